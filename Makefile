@@ -1,0 +1,156 @@
+# Every verb of the project; people, pre-commit and CI use the same ones.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= $(or $(firstword $(shell command -v python3.11 python3)),python3.11)
+VENV := .venv/pyvenv.cfg
+BIN := .venv/bin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+STAMPS := .cache/stamps
+NODE := tests/e2e/node
+RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml 2>/dev/null)
+# The extension links when Python loads it, so its crate is built by maturin and checked by clippy, but has no test binary.
+CRATES := --workspace --exclude penstock-py
+
+export VIRTUAL_ENV := $(CURDIR)/.venv
+export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
+export PYTHONUNBUFFERED := 1
+# Line tables are enough for a backtrace and build in two thirds of the time.
+export CARGO_PROFILE_DEV_DEBUG := line-tables-only
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes
+
+say = @printf '\n▸ %s\n' $(1)
+done = @mkdir -p $(STAMPS) && touch $@
+
+.PHONY: help
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ── the verbs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+.PHONY: run
+run: build ## build what is out of date, start the gateway with its pretend provider on 127.0.0.1:8787
+	$(call say,'starting the gateway; the lines to paste follow; Ctrl-C stops everything')
+	@exec $(BIN)/penstock serve --mock $(TARGET)/release/penstock-mock $(ARGS)
+
+.PHONY: build
+build: $(STAMPS)/run $(STAMPS)/engine $(STAMPS)/mock ## build the extension and the pretend provider in release
+
+.PHONY: test
+test: build $(STAMPS)/test $(STAMPS)/node ## install what the tests need and run all of them
+	@.ci/steps check test-rust test-python
+
+.PHONY: test-rust
+test-rust: $(STAMPS)/toolchain $(VENV) ## the Rust tests alone
+	$(call say,'Rust tests: unit, golden, engine features against the pretend provider (the first build takes about 5 minutes on 2 cores)')
+	@cargo test $(CRATES) $(ARGS)
+
+.PHONY: test-python
+test-python: build $(STAMPS)/test $(STAMPS)/node ## the Python and Node tests alone; ARGS go to pytest
+	$(call say,'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node')
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: build $(STAMPS)/test ## formatting, lints, types, layers: what a change must pass besides the tests
+	$(call say,'formatting, lints, types, layers (clippy takes about 2 minutes the first time)')
+	@cargo fmt --all --check
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/pyright
+	@cargo clippy --workspace --all-targets -- --deny warnings
+
+.PHONY: fix
+fix: $(STAMPS)/test ## format, and mend what the linters can mend
+	@cargo fmt --all
+	@$(BIN)/ruff check --fix-only
+	@$(BIN)/ruff format
+	@cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+.PHONY: docs
+docs: build ## write the generated pages in docs/ again
+	@$(BIN)/python docs/generate.py
+
+.PHONY: bench
+bench: build $(STAMPS)/bench ## measure the parts: criterion and pytest-benchmark
+	$(call say,'criterion, then pytest-benchmark (about 5 minutes)')
+	@cargo bench $(CRATES) --benches
+	@$(BIN)/python -m pytest benches --benchmark-only $(ARGS)
+
+.PHONY: load
+load: build $(STAMPS)/bench ## locust scenarios against a gateway of its own; a short run and a report
+	$(call say,'locust: chat, stream, mixed faults')
+	@$(BIN)/python -m loadtests $(ARGS)
+
+.PHONY: compare
+compare: build $(STAMPS)/bench ## the gateway beside nginx, HAProxy, Envoy and other gateways in one run
+	@.ci/debian nginx=nginx haproxy=haproxy
+	$(call say,'side by side, rounds interleaved; it prints what it is doing and how long is left')
+	@$(BIN)/python -m benches.compare $(ARGS)
+
+.PHONY: lock
+lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--upgrade takes newer versions
+	@for lock in run:"build" test:"build test lint lock" bench:"build test lint lock bench"; do \
+		$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+			--no-emit-index-url pyproject.toml $$(printf -- ' --group %s' $${lock#*:}) \
+			$${previous:+--constraint $$previous} --output-file requirements/$${lock%%:*}.txt $(ARGS); \
+		previous=requirements/$${lock%%:*}.txt; \
+	done
+
+.PHONY: audit
+audit: ## licences, sources and doubled versions of the Rust dependencies (needs cargo-deny)
+	@cargo deny --all-features check licenses bans sources
+
+.PHONY: clean
+clean: ## remove everything that was built or installed here
+	rm -rf .venv .cache/stamps target $(NODE)/node_modules python/penstock/_engine*.so
+	find . -name __pycache__ -not -path './.cache/*' -prune -exec rm -rf {} +
+
+# ── what the verbs stand on; each is done again only when what it was made from has changed ──────────────────────────
+
+$(STAMPS)/toolchain:
+	@.ci/debian cc=build-essential
+	@cargo --version >/dev/null || { echo 'cargo is missing; hint: Rust 1.95 from rustup'; exit 1; }
+	$(done)
+
+$(VENV):
+	$(call say,'creating .venv with $(PYTHON) (seconds)')
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or newer is needed'; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || .ci/debian =python3-venv
+	@$(PYTHON) -m venv --clear .venv
+
+$(STAMPS)/run: requirements/run.txt $(VENV)
+	$(call say,'installing the locked Python packages (about half a minute)')
+	@$(PIP) --requirement $<
+	$(done)
+
+$(STAMPS)/engine: $(RUST) pyproject.toml $(STAMPS)/run $(STAMPS)/toolchain $(if $(wildcard python/penstock/_engine*.so),,again)
+	$(call say,'building the engine in release (the first time about 6 minutes on 2 cores; later only what changed)')
+	@$(BIN)/maturin develop --release
+	$(done)
+
+$(STAMPS)/mock: $(RUST) $(STAMPS)/toolchain $(if $(wildcard $(TARGET)/release/penstock-mock),,again)
+	$(call say,'building the pretend provider in release (about a minute)')
+	@cargo build --release --package penstock-mock
+	$(done)
+
+$(STAMPS)/test: requirements/test.txt $(STAMPS)/run
+	$(call say,'installing the locked packages of the tests and linters (about a minute)')
+	@$(PIP) --requirement $<
+	$(done)
+
+$(STAMPS)/bench: requirements/bench.txt $(STAMPS)/test
+	$(call say,'installing the locked packages of the benches (about a minute)')
+	@$(PIP) --requirement $<
+	$(done)
+
+$(STAMPS)/node: $(NODE)/package.json $(NODE)/package-lock.json
+	$(call say,'installing the locked Node packages of the end-to-end tests (about half a minute)')
+	@command -v npm >/dev/null || { echo 'npm is missing; hint: Node 20 brings it'; exit 1; }
+	@cd $(NODE) && npm ci --no-audit --no-fund
+	$(done)
+
+.PHONY: again
+again:

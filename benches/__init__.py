@@ -1,0 +1,1 @@
+"""What Penstock costs: its parts alone, and the whole beside its peers."""

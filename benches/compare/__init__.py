@@ -1,0 +1,1 @@
+"""The gateway and its peers doing the same work on one machine in one run."""

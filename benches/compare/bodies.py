@@ -1,0 +1,48 @@
+"""The request bodies of the works, and the provider behaviour that their model name asks for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+WHOLE_BYTES = 961
+ANSWER_BYTES = 1041
+LARGE_BYTES = 1_000_000
+SMALL_BYTES = 200
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One kind of request, whichever gateway it goes through."""
+
+    model: str
+    size: int = WHOLE_BYTES
+    chunks: int = 0
+    """Content chunks of a streamed answer; a whole one has none."""
+
+    @property
+    def streamed(self) -> bool:
+        return self.chunks > 0
+
+    def body(self, model: str) -> bytes:
+        """The JSON, filled up to its size, with the model as the gateway's callers name it."""
+        asked = {"model": model, "messages": [{"role": "user", "content": ""}]}
+        if self.streamed:
+            asked["stream"] = True
+        filling = self.size - len(json.dumps(asked))
+        asked["messages"][0]["content"] = ("Tell me more. " * (filling // 14 + 1))[: max(filling, 1)]
+        return json.dumps(asked).encode()
+
+
+def whole() -> Ask:
+    return Ask(f"mock?answer_bytes={ANSWER_BYTES}")
+
+
+def large() -> Ask:
+    return Ask(f"mock?answer_bytes={ANSWER_BYTES}", LARGE_BYTES)
+
+
+def stream(chunks: int, **behaviour: int) -> Ask:
+    """A streamed answer of so many chunks; `chunk_ms`, `burst`, `chunk_bytes` and `stamp` besides."""
+    extra = "".join(f"&{key}={value}" for key, value in behaviour.items())
+    return Ask(f"mock?chunks={chunks}{extra}", SMALL_BYTES, chunks)

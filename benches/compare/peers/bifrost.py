@@ -1,0 +1,47 @@
+"""Bifrost from its Go module, where Go is at hand and the module can be had."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from benches.compare.peers.peer import Peer, Stand, Unavailable, run
+
+MODULE = "github.com/maximhq/bifrost/transports/bifrost-http@latest"
+
+
+class Bifrost(Peer):
+    """Configured by its file alone: no database, no request log."""
+
+    name = "bifrost"
+    verbatim = False
+    rounds_at_most = 3
+
+    def install(self) -> str:
+        self.program = self.cache / "bin" / "bifrost-http"
+        if not self.program.is_file():
+            if not shutil.which("go"):
+                message = "`go` is missing; hint: install Go to have this peer"
+                raise Unavailable(message)
+            run("go", "install", MODULE, more={"GOBIN": str(self.program.parent)})
+        lines = run("go", "version", "-m", self.program).splitlines()
+        return next((line.split()[2] for line in lines if line.strip().startswith("mod")), "?")
+
+    def command(self, stand: Stand) -> list[str]:
+        key = {"name": "pretend", "value": "sk-pretend", "models": ["*"], "weight": 1.0}
+        provider = {"keys": [key], "network_config": {"base_url": stand.provider}}
+        config = {
+            "client": {"enable_logging": False, "drop_excess_requests": False},
+            "providers": {"openai": provider},
+            "config_store": {"enabled": False},
+            "logs_store": {"enabled": False},
+        }
+        (stand.folder / "config.json").write_text(json.dumps(config))
+        where = ["-host", "127.0.0.1", "-port", str(stand.port), "-app-dir", str(stand.folder)]
+        return [str(self.program), *where, "-log-level", "error"]
+
+    def environment(self) -> dict[str, str]:
+        return {"GOMAXPROCS": "1"}
+
+    def model(self, name: str) -> str:
+        return f"openai/{name}"

@@ -1,0 +1,67 @@
+"""nginx: the plain reverse proxy that the targets are multiples of."""
+
+from __future__ import annotations
+
+import os
+
+from benches.compare.peers import packages
+from benches.compare.peers.peer import CHAT, Peer, Stand, run
+
+CONFIG = """
+{user}
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log error;
+events {{ worker_connections 8192; }}
+http {{
+    access_log off;
+    keepalive_requests 100000000;
+    client_max_body_size 100m;
+    client_body_buffer_size 2m;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    upstream provider {{
+        server {provider};
+        keepalive 1024;
+        keepalive_requests 100000000;
+    }}
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        proxy_read_timeout 300s;
+        location / {{ proxy_pass http://provider; }}
+        location /streamed/ {{ proxy_buffering off; proxy_pass http://provider/; }}
+    }}
+}}
+"""
+
+
+class Nginx(Peer):
+    """Buffered where that is its strength (whole answers), unbuffered where it must be."""
+
+    name = "nginx"
+
+    def install(self) -> str:
+        self.program = packages.debian("nginx", "nginx")
+        return run(self.program, "-v").partition("/")[2].strip()
+
+    def command(self, stand: Stand) -> list[str]:
+        config = stand.folder / "nginx.conf"
+        config.write_text(
+            CONFIG.format(
+                # Without it workers of root run as somebody who may not read the folder.
+                user="" if os.geteuid() else "user root;",
+                folder=stand.folder,
+                provider=stand.provider_address,
+                port=stand.port,
+            )
+        )
+        log = str(stand.folder / "error.log")
+        return [self.program, "-e", log, "-c", str(config), "-g", "daemon off;"]
+
+    def path(self, *, streamed: bool) -> str:
+        return f"/streamed{CHAT}" if streamed else CHAT

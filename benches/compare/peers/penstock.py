@@ -1,0 +1,67 @@
+"""Penstock as an operator runs it: a gateway key checked and a record written for each request."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from importlib import metadata, util
+from typing import TYPE_CHECKING
+
+from benches.compare.peers.peer import Peer, Stand, Unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = secrets.token_hex(24)
+RECORDS = "records.jsonl"
+CONFIG = """
+[server]
+host = "127.0.0.1"
+port = {port}
+
+[records]
+path = "{folder}/{records}"
+
+[metrics]
+enabled = true
+
+[mock]
+host = "{provider}"
+
+[[keys]]
+name = "bench"
+key = "{key}"
+"""
+
+
+class Penstock(Peer):
+    """Started as `penstock serve` with a penstock.toml beside it and nothing tuned."""
+
+    name = "penstock"
+
+    def install(self) -> str:
+        if not util.find_spec("penstock._engine" if util.find_spec("penstock") else "penstock"):
+            message = "`penstock` is not built for this Python; hint: `make build`"
+            raise Unavailable(message)
+        return metadata.version("penstock")
+
+    def command(self, stand: Stand) -> list[str]:
+        text = CONFIG.format(port=stand.port, folder=stand.folder, records=RECORDS, provider=stand.provider, key=KEY)
+        (stand.folder / "penstock.toml").write_text(text)
+        return [sys.executable, "-m", "penstock", "serve"]
+
+    def headers(self, stand: Stand) -> dict[str, str]:
+        return {
+            **super().headers(stand),
+            "x-gateway-api-key": KEY,
+            "x-gateway-provider": "mock",
+        }
+
+    def written(self, stand: Stand) -> int | None:
+        # Those put aside when the file grew too large count as well.
+        return sum(_lines(path) for path in stand.folder.glob(f"{RECORDS}*"))
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

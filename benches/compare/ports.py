@@ -1,0 +1,68 @@
+"""Ports: finding a free one, and knowing which process listens on it."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from pathlib import Path
+
+LISTEN = "0A"
+# Below the range that outgoing connections take theirs from.
+_candidates = itertools.cycle(range(21000, 29000))
+
+
+def free() -> int:
+    """A port on which nobody listens now, another one at each call."""
+    for _ in range(8000):
+        port = next(_candidates)
+        if not listeners(port) and _binds(port):
+            return port
+    message = "no free port between 21000 and 29000"
+    raise SystemExit(message)
+
+
+def _binds(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def listeners(port: int) -> set[str]:
+    """The socket inodes that listen on a port."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def held_by(port: int, pids: set[int]) -> bool:
+    """Whether every listener on the port belongs to one of these processes, and there is one."""
+    wanted = listeners(port)
+    held = {inode for pid in pids for inode in _sockets(pid)}
+    return bool(wanted) and wanted <= held
+
+
+def _sockets(pid: int) -> set[str]:
+    try:
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return set()
+    links = (_link(path) for path in descriptors)
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""

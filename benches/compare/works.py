@@ -1,0 +1,240 @@
+"""The works: what is asked of each gateway, and what is measured while it answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benches.compare import bodies, cores, load
+from benches.compare.gateway import Gateway, Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benches.compare.bodies import Ask
+    from benches.compare.load import Options, Report
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long everything takes."""
+
+    seconds: float = 5
+    warm_seconds: float = 1
+    settle_seconds: float = 0.4
+    """Work that a gateway puts off, a batch of records say, must fall into the measured time."""
+    idle_seconds: float = 2
+    hold_seconds: int = 10
+    stuck_seconds: float = 5
+    rare_rounds: int = 2
+
+
+QUICK = Scale(0.8, 0.2, 0.25, 0.5, 3, 2, rare_rounds=1)
+STREAMS = 64
+RATE_HELD = 0.95
+CHUNKS = 100
+SLOW_STREAMS = 500
+SLOW_CHUNK_MS = 100
+STUCK_CLIENTS = 16
+# Far more than socket buffers hold, and never sent in full.
+ENDLESS = {"chunks": 1_000_000, "chunk_bytes": 4096}
+MANAGEMENT = ("/schema/openapi.json", "/metrics")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a work is given: a gateway that answers, its core, and how long to take."""
+
+    gateway: Gateway
+    core: int
+    scale: Scale
+    framing: int = 0
+    """How many events besides its chunks the provider sends for a stream, counted once directly."""
+
+    @property
+    def seconds(self) -> Options:
+        return {"seconds": self.scale.seconds}
+
+    def warm(self, kind: str, ask: Ask, options: Options) -> None:
+        load.run(self.gateway, kind, ask, {**options, "seconds": self.scale.warm_seconds})
+        time.sleep(self.scale.settle_seconds)
+
+    def measure(self, kind: str, ask: Ask, options: Options, units: str) -> tuple[Report, Values]:
+        """The client's report, and what each of its units cost."""
+        before = cores.read(self.core, self.gateway.tree)
+        report = load.run(self.gateway, kind, ask, {**options, **self.seconds})
+        time.sleep(self.scale.settle_seconds)
+        after = cores.read(self.core, self.gateway.tree)
+        if not report.get(units):
+            message = f"no {units} at all"
+            raise Invalid(message)
+        values = {"foreign": cores.foreign(before, after)}
+        if self.gateway.tree:
+            values["cpu_us"] = (after.tree - before.tree) * 1e6 / report[units]
+        return report, values
+
+
+def _requests(bench: Bench, kind: str, ask: Ask, options: Options) -> Values:
+    bench.warm(kind, ask, options)
+    report, values = bench.measure(kind, ask, options, "requests")
+    return values | _named(report, "rps", "p50_us", "p99_us")
+
+
+def _named(report: Report, *names: str) -> Values:
+    return {name: report[name] for name in names if name in report}
+
+
+def whole(connections: int) -> Callable[[Bench], Values]:
+    """Whole answers as fast as they come."""
+    return lambda bench: _requests(bench, "whole", bodies.whole(), {"connections": connections})
+
+
+def rate(rate: int, connections: int) -> Callable[[Bench], Values]:
+    """Whole answers asked for at fixed times."""
+    options: Options = {"rate": rate, "connections": connections}
+
+    def work(bench: Bench) -> Values:
+        values = _requests(bench, "rate", bodies.whole(), options)
+        if values["rps"] < rate * RATE_HELD:
+            message = f"{values['rps']:.0f} of {rate} requests a second"
+            raise Invalid(message)
+        return values
+
+    return work
+
+
+def body(bench: Bench) -> Values:
+    """Whole answers to requests of a megabyte."""
+    return _requests(bench, "whole", bodies.large(), {"connections": 4})
+
+
+def streams(ask: Ask, count: int) -> Callable[[Bench], Values]:
+    """Streamed answers, each followed by the next."""
+
+    def work(bench: Bench) -> Values:
+        options: Options = {"streams": count, **_expected(bench, ask)}
+        bench.warm("stream", ask, options)
+        report, values = bench.measure("stream", ask, options, "chunks")
+        return values | _named(report, "first_byte_p50_us", "first_byte_p99_us", "late_p50_us", "late_p99_us")
+
+    return work
+
+
+def _expected(bench: Bench, ask: Ask) -> Options:
+    """Each stream's exact count of events, from gateways that pass them as they are."""
+    if not bench.gateway.peer.verbatim:
+        return {}
+    return {"expect_chunks": ask.chunks + bench.framing}
+
+
+def hold(bench: Bench) -> Values:
+    """Very many slow streams at once: all must end well, and each costs memory."""
+    ask = slow(bench.scale)
+    base = bench.gateway.memory_kb()
+    seen = [base]
+    report = load.run_watched(
+        bench.gateway,
+        "hold",
+        ask,
+        {"streams": SLOW_STREAMS, "seconds": bench.scale.hold_seconds, **_expected(bench, ask)},
+        lambda: seen.append(bench.gateway.memory_kb()),
+    )
+    if report.get("finished") != SLOW_STREAMS:
+        message = f"{report.get('finished')} of {SLOW_STREAMS} streams finished"
+        raise Invalid(message)
+    grown = {"kb_per_stream": (max(seen) - base) / SLOW_STREAMS}
+    return grown | _named(report, "first_byte_p50_us", "first_byte_p99_us")
+
+
+def slow(scale: Scale) -> Ask:
+    """A stream that lasts as long as the work."""
+    return bodies.stream(scale.hold_seconds * 1000 // SLOW_CHUNK_MS, chunk_ms=SLOW_CHUNK_MS)
+
+
+def stuck(bench: Bench) -> Values:
+    """Clients that ask and never read: what the gateway keeps for each."""
+    base = bench.gateway.memory_kb()
+    seen = [base]
+    load.run_watched(
+        bench.gateway,
+        "stuck",
+        bodies.stream(**ENDLESS),
+        {"clients": STUCK_CLIENTS, "seconds": bench.scale.stuck_seconds},
+        lambda: seen.append(bench.gateway.memory_kb()),
+    )
+    return {"kb_per_client": (max(seen) - base) / STUCK_CLIENTS}
+
+
+def tail(bench: Bench) -> Values:
+    """The data plane's p99 while management is quiet, and while it has more to do than it can."""
+    options: Options = {"rate": 500, "connections": 8}
+    bench.warm("rate", bodies.whole(), options)
+    quiet = load.run(bench.gateway, "rate", bodies.whole(), {**options, **bench.seconds})
+    values = {"quiet_p99_ms": quiet["p99_us"] / 1000}
+    for page in MANAGEMENT:
+        name = page.rpartition("/")[2].partition(".")[0]
+        busy, asked = _beside(bench, page, options)
+        values[f"{name}_p99_ms"] = busy["p99_us"] / 1000
+        values[f"{name}_rps"] = asked["rps"]
+    worst = max(value for name, value in values.items() if name.endswith("_p99_ms"))
+    return values | {"rise_ms": worst - values["quiet_p99_ms"]}
+
+
+def _beside(bench: Bench, page: str, options: Options) -> tuple[Report, Report]:
+    seconds = bench.scale.seconds
+    url = f"http://{bench.gateway.host}{page}"
+    with load.asking(url, {"connections": 8, "seconds": seconds + 1}) as client:
+        time.sleep(0.5)
+        busy = load.run(bench.gateway, "rate", bodies.whole(), {**options, **bench.seconds})
+        asked = load.read(client, seconds)
+    if asked.get("errors") or not asked.get("requests"):
+        message = f"{page} was asked {asked.get('requests')} times with {asked.get('errors')} errors"
+        raise Invalid(message)
+    return busy, asked
+
+
+def start(bench: Bench) -> Values:
+    """How long the first answer took, and what it keeps in memory when nobody asks."""
+    time.sleep(bench.scale.idle_seconds)
+    idle = bench.gateway.memory_kb() / 1024
+    return {"start_s": bench.gateway.started, "idle_mb": idle}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A work by name, and who does it."""
+
+    name: str
+    group: str
+    """What it is asked for by on the command line."""
+    measure: Callable[[Bench], Values]
+    direct: bool = False
+    """Whether it says something without a gateway as well."""
+    only: str | None = None
+    rare: bool = False
+    """Whether it takes long and varies little, so that few rounds are enough."""
+
+
+PACED = bodies.stream(CHUNKS, chunk_ms=10, stamp=1)
+BURST = bodies.stream(CHUNKS)
+ONE_WRITE = bodies.stream(CHUNKS, burst=1)
+
+WORKS: tuple[Work, ...] = (
+    Work("whole16", "whole", whole(16), direct=True),
+    Work("whole64", "whole", whole(64)),
+    Work("rate", "rate", rate(2000, 16)),
+    Work("paced", "paced", streams(PACED, STREAMS), direct=True),
+    Work("burst", "burst", streams(BURST, 16)),
+    Work("onewrite", "burst", streams(ONE_WRITE, 16)),
+    Work("body", "body", body),
+    Work("latency", "latency", whole(1), direct=True),
+    Work("steady", "latency", rate(40, 1), direct=True),
+    Work("hold", "hold", hold, rare=True),
+    Work("stuck", "stuck", stuck, rare=True),
+    Work("tail", "tail", tail, only="penstock"),
+    Work("start", "start", start),
+)
+GROUPS = tuple(dict.fromkeys(work.group for work in WORKS))

@@ -1,0 +1,74 @@
+"""What crossing from Python into the engine costs: a config checked, a snapshot applied, the catalogue read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import engine
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+MANAGEMENT = ["/v1/health", "/v1/version", "/schema", "/metrics", "/dataservice/metrics"]
+CONFIG = json.dumps({"provider": "openai", "api_key": "sk-pretend"}).encode()
+
+
+def snapshot(keys: int) -> bytes:
+    """As the publisher writes it, the epoch included."""
+    content: dict[str, Any] = {
+        "keys": [_key(number) for number in range(keys)],
+        "providers": [{"slug": "my-openai", "provider": "openai", "api_key": "sk-pretend", "custom_host": None}],
+        "configs": [{"slug": "pc-main", "config": {"provider": "openai"}}],
+        "management": MANAGEMENT,
+    }
+    epoch = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps({"epoch": epoch, **content}).encode()
+
+
+def _key(number: int) -> dict[str, Any]:
+    digest = hashlib.sha256(f"key-{number}".encode()).hexdigest()
+    return {"id": f"k-{number}", "name": f"key {number}", "sha256": digest, "expires_at": None}
+
+
+@pytest.fixture
+def running() -> Iterator[engine.Engine]:
+    """An engine that was not started: applying needs neither loop nor socket."""
+    made = engine.Engine(Settings().engine_json(1))
+    yield made
+    made.close()
+
+
+def test_check_a_small_config(benchmark: BenchmarkFixture) -> None:
+    benchmark(engine.check, "config", CONFIG)
+
+
+def test_check_that_finds_a_problem(benchmark: BenchmarkFixture) -> None:
+    def refused() -> engine.EngineError:
+        with pytest.raises(engine.EngineError) as caught:
+            engine.check("config", b'{"provider": 7}')
+        return caught.value
+
+    assert benchmark(refused).problems
+
+
+@pytest.mark.parametrize("keys", [1, 1000])
+def test_apply_a_snapshot(benchmark: BenchmarkFixture, running: engine.Engine, keys: int) -> None:
+    """Two that differ in turn: the same one again could be recognised by its epoch."""
+    made = [snapshot(keys), snapshot(keys + 1)]
+    count = iter(range(1 << 40))
+    benchmark(lambda: running.apply(made[next(count) % 2]))
+
+
+def test_read_the_catalogue(benchmark: BenchmarkFixture) -> None:
+    assert json.loads(benchmark(engine.catalogue))
+
+
+def test_read_the_metrics(benchmark: BenchmarkFixture, running: engine.Engine) -> None:
+    assert json.loads(benchmark(running.metrics)) is not None

@@ -1,0 +1,1 @@
+"""Load that looks like callers: chats, streams and providers that fail, from locust."""

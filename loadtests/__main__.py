@@ -1,0 +1,97 @@
+"""`python -m loadtests`: starts a gateway with its pretend provider, loads it, and renders what happened."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benches.compare import gateway, ports, provider
+from benches.compare.peers.peer import Unavailable
+from benches.compare.peers.penstock import Penstock
+from loadtests import report
+from loadtests.scenarios import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FOLDER = Path(__file__).resolve().parent
+HEADERS_VARIABLE = "PENSTOCK_LOAD_HEADERS"
+GRACE_SECONDS = 60
+RECORD_SECONDS = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 1 when an answer was not as promised, or nothing was sent."""
+    asked = _parser().parse_args(arguments)
+    out = FOLDER / "out" / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    out.mkdir(parents=True)
+    try:
+        with _gateway() as loaded:
+            problems = [problem for name in asked.scenarios if (problem := _load(loaded, name, asked, out))]
+            problems += _unrecorded(loaded, sum(report.requests(out, name) for name in asked.scenarios))
+    except (Unavailable, gateway.Invalid) as reason:
+        print(f"no gateway to load: {reason}", file=sys.stderr)
+        return 1
+    title = f"Load of {asked.users} callers, {asked.seconds} s each scenario"
+    print(report.write(out, asked.scenarios, title))
+    print(f"Written to {os.path.relpath(out)}")
+    print("\n".join(problems), file=sys.stderr)
+    return int(bool(problems))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests", description=__doc__)
+    parser.add_argument("--users", type=int, default=20, choices=range(1, 1001), metavar="N", help="callers at once")
+    parser.add_argument("--seconds", type=int, default=15, choices=range(1, 3601), metavar="S", help="per scenario")
+    parser.add_argument("--scenarios", nargs="+", default=list(NAMES), choices=NAMES, help="which, in this order")
+    return parser
+
+
+@contextmanager
+def _gateway() -> Iterator[gateway.Gateway]:
+    penstock = Penstock()
+    penstock.install()
+    with (
+        provider.running(ports.free()) as address,
+        gateway.running(penstock, address, core=None) as loaded,
+    ):
+        yield loaded
+
+
+def _load(loaded: gateway.Gateway, scenario: str, asked: argparse.Namespace, out: Path) -> str | None:
+    """What was wrong with one scenario."""
+    print(f"{scenario}: {asked.users} callers for {asked.seconds} s …", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "locust", "--locustfile", str(FOLDER / "locustfile.py"), scenario.capitalize()]
+    command += ["--headless", "--only-summary", "--host", f"http://{loaded.host}", "--stop-timeout", "10"]
+    command += ["--users", str(asked.users), "--spawn-rate", str(asked.users), "--run-time", f"{asked.seconds}s"]
+    command += ["--csv", str(out / scenario), "--csv-full-history", "--loglevel", "WARNING"]
+    environment = {**os.environ, HEADERS_VARIABLE: json.dumps(loaded.headers())}
+    limit = asked.seconds + GRACE_SECONDS
+    with (out / f"{scenario}.log").open("wb") as log:
+        done = subprocess.run(
+            command, env=environment, cwd=FOLDER.parent, timeout=limit, stdout=log, stderr=log, check=False
+        )
+    sent, failed = report.requests(out, scenario), report.failures(out, scenario)
+    if sent and not failed and not done.returncode:
+        return None
+    return f"{scenario}: {failed} of {sent} answers were not as promised, locust ended with {done.returncode}"
+
+
+def _unrecorded(loaded: gateway.Gateway, sent: int) -> list[str]:
+    """Every request leaves a record, those that were cut or left as well."""
+    deadline = time.monotonic() + RECORD_SECONDS
+    while (written := loaded.peer.written(loaded.stand) or 0) < sent and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [f"{written} records of {sent} requests"] if written < sent else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

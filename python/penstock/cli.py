@@ -1,0 +1,114 @@
+"""The `penstock` command. The only place that looks at the environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from penstock import __version__, process
+from penstock import settings as settings_module
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+
+class Commands(click.Group):
+    """Turns the errors of ours into one message and exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            click.echo(f"penstock: {error}", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Penstock: an AI gateway."""
+
+
+@main.command()
+@click.option("--config", metavar="FILE", help="Settings file. [env: PENSTOCK_CONFIG; default: ./penstock.toml if there]")
+@click.option("--host", help="IP address to listen on. [default: 127.0.0.1]")
+@click.option("--port", type=int, help="Port to listen on. [default: 8787]")
+@click.option("--mock", metavar="PROGRAM", help="Run this pretend provider too, and print lines to try.")
+def serve(config: str | None, host: str | None, port: int | None, mock: str | None) -> None:
+    """Run the gateway."""
+    process.few_arenas()
+    settings = load(config, {"server.host": host, "server.port": port})
+    logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    # Imported here: the other commands need neither Granian nor an event loop.
+    from penstock import serve as server
+    from penstock.snapshot import gather_good
+
+    snapshot = gather_good(settings)
+    settings_module.refuse_open_host(settings, snapshot.keys)
+    with ExitStack() as stack:
+        if mock:
+            from penstock import mock as pretend
+
+            url = stack.enter_context(pretend.running(mock))
+            settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
+        status = server.serve(settings, snapshot, lambda ready: announce(ready, snapshot.keys, tries=bool(mock)))
+    sys.exit(status)
+
+
+@main.command()
+@click.argument("file", default=settings_module.DEFAULT_FILE)
+def check(file: str) -> None:
+    """Say whether a settings file can be used, and if not, why."""
+    from penstock.snapshot import gather_good
+
+    snapshot = gather_good(load(file, {}))
+    click.echo(f"{file} is good: {snapshot.keys} keys, snapshot {snapshot.epoch[:12]}")
+
+
+@main.command()
+def openapi() -> None:
+    """Print the description of the management API."""
+    from litestar.serialization import encode_json
+
+    from penstock.app import create_app
+    from penstock.snapshot import Published, Snapshot
+
+    app = create_app(settings_module.Settings(), Published(Snapshot("", b"", 0)))
+    click.echo(msgspec.json.format(encode_json(app.openapi_schema.to_schema()), indent=2))
+
+
+@main.command()
+def settings() -> None:
+    """Print the reference of all settings."""
+    click.echo(settings_module.markdown())
+
+
+@main.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"penstock {__version__}")
+
+
+def load(config: str | None, options: dict[str, object]) -> Settings:
+    """Read the settings from the options, the environment and the file."""
+    file = settings_module.find_file(config, os.environ)
+    return settings_module.load(file, os.environ, options)
+
+
+def announce(ready: Settings, keys: int, *, tries: bool) -> None:
+    """Say that the gateway answers, and what to try."""
+    host = f"[{ready.address}]" if ":" in ready.address else ready.address
+    url = f"http://{host}:{ready.server.port}"
+    click.echo(f"penstock {__version__} listens on {url}")
+    if tries:
+        from penstock import examples
+
+        click.echo("\n".join(["", *examples.lines(url, key_needed=bool(keys) or ready.require_key), ""]))
+    sys.stdout.flush()

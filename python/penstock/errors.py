@@ -1,0 +1,103 @@
+"""The exceptions of the Python side as a tree, and the one envelope they are answered in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong, and where."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        """Render as a line for a terminal or a log."""
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class PenstockError(Exception):
+    """Root of the tree: a status, a code and a message that may be shown to anyone."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "AB04"
+
+    def __init__(self, message: str, problems: Iterable[Problem] = ()) -> None:
+        """Keep the message and what is known about where it went wrong."""
+        super().__init__(message)
+        self.message = message
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        """Render the message with one line for each problem."""
+        return "\n  ".join([self.message, *map(str, self.problems)])
+
+
+class InvalidError(PenstockError):
+    """The caller sent something that cannot be accepted."""
+
+    status = 400
+    code = "AB01"
+
+
+class UnauthorisedError(PenstockError):
+    """No key, or one that is not valid."""
+
+    status = 401
+    code = "AB05"
+
+
+class ForbiddenError(PenstockError):
+    """The key is valid but may not do this."""
+
+    status = 403
+    code = "AB03"
+
+
+class MissingError(PenstockError):
+    """There is nothing at this path or under this id."""
+
+    status = 404
+    code = "AB08"
+
+
+class ConflictError(PenstockError):
+    """It exists already, or something else depends on it."""
+
+    status = 409
+    code = "AB07"
+
+
+class UnavailableError(PenstockError):
+    """Something this needs is down for now; asking again later may work."""
+
+    status = 503
+
+
+class SettingsError(PenstockError):
+    """The settings or the file that they came from cannot be used."""
+
+
+class StartError(PenstockError):
+    """The gateway cannot start here and now."""
+
+
+CODES = {400: "AB01", 401: "AB05", 402: "AB09", 403: "AB03", 404: "AB08", 409: "AB07", 429: "AB06"}
+
+
+def code_for(status: int) -> str:
+    """Give the management error code for a status that no class of ours set."""
+    return CODES.get(status, "AB01" if status < PenstockError.status else "AB04")
+
+
+def envelope(message: str, code: str, problems: Iterable[Problem] = ()) -> dict[str, object]:
+    """Build the error body of the management API."""
+    data: dict[str, object] = {"message": message, "errorCode": code}
+    if listed := [msgspec.to_builtins(problem) for problem in problems]:
+        data["errors"] = listed
+    return {"success": False, "data": data}

@@ -1,0 +1,37 @@
+"""The lines that a person can paste to see a gateway with the pretend provider at work."""
+
+from __future__ import annotations
+
+import json
+
+QUESTION = {"role": "user", "content": "Say hello"}
+
+
+def lines(url: str, *, key_needed: bool) -> list[str]:
+    """Give a title and a command for each thing worth trying."""
+    key = ['-H "x-gateway-api-key: $PENSTOCK_KEY"'] if key_needed else []
+    chat = {"model": "mock", "messages": [QUESTION]}
+    tries = [
+        ("a whole answer", _curl(f"{url}/v1/chat/completions", chat, key)),
+        ("a streamed answer", _curl(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key])),
+        ("Anthropic's messages", _curl(f"{url}/v1/messages", {**chat, "max_tokens": 64}, key)),
+        ("the management API", f"curl -sS {url}/v1/health"),
+        ("OpenAI's Python SDK (pip install openai)", _sdk(url, key_needed=key_needed)),
+    ]
+    return [line for title, command in tries for line in (f"# {title}", command)]
+
+
+def _curl(url: str, body: dict[str, object], options: list[str]) -> str:
+    headers = ["-H 'content-type: application/json'", "-H 'x-gateway-provider: mock'"]
+    return " ".join(["curl -sS", *options, url, *headers, f"-d '{json.dumps(body)}'"])
+
+
+def _sdk(url: str, *, key_needed: bool) -> str:
+    headers = '{"x-gateway-provider": "mock"'
+    headers += ', "x-gateway-api-key": os.environ["PENSTOCK_KEY"]}' if key_needed else "}"
+    return (
+        f"python3 -c 'import os, openai; "
+        f'client = openai.OpenAI(base_url="{url}/v1", api_key="none", default_headers={headers}); '
+        f'print(client.chat.completions.create(model="mock", messages=[{json.dumps(QUESTION)}]).choices[0].message.content)'
+        "'"
+    )

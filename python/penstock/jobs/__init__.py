@@ -1,0 +1,1 @@
+"""Loops and writers that run beside the control process's server."""

@@ -1,0 +1,71 @@
+"""Runs the pretend provider beside the gateway, for a first try and for tests."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock import process
+from penstock.errors import StartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+USUAL_PORT = 8788
+START_SECONDS = 10.0
+GREETING = b"listening on "
+
+
+@contextmanager
+def running(binary: str) -> Iterator[str]:
+    """Start the binary, give the URL it answers at, and end it at the end."""
+    child = _start(binary)
+    try:
+        yield _greeting(child)
+    finally:
+        child.terminate()
+        try:
+            child.wait(2)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _start(binary: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - the operator names the program
+            [binary, "--host", "127.0.0.1", "--port", str(_port())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            process_group=0,
+            preexec_fn=lambda: process.die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
+        )
+    except OSError as error:
+        message = f"cannot start the pretend provider {binary!r}: {error.strerror or error}"
+        raise StartError(message) from None
+
+
+def _greeting(child: subprocess.Popen[bytes]) -> str:
+    output = child.stdout
+    if output and select.select([output], [], [], START_SECONDS)[0]:
+        line = os.read(output.fileno(), 256)
+        if line.startswith(GREETING):
+            return line.removeprefix(GREETING).split()[0].decode()
+    message = "the pretend provider did not say where it listens"
+    raise StartError(message)
+
+
+def _port() -> int:
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", USUAL_PORT))
+        except OSError:
+            return 0
+        return USUAL_PORT

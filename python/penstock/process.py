@@ -1,0 +1,72 @@
+"""What a process of ours does at its beginning and at its end, besides its work."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PR_SET_PDEATHSIG = 1
+M_ARENA_MAX = -8
+
+
+def few_arenas() -> None:
+    """Tell glibc to share its heap between threads: ours allocate little and idle memory counts."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Have the kernel send a signal when the parent goes, however it goes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def enter_child(parent: int) -> None:
+    """Tie a forked process to its supervisor and untie it from the terminal."""
+    # A Ctrl-C goes to the whole foreground group; the supervisor alone decides the order of leaving.
+    os.setpgid(0, 0)
+    die_with_parent(signal.SIGUSR1)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def leave_on_signal(
+    drain: Callable[[], None], *, after: float, at_latest: float, orphaned: float = 0.0, parent: int = 0
+) -> None:
+    """On SIGUSR1 drain, then let Granian close the port, and go in any case when the time is up."""
+    loop = asyncio.get_event_loop()
+    leaving = False
+
+    def leave() -> None:
+        nonlocal leaving
+        if leaving:
+            return
+        leaving = True
+        # Without a supervisor the others still hand over what they have.
+        pause = orphaned if parent and os.getppid() != parent else 0.0
+        loop.call_later(pause, drain)
+        loop.call_later(pause + after, os.kill, os.getpid(), signal.SIGTERM)
+        loop.call_later(pause + at_latest, os.kill, os.getpid(), signal.SIGKILL)
+
+    loop.add_signal_handler(signal.SIGUSR1, leave)
+
+
+@contextmanager
+def plain_failure(name: str) -> Iterator[None]:
+    """End a child that cannot start with one line rather than with a traceback."""
+    try:
+        yield
+    except (PenstockError, ImportError) as error:
+        print(f"penstock: the {name} process cannot start: {error}", file=sys.stderr, flush=True)
+        os._exit(1)

@@ -1,0 +1,34 @@
+"""The management API: a module's name is its path under /v1, and the file being there is all it takes."""
+
+from __future__ import annotations
+
+import os
+
+# The few that live outside /v1. What has no path here is never forwarded from the network.
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "schema": ("/schema",),
+    "metrics": ("/metrics", "/dataservice/metrics"),
+    "internal": (),
+}
+
+
+def names() -> list[str]:
+    """List the modules, dotted, without importing any."""
+    found: list[str] = []
+    top = os.path.dirname(__file__)  # noqa: PTH120 - runs on every start of every process
+    for folder, folders, files in os.walk(top):
+        folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
+        inside = os.path.relpath(folder, top).replace(os.sep, ".")
+        prefix = "" if inside == "." else f"{inside}."
+        found += [prefix + name[:-3] for name in sorted(files) if name.endswith(".py") and not name.startswith("_")]
+    return found
+
+
+def prefixes(name: str) -> tuple[str, ...]:
+    """Give the paths that a module answers below."""
+    return ELSEWHERE.get(name, (f"/v1/{name.replace('.', '/').replace('_', '-')}",))
+
+
+def paths() -> list[str]:
+    """List the path prefixes that the edge forwards to the control process."""
+    return [prefix for name in names() for prefix in prefixes(name)]

@@ -1,0 +1,49 @@
+"""What the edge's engines ask and tell the control process; never reachable from the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, Response, Router, get, post
+
+from penstock.caller import engine_only
+from penstock.jobs.records import RecordWriter
+from penstock.metrics import Figures
+from penstock.snapshot import Published
+
+HOLD_SECONDS = 20.0
+LARGEST_PUSH = 128 * 1024 * 1024
+EPOCH_HEADER = "x-penstock-epoch"
+
+
+@post("/records", status_code=204)
+async def accept_records(request: Request[Any, Any, Any], records: RecordWriter) -> None:
+    """Append a batch of records; the answer comes when it is written."""
+    if batch := await request.body():
+        await records.write(batch)
+
+
+@post("/metrics", status_code=204)
+async def accept_metrics(request: Request[Any, Any, Any], figures: Figures) -> None:
+    """Keep the figures of one worker."""
+    figures.accept(await request.body())
+
+
+@get("/snapshot")
+async def give_snapshot(published: Published, epoch: str = "") -> Response[bytes]:
+    """Give the snapshot as soon as it is another than the one the engine has."""
+    snapshot = await published.newer_than(epoch, HOLD_SECONDS)
+    if snapshot is None:
+        return Response(b"", status_code=204)
+    return Response(snapshot.data, media_type="application/json", headers={EPOCH_HEADER: snapshot.epoch})
+
+
+routes = [
+    Router(
+        "/internal",
+        route_handlers=[accept_records, accept_metrics, give_snapshot],
+        guards=[engine_only],
+        include_in_schema=False,
+        request_max_body_size=LARGEST_PUSH,
+    )
+]

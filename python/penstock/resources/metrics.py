@@ -1,0 +1,26 @@
+"""Figures for Prometheus: what the engines pushed, and the control process's own."""
+
+from __future__ import annotations
+
+from litestar import get
+
+from penstock.caller import anyone
+from penstock.errors import MissingError
+from penstock.jobs.records import RecordWriter
+from penstock.metrics import Figures
+from penstock.settings import Settings
+
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@get("/", guards=[anyone], sync_to_thread=False, media_type=TEXT_FORMAT, summary="Metrics", tags=["Service"])
+def metrics(settings: Settings, figures: Figures, records: RecordWriter) -> str:
+    """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
+    if not settings.metrics.enabled:
+        message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
+        raise MissingError(message)
+    own = {"record_batches_written_total": records.written, "record_batches_refused_total": records.refused}
+    return figures.render(own)
+
+
+routes = [metrics]

@@ -1,0 +1,53 @@
+"""The description of the management API: OpenAPI 3.1 as JSON, and a page that reads it without a CDN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from litestar import Router
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
+from litestar.openapi.spec import License, Server
+
+from penstock import INTERFACE
+from penstock.caller import anyone
+
+if TYPE_CHECKING:
+    from litestar import Request
+
+# The page is one file with its script inside; it loads nothing but the description beside it.
+POLICY = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+routes: list[Any] = []
+
+
+class Page(OpenAPIRenderPlugin):
+    """The page at /schema."""
+
+    def __init__(self) -> None:
+        """Read the page when it is asked for, not at start."""
+        super().__init__(path="/")
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
+        """Give the page as it is: it fetches the description itself."""
+        return Path(__file__).with_suffix(".html").read_bytes()
+
+
+def description() -> OpenAPIConfig:
+    """Say what the description is about and where it is served."""
+    return OpenAPIConfig(
+        title="Penstock management API",
+        version=INTERFACE,
+        description="Everything about the gateway that is not a call to a model provider.",
+        license=License(name="Apache-2.0", identifier="Apache-2.0"),
+        servers=[Server(url="/")],
+        use_handler_docstrings=True,
+        render_plugins=[Page(), JsonRenderPlugin()],
+        openapi_router=Router(
+            "/schema",
+            route_handlers=[],
+            guards=[anyone],
+            response_headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff"},
+        ),
+    )

@@ -1,0 +1,232 @@
+"""Gathers what the engine needs to know from `penstock.toml`, and publishes it to whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock import engine, resources
+from penstock.errors import Problem, SettingsError
+from penstock.settings import SNAPSHOT_TABLES, Secret, read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.settings import Settings
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything that was decided, as the engine reads it."""
+
+    epoch: str
+    data: bytes
+    keys: int
+
+    def __repr__(self) -> str:
+        """Leave the data out: it holds credentials."""
+        return f"Snapshot(epoch={self.epoch!r}, keys={self.keys})"
+
+
+class KeyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[keys]]` table."""
+
+    name: str
+    id: str | None = None
+    key: str | None = None
+    sha256: str | None = None
+    expires_at: datetime | int | None = None
+
+
+class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[providers]]` table."""
+
+    slug: str
+    provider: str
+    api_key: str | None = None
+    custom_host: str | None = None
+
+
+class ConfigRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[configs]]` table."""
+
+    slug: str
+    config: dict[str, Any] | str
+
+
+ROWS: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
+    zip(SNAPSHOT_TABLES, (KeyRow, ProviderRow, ConfigRow), strict=True)
+)
+
+
+class Published:
+    """The snapshot of the moment, and a bell for those who wait for the next."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Start with a snapshot that was found good."""
+        self.current = snapshot
+        self.closed = False
+        self._changed = asyncio.Event()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Put a new snapshot in the place of the old one."""
+        self.current = snapshot
+        self._ring()
+
+    def close(self) -> None:
+        """Let everyone who waits go home."""
+        self.closed = True
+        self._ring()
+
+    async def newer_than(self, epoch: str, seconds: float) -> Snapshot | None:
+        """Wait until the snapshot is not the one the caller has, or the time is up."""
+        changed = self._changed
+        if self.current.epoch == epoch and not self.closed:
+            try:
+                await asyncio.wait_for(changed.wait(), seconds)
+            except TimeoutError:
+                return None
+        return self.current if self.current.epoch != epoch else None
+
+    def _ring(self) -> None:
+        bell, self._changed = self._changed, asyncio.Event()
+        bell.set()
+
+
+def gather(settings: Settings, environ: Mapping[str, str] = os.environ) -> Snapshot:
+    """Read the source of the moment and write down what the engine compiles."""
+    document = read_file(settings.file) if settings.file else {}
+    problems: list[Problem] = []
+    rows = {table: list(_rows(table, document, environ, problems)) for table in SNAPSHOT_TABLES}
+    content: dict[str, object] = {
+        "keys": [_key(path, row, problems) for path, row in rows["keys"]],
+        "providers": [_provider(path, row, problems) for path, row in rows["providers"]],
+        "configs": [_config(path, row, problems) for path, row in rows["configs"]],
+        "management": resources.paths(),
+    }
+    for table, field in (("keys", "name"), ("keys", "sha256"), ("providers", "slug"), ("configs", "slug")):
+        problems += _repeated(table, field, content[table])
+    if problems:
+        message = f"{settings.file!r} cannot be used:"
+        raise SettingsError(message, problems)
+    epoch = hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+    return Snapshot(epoch, msgspec.json.encode({"epoch": epoch, **content}), len(rows["keys"]))
+
+
+def gather_good(settings: Settings) -> Snapshot:
+    """Gather, and have the engine's own parser agree."""
+    snapshot = gather(settings)
+    try:
+        engine.check("snapshot", snapshot.data)
+    except engine.EngineError as error:
+        message = f"{settings.file!r} cannot be used:"
+        problems = [Problem(problem["path"], problem["message"]) for problem in error.problems]
+        raise SettingsError(message, problems or [Problem("", str(error))]) from None
+    return snapshot
+
+
+def _rows(
+    table: str, document: dict[str, Any], environ: Mapping[str, str], problems: list[Problem]
+) -> Iterator[tuple[str, Any]]:
+    tables = document.get(table, [])
+    if not isinstance(tables, list):
+        problems.append(Problem(table, f"must be a list of tables: [[{table}]]"))
+        return
+    for index, raw in enumerate(tables):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        path = f"{table}[{index}]"
+        unknown = set(raw) - set(ROWS[table].__struct_fields__) if isinstance(raw, dict) else set()
+        if unknown:
+            allowed = ", ".join(ROWS[table].__struct_fields__)
+            problems += [Problem(f"{path}.{key}", f"is not known; allowed: {allowed}") for key in sorted(unknown)]
+            continue
+        resolved = _resolve(path, raw, environ, problems)
+        try:
+            yield path, msgspec.convert(resolved, ROWS[table])
+        except msgspec.ValidationError as error:
+            problems.append(_located(path, str(error)))
+
+
+def _located(path: str, message: str) -> Problem:
+    """Turn "Expected `int`, got `str` - at `$.a`" into a path of ours."""
+    what, _, where = message.partition(" - at `$")
+    return Problem(path + where.rstrip("`"), what[:1].lower() + what[1:])
+
+
+def _resolve(path: str, value: Any, environ: Mapping[str, str], problems: list[Problem]) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: _resolve(f"{path}.{key}", inner, environ, problems) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_resolve(f"{path}[{index}]", inner, environ, problems) for index, inner in enumerate(value)]
+    if isinstance(value, str) and (reference := REFERENCE.fullmatch(value)):
+        if found := environ.get(reference[1]):
+            return found
+        problems.append(Problem(path, f"the environment variable {reference[1]!r} is not set"))
+        return ""
+    return value
+
+
+def _key(path: str, row: KeyRow, problems: list[Problem]) -> dict[str, object]:
+    digest = (row.sha256 or "").lower()
+    if not row.name:
+        problems.append(Problem(f"{path}.name", "must not be empty"))
+    if (row.key is None) == (row.sha256 is None):
+        problems.append(Problem(path, "needs either key or sha256"))
+    elif row.key is not None:
+        secret = Secret(row.key)
+        if not row.key:
+            problems.append(Problem(f"{path}.key", "must not be empty"))
+        digest = hashlib.sha256(secret.reveal().encode()).hexdigest()
+    elif not DIGEST.fullmatch(digest):
+        problems.append(Problem(f"{path}.sha256", "must be 64 hexadecimal digits"))
+    # A name may be said aloud in records; its position in the file may change.
+    identity = row.id or f"k-{hashlib.sha256(row.name.encode()).hexdigest()[:8]}"
+    return {"id": identity, "name": row.name, "sha256": digest, "expires_at": _seconds(row.expires_at)}
+
+
+def _seconds(moment: datetime | int | None) -> int | None:
+    if not isinstance(moment, datetime):
+        return moment
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+def _provider(path: str, row: ProviderRow, problems: list[Problem]) -> dict[str, object]:
+    _check_slug(path, row.slug, problems)
+    return {
+        "slug": row.slug,
+        "provider": row.provider,
+        "api_key": row.api_key,
+        "custom_host": row.custom_host,
+    }
+
+
+def _config(path: str, row: ConfigRow, problems: list[Problem]) -> dict[str, object]:
+    _check_slug(path, row.slug, problems)
+    config: object = row.config
+    if isinstance(config, str):
+        try:
+            config = msgspec.json.decode(config)
+        except msgspec.DecodeError as error:
+            problems.append(Problem(f"{path}.config", f"is not valid JSON: {error}"))
+    return {"slug": row.slug, "config": config}
+
+
+def _check_slug(path: str, slug: str, problems: list[Problem]) -> None:
+    if not SLUG.fullmatch(slug):
+        problems.append(Problem(f"{path}.slug", f"{slug!r} is not allowed: use letters, digits, dot, dash, underscore"))
+
+
+def _repeated(table: str, field: str, rows: Any) -> Iterator[Problem]:  # noqa: ANN401
+    seen: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        first = seen.setdefault(row[field], index)
+        if first != index and row[field]:
+            yield Problem(f"{table}[{index}]", f"has the same {'key' if field == 'sha256' else field} as {table}[{first}]")

@@ -1,0 +1,161 @@
+//! An answer on its way to the caller: whole, or a stream that meters itself and closes its record.
+
+use bytes::Bytes;
+use penstock_llm::{
+    dialect::{Dialect, Failure, error_event},
+    usage::Meter,
+};
+
+use crate::{
+    error::Error,
+    headers::{Headers, Whole},
+    record::{Outcome, Record},
+    upstream::AnswerBody,
+};
+
+/// Status and header fields.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: Headers,
+}
+
+impl Reply {
+    pub fn new(status: u16, headers: Headers) -> Self {
+        Self { status, headers }
+    }
+
+    pub fn set_length(&mut self, length: Option<usize>) {
+        if let Some(length) = length {
+            self.headers.push(b"content-length", itoa::Buffer::new().format(length).as_bytes());
+        }
+    }
+}
+
+pub struct Answer {
+    pub reply: Reply,
+    pub body: Contents,
+}
+
+/// The body of an answer.
+pub enum Contents {
+    Whole(Bytes),
+    Stream(Box<Stream>),
+}
+
+impl From<Bytes> for Contents {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(bytes)
+    }
+}
+
+impl From<Stream> for Contents {
+    fn from(stream: Stream) -> Self {
+        Self::Stream(Box::new(stream))
+    }
+}
+
+impl Answer {
+    pub fn text(status: u16, text: &'static str) -> Self {
+        let mut reply = Reply::new(status, Headers::with_capacity(2));
+        reply.headers.push(b"content-type", b"text/plain; charset=utf-8");
+        reply.set_length(Some(text.len()));
+        Self { reply, body: Bytes::from_static(text.as_bytes()).into() }
+    }
+
+    /// What is said where the walk itself failed.
+    pub fn internal_error() -> Self {
+        Self::error(&Error::Panicked, Dialect::OpenAi)
+    }
+
+    /// An error outside the walk: it has no record.
+    pub fn error(error: &Error, dialect: Dialect) -> Self {
+        let Whole { answered, body } = error.answer(dialect);
+        let mut reply = Reply::new(answered.status, answered.headers);
+        reply.set_length(Some(body.len()));
+        Self { reply, body: body.into() }
+    }
+}
+
+/// The rest of an answer, read as the caller takes it.
+pub struct Stream {
+    body: AnswerBody,
+    /// Only for streams of events.
+    meter: Option<(Meter, Dialect)>,
+    /// A good stream of this operation ends with an event that says so.
+    ends_with_event: bool,
+    record: Option<Record>,
+    over: bool,
+}
+
+/// A body that broke off where nothing can be said within it: the caller's connection must not end well.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cut;
+
+impl Stream {
+    pub fn new(body: AnswerBody, events: Option<Dialect>, ends_with_event: bool, record: Record) -> Self {
+        let meter = events.map(|dialect| (Meter::new(dialect), dialect));
+        Self { body, meter, ends_with_event, record: Some(record), over: false }
+    }
+
+    /// A stream that is only passed on: no meter, no record.
+    pub fn plain(body: AnswerBody) -> Self {
+        Self { body, meter: None, ends_with_event: false, record: None, over: false }
+    }
+
+    /// All bytes that are ready, as the provider sent them; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Cut> {
+        if self.over {
+            return Ok(None);
+        }
+        match self.body.next().await {
+            Some(Ok(bytes)) => {
+                if let Some((meter, _)) = &mut self.meter {
+                    meter.feed(&bytes);
+                }
+                if let Some(record) = &mut self.record {
+                    record.facts.bytes_out += bytes.len() as u64;
+                }
+                Ok(Some(bytes))
+            }
+            None => self.finish(None),
+            Some(Err(error)) => self.finish(Some(&error)),
+        }
+    }
+
+    /// Whether what comes next needs no waiting: all of the body was read.
+    pub fn is_ended(&self) -> bool {
+        self.over || self.body.is_done()
+    }
+
+    /// The end: the record closes, and where the end is not a good one the caller is told so.
+    fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, Cut> {
+        self.over = true;
+        let (metered, dialect) = match self.meter.take() {
+            Some((meter, dialect)) => (Some(meter.finish()), Some(dialect)),
+            None => (None, None),
+        };
+        let is_unfinished = self.ends_with_event
+            && metered.as_ref().is_some_and(|metered| !metered.terminated && !metered.error_event);
+        let is_cut = error.is_some() || is_unfinished;
+        if let Some(mut record) = self.record.take() {
+            record.facts.usage = metered.and_then(|metered| metered.usage);
+            record.facts.error = is_cut.then_some("upstream_broke");
+            record.close(if is_cut { Outcome::Cut } else { Outcome::Complete });
+        }
+        match (is_cut, dialect) {
+            (false, _) => Ok(None),
+            (true, Some(dialect)) => Ok(Some(told(dialect, error))),
+            (true, None) => Err(Cut),
+        }
+    }
+}
+
+/// The error as the last event of the stream.
+fn told(dialect: Dialect, error: Option<&Error>) -> Bytes {
+    let message = error.map_or_else(|| "the provider's stream ended before it was complete".to_owned(), Error::message);
+    let failure =
+        Failure { status: 502, kind: Some("upstream_error"), message: &message, code: Some("upstream_broke"), request_id: None };
+    // A blank line first: what was cut may be the middle of an event.
+    [b"\n\n", error_event(dialect, &failure).as_slice()].concat().into()
+}

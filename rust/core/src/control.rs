@@ -1,0 +1,161 @@
+//! The control process seen from here: management paths are forwarded to it, it takes records and counters, and it publishes snapshots.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use penstock_llm::dialect::Dialect;
+use tokio::time::sleep;
+
+use crate::{
+    answer::{Answer, Reply, Stream},
+    body::Body,
+    error::{Error, Result},
+    gateway::Gateway,
+    headers::{self, Head, Headers},
+    outbox::Batch,
+    upstream::{self, Incoming, Origin, Outgoing},
+};
+
+/// Longest wait for an answer of the control process, but for the one that waits for news.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LARGEST_SNAPSHOT: usize = 1 << 30;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Forwards a management request and its answer, byte for byte.
+pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
+    gateway.sink.metrics.management.add(1);
+    match forwarded(gateway, &head, body).await {
+        Ok(Incoming { head: answered, body }) => {
+            let mut passed = Headers::with_capacity(answered.headers.len());
+            for (name, value) in answered.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
+                passed.push(name, value);
+            }
+            Answer { reply: Reply::new(answered.status, passed), body: Stream::plain(body).into() }
+        }
+        Err(error) => Answer::error(&error, Dialect::OpenAi),
+    }
+}
+
+async fn forwarded(gateway: &Gateway, head: &Head, body: Body) -> Result<Incoming> {
+    let limit = gateway.settings.max_body_bytes;
+    let body = body.collect(limit).await?;
+    let mut fields = Headers::with_capacity(head.headers.len());
+    for (name, value) in head.headers.iter() {
+        // The caller's own framing and connection end here.
+        if !headers::is_hop_by_hop(name) && !matches!(name, b"content-length" | b"expect") {
+            fields.push(name, value);
+        }
+    }
+    let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
+    ask(gateway, &head.method, &target, &fields, body, PATIENCE).await
+}
+
+/// One request to the control process.
+async fn ask(gateway: &Gateway, method: &str, target: &str, fields: &Headers, body: Bytes, patience: Duration) -> Result<Incoming> {
+    let Some(socket) = &gateway.settings.control_socket else { return Err(Error::ControlDown) };
+    let origin = Origin::Unix(Arc::new(socket.clone()));
+    let mut head = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
+    if fields.get("host").is_none() {
+        head.extend_from_slice(b"host: control\r\n");
+    }
+    for (name, value) in fields.iter() {
+        head.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+    }
+    head.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
+    let is_head = method == "HEAD";
+    // Only what changes nothing, or what the control process takes twice without harm, is sent twice.
+    let replayable = matches!(method, "GET" | "HEAD" | "OPTIONS");
+    let outgoing = Outgoing { head, body: Body::Whole(body), is_head, replayable, chunked: false };
+    match tokio::time::timeout(patience, gateway.upstream.send(&origin, outgoing)).await {
+        Ok(Ok(incoming)) => Ok(incoming),
+        Ok(Err(_)) | Err(_) => Err(Error::ControlDown),
+    }
+}
+
+/// Hands records over in batches, for ever. A batch that was not taken is kept and offered again.
+pub async fn ship_records(gateway: Arc<Gateway>) {
+    loop {
+        if let Some(batch) = gateway.sink.outbox.batch().await {
+            hand_over(&gateway, &batch).await;
+        }
+    }
+}
+
+/// Hands over what waits, within a deadline: the last thing before the process ends.
+pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
+    let rest = async {
+        while let Some(batch) = gateway.sink.outbox.take() {
+            hand_over(gateway, &batch).await;
+        }
+        post(gateway, "/internal/metrics", counters(gateway)).await;
+    };
+    drop(tokio::time::timeout(deadline, rest).await);
+}
+
+async fn hand_over(gateway: &Gateway, batch: &Batch) {
+    let mut pause = SHORTEST_PAUSE;
+    while !post(gateway, "/internal/records", batch.lines.clone()).await {
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    gateway.sink.outbox.acknowledge(batch);
+}
+
+/// Tells the counters once a second, for ever, and tidies up on the way.
+pub async fn tell_metrics(gateway: Arc<Gateway>) {
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        gateway.upstream.reap();
+        post(&gateway, "/internal/metrics", counters(&gateway)).await;
+    }
+}
+
+fn counters(gateway: &Gateway) -> Bytes {
+    let mut read = gateway.sink.metrics.read();
+    let outbox = &gateway.sink.outbox;
+    read["worker"] = gateway.settings.worker.into();
+    read["pid"] = std::process::id().into();
+    read["records"] = outbox.accepted().into();
+    read["records_dropped"] = outbox.dropped().into();
+    read["outbox_bytes"] = outbox.held().into();
+    read["idle_connections"] = gateway.upstream.idle_connections().into();
+    read["epoch"] = gateway.epoch().into();
+    read.to_string().into()
+}
+
+/// Waits for new snapshots and applies them, for ever. While the control process is away the last one holds.
+pub async fn follow_snapshots(gateway: Arc<Gateway>) {
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        match news(&gateway).await {
+            Ok(()) => pause = SHORTEST_PAUSE,
+            Err(_) => {
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+async fn news(gateway: &Gateway) -> Result<()> {
+    let target = format!("/internal/snapshot?epoch={}", gateway.epoch());
+    let Incoming { head, mut body } =
+        ask(gateway, "GET", &target, &Headers::default(), Bytes::new(), PATIENCE).await?;
+    let bytes = upstream::collect(&mut body, LARGEST_SNAPSHOT).await?.unwrap_or_default();
+    match head.status {
+        // What does not compile is refused whole; the publisher checks it before, so this is a fault of ours.
+        200 => gateway.apply(&bytes).map_err(Error::ConfigInvalid),
+        204 => Ok(()),
+        _ => Err(Error::ControlDown),
+    }
+}
+
+async fn post(gateway: &Gateway, target: &str, body: Bytes) -> bool {
+    let mut fields = Headers::with_capacity(1);
+    fields.push(b"content-type", b"application/octet-stream");
+    let Ok(Incoming { head, mut body }) = ask(gateway, "POST", target, &fields, body, PATIENCE).await else {
+        return false;
+    };
+    upstream::collect(&mut body, 64 * 1024).await.is_ok() && head.status < 300
+}

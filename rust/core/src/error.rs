@@ -1,0 +1,226 @@
+//! Every error of the data plane: what it is called, its status, whose fault it is, and how it is told to the caller.
+
+use penstock_llm::dialect::Dialect;
+
+use crate::headers::{Answered, Headers, Whole};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Who caused an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    Caller,
+    Gateway,
+    Upstream,
+}
+
+/// One problem in a document: where it is and what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Problem {
+    pub path: String,
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+#[derive(Debug)]
+pub enum Error {
+    NotFound,
+    KeyMissing,
+    KeyUnknown,
+    KeyExpired,
+    ProviderNeeded,
+    ProviderUnknown(String),
+    SavedUnknown { kind: &'static str, slug: String },
+    ConfigInvalid(Vec<Problem>),
+    HeaderInvalid { name: &'static str, message: String },
+    InlineBlocked { code: &'static str, field: &'static str },
+    HostRefused { message: String },
+    BodyInvalid { at: usize, message: &'static str },
+    BodyTooLarge { limit: usize },
+    BrokenBody,
+    Unsupported { operation: &'static str, provider: &'static str },
+    Timeout { milliseconds: u64 },
+    ConnectTimeout { host: String },
+    ConnectFailed { host: String, cause: String },
+    UpstreamBroke { cause: String },
+    ControlDown,
+    Overloaded,
+    Panicked,
+}
+
+impl Error {
+    /// The identifier that clients and metrics use.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::KeyMissing => "api_key_missing",
+            Self::KeyUnknown | Self::KeyExpired => "03",
+            Self::ProviderNeeded => "provider_needed",
+            Self::ProviderUnknown(_) => "invalid_provider",
+            Self::SavedUnknown { .. } => "not_found_in_workspace",
+            Self::ConfigInvalid(_) => "invalid_config",
+            Self::HeaderInvalid { .. } => "invalid_header",
+            Self::InlineBlocked { code, .. } => code,
+            Self::HostRefused { .. } => "invalid_custom_host",
+            Self::BodyInvalid { .. } => "invalid_json",
+            Self::BodyTooLarge { .. } => "body_too_large",
+            Self::BrokenBody => "broken_body",
+            Self::Unsupported { .. } => "unsupported_operation",
+            Self::Timeout { .. } => "timeout",
+            Self::ConnectTimeout { .. } => "upstream_connect_timeout",
+            Self::ConnectFailed { .. } => "upstream_connect_failed",
+            Self::UpstreamBroke { .. } => "upstream_broke",
+            Self::ControlDown => "control_down",
+            Self::Overloaded => "overloaded",
+            Self::Panicked => "internal",
+        }
+    }
+
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::NotFound => 404,
+            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => 401,
+            Self::ProviderNeeded
+            | Self::ProviderUnknown(_)
+            | Self::SavedUnknown { .. }
+            | Self::ConfigInvalid(_)
+            | Self::HeaderInvalid { .. }
+            | Self::InlineBlocked { .. }
+            | Self::HostRefused { .. }
+            | Self::BodyInvalid { .. }
+            | Self::BrokenBody => 400,
+            Self::BodyTooLarge { .. } => 413,
+            Self::Timeout { .. } => 408,
+            Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
+            Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded => 503,
+            Self::Unsupported { .. } | Self::Panicked => 500,
+        }
+    }
+
+    pub fn origin(&self) -> Origin {
+        match self {
+            Self::Timeout { .. }
+            | Self::ConnectTimeout { .. }
+            | Self::ConnectFailed { .. }
+            | Self::UpstreamBroke { .. } => Origin::Upstream,
+            Self::ControlDown | Self::Overloaded | Self::Panicked => Origin::Gateway,
+            _ => Origin::Caller,
+        }
+    }
+
+    /// Whether the same request may succeed when sent again.
+    pub fn retryable(&self) -> bool {
+        self.origin() != Origin::Caller
+    }
+
+    /// What is told to the caller: what was wrong and what is allowed. Never holds a credential.
+    pub fn message(&self) -> String {
+        match self {
+            Self::NotFound => "Not Found".into(),
+            Self::KeyMissing => "no gateway key: send it in x-gateway-api-key".into(),
+            Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
+            Self::KeyExpired => "API key has expired. Error Code: 03".into(),
+            Self::ProviderNeeded => {
+                "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
+            }
+            Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
+            Self::SavedUnknown { kind, slug } => format!("{kind} `{slug}` does not exist"),
+            Self::ConfigInvalid(_) => "invalid config".into(),
+            Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
+            Self::InlineBlocked { field, .. } => format!("{field} may not be chosen by a request here"),
+            Self::HostRefused { message } => format!("invalid custom host: {message}"),
+            Self::BodyInvalid { at, message } => format!("invalid JSON body at byte {at}: {message}"),
+            Self::BodyTooLarge { limit } => format!("request body is larger than {limit} bytes"),
+            Self::BrokenBody => "request body ended before it was complete".into(),
+            Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
+            Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
+            Self::ConnectTimeout { host } => format!("no connection to {host} in time"),
+            Self::ConnectFailed { host, cause } => format!("no connection to {host}: {cause}"),
+            Self::UpstreamBroke { cause } => format!("the provider's answer broke off: {cause}"),
+            Self::ControlDown => "the management service is restarting".into(),
+            Self::Overloaded => "too many requests in flight".into(),
+            Self::Panicked => "Something went wrong".into(),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match (self.status(), self.origin()) {
+            (401, _) => "authentication_error",
+            (408, _) => "timeout_error",
+            (404, _) => "not_found_error",
+            (413, _) => "request_too_large",
+            (_, Origin::Caller) => "invalid_request_error",
+            _ => "api_error",
+        }
+    }
+
+    /// The answer that tells a caller of this dialect.
+    pub fn answer(&self, dialect: Dialect) -> Whole {
+        let mut headers = Headers::with_capacity(4);
+        headers.push(b"content-type", b"application/json");
+        if self.status() == 503 {
+            headers.push(b"retry-after", b"1");
+        }
+        Whole {
+            answered: Answered { status: self.status(), headers },
+            body: self.body(dialect).to_string().into(),
+        }
+    }
+
+    fn body(&self, dialect: Dialect) -> serde_json::Value {
+        let message = self.message();
+        let kind = self.kind();
+        match (self, dialect) {
+            (Self::NotFound, _) => serde_json::json!({"message": message, "ok": false}),
+            (_, Dialect::Anthropic) => {
+                serde_json::json!({"type": "error", "error": {"type": kind, "message": message}})
+            }
+            (Self::Timeout { .. }, _) => {
+                serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": null}})
+            }
+            (Self::ConfigInvalid(problems), _) => {
+                let errors: Vec<_> =
+                    problems.iter().map(|p| format!("path: {}, message: {}", p.path, p.message)).collect();
+                serde_json::json!({"status": "failure", "message": message, "errors": errors,
+                    "error": {"message": message, "type": kind, "param": null, "code": self.code()}})
+            }
+            (Self::InlineBlocked { field, .. }, _) => serde_json::json!({"status": "failure", "message": message,
+                "error": {"code": self.code(), "message": message, "field": field}}),
+            _ => serde_json::json!({"status": "failure", "message": message,
+                "error": {"message": message, "type": kind, "param": null, "code": self.code()}}),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_has_the_shape_of_the_spec() {
+        let answer = Error::Timeout { milliseconds: 50 }.answer(Dialect::OpenAi);
+        assert_eq!(answer.answered.status, 408);
+        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(body["error"]["type"], "timeout_error");
+        assert!(body["error"]["message"].as_str().unwrap().contains("50 ms"));
+    }
+
+    #[test]
+    fn an_anthropic_client_gets_its_own_shape() {
+        let answer = Error::KeyUnknown.answer(Dialect::Anthropic);
+        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(body["type"], "error");
+        assert_eq!(body["error"]["type"], "authentication_error");
+    }
+
+    #[test]
+    fn only_what_the_caller_did_not_cause_may_be_retried() {
+        assert!(Error::Overloaded.retryable());
+        assert!(!Error::BrokenBody.retryable());
+    }
+}

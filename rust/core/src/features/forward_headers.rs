@@ -1,0 +1,61 @@
+//! Which of the caller's headers go to the provider besides the usual ones. The header wins over the config.
+
+use serde_json::Value;
+
+use crate::{
+    config::{kind, text},
+    error::{Error, Result},
+};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForwardHeaders(Vec<String>);
+
+/// The header that lists them; it must not list itself.
+const SELF: &str = "x-gateway-forward-headers";
+
+impl ForwardHeaders {
+    /// From a config: an array of header names.
+    pub fn parse(value: Value) -> std::result::Result<Self, String> {
+        let Value::Array(names) = value else {
+            return Err(format!("must be an array of header names, not {}", kind(&value)));
+        };
+        let names = names.into_iter().map(text).collect::<std::result::Result<Vec<_>, _>>()?;
+        Self::checked(names)
+    }
+
+    /// What holds for one request; the header is a comma-separated list.
+    pub fn resolve(&self, header: Option<&str>) -> Result<Self> {
+        let Some(header) = header else { return Ok(self.clone()) };
+        let names = header.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+        Self::checked(names).map_err(|message| Error::HeaderInvalid { name: SELF, message })
+    }
+
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.0.iter().any(|listed| listed.as_bytes() == name)
+    }
+
+    fn checked(names: Vec<String>) -> std::result::Result<Self, String> {
+        let names: Vec<_> = names.into_iter().map(|name| name.to_ascii_lowercase()).collect();
+        if names.iter().any(|name| name.ends_with("-forward-headers") && name.starts_with("x-")) {
+            return Err("must not list itself".into());
+        }
+        Ok(Self(names))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_in_any_case() {
+        let listed = ForwardHeaders::default().resolve(Some("X-Team , x-user")).unwrap();
+        assert!(listed.contains(b"x-team") && listed.contains(b"x-user"));
+    }
+
+    #[test]
+    fn must_not_list_itself() {
+        assert!(ForwardHeaders::default().resolve(Some(SELF)).is_err());
+        assert!(ForwardHeaders::parse(serde_json::json!(["x-a", SELF])).is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! What happens to a request between arriving and being answered. Reading order: `gateway`, `call`, `rendering`, `upstream`, `answer`, `record`.
+#![forbid(unsafe_code)]
+
+pub mod answer;
+pub mod body;
+pub mod call;
+pub mod caller;
+pub mod config;
+pub mod control;
+pub mod error;
+pub mod features;
+pub mod gateway;
+pub mod headers;
+pub mod metrics;
+pub mod outbox;
+pub mod record;
+pub mod rendering;
+pub mod secret;
+pub mod settings;
+pub mod snapshot;
+pub mod upstream;

@@ -1,0 +1,96 @@
+//! What this worker counts: plain atomics, read by whoever asks.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+/// Upper bounds of the histogram of response times, in milliseconds.
+const BOUNDS_MS: [u64; 14] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000];
+
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// By hundreds of the status: index 2 is 2xx. What has no status of HTTP's classes is at 0.
+    statuses: [Counter; 6],
+    durations: [Counter; BOUNDS_MS.len() + 1],
+    duration_us: Counter,
+    pub aborted: Counter,
+    pub cut: Counter,
+    pub streams: Counter,
+    pub bytes_out: Counter,
+    pub tokens_in: Counter,
+    pub tokens_out: Counter,
+    /// Requests that were forwarded to the control process.
+    pub management: Counter,
+    pub panics: Counter,
+    /// Requests that were taken before they became a task of the event loop, and those that were not.
+    pub intercepted: Counter,
+    pub plain: Counter,
+    started: Counter,
+    finished: Counter,
+}
+
+impl Metrics {
+    pub fn start(&self) {
+        self.started.add(1);
+    }
+
+    pub fn finish(&self, status: u16, took: Duration) {
+        let class = usize::from(status / 100);
+        self.statuses[if class < self.statuses.len() { class } else { 0 }].add(1);
+        let bucket = BOUNDS_MS.partition_point(|bound| Duration::from_millis(*bound) < took);
+        self.durations[bucket].add(1);
+        self.duration_us.add(took.as_micros() as u64);
+        self.finished.add(1);
+    }
+
+    pub fn in_flight(&self) -> u64 {
+        self.started.get().saturating_sub(self.finished.get())
+    }
+
+    /// All counters, by the names that `/metrics` uses.
+    pub fn read(&self) -> Value {
+        let statuses: Value =
+            self.statuses.iter().enumerate().map(|(class, count)| (format!("{class}xx"), json!(count.get()))).collect();
+        let durations: Vec<_> = self.durations.iter().map(Counter::get).collect();
+        json!({
+            "requests": statuses, "in_flight": self.in_flight(),
+            "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_us.get(),
+            "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(),
+            "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
+            "management": self.management.get(), "panics": self.panics.get(),
+            "intercepted": self.intercepted.get(), "plain": self.plain.get(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_a_request_once_in_its_class_and_its_bucket() {
+        let metrics = Metrics::default();
+        metrics.start();
+        assert_eq!(metrics.in_flight(), 1);
+        metrics.finish(204, Duration::from_millis(3));
+        let read = metrics.read();
+        assert_eq!((read["requests"]["2xx"].as_u64(), read["in_flight"].as_u64()), (Some(1), Some(0)));
+        assert_eq!(read["durations"][2], 1);
+    }
+}

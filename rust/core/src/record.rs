@@ -1,0 +1,430 @@
+//! The record of a request: opened when it arrives, closed exactly once, whatever becomes of it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use penstock_llm::{operation::Operation, usage::Usage};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use uuid::{Builder, Uuid};
+
+use crate::{
+    call::Route,
+    headers::{Control, Head, Headers},
+    metrics::Metrics,
+    outbox::Outbox,
+};
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Complete,
+    /// The gateway answered with an error of its own.
+    Refused,
+    /// The caller left before the end.
+    Aborted,
+    /// The provider's answer broke off after it had begun.
+    Cut,
+    /// A fault of ours.
+    Panicked,
+}
+
+/// Where records go, shared by all requests of a worker.
+pub struct Sink {
+    pub outbox: Outbox,
+    pub metrics: Metrics,
+    pub worker: u32,
+    pub records: bool,
+    /// Lower-case names of header fields that are masked besides the obvious ones.
+    pub sensitive: Vec<String>,
+}
+
+/// What became known of a request on its way.
+#[derive(Debug, Default)]
+pub struct Facts {
+    pub operation: Option<Operation>,
+    pub is_proxy: bool,
+    pub provider: &'static str,
+    pub model: String,
+    pub stream: bool,
+    pub api_key_id: Option<String>,
+    pub config: Option<String>,
+    pub trace_id: Option<String>,
+    pub span_id: Option<String>,
+    pub span_name: Option<String>,
+    pub parent_span_id: Option<String>,
+    /// A JSON map of strings, as it came.
+    pub metadata: Option<String>,
+    pub masked: Vec<String>,
+    pub status: u16,
+    pub error: Option<&'static str>,
+    pub usage: Option<Usage>,
+    pub bytes_out: u64,
+    /// From arrival to the head of the provider's answer.
+    pub first_byte: Option<Duration>,
+    /// From the request's leaving to the head of the provider's answer.
+    pub upstream: Option<Duration>,
+}
+
+impl Facts {
+    /// What the request's own words tell.
+    pub fn begin(&mut self, route: Route<'_>, control: &Control<'_>) {
+        let own = |text: Option<&str>| text.map(ToOwned::to_owned);
+        self.operation = Some(route.operation);
+        self.is_proxy = route.operation == Operation::Proxy;
+        self.trace_id = own(control.trace_id);
+        self.span_id = own(control.span_id);
+        self.span_name = own(control.span_name);
+        self.parent_span_id = own(control.parent_span_id);
+        self.metadata = own(control.metadata);
+        self.masked = control
+            .sensitive_headers
+            .map(|names| names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect())
+            .unwrap_or_default();
+    }
+}
+
+pub struct Record {
+    pub id: Uuid,
+    pub facts: Facts,
+    head: Arc<Head>,
+    sink: Arc<Sink>,
+    created: Duration,
+    started: Instant,
+    closed: bool,
+}
+
+/// The status that stands for a caller who left, as nginx has it.
+const CLIENT_CLOSED: u16 = 499;
+
+impl Record {
+    pub fn open(head: Arc<Head>, sink: Arc<Sink>) -> Self {
+        sink.metrics.start();
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let id = new_id(created);
+        Self { id, facts: Facts::default(), head, sink, created, started: Instant::now(), closed: false }
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The last thing that happens to a request.
+    pub fn close(mut self, outcome: Outcome) {
+        self.emit(outcome);
+    }
+
+    fn emit(&mut self, outcome: Outcome) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let took = self.started.elapsed();
+        let metrics = &self.sink.metrics;
+        metrics.finish(self.facts.status, took);
+        match outcome {
+            Outcome::Aborted => metrics.aborted.add(1),
+            Outcome::Cut => metrics.cut.add(1),
+            Outcome::Panicked => metrics.panics.add(1),
+            Outcome::Complete | Outcome::Refused => (),
+        }
+        metrics.bytes_out.add(self.facts.bytes_out);
+        if let Some(usage) = &self.facts.usage {
+            metrics.tokens_in.add(usage.total_in());
+            metrics.tokens_out.add(usage.total_out());
+        }
+        if self.sink.records {
+            let line = Line::new(self, outcome, took);
+            // A Vec takes every write and the line's types always serialise.
+            self.sink.outbox.put(|lines| drop(serde_json::to_writer(lines, &line)));
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
+        let outcome = if std::thread::panicking() { Outcome::Panicked } else { Outcome::Aborted };
+        if self.facts.status == 0 {
+            self.facts.status = if outcome == Outcome::Panicked { 500 } else { CLIENT_CLOSED };
+        }
+        self.emit(outcome);
+    }
+}
+
+/// A version 7 UUID: its first half tells the time, so that ids sort as requests came.
+fn new_id(created: Duration) -> Uuid {
+    let mut random = [0; 10];
+    random[..8].copy_from_slice(&fastrand::u64(..).to_ne_bytes());
+    random[8..].copy_from_slice(&fastrand::u16(..).to_ne_bytes());
+    Builder::from_unix_timestamp_millis(created.as_millis() as u64, &random).into_uuid()
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    id: Uuid,
+    created_at: String,
+    trace_id: Text<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span_name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_span_id: Option<&'a str>,
+    request_method: &'a str,
+    request_url: String,
+    response_status_code: u16,
+    is_success: bool,
+    outcome: Outcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    /// Milliseconds, as all times here.
+    response_time: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_to_first_byte: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream_response_time: Option<f64>,
+    ai_org: &'a str,
+    ai_model: &'a str,
+    operation: &'a str,
+    mode: &'static str,
+    is_proxy_call: bool,
+    stream_mode: bool,
+    #[serde(flatten)]
+    units: Option<Units>,
+    cache_status: &'static str,
+    retry_success_count: u32,
+    last_used_option_index: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_key_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Metadata>,
+    bytes_out: u64,
+    worker: u32,
+    request_headers: Masked<'a>,
+}
+
+/// Tokens as the provider counted them.
+#[derive(Serialize)]
+struct Units {
+    req_units: u64,
+    res_units: u64,
+    total_units: u64,
+}
+
+/// Metadata as two parallel lists.
+#[derive(Serialize)]
+struct Metadata {
+    key: Vec<String>,
+    value: Vec<String>,
+}
+
+enum Text<'a> {
+    Given(&'a str),
+    Id(Uuid),
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Given(text) => serializer.serialize_str(text),
+            Self::Id(id) => id.serialize(serializer),
+        }
+    }
+}
+
+impl<'a> Line<'a> {
+    fn new(record: &'a Record, outcome: Outcome, took: Duration) -> Self {
+        let Facts { status, usage, .. } = &record.facts;
+        let facts = &record.facts;
+        Self {
+            id: record.id,
+            created_at: humantime::format_rfc3339_millis(UNIX_EPOCH + record.created).to_string(),
+            trace_id: facts.trace_id.as_deref().map_or(Text::Id(record.id), Text::Given),
+            span_id: facts.span_id.as_deref(),
+            span_name: facts.span_name.as_deref(),
+            parent_span_id: facts.parent_span_id.as_deref(),
+            request_method: &record.head.method,
+            request_url: masked_url(&record.head),
+            response_status_code: *status,
+            is_success: (200..300).contains(status) && outcome == Outcome::Complete,
+            outcome,
+            error: facts.error,
+            response_time: milliseconds(took),
+            time_to_first_byte: facts.first_byte.map(milliseconds),
+            upstream_response_time: facts.upstream.map(milliseconds),
+            ai_org: facts.provider,
+            ai_model: &facts.model,
+            operation: facts.operation.map_or("", Operation::id),
+            mode: "single",
+            is_proxy_call: facts.is_proxy,
+            stream_mode: facts.stream,
+            units: usage.as_ref().map(Units::of),
+            cache_status: "disabled",
+            retry_success_count: 0,
+            last_used_option_index: "config",
+            api_key_id: facts.api_key_id.as_deref(),
+            config: facts.config.as_deref(),
+            metadata: facts.metadata.as_deref().and_then(Metadata::parse),
+            bytes_out: facts.bytes_out,
+            worker: record.sink.worker,
+            request_headers: Masked {
+                headers: &record.head.headers,
+                listed: &facts.masked,
+                always: &record.sink.sensitive,
+            },
+        }
+    }
+}
+
+impl Units {
+    fn of(usage: &Usage) -> Self {
+        let (req_units, res_units) = (usage.total_in(), usage.total_out());
+        Self { req_units, res_units, total_units: req_units + res_units }
+    }
+}
+
+impl Metadata {
+    fn parse(json: &str) -> Option<Self> {
+        let map: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).ok()?;
+        let (key, value) = map
+            .into_iter()
+            .map(|(key, value)| (key, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)))
+            .unzip();
+        Some(Self { key, value })
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_micros() as f64) / 1000.0
+}
+
+const MASK: &str = "***";
+
+/// Header fields with everything that may be a secret masked.
+struct Masked<'a> {
+    headers: &'a Headers,
+    listed: &'a [String],
+    always: &'a [String],
+}
+
+impl Serialize for Masked<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in self.headers.iter() {
+            let name = String::from_utf8_lossy(name);
+            let is_listed = |list: &[String]| list.iter().any(|listed| *listed == name);
+            // An inline config may hold a key, whatever the prefix of its header.
+            let is_inline = name.ends_with("-config") && value.trim_ascii_start().first() == Some(&b'{');
+            if may_be_secret(&name) || is_inline || is_listed(self.listed) || is_listed(self.always) {
+                map.serialize_entry(&*name, MASK)?;
+            } else {
+                map.serialize_entry(&*name, &*String::from_utf8_lossy(value))?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// Names that hold credentials somewhere: rather one masked too many.
+fn may_be_secret(name: &str) -> bool {
+    const PARTS: [&str; 9] =
+        ["auth", "key", "token", "secret", "cookie", "passw", "credential", "signature", "service-account"];
+    PARTS.iter().any(|part| memchr::memmem::find(name.as_bytes(), part.as_bytes()).is_some())
+}
+
+/// Path and query; the values of parameters that may be secrets are masked.
+fn masked_url(head: &Head) -> String {
+    if head.query.is_empty() {
+        return head.path.clone();
+    }
+    let mut url = format!("{}?", head.path);
+    for (index, pair) in head.query.split('&').enumerate() {
+        if index > 0 {
+            url.push('&');
+        }
+        match pair.split_once('=') {
+            Some((name, _)) if may_be_secret(&name.to_ascii_lowercase()) => {
+                url.push_str(name);
+                url.push('=');
+                url.push_str(MASK);
+            }
+            _ => url.push_str(pair),
+        }
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn sink() -> Arc<Sink> {
+        Arc::new(Sink {
+            outbox: Outbox::new(1 << 20),
+            metrics: Metrics::default(),
+            worker: 1,
+            records: true,
+            sensitive: vec!["x-team".into()],
+        })
+    }
+
+    fn head() -> Arc<Head> {
+        let fields = [("authorization", "Bearer sk-1"), ("x-team", "red"), ("x-user", "ann"), ("x-gateway-config",
+            r#"{"api_key":"sk-2"}"#), ("accept", "*/*")];
+        Arc::new(Head {
+            method: "POST".into(),
+            path: "/v1/x".into(),
+            query: "key=sk-3&page=2".into(),
+            headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+        })
+    }
+
+    fn lines(sink: &Sink) -> Vec<Value> {
+        let batch = sink.outbox.take().unwrap();
+        batch.lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn masks_what_may_be_a_secret_and_what_is_listed() {
+        let sink = sink();
+        let mut record = Record::open(head(), Arc::clone(&sink));
+        record.facts.masked = vec!["x-user".into()];
+        record.close(Outcome::Complete);
+        let text = String::from_utf8(sink.outbox.take().unwrap().lines.to_vec()).unwrap();
+        for secret in ["sk-1", "sk-2", "sk-3", "red", "ann"] {
+            assert!(!text.contains(secret), "{secret} in {text}");
+        }
+        assert!(text.contains(r#""accept":"*/*""#) && text.contains("page=2"));
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_has_exactly_one_record() {
+        let sink = sink();
+        drop(Record::open(head(), Arc::clone(&sink)));
+        let lines = lines(&sink);
+        assert_eq!(lines.len(), 1);
+        assert_eq!((lines[0]["outcome"].as_str(), lines[0]["response_status_code"].as_u64()), (Some("aborted"), Some(499)));
+    }
+
+    #[test]
+    fn ids_tell_the_time() {
+        let (early, late) = (new_id(Duration::from_secs(1)), new_id(Duration::from_secs(2)));
+        assert!(early < late);
+        assert_eq!(early.get_version_num(), 7);
+    }
+
+    #[test]
+    fn metadata_becomes_two_lists() {
+        let metadata = Metadata::parse(r#"{"a":"1","b":2}"#).unwrap();
+        assert_eq!((metadata.key, metadata.value), (vec!["a".into(), "b".into()], vec!["1".into(), "2".into()]));
+    }
+}

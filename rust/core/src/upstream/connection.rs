@@ -1,0 +1,209 @@
+//! One connection to a provider or to the control process: opened within the rules, read without holding a buffer while idle.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use bytes::{Buf, BytesMut};
+use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream, lookup_host},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::{Origin, address::Trusted, tls};
+use crate::{
+    error::{Error, Problem, Result},
+    settings::Settings,
+};
+
+/// Bytes are read into one buffer per thread and copied out exactly, so that a quiet stream holds none.
+const SCRATCH: usize = 128 * 1024;
+
+thread_local! {
+    static SCRATCH_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
+}
+
+enum Io {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// An open connection and what was read from it beyond the current message.
+pub struct Connection {
+    io: Io,
+    pub buffer: BytesMut,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Connection")
+    }
+}
+
+impl Connection {
+    fn new(io: Io) -> Self {
+        Self { io, buffer: BytesMut::new() }
+    }
+
+    /// Reads what is there into `buffer`; 0 at the end.
+    pub async fn read(&mut self) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context)).await
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let mut read = ReadBuf::new(scratch);
+            ready!(self.poll_io_read(context, &mut read))?;
+            self.buffer.extend_from_slice(read.filled());
+            Poll::Ready(Ok(read.filled().len()))
+        })
+    }
+
+    fn poll_io_read(&mut self, context: &mut Context<'_>, read: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Tcp(stream) => Pin::new(stream).poll_read(context, read),
+            Io::Tls(stream) => Pin::new(stream).poll_read(context, read),
+            Io::Unix(stream) => Pin::new(stream).poll_read(context, read),
+        }
+    }
+
+    /// Writes all of `first` and then all of `second`, in as few calls as the socket allows.
+    pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let mut rest = first.chain(second);
+        while rest.has_remaining() {
+            let written = poll_fn(|context| self.poll_write(context, &rest)).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest.advance(written);
+        }
+        if let Io::Tls(stream) = &mut self.io {
+            poll_fn(|context| Pin::new(&mut *stream).poll_flush(context)).await?;
+        }
+        Ok(())
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, rest: &impl Buf) -> Poll<io::Result<usize>> {
+        let mut slices = [io::IoSlice::new(&[]); 2];
+        let count = rest.chunks_vectored(&mut slices);
+        match &mut self.io {
+            Io::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
+            Io::Tls(stream) => Pin::new(stream).poll_write(context, rest.chunk()),
+            Io::Unix(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
+        }
+    }
+
+    /// Whether nothing has come since it was last used: a kept connection with something to read was closed or is out of step.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        if !self.buffer.is_empty() {
+            return false;
+        }
+        match &mut self.io {
+            Io::Tcp(stream) => stream.poll_read_ready(&mut context).is_pending(),
+            Io::Tls(stream) => stream.get_ref().0.poll_read_ready(&mut context).is_pending(),
+            Io::Unix(stream) => stream.poll_read_ready(&mut context).is_pending(),
+        }
+    }
+}
+
+/// Opens connections within the rules of [`Trusted`].
+pub struct Dialer {
+    trusted: Trusted,
+    timeout: Duration,
+    tls_ca: Option<std::path::PathBuf>,
+    // Reading the system's certificates takes milliseconds: not before the first TLS connection.
+    tls: OnceLock<Arc<ClientConfig>>,
+}
+
+impl Dialer {
+    pub fn new(settings: &Settings) -> std::result::Result<Self, Vec<Problem>> {
+        let mut trusted = Trusted::new(&settings.trusted_custom_hosts);
+        if let Some(host) = &settings.mock_host {
+            let base = super::Base::parse(host).map_err(|message| vec![Problem::new("$.mock_host", message)])?;
+            if let Origin::Network { host, .. } = base.origin {
+                trusted = trusted.and(&host);
+            }
+        }
+        let tls = OnceLock::new();
+        if settings.tls_ca.is_some() {
+            // An operator's own file is checked at once: a mistake must not wait for the first request.
+            let client = tls::client(settings.tls_ca.as_deref()).map_err(|problem| vec![problem])?;
+            drop(tls.set(client));
+        }
+        let timeout = Duration::from_millis(settings.connect_timeout_ms);
+        Ok(Self { trusted, timeout, tls_ca: settings.tls_ca.clone(), tls })
+    }
+
+    pub async fn connect(&self, origin: &Origin) -> Result<Connection> {
+        match tokio::time::timeout(self.timeout, self.dial(origin)).await {
+            Ok(connected) => connected,
+            Err(_) => Err(Error::ConnectTimeout { host: origin.authority() }),
+        }
+    }
+
+    async fn dial(&self, origin: &Origin) -> Result<Connection> {
+        match origin {
+            Origin::Unix(path) => {
+                let stream = UnixStream::connect(path.as_path()).await.map_err(|_| Error::ControlDown)?;
+                Ok(Connection::new(Io::Unix(stream)))
+            }
+            Origin::Network { secure, host, port } => {
+                let stream = self.tcp(origin, host, *port).await?;
+                let io = if *secure { Io::Tls(Box::new(self.tls(origin, host, stream).await?)) } else { Io::Tcp(stream) };
+                Ok(Connection::new(io))
+            }
+        }
+    }
+
+    /// Resolves, judges every address (one forbidden address fails the name), connects to exactly those judged.
+    async fn tcp(&self, origin: &Origin, host: &str, port: u16) -> Result<TcpStream> {
+        let name = host.trim_start_matches('[').trim_end_matches(']');
+        let addresses: Vec<SocketAddr> =
+            lookup_host((name, port)).await.map_err(|error| failed(origin, &error))?.collect();
+        for address in &addresses {
+            if let Err(reason) = self.trusted.allows(name, address.ip()) {
+                return Err(Error::HostRefused { message: format!("`{host}` may not be called: {reason}") });
+            }
+        }
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in addresses {
+            match TcpStream::connect(address).await {
+                Ok(stream) => {
+                    stream.set_nodelay(true).map_err(|error| failed(origin, &error))?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(failed(origin, &last))
+    }
+
+    async fn tls(&self, origin: &Origin, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>> {
+        let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
+        let client = match self.tls.get() {
+            Some(client) => Arc::clone(client),
+            None => {
+                let client = tls::client(self.tls_ca.as_deref())
+                    .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
+                Arc::clone(self.tls.get_or_init(|| client))
+            }
+        };
+        TlsConnector::from(client).connect(name, stream).await.map_err(|error| failed(origin, &error))
+    }
+}
+
+fn failed(origin: &Origin, error: &io::Error) -> Error {
+    Error::ConnectFailed { host: origin.authority(), cause: error.to_string() }
+}

@@ -1,0 +1,420 @@
+//! HTTP/1.1 as a client: a request out, the head of its answer in, then the body as it comes, with all that is ready in one piece.
+
+use std::{future::Future, pin::pin, task::Poll, time::Duration};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::time::{Instant, sleep_until};
+
+use super::{broke, connection::Connection, pool::Home};
+use crate::{
+    body::Body,
+    error::{Error, Result},
+    headers::Headers,
+};
+
+const MOST_FIELDS: usize = 128;
+const LARGEST_HEAD: usize = 64 * 1024;
+/// Longest line that may hold a chunk's size.
+const LARGEST_SIZE_LINE: usize = 4 * 1024;
+/// Bodies up to this size leave in one write with their head.
+const JOINED: usize = 16 * 1024;
+
+/// How an answer's body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    Length(u64),
+    Chunked,
+    /// With the connection.
+    Close,
+}
+
+/// Status and header fields of an answer.
+#[derive(Debug)]
+pub struct AnswerHead {
+    pub status: u16,
+    pub headers: Headers,
+    pub framing: Framing,
+    /// The connection may be used again after the body.
+    pub reusable: bool,
+}
+
+/// Writes a request and reads the head of its answer.
+pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, chunked: bool, is_head: bool) -> Result<AnswerHead> {
+    match body {
+        Body::Whole(bytes) => {
+            let written = if bytes.len() <= JOINED {
+                let joined = [head, &bytes].concat();
+                connection.write(&joined, &[]).await
+            } else {
+                connection.write(head, &bytes).await
+            };
+            written.map_err(|error| broke(&error))?;
+            read_head(connection, is_head).await
+        }
+        Body::Fed(feed, _) => {
+            connection.write(head, &[]).await.map_err(|error| broke(&error))?;
+            let sent = send_fed(connection, feed, chunked).await;
+            match (sent, read_head(connection, is_head).await) {
+                (Ok(()), answer) => answer,
+                // A provider may answer before it has read everything, and close: its answer says why.
+                (Err(Error::UpstreamBroke { .. }), Ok(answer)) => Ok(AnswerHead { reusable: false, ..answer }),
+                (Err(error), _) => Err(error),
+            }
+        }
+    }
+}
+
+async fn send_fed(connection: &mut Connection, mut feed: crate::body::Feed, chunked: bool) -> Result<()> {
+    while let Some(piece) = feed.next().await {
+        let piece = piece?;
+        if piece.is_empty() {
+            continue;
+        }
+        let sent = if chunked {
+            let size = format!("{:x}\r\n", piece.len());
+            match connection.write(size.as_bytes(), &piece).await {
+                Ok(()) => connection.write(b"\r\n", &[]).await,
+                refused => refused,
+            }
+        } else {
+            connection.write(&piece, &[]).await
+        };
+        sent.map_err(|error| broke(&error))?;
+    }
+    if chunked {
+        connection.write(b"0\r\n\r\n", &[]).await.map_err(|error| broke(&error))?;
+    }
+    Ok(())
+}
+
+async fn read_head(connection: &mut Connection, is_head: bool) -> Result<AnswerHead> {
+    let mut total = 0;
+    loop {
+        if !connection.buffer.is_empty() {
+            match parse_head(&connection.buffer, is_head)? {
+                Some((length, _)) if length + total > LARGEST_HEAD => return Err(too_long()),
+                // 1xx answers come before the one that counts; an endless row of them is bounded by their bytes.
+                Some((length, None)) => {
+                    total += length;
+                    connection.buffer.advance(length);
+                    continue;
+                }
+                Some((length, Some(head))) => {
+                    connection.buffer.advance(length);
+                    return Ok(head);
+                }
+                None if connection.buffer.len() + total > LARGEST_HEAD => return Err(too_long()),
+                None => (),
+            }
+        }
+        if connection.read().await.map_err(|error| broke(&error))? == 0 {
+            return Err(Error::UpstreamBroke { cause: "the connection closed before an answer came".into() });
+        }
+    }
+}
+
+fn too_long() -> Error {
+    Error::UpstreamBroke { cause: format!("the answer's head is longer than {LARGEST_HEAD} bytes") }
+}
+
+/// `None`: not complete. Otherwise its length, and the head where it is final.
+fn parse_head(buffer: &[u8], is_head: bool) -> Result<Option<(usize, Option<AnswerHead>)>> {
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut parsed = httparse::Response::new(&mut fields);
+    let broken = |error: httparse::Error| Error::UpstreamBroke { cause: format!("not an HTTP answer: {error}") };
+    let httparse::Status::Complete(length) = parsed.parse(buffer).map_err(broken)? else { return Ok(None) };
+    let status = parsed.code.unwrap_or_default();
+    // The server in front of us takes nothing below 100 or above 999, and would take the whole process down.
+    if !(100..=999).contains(&status) {
+        return Err(Error::UpstreamBroke { cause: format!("status {status} is not one of HTTP") });
+    }
+    if status < 200 {
+        return Ok(Some((length, None)));
+    }
+    let headers: Headers = parsed.headers.iter().map(|field| (field.name.as_bytes(), field.value)).collect();
+    let framing = if is_head || status == 204 || status == 304 { Framing::Length(0) } else { framing(&headers)? };
+    let keeps = parsed.version == Some(1) && !headers.has_token("connection", "close");
+    let reusable = framing != Framing::Close && keeps;
+    Ok(Some((length, Some(AnswerHead { status, headers, framing, reusable }))))
+}
+
+fn framing(headers: &Headers) -> Result<Framing> {
+    if headers.get("transfer-encoding").is_some() {
+        let last_is_chunked = headers.has_token("transfer-encoding", "chunked");
+        return Ok(if last_is_chunked { Framing::Chunked } else { Framing::Close });
+    }
+    let mut lengths = headers.iter().filter(|(name, _)| *name == b"content-length").map(|(_, value)| value);
+    let Some(first) = lengths.next() else { return Ok(Framing::Close) };
+    let digits = std::str::from_utf8(first).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    match digits.and_then(|text| text.parse().ok()) {
+        Some(length) if lengths.all(|other| other == first) => Ok(Framing::Length(length)),
+        _ => Err(Error::UpstreamBroke { cause: "its content-length is no length".into() }),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chunk {
+    /// A size line is next.
+    Size,
+    /// This many bytes of data are next.
+    Data(u64),
+    /// The line end after the data is next.
+    DataEnd,
+    /// Trailer lines are next; an empty one ends the body.
+    Trailer,
+    Done,
+}
+
+/// The body of an answer, as it comes.
+#[derive(Debug)]
+pub struct AnswerBody {
+    connection: Option<Connection>,
+    framing: Framing,
+    /// What is left of a `Length` body.
+    left: u64,
+    chunk: Chunk,
+    home: Option<Home>,
+    idle: Duration,
+    returned: Option<Bytes>,
+}
+
+impl AnswerBody {
+    pub fn new(connection: Connection, framing: Framing, home: Option<Home>, idle: Duration) -> Self {
+        let left = if let Framing::Length(length) = framing { length } else { 0 };
+        let connection = Some(connection);
+        let mut body = Self { connection, framing, left, chunk: Chunk::Size, home, idle, returned: None };
+        if framing == Framing::Length(0) {
+            body.finish();
+        }
+        body
+    }
+
+    /// All bytes are read, but for what was put back.
+    pub fn is_done(&self) -> bool {
+        self.connection.is_none() && self.returned.is_none()
+    }
+
+    /// The length that the provider declared.
+    pub fn expected(&self) -> Option<usize> {
+        match self.framing {
+            Framing::Length(length) => Some(length as usize),
+            _ => None,
+        }
+    }
+
+    /// Puts bytes back, to be read first again.
+    pub fn put_back(&mut self, bytes: Bytes) {
+        self.returned = Some(bytes);
+    }
+
+    /// All that is ready, in one piece; `None` at the end; an error where it was cut, stalled or is not HTTP.
+    pub async fn next(&mut self) -> Option<Result<Bytes>> {
+        if let Some(bytes) = self.returned.take() {
+            return Some(Ok(bytes));
+        }
+        loop {
+            let connection = self.connection.as_mut()?;
+            if !connection.buffer.is_empty() {
+                match self.decode() {
+                    Ok(piece) if piece.is_empty() => (),
+                    Ok(piece) => return Some(Ok(piece)),
+                    Err(error) => return Some(Err(self.fail(error))),
+                }
+                if self.connection.is_none() {
+                    return None;
+                }
+            }
+            if let Err(error) = self.fill().await {
+                return Some(Err(self.fail(error)));
+            }
+            self.connection.as_ref()?;
+        }
+    }
+
+    /// Waits for more bytes, no longer than the idle limit. The end of a `Close` body ends it; any other is a cut.
+    async fn fill(&mut self) -> Result<()> {
+        let Some(connection) = self.connection.as_mut() else { return Ok(()) };
+        let read = within(self.idle, connection.read()).await;
+        let count = read.ok_or(Error::UpstreamBroke { cause: format!("nothing came for {:?}", self.idle) })?;
+        match (count.map_err(|error| broke(&error))?, self.framing) {
+            (0, Framing::Close) => self.connection = None,
+            (0, _) => return Err(Error::UpstreamBroke { cause: "the connection closed before the end".into() }),
+            _ => (),
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self) -> Result<Bytes> {
+        let Some(connection) = self.connection.as_mut() else { return Ok(Bytes::new()) };
+        let buffer = &mut connection.buffer;
+        match self.framing {
+            Framing::Close => Ok(buffer.split().freeze()),
+            Framing::Length(_) => {
+                let count = self.left.min(buffer.len() as u64);
+                self.left -= count;
+                let piece = buffer.split_to(count as usize).freeze();
+                if self.left == 0 {
+                    self.finish();
+                }
+                Ok(piece)
+            }
+            Framing::Chunked => {
+                let piece = decode_chunks(buffer, &mut self.chunk)?;
+                if self.chunk == Chunk::Done {
+                    self.finish();
+                }
+                Ok(piece)
+            }
+        }
+    }
+
+    /// The connection goes home, unless it holds bytes that nobody asked for.
+    fn finish(&mut self) {
+        if let (Some(connection), Some(home)) = (self.connection.take(), self.home.take())
+            && connection.buffer.is_empty()
+        {
+            home.put(connection);
+        }
+    }
+
+    fn fail(&mut self, error: Error) -> Error {
+        self.connection = None;
+        error
+    }
+}
+
+/// Waits for `work`, but not longer than `limit`. The clock is looked at only when there is something to wait for.
+async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+    if let Poll::Ready(output) = first {
+        return Some(output);
+    }
+    tokio::select! {
+        biased;
+        output = work => Some(output),
+        () = sleep_until(Instant::now() + limit) => None,
+    }
+}
+
+/// Takes every complete piece of data from the buffer; several are joined into one.
+fn decode_chunks(buffer: &mut BytesMut, state: &mut Chunk) -> Result<Bytes> {
+    let mut first = Bytes::new();
+    let mut joined = BytesMut::new();
+    loop {
+        match *state {
+            Chunk::Data(0) => *state = Chunk::DataEnd,
+            Chunk::Data(left) if !buffer.is_empty() => {
+                let count = left.min(buffer.len() as u64);
+                *state = Chunk::Data(left - count);
+                if first.is_empty() {
+                    first = buffer.split_to(count as usize).freeze();
+                } else {
+                    if joined.is_empty() {
+                        joined.reserve(first.len() + buffer.len());
+                        joined.extend_from_slice(&first);
+                    }
+                    joined.extend_from_slice(&buffer[..count as usize]);
+                    buffer.advance(count as usize);
+                }
+            }
+            Chunk::Done | Chunk::Data(_) => break,
+            Chunk::Size | Chunk::DataEnd | Chunk::Trailer => {
+                let Some(line) = take_line(buffer)? else { break };
+                *state = after_line(*state, &line)?;
+            }
+        }
+    }
+    Ok(if joined.is_empty() { first } else { joined.freeze() })
+}
+
+fn after_line(state: Chunk, line: &[u8]) -> Result<Chunk> {
+    match state {
+        Chunk::DataEnd if line.is_empty() => Ok(Chunk::Size),
+        Chunk::DataEnd => Err(bad_framing()),
+        Chunk::Trailer if line.is_empty() => Ok(Chunk::Done),
+        Chunk::Trailer => Ok(Chunk::Trailer),
+        _ => match chunk_size(line).ok_or_else(bad_framing)? {
+            0 => Ok(Chunk::Trailer),
+            size => Ok(Chunk::Data(size)),
+        },
+    }
+}
+
+/// A line without its end; `None` where it is not complete.
+fn take_line(buffer: &mut BytesMut) -> Result<Option<Bytes>> {
+    match memchr::memchr(b'\n', buffer) {
+        Some(end) if end > 0 && buffer[end - 1] == b'\r' => {
+            let line = buffer.split_to(end + 1).freeze();
+            Ok(Some(line.slice(..end - 1)))
+        }
+        Some(_) => Err(bad_framing()),
+        None if buffer.len() > LARGEST_SIZE_LINE => Err(bad_framing()),
+        None => Ok(None),
+    }
+}
+
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.split(|byte| *byte == b';').next()?.trim_ascii_end();
+    if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+fn bad_framing() -> Error {
+    Error::UpstreamBroke { cause: "its chunked framing is broken".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(pieces: &[&[u8]]) -> (Vec<u8>, Chunk) {
+        let mut buffer = BytesMut::new();
+        let (mut state, mut out) = (Chunk::Size, Vec::new());
+        for piece in pieces {
+            buffer.extend_from_slice(piece);
+            out.extend_from_slice(&decode_chunks(&mut buffer, &mut state).unwrap());
+        }
+        (out, state)
+    }
+
+    #[test]
+    fn joins_chunks_that_came_together() {
+        let (out, state) = decode(&[b"3\r\nabc\r\n2;x=1\r\nde\r\n0\r\nt: 1\r\n\r\n"]);
+        assert_eq!((out.as_slice(), state), (&b"abcde"[..], Chunk::Done));
+    }
+
+    #[test]
+    fn any_split_gives_the_same_bytes() {
+        let whole = b"3\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n";
+        for cut in 0..whole.len() {
+            let (out, state) = decode(&[&whole[..cut], &whole[cut..]]);
+            assert_eq!((out.as_slice(), state), (&b"abc0123456789abcdef"[..], Chunk::Done), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn refuses_broken_framing() {
+        for broken in [&b"x\r\n"[..], b"3\r\nabcd\r\n", b"3\nabc\r\n", b"\r\n", b"fffffffffffffffff\r\n", b"-1\r\n"] {
+            let mut buffer = BytesMut::from(broken);
+            assert!(decode_chunks(&mut buffer, &mut Chunk::Size).is_err(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_would_end_the_server_is_refused() {
+        for line in ["HTTP/1.1 99 Odd\r\n\r\n", "HTTP/1.1 1000 Odd\r\n\r\n", "HTTP/1.1 099 Odd\r\n\r\n"] {
+            assert!(parse_head(line.as_bytes(), false).is_err(), "{line}");
+        }
+        let (_, head) = parse_head(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", false).unwrap().unwrap();
+        assert_eq!(head.unwrap().status, 600);
+    }
+
+    #[test]
+    fn two_lengths_that_differ_are_refused() {
+        let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n";
+        assert!(parse_head(head, false).is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! TLS towards providers: the system's certificate authorities, the bundled ones where there are none, and an operator's own.
+
+use std::{path::Path, sync::Arc};
+
+use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::{CertificateDer, pem::PemObject}};
+
+use crate::error::Problem;
+
+/// The client's side of TLS 1.2 and 1.3.
+pub fn client(extra: Option<&Path>) -> Result<Arc<ClientConfig>, Problem> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    if let Some(path) = extra {
+        add(&mut roots, path).map_err(|message| Problem::new("$.tls_ca", message))?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Problem::new("$.tls", error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! `OpenAI`'s way of saying that something failed and that a stream is over.
+
+use serde::Serialize;
+
+use super::Failure;
+
+/// The last event of a stream.
+pub const DONE: &[u8] = b"data: [DONE]\n\n";
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Error<'a>,
+}
+
+#[derive(Serialize)]
+struct Error<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+pub fn error_body(failure: &Failure) -> Vec<u8> {
+    let error = Error {
+        message: failure.message,
+        kind: failure.kind.unwrap_or_else(|| kind_of(failure.status)),
+        param: None,
+        code: failure.code,
+    };
+    serde_json::to_vec(&Body { error }).unwrap_or_default()
+}
+
+pub fn error_event(failure: &Failure) -> Vec<u8> {
+    [b"data: ", error_body(failure).as_slice(), b"\n\n"].concat()
+}
+
+fn kind_of(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        408 | 504 => "timeout_error",
+        429 => "rate_limit_error",
+        400..500 => "invalid_request_error",
+        _ => "server_error",
+    }
+}

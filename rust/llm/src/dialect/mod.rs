@@ -1,0 +1,51 @@
+//! The two dialects that callers and providers speak, what is read of a request, and how errors are said in each.
+
+pub mod chat;
+pub mod messages;
+mod peek;
+pub(crate) mod scan;
+
+pub use peek::{Peek, peek};
+pub use scan::{MAX_DEPTH, PeekError};
+
+/// The shape of requests, answers, streams and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    OpenAi,
+    Anthropic,
+}
+
+/// What went wrong, to be said in the caller's dialect.
+#[derive(Debug, Clone, Copy)]
+pub struct Failure<'a> {
+    pub status: u16,
+    /// The dialect's word for it; `None` takes the one that belongs to the status.
+    pub kind: Option<&'a str>,
+    pub message: &'a str,
+    pub code: Option<&'a str>,
+    pub request_id: Option<&'a str>,
+}
+
+/// A whole JSON error body.
+pub fn error_body(dialect: Dialect, failure: &Failure) -> Vec<u8> {
+    match dialect {
+        Dialect::OpenAi => chat::error_body(failure),
+        Dialect::Anthropic => messages::error_body(failure),
+    }
+}
+
+/// An error as one event of a stream, its blank line included.
+pub fn error_event(dialect: Dialect, failure: &Failure) -> Vec<u8> {
+    match dialect {
+        Dialect::OpenAi => chat::error_event(failure),
+        Dialect::Anthropic => messages::error_event(failure),
+    }
+}
+
+/// The event that ends a good stream.
+pub fn terminal_event(dialect: Dialect) -> &'static [u8] {
+    match dialect {
+        Dialect::OpenAi => chat::DONE,
+        Dialect::Anthropic => messages::STOP,
+    }
+}

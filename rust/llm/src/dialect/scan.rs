@@ -1,0 +1,324 @@
+//! One pass over JSON bytes that builds nothing: the fields of one object as ranges, everything deeper skipped and checked.
+
+use std::{borrow::Cow, ops::Range};
+
+use memchr::memchr2;
+
+/// How deep values may be nested; one bit of the stack each.
+pub const MAX_DEPTH: u32 = 128;
+
+/// Strings shorter than this are cheaper to walk than to hand to a vector search.
+const SHORT: usize = 16;
+
+/// Where JSON is not what it should be, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeekError {
+    /// Offset of the byte that could not be accepted; the length of the input where it ends too soon.
+    pub at: usize,
+    pub message: &'static str,
+}
+
+impl std::fmt::Display for PeekError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at byte {}", self.message, self.at)
+    }
+}
+
+impl std::error::Error for PeekError {}
+
+type Scan<T> = Result<T, PeekError>;
+
+/// Calls `on_field` with each key (unescaped) and the range of its value, for an object that is the whole input.
+pub(crate) fn fields(json: &[u8], on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>) -> Scan<()> {
+    let mut scanner = Scanner { json, at: 0 };
+    if scanner.after_space() != Some(b'{') {
+        return Err(scanner.error("expected an object"));
+    }
+    scanner.at += 1;
+    let empty = scanner.after_space() == Some(b'}');
+    if empty {
+        scanner.at += 1;
+    } else {
+        scanner.members(on_field)?;
+    }
+    scanner.end()
+}
+
+/// Like `fields`, from after a value that was found by other means to the end of the object that holds it.
+/// An error says that the value was not a direct member.
+pub(crate) fn fields_after(json: &[u8], value_end: usize) -> Scan<()> {
+    let mut scanner = Scanner { json, at: value_end };
+    if scanner.close_or_comma()? {
+        scanner.members(|_, _| Ok(()))?;
+    }
+    scanner.end()
+}
+
+/// The range of the value that starts at or after `at`.
+pub(crate) fn value(json: &[u8], at: usize) -> Scan<Range<usize>> {
+    let mut scanner = Scanner { json, at };
+    scanner.after_space();
+    let start = scanner.at;
+    scanner.skip_value()?;
+    Ok(start..scanner.at)
+}
+
+/// The text of a string literal, quotes included in what is given.
+pub(crate) fn unescape(literal: &[u8]) -> Option<String> {
+    serde_json::from_slice(literal).ok()
+}
+
+struct Scanner<'a> {
+    json: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    fn error(&self, message: &'static str) -> PeekError {
+        let at = self.at.min(self.json.len());
+        let message = if at == self.json.len() { "unexpected end of JSON" } else { message };
+        PeekError { at, message }
+    }
+
+    #[inline]
+    fn byte(&self) -> Option<u8> {
+        self.json.get(self.at).copied()
+    }
+
+    #[inline]
+    fn after_space(&mut self) -> Option<u8> {
+        loop {
+            match self.byte() {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
+                byte => return byte,
+            }
+        }
+    }
+
+    #[inline]
+    fn expect(&mut self, wanted: u8, message: &'static str) -> Scan<()> {
+        if self.after_space() != Some(wanted) {
+            return Err(self.error(message));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Scan<()> {
+        match self.after_space() {
+            None => Ok(()),
+            Some(_) => Err(self.error("unexpected bytes after the object")),
+        }
+    }
+
+    /// Members up to the closing brace, beginning at the first key.
+    fn members(&mut self, mut on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>) -> Scan<()> {
+        loop {
+            let key = self.key()?;
+            self.after_space();
+            let start = self.at;
+            self.skip_value()?;
+            on_field(&key, start..self.at)?;
+            if !self.close_or_comma()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// True after a comma, false after the brace that closes the object.
+    fn close_or_comma(&mut self) -> Scan<bool> {
+        let more = match self.after_space() {
+            Some(b',') => true,
+            Some(b'}') => false,
+            _ => return Err(self.error("expected ',' or '}'")),
+        };
+        self.at += 1;
+        Ok(more)
+    }
+
+    /// A key without its quotes, and the colon behind it.
+    fn key(&mut self) -> Scan<Cow<'a, [u8]>> {
+        self.expect(b'"', "expected a string as key")?;
+        let start = self.at;
+        let escaped = self.skip_string()?;
+        let json = self.json;
+        let key = if escaped {
+            let literal = &json[start - 1..self.at];
+            let text = unescape(literal).ok_or(PeekError { at: start, message: "invalid string" })?;
+            Cow::Owned(text.into_bytes())
+        } else {
+            Cow::Borrowed(&json[start..self.at - 1])
+        };
+        self.expect(b':', "expected ':'")?;
+        Ok(key)
+    }
+
+    fn skip_key(&mut self) -> Scan<()> {
+        self.expect(b'"', "expected a string as key")?;
+        self.skip_string()?;
+        self.expect(b':', "expected ':'")
+    }
+
+    /// From after the opening quote to after the closing one; true if there were escapes.
+    #[inline]
+    fn skip_string(&mut self) -> Scan<bool> {
+        let mut escaped = false;
+        loop {
+            self.at += self.plain_length();
+            match self.byte() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(escaped);
+                }
+                Some(_) => {
+                    escaped = true;
+                    self.at += 2;
+                }
+                None => return Err(self.error("")),
+            }
+        }
+    }
+
+    /// How many bytes there are before the next quote or backslash.
+    #[inline]
+    fn plain_length(&self) -> usize {
+        let rest = self.json.get(self.at..).unwrap_or_default();
+        let special = |byte: &u8| matches!(byte, b'"' | b'\\');
+        if let Some(found) = rest.iter().take(SHORT).position(special) {
+            return found;
+        }
+        let Some(far) = rest.get(SHORT..) else { return rest.len() };
+        SHORT + memchr2(b'"', b'\\', far).unwrap_or(far.len())
+    }
+
+    /// Any one value with all that is in it. The object around it counts as one level.
+    fn skip_value(&mut self) -> Scan<()> {
+        let mut open = Open { bits: 0, depth: 1 };
+        loop {
+            match self.after_space() {
+                Some(b'"') => {
+                    self.at += 1;
+                    self.skip_string()?;
+                }
+                Some(kind @ (b'{' | b'[')) => {
+                    if self.descend(kind, &mut open)? {
+                        continue;
+                    }
+                }
+                Some(b'-' | b'0'..=b'9') => self.skip_number()?,
+                _ => self.skip_word()?,
+            }
+            if !self.ascend(&mut open)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Into an object or array: true if a value follows, false if it was empty.
+    #[inline]
+    fn descend(&mut self, kind: u8, open: &mut Open) -> Scan<bool> {
+        if open.depth >= MAX_DEPTH {
+            return Err(self.error("nested too deeply"));
+        }
+        self.at += 1;
+        let object = kind == b'{';
+        if self.after_space() == Some(if object { b'}' } else { b']' }) {
+            self.at += 1;
+            return Ok(false);
+        }
+        open.push(object);
+        if object {
+            self.skip_key()?;
+        }
+        Ok(true)
+    }
+
+    /// After a value: past closing brackets and one comma. True if a value follows, false when all is closed.
+    #[inline]
+    fn ascend(&mut self, open: &mut Open) -> Scan<bool> {
+        while open.depth > 1 {
+            match (self.after_space(), open.in_object()) {
+                (Some(b','), object) => {
+                    self.at += 1;
+                    if object {
+                        self.skip_key()?;
+                    }
+                    return Ok(true);
+                }
+                (Some(b'}'), true) | (Some(b']'), false) => {
+                    self.at += 1;
+                    open.pop();
+                }
+                (_, true) => return Err(self.error("expected ',' or '}'")),
+                (_, false) => return Err(self.error("expected ',' or ']'")),
+            }
+        }
+        Ok(false)
+    }
+
+    fn skip_number(&mut self) -> Scan<()> {
+        self.at += usize::from(self.byte() == Some(b'-'));
+        if self.byte() == Some(b'0') {
+            self.at += 1;
+        } else {
+            self.skip_digits()?;
+        }
+        if self.byte() == Some(b'.') {
+            self.at += 1;
+            self.skip_digits()?;
+        }
+        if matches!(self.byte(), Some(b'e' | b'E')) {
+            self.at += 1;
+            self.at += usize::from(matches!(self.byte(), Some(b'+' | b'-')));
+            self.skip_digits()?;
+        }
+        Ok(())
+    }
+
+    fn skip_digits(&mut self) -> Scan<()> {
+        let start = self.at;
+        while matches!(self.byte(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        if self.at == start {
+            return Err(self.error("expected a digit"));
+        }
+        Ok(())
+    }
+
+    fn skip_word(&mut self) -> Scan<()> {
+        let rest = self.json.get(self.at..).unwrap_or_default();
+        for word in [&b"true"[..], b"false", b"null"] {
+            if rest.starts_with(word) {
+                self.at += word.len();
+                return Ok(());
+            }
+        }
+        Err(self.error("expected a value"))
+    }
+}
+
+/// Which containers are open: a bit each, set for an object.
+struct Open {
+    bits: u128,
+    depth: u32,
+}
+
+impl Open {
+    #[inline]
+    fn push(&mut self, object: bool) {
+        self.bits = (self.bits << 1) | u128::from(object);
+        self.depth += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        self.bits >>= 1;
+        self.depth -= 1;
+    }
+
+    #[inline]
+    fn in_object(&self) -> bool {
+        self.bits & 1 == 1
+    }
+}

@@ -1,0 +1,45 @@
+//! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
+
+use super::{Credential, Provider};
+use crate::dialect::Dialect;
+
+pub(super) struct Anthropic;
+
+/// OAuth access tokens begin so; the API takes them as a bearer token only.
+const OAUTH_PREFIX: &str = "sk-ant-oat";
+
+impl Provider for Anthropic {
+    fn slug(&self) -> &'static str {
+        "anthropic"
+    }
+
+    fn base_url(&self) -> &'static str {
+        "https://api.anthropic.com/v1"
+    }
+
+    fn credential(&self, key: &str) -> Credential {
+        if key.starts_with(OAUTH_PREFIX) {
+            return Credential::Bearer;
+        }
+        Credential::Header("x-api-key")
+    }
+
+    fn required_header(&self) -> Option<(&'static str, &'static str)> {
+        Some(("anthropic-version", "2023-06-01"))
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Anthropic
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_oauth_token_stays_a_bearer() {
+        assert_eq!(Anthropic.credential("sk-ant-oat01-abc"), Credential::Bearer);
+        assert_eq!(Anthropic.credential("sk-ant-api03-abc"), Credential::Header("x-api-key"));
+    }
+}

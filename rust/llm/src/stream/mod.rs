@@ -1,0 +1,3 @@
+//! Streams of answers: bytes in, events out, no waiting.
+
+pub mod sse;

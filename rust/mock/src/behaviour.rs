@@ -1,0 +1,197 @@
+//! How to answer, as the request asks for it: `model: "mock?key=value&…"`, `?mock-key=value` or `x-mock-key: value`.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::faults::Fault;
+
+/// The keys a request may set; what it leaves out has an ordinary value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    /// Any number, also one that is no HTTP status.
+    pub status: Option<u32>,
+    /// Delay before the first byte.
+    pub first_ms: Option<u64>,
+    /// Content chunks of a stream; the opening and closing events are not counted.
+    pub chunks: u32,
+    /// Size of a chunk's text.
+    pub chunk_bytes: Option<usize>,
+    /// Delay between two chunks.
+    pub chunk_ms: Option<u64>,
+    /// The whole stream in one write.
+    pub burst: bool,
+    /// Size of a whole answer's body.
+    pub answer_bytes: Option<usize>,
+    pub fault: Option<Fault>,
+    /// Chunks before the fault.
+    pub after: Option<u32>,
+    /// The value of the header `retry-after`.
+    pub retry_after: Option<String>,
+    /// Each chunk's text carries the monotonic time of its write, in nanoseconds.
+    pub stamp: bool,
+    /// Token usage: always, never, or when the provider would send it.
+    pub usage: Option<bool>,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            status: None,
+            first_ms: None,
+            chunks: 8,
+            chunk_bytes: None,
+            chunk_ms: None,
+            burst: false,
+            answer_bytes: None,
+            fault: None,
+            after: None,
+            retry_after: None,
+            stamp: false,
+            usage: None,
+        }
+    }
+}
+
+impl Behaviour {
+    /// Takes what stands behind the first `?` of a model name.
+    pub fn read_model(&mut self, model: &str) -> Result<(), String> {
+        let Some((_, query)) = model.split_once('?') else {
+            return Ok(());
+        };
+        pairs(query).try_for_each(|(key, value)| self.set(key, &decode(value)))
+    }
+
+    /// Takes the `mock-` keys of a URL's query and leaves the others alone.
+    pub fn read_target(&mut self, target: &str) -> Result<(), String> {
+        let Some((_, query)) = target.split_once('?') else {
+            return Ok(());
+        };
+        pairs(query)
+            .filter_map(|(key, value)| Some((key.strip_prefix("mock-")?, value)))
+            .try_for_each(|(key, value)| self.set(key, &decode(value)))
+    }
+
+    /// Takes the `x-mock-` headers.
+    pub fn read_headers(&mut self, headers: &[(String, String)]) -> Result<(), String> {
+        headers
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix("x-mock-")?, value)))
+            .try_for_each(|(key, value)| self.set(key, value))
+    }
+
+    // A typing mistake must not look like an ordinary answer, so unknown keys and values are refused.
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key.replace('-', "_").as_str() {
+            "status" => self.status = Some(number(key, value)?),
+            "first_ms" => self.first_ms = Some(number(key, value)?),
+            "chunks" => self.chunks = number(key, value)?,
+            "chunk_bytes" => self.chunk_bytes = Some(number(key, value)?),
+            "chunk_ms" => self.chunk_ms = Some(number(key, value)?),
+            "burst" => self.burst = switch(key, value)?,
+            "answer_bytes" => self.answer_bytes = Some(number(key, value)?),
+            "fault" => self.fault = Some(fault(value)?),
+            "after" => self.after = Some(number(key, value)?),
+            "retry_after" => self.retry_after = Some(value.to_owned()),
+            "stamp" => self.stamp = switch(key, value)?,
+            "usage" => self.usage = Some(switch(key, value)?),
+            _ => return Err(format!("unknown mock key \"{key}\"")),
+        }
+        Ok(())
+    }
+
+    /// Chunks before a fault in the middle of an answer.
+    pub fn chunks_before_fault(&self) -> u32 {
+        self.after.unwrap_or(self.chunks / 2).min(self.chunks)
+    }
+
+    pub fn gap(&self) -> Duration {
+        Duration::from_millis(self.chunk_ms.unwrap_or(0))
+    }
+}
+
+fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "on")))
+}
+
+fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
+    value
+        .trim()
+        .parse()
+        .map_err(|_| format!("mock key \"{key}\" takes a number, not \"{value}\""))
+}
+
+fn switch(key: &str, value: &str) -> Result<bool, String> {
+    match value.trim() {
+        "on" | "true" | "1" | "yes" => Ok(true),
+        "off" | "false" | "0" | "no" => Ok(false),
+        _ => Err(format!(
+            "mock key \"{key}\" takes on or off, not \"{value}\""
+        )),
+    }
+}
+
+fn fault(value: &str) -> Result<Fault, String> {
+    Fault::named(value.trim()).ok_or_else(|| {
+        format!(
+            "unknown mock fault \"{value}\", known: {}",
+            Fault::names().join(" ")
+        )
+    })
+}
+
+fn decode(value: &str) -> Cow<'_, str> {
+    if !value.contains(['%', '+']) {
+        return Cow::Borrowed(value);
+    }
+    let (mut out, mut rest) = (Vec::with_capacity(value.len()), value.as_bytes());
+    while let Some((&first, tail)) = rest.split_first() {
+        let escaped = (first == b'%').then(|| tail.get(..2)).flatten();
+        let byte =
+            escaped.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        out.push(byte.unwrap_or(if first == b'+' { b' ' } else { first }));
+        rest = if byte.is_some() { &tail[2..] } else { tail };
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_wins_over_the_model() {
+        let mut behaviour = Behaviour::default();
+        behaviour
+            .read_model("gpt?chunks=3&burst&retry_after=Wed%2C+21")
+            .unwrap();
+        behaviour
+            .read_target("/v1/x?chunks=9&mock-usage=off")
+            .unwrap();
+        behaviour
+            .read_headers(&[
+                ("x-mock-chunks".into(), "5".into()),
+                ("x-mock-first-ms".into(), "7".into()),
+            ])
+            .unwrap();
+        assert_eq!(
+            (behaviour.chunks, behaviour.burst, behaviour.first_ms),
+            (5, true, Some(7))
+        );
+        assert_eq!(
+            (behaviour.retry_after.as_deref(), behaviour.usage),
+            (Some("Wed, 21"), Some(false))
+        );
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        for model in ["m?chunk=3", "m?chunks=x", "m?burst=maybe", "m?fault=none"] {
+            assert!(Behaviour::default().read_model(model).is_err(), "{model}");
+        }
+        assert_eq!(Behaviour::default().read_model("plain"), Ok(()));
+    }
+}

@@ -1,0 +1,20 @@
+//! The load client as a program: runs one kind of load and prints one JSON object.
+
+use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
+
+use penstock_mock::load::{Options, run};
+
+fn main() -> ExitCode {
+    let report = Options::read(std::env::args().skip(1))
+        .and_then(|options| run(&options).map_err(|error| error.to_string()));
+    let written = match &report {
+        Ok(report) => writeln!(stdout(), "{report}"),
+        Err(problem) => writeln!(stderr(), "{problem}"),
+    };
+    if report.is_ok() && written.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,305 @@
+//! What the pretend provider saw and did: one entry per request, the last 10,000, written cheaply and rendered on demand.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::clock;
+
+const KEPT: u64 = 10_000;
+
+/// How an exchange ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    #[default]
+    Open,
+    Complete,
+    ClientClosed,
+    Fault(&'static str),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Complete => f.write_str("complete"),
+            Self::ClientClosed => f.write_str("client_closed"),
+            Self::Fault(name) => write!(f, "fault:{name}"),
+        }
+    }
+}
+
+/// One request as a test reads it; times are Unix milliseconds with three decimals.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub id: u64,
+    pub method: String,
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body_bytes: u64,
+    pub model: String,
+    pub started_ms: f64,
+    pub first_byte_ms: Option<f64>,
+    pub finished_ms: Option<f64>,
+    pub bytes_sent: u64,
+    pub outcome: Outcome,
+}
+
+impl Entry {
+    /// The first value of a header, by its lower-case name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(11))?;
+        map.serialize_entry("id", &self.id)?;
+        map.serialize_entry("method", &self.method)?;
+        map.serialize_entry("path", &self.path)?;
+        map.serialize_entry("headers", &join_headers(&self.headers))?;
+        map.serialize_entry("body_bytes", &self.body_bytes)?;
+        map.serialize_entry("model", &self.model)?;
+        map.serialize_entry("started_ms", &self.started_ms)?;
+        map.serialize_entry("first_byte_ms", &self.first_byte_ms)?;
+        map.serialize_entry("finished_ms", &self.finished_ms)?;
+        map.serialize_entry("bytes_sent", &self.bytes_sent)?;
+        map.serialize_entry("outcome", &self.outcome.to_string())?;
+        map.end()
+    }
+}
+
+/// Headers as a JSON object; repeated names are joined as HTTP joins them.
+pub fn join_headers(headers: &[(String, String)]) -> serde_json::Map<String, serde_json::Value> {
+    let mut joined = serde_json::Map::new();
+    for (name, value) in headers {
+        let text = match joined.get(name).and_then(|known| known.as_str()) {
+            Some(known) => format!("{known}, {value}"),
+            None => value.clone(),
+        };
+        joined.insert(name.clone(), text.into());
+    }
+    joined
+}
+
+/// What is known of a request when it has been read; `head` is its head as it came.
+pub struct Opening<'a> {
+    pub head: &'a [u8],
+    pub model: &'a [u8],
+    pub body_bytes: u64,
+    pub started_ns: u64,
+}
+
+/// What has been sent so far of one answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    pub bytes_sent: u64,
+    pub first_byte_ns: u64,
+}
+
+#[derive(Default)]
+struct Slot {
+    id: u64,
+    head: Vec<u8>,
+    model: Vec<u8>,
+    body_bytes: u64,
+    started_ns: u64,
+    finished_ns: u64,
+    progress: Progress,
+    outcome: Outcome,
+}
+
+/// The last requests; a slot's buffers are used again, so that an entry costs two short copies.
+pub struct Ledger {
+    next: AtomicU64,
+    ring: Option<Mutex<Ring>>,
+}
+
+#[derive(Default)]
+struct Ring {
+    slots: Vec<Slot>,
+    cleared_before: u64,
+}
+
+impl Ledger {
+    pub fn new(enabled: bool) -> Self {
+        Self {
+            next: AtomicU64::new(1),
+            ring: enabled.then(Mutex::default),
+        }
+    }
+
+    pub fn open(&self, opening: &Opening<'_>) -> u64 {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(mut ring) = self.lock() {
+            ring.slot(id).open(id, opening);
+        }
+        id
+    }
+
+    pub fn note(&self, id: u64, progress: Progress) {
+        if let Some(mut ring) = self.lock() {
+            ring.update(id, |slot| slot.progress = progress);
+        }
+    }
+
+    pub fn close(&self, id: u64, progress: Progress, outcome: Outcome) {
+        if let Some(mut ring) = self.lock() {
+            ring.update(id, |slot| {
+                slot.progress = progress;
+                slot.outcome = outcome;
+                slot.finished_ns = clock::now_ns();
+            });
+        }
+    }
+
+    pub fn clear(&self) {
+        if let Some(mut ring) = self.lock() {
+            ring.cleared_before = self.next.load(Ordering::Relaxed);
+        }
+    }
+
+    /// The entries that are kept, oldest first.
+    pub fn entries(&self) -> Vec<Entry> {
+        let Some(ring) = self.lock() else {
+            return Vec::new();
+        };
+        let mut kept: Vec<&Slot> = ring
+            .slots
+            .iter()
+            .filter(|slot| slot.id >= ring.cleared_before.max(1))
+            .collect();
+        kept.sort_unstable_by_key(|slot| slot.id);
+        kept.into_iter().map(Slot::entry).collect()
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Ring>> {
+        self.ring
+            .as_ref()
+            .map(|ring| ring.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Ring {
+    fn slot(&mut self, id: u64) -> &mut Slot {
+        let at = (id % KEPT) as usize;
+        if at >= self.slots.len() {
+            self.slots.resize_with(at + 1, Slot::default);
+        }
+        &mut self.slots[at]
+    }
+
+    // An answer may outlive its slot when 10,000 newer requests came meanwhile.
+    fn update(&mut self, id: u64, change: impl FnOnce(&mut Slot)) {
+        let slot = self.slot(id);
+        if slot.id == id {
+            change(slot);
+        }
+    }
+}
+
+impl Slot {
+    fn open(&mut self, id: u64, opening: &Opening<'_>) {
+        self.id = id;
+        self.head.clear();
+        self.head.extend_from_slice(opening.head);
+        self.model.clear();
+        self.model.extend_from_slice(opening.model);
+        self.body_bytes = opening.body_bytes;
+        self.started_ns = opening.started_ns;
+        self.finished_ns = 0;
+        self.progress = Progress::default();
+        self.outcome = Outcome::Open;
+    }
+
+    fn entry(&self) -> Entry {
+        let time = |ns: u64| (ns > 0).then(|| clock::unix_ms(ns));
+        let (method, path, headers) = crate::request::describe(&self.head);
+        Entry {
+            id: self.id,
+            method,
+            path,
+            headers,
+            body_bytes: self.body_bytes,
+            model: String::from_utf8_lossy(&self.model).into_owned(),
+            started_ms: clock::unix_ms(self.started_ns),
+            first_byte_ms: time(self.progress.first_byte_ns),
+            finished_ms: time(self.finished_ns),
+            bytes_sent: self.progress.bytes_sent,
+            outcome: self.outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &[u8] = b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nX-Tag: 1\r\nX-Tag: 2\r\n\r\n";
+
+    fn open(ledger: &Ledger) -> u64 {
+        ledger.open(&Opening {
+            head: HEAD,
+            model: b"mock",
+            body_bytes: 7,
+            started_ns: clock::now_ns(),
+        })
+    }
+
+    #[test]
+    fn an_entry_tells_what_happened() {
+        let ledger = Ledger::new(true);
+        let id = open(&ledger);
+        assert_eq!(ledger.entries()[0].outcome, Outcome::Open);
+        ledger.close(
+            id,
+            Progress {
+                bytes_sent: 9,
+                first_byte_ns: clock::now_ns(),
+            },
+            Outcome::Fault("cut"),
+        );
+        let entry = &ledger.entries()[0];
+        assert_eq!(
+            (entry.method.as_str(), entry.path.as_str(), entry.bytes_sent),
+            ("POST", "/v1/messages", 9)
+        );
+        assert_eq!(entry.header("x-tag"), Some("1"));
+        let json = serde_json::to_value(entry).unwrap();
+        assert_eq!(json["headers"]["x-tag"], "1, 2");
+        assert_eq!(json["outcome"], "fault:cut");
+        assert!(json["finished_ms"].as_f64().unwrap() >= json["started_ms"].as_f64().unwrap());
+    }
+
+    #[test]
+    fn keeps_the_last_ones_only() {
+        let ledger = Ledger::new(true);
+        let first = open(&ledger);
+        for _ in 0..KEPT {
+            open(&ledger);
+        }
+        ledger.close(first, Progress::default(), Outcome::Complete);
+        let entries = ledger.entries();
+        assert_eq!((entries.len() as u64, entries[0].id), (KEPT, first + 1));
+        assert!(entries.iter().all(|entry| entry.outcome == Outcome::Open));
+    }
+
+    #[test]
+    fn clears_and_can_be_off() {
+        let ledger = Ledger::new(true);
+        open(&ledger);
+        ledger.clear();
+        assert!(ledger.entries().is_empty());
+        open(&ledger);
+        assert_eq!(ledger.entries().len(), 1);
+        let off = Ledger::new(false);
+        open(&off);
+        assert!(off.entries().is_empty());
+    }
+}

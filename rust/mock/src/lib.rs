@@ -1,0 +1,20 @@
+//! A pretend provider and pretend clients: a server with real wire shapes and every fault we know, and a load client.
+
+mod answer;
+mod behaviour;
+mod clock;
+mod connection;
+mod faults;
+mod framing;
+mod gzip;
+mod ledger;
+pub mod load;
+mod plans;
+mod request;
+mod server;
+mod shapes;
+mod steps;
+mod wire;
+
+pub use ledger::{Entry, Outcome};
+pub use server::{Options, Server, serve};

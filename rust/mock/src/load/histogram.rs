@@ -1,0 +1,118 @@
+//! A log-linear histogram: 128 steps per power of two, so a quantile is right to 0.8 %, and an exact maximum.
+
+use serde_json::{Map, Value, json};
+
+const STEP_BITS: u32 = 7;
+const STEPS: u64 = 1 << STEP_BITS;
+
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    counts: Vec<u64>,
+    total: u64,
+    max: u64,
+}
+
+impl Histogram {
+    pub fn add(&mut self, value: u64) {
+        let at = bucket(value);
+        if at >= self.counts.len() {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] += 1;
+        self.total += 1;
+        self.max = self.max.max(value);
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        if other.counts.len() > self.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        self.counts
+            .iter_mut()
+            .zip(&other.counts)
+            .for_each(|(mine, theirs)| *mine += theirs);
+        self.total += other.total;
+        self.max = self.max.max(other.max);
+    }
+
+    /// The value that the given share of all values does not exceed; `None` without values.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        #[expect(clippy::cast_sign_loss, reason = "both factors are positive")]
+        let wanted = ((self.total as f64 * share).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (at, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return Some(upper(at).min(self.max));
+            }
+        }
+        None
+    }
+
+    /// `<prefix>p50_us` and so on, from values in nanoseconds.
+    pub fn describe(&self, prefix: &str, out: &mut Map<String, Value>) {
+        let micros = |ns: Option<u64>| ns.map_or(Value::Null, |ns| json!((ns / 100) as f64 / 10.0));
+        for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
+            out.insert(format!("{prefix}{name}_us"), micros(self.quantile(share)));
+        }
+        out.insert(
+            format!("{prefix}max_us"),
+            micros((self.total > 0).then_some(self.max)),
+        );
+    }
+}
+
+fn bucket(value: u64) -> usize {
+    let shift = (value | STEPS).ilog2() - STEP_BITS;
+    ((u64::from(shift) << STEP_BITS) + (value >> shift)) as usize
+}
+
+fn upper(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < 2 * STEPS {
+        return bucket;
+    }
+    let shift = (bucket >> STEP_BITS) - 1;
+    (((bucket & (STEPS - 1)) + STEPS + 1) << shift) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_what_falls_into_it() {
+        let mut last = None;
+        for value in
+            (0..5000).chain((13..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 77]))
+        {
+            let at = bucket(value);
+            assert!(
+                value <= upper(at) && (at == 0 || value > upper(at - 1)),
+                "{value}"
+            );
+            assert!(last.is_none_or(|last| at >= last));
+            last = Some(at);
+        }
+    }
+
+    #[test]
+    fn quantiles_are_near_and_the_maximum_exact() {
+        let mut histogram = Histogram::default();
+        (1..=100_000_u64).for_each(|value| histogram.add(value * 10));
+        for (share, exact) in [(0.5, 500_000.0), (0.9, 900_000.0), (0.99, 990_000.0)] {
+            let found = histogram.quantile(share).unwrap() as f64;
+            assert!((found / exact - 1.0).abs() < 0.008, "{found} {exact}");
+        }
+        assert_eq!(histogram.quantile(1.0), Some(1_000_000));
+        let mut sum = Histogram::default();
+        sum.merge(&histogram);
+        sum.add(7);
+        assert_eq!((sum.total, sum.quantile(0.000_001)), (100_001, Some(7)));
+    }
+
+    #[test]
+    fn nothing_has_no_quantile() {
+        assert_eq!(Histogram::default().quantile(0.5), None);
+    }
+}

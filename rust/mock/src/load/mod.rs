@@ -1,0 +1,43 @@
+//! The load client: five kinds of pretend clients, exact counts, and one JSON object about what they saw.
+
+mod events;
+mod histogram;
+mod options;
+mod rate;
+mod reply;
+mod report;
+mod stream;
+mod stuck;
+mod whole;
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::runtime::{Builder, LocalOptions};
+
+pub use options::{Mode, Options, USAGE};
+
+/// How long after its time a run may wait for answers that are under way.
+const GRACE: Duration = Duration::from_secs(30);
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs the load and returns its report.
+pub fn run(options: &Options) -> io::Result<Value> {
+    match options.mode {
+        Mode::Rate => rate::run(options),
+        Mode::Stuck => Ok(stuck::run(options)),
+        Mode::Whole | Mode::Stream | Mode::Hold => {
+            let runtime = Builder::new_current_thread()
+                .enable_all()
+                .build_local(LocalOptions::default())?;
+            Ok(runtime.block_on(async {
+                if options.mode == Mode::Whole {
+                    whole::run(options).await
+                } else {
+                    stream::run(options).await
+                }
+            }))
+        }
+    }
+}

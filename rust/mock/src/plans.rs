@@ -1,0 +1,253 @@
+//! Which steps answer which request; what was prepared for one request is kept for the next that asks for the same.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::answer::{finish, generated, stream, whole};
+use crate::behaviour::Behaviour;
+use crate::faults::Fault;
+use crate::ledger::join_headers;
+use crate::request::{Marks, describe, is_true, string_field};
+use crate::shapes::anthropic::{self, Messages};
+use crate::shapes::openai::{self, Chat, Completion};
+use crate::shapes::{Ask, Family, Shape};
+use crate::steps::Step;
+
+const KEPT_PLANS: usize = 256;
+const KEPT_BYTES: usize = 256 * 1024;
+
+/// How to answer one request.
+pub struct Plan {
+    pub steps: Vec<Step>,
+    pub fault: Option<Fault>,
+}
+
+/// A request, still in the bytes it came in.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    pub method: &'a [u8],
+    pub target: &'a [u8],
+    pub head: &'a [u8],
+    pub body: &'a [u8],
+    pub marks: Marks,
+}
+
+impl Question<'_> {
+    /// The raw text of the body's model.
+    pub fn model(&self) -> &[u8] {
+        string_field(self.body, "\"model\"").unwrap_or_default()
+    }
+
+    fn path(&self) -> &str {
+        let end = memchr::memchr(b'?', self.target).unwrap_or(self.target.len());
+        std::str::from_utf8(&self.target[..end]).unwrap_or_default()
+    }
+
+    fn shape(&self) -> Option<&'static dyn Shape> {
+        if self.method != b"POST" {
+            return None;
+        }
+        match self.path() {
+            "/v1/chat/completions" => Some(&Chat),
+            "/v1/completions" => Some(&Completion),
+            "/v1/messages" => Some(&Messages),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Plans {
+    kept: RefCell<HashMap<Vec<u8>, Rc<Plan>>>,
+    key: RefCell<Vec<u8>>,
+}
+
+impl Plans {
+    pub fn find(&self, question: Question<'_>, raw_model: &[u8]) -> Rc<Plan> {
+        let Some(shape) = question.shape() else {
+            return Rc::new(plan_other(question, &unescape(raw_model)));
+        };
+        let mut marks = question.marks;
+        marks.set(Marks::STREAM, is_true(question.body, "\"stream\""));
+        marks.set(
+            Marks::INCLUDE_USAGE,
+            marks.has(Marks::STREAM) && is_true(question.body, "\"include_usage\""),
+        );
+        let mut key = self.key.borrow_mut();
+        write_key(&mut key, question, raw_model, marks);
+        if let Some(plan) = self.kept.borrow().get(key.as_slice()) {
+            return Rc::clone(plan);
+        }
+        let plan = Rc::new(plan_generated(shape, question, &unescape(raw_model), marks));
+        self.keep(&key, &plan);
+        plan
+    }
+
+    fn keep(&self, key: &[u8], plan: &Rc<Plan>) {
+        if plan.steps.iter().map(Step::size).sum::<usize>() <= KEPT_BYTES {
+            let mut kept = self.kept.borrow_mut();
+            if kept.len() >= KEPT_PLANS {
+                kept.clear();
+            }
+            kept.insert(key.to_vec(), Rc::clone(plan));
+        }
+    }
+}
+
+fn write_key(key: &mut Vec<u8>, question: Question<'_>, raw_model: &[u8], marks: Marks) {
+    key.clear();
+    key.extend_from_slice(&marks.0.to_le_bytes());
+    key.extend_from_slice(question.target);
+    key.push(0);
+    key.extend_from_slice(raw_model);
+    if marks.has(Marks::MOCK_HEADERS) {
+        for (name, value) in describe(question.head)
+            .2
+            .iter()
+            .filter(|(name, _)| name.starts_with("x-mock-"))
+        {
+            for part in [name, value] {
+                key.push(0);
+                key.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+}
+
+// Clients may write any character of a JSON string as an escape; Go's encoder does so with "&".
+fn unescape(raw: &[u8]) -> String {
+    if memchr::memchr(b'\\', raw).is_none() {
+        return String::from_utf8_lossy(raw).into_owned();
+    }
+    serde_json::from_slice(&[b"\"", raw, b"\""].concat()).unwrap_or_default()
+}
+
+fn behaviour(question: Question<'_>, model: &str) -> Result<Behaviour, String> {
+    let mut behaviour = Behaviour::default();
+    behaviour.read_model(model)?;
+    behaviour.read_target(&String::from_utf8_lossy(question.target))?;
+    if question.marks.has(Marks::MOCK_HEADERS) {
+        behaviour.read_headers(&describe(question.head).2)?;
+    }
+    Ok(behaviour)
+}
+
+fn plan_generated(shape: &dyn Shape, question: Question<'_>, model: &str, marks: Marks) -> Plan {
+    plan(question, model, |behaviour, status| {
+        let created = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let include_usage = marks.has(Marks::INCLUDE_USAGE);
+        let ask = Ask {
+            model: before_keys(model),
+            include_usage,
+            behaviour,
+            created,
+        };
+        let answer = if marks.has(Marks::STREAM) {
+            stream
+        } else {
+            generated
+        };
+        answer(shape, &ask, status, marks)
+    })
+}
+
+fn plan_other(question: Question<'_>, model: &str) -> Plan {
+    plan(question, model, |behaviour, status| {
+        let (family, body) = other_answer(question, before_keys(model));
+        whole(status, family, &body, behaviour, question.marks)
+    })
+}
+
+/// What comes before every answer: a mistake in the keys, a fault in the place of an answer, an error as asked for.
+fn plan(
+    question: Question<'_>,
+    model: &str,
+    answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>,
+) -> Plan {
+    let family = Family::of(question.path());
+    let behaviour = match behaviour(question, model) {
+        Ok(behaviour) => behaviour,
+        Err(problem) => {
+            let steps = whole(
+                400,
+                family,
+                &family.error(400, &problem),
+                &Behaviour::default(),
+                question.marks,
+            );
+            return Plan { steps, fault: None };
+        }
+    };
+    let status = match behaviour.fault {
+        Some(Fault::TooManyRequests) => 429,
+        Some(Fault::RedirectMetadata) => 302,
+        _ => behaviour.status.unwrap_or(200),
+    };
+    let steps = match behaviour.fault.and_then(|fault| fault.instead(&behaviour)) {
+        Some(steps) => finish(steps, &behaviour),
+        None if (200..400).contains(&status) && status != 302 => answer(&behaviour, status),
+        None => whole(
+            status,
+            family,
+            &family.error(status, error_message(status)),
+            &behaviour,
+            question.marks,
+        ),
+    };
+    Plan {
+        steps,
+        fault: behaviour.fault,
+    }
+}
+
+fn error_message(status: u32) -> &'static str {
+    match status {
+        401 => "Incorrect API key provided.",
+        429 => "Rate limit reached for requests.",
+        _ => "The pretend provider was asked to fail.",
+    }
+}
+
+fn before_keys(model: &str) -> &str {
+    model.split_once('?').map_or(model, |(name, _)| name)
+}
+
+fn other_answer(question: Question<'_>, model: &str) -> (Family, Value) {
+    let anthropic = question.marks.has(Marks::ANTHROPIC);
+    let body = match (question.method, question.path()) {
+        (b"POST", "/v1/embeddings") => openai::embeddings(model, question.body),
+        (b"POST", "/v1/moderations") => openai::moderations(model, question.body),
+        (b"GET", "/v1/models") if anthropic => return (Family::Anthropic, anthropic::models()),
+        (b"GET", "/v1/models") => openai::models(),
+        (b"GET", path) if path.starts_with("/v1/models/") => {
+            let id = &path["/v1/models/".len()..];
+            if anthropic {
+                return (Family::Anthropic, anthropic::model(id));
+            }
+            openai::model(id)
+        }
+        _ => echo(question),
+    };
+    (Family::OpenAi, body)
+}
+
+fn echo(question: Question<'_>) -> Value {
+    let target = String::from_utf8_lossy(question.target);
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let sha = Sha256::digest(question.body)
+        .iter()
+        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    json!({
+        "method": String::from_utf8_lossy(question.method), "path": path, "query": query,
+        "headers": join_headers(&describe(question.head).2),
+        "body_bytes": question.body.len(), "body_sha": sha,
+    })
+}

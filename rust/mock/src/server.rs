@@ -1,0 +1,164 @@
+//! The listening side: a server of its own thread for tests, or the whole process for the binary.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+
+use crate::connection::{self, Shared};
+use crate::ledger::{Entry, Ledger, Outcome};
+use crate::plans::Plans;
+
+const BACKLOG: i32 = 4096;
+
+/// Where to listen and whether to keep a ledger.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub address: SocketAddr,
+    pub ledger: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            ledger: true,
+        }
+    }
+}
+
+/// A pretend provider on a thread of its own; it ends when this is dropped.
+pub struct Server {
+    pub addr: SocketAddr,
+    ledger: Arc<Ledger>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts on any free port of 127.0.0.1.
+    #[expect(
+        clippy::expect_used,
+        reason = "for tests, which have nothing to do without a port"
+    )]
+    #[expect(
+        clippy::unused_async,
+        reason = "so that a later start may wait without changing its callers"
+    )]
+    pub async fn start() -> Self {
+        Self::start_with(&Options::default()).expect("a free port on 127.0.0.1")
+    }
+
+    pub fn start_with(options: &Options) -> io::Result<Self> {
+        let listener = listen(options.address)?;
+        let addr = listener.local_addr()?;
+        let ledger = Arc::new(Ledger::new(options.ledger));
+        let (stop, stopped) = oneshot::channel();
+        let kept = Arc::clone(&ledger);
+        let thread = std::thread::Builder::new()
+            .name("penstock-mock".to_owned())
+            .spawn(move || {
+                let _ = run(listener, kept, stopped);
+            })?;
+        Ok(Self {
+            addr,
+            ledger,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// The requests so far, oldest first.
+    pub fn ledger(&self) -> Vec<Entry> {
+        self.ledger.entries()
+    }
+
+    pub fn clear_ledger(&self) {
+        self.ledger.clear();
+    }
+
+    /// The requests, once at least `count` have come and none is open; after `limit`, as they then are.
+    pub async fn settled(&self, count: usize, limit: Duration) -> Vec<Entry> {
+        let deadline = tokio::time::Instant::now() + limit;
+        loop {
+            let entries = self.ledger();
+            let open = entries.iter().any(|entry| entry.outcome == Outcome::Open);
+            if (entries.len() >= count && !open) || tokio::time::Instant::now() >= deadline {
+                return entries;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves on this thread until the process ends; `ready` learns the address.
+pub fn serve(
+    options: &Options,
+    ready: impl FnOnce(SocketAddr) -> io::Result<()>,
+) -> io::Result<()> {
+    let listener = listen(options.address)?;
+    ready(listener.local_addr()?)?;
+    let (_running, stopped) = oneshot::channel();
+    run(listener, Arc::new(Ledger::new(options.ledger)), stopped)
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn run(
+    listener: TcpListener,
+    ledger: Arc<Ledger>,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let shared = Rc::new(Shared {
+            ledger,
+            plans: Plans::default(),
+        });
+        tokio::select! {
+            () = accept(listener, shared) => {}
+            _ = stopped => {}
+        }
+        Ok(())
+    })
+}
+
+async fn accept(listener: tokio::net::TcpListener, shared: Rc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(spawn_local(connection::serve(stream, Rc::clone(&shared)))),
+            // Out of file descriptors, most likely: they come back as connections end.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}

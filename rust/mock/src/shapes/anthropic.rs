@@ -1,0 +1,106 @@
+//! Anthropic's shapes: messages, models, errors.
+
+use serde_json::{Value, json};
+
+use super::{Ask, Family, Shape};
+
+const INPUT_TOKENS: u32 = 12;
+
+pub struct Messages;
+
+impl Shape for Messages {
+    fn family(&self) -> Family {
+        Family::Anthropic
+    }
+
+    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+        message(
+            ask,
+            &json!([{"type": "text", "text": text}]),
+            &json!("end_turn"),
+            ask.behaviour.chunks,
+        )
+    }
+
+    fn opening(&self, ask: &Ask<'_>) -> String {
+        let start =
+            json!({"type": "message_start", "message": message(ask, &json!([]), &Value::Null, 1)});
+        let block = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
+        event(&start) + &event(&block) + self.ping()
+    }
+
+    fn piece(&self, _ask: &Ask<'_>, text: &str) -> String {
+        event(
+            &json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}),
+        )
+    }
+
+    fn closing(&self, ask: &Ask<'_>) -> String {
+        let mut delta = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null}});
+        if ask.behaviour.usage != Some(false) {
+            delta["usage"] = json!({"output_tokens": ask.behaviour.chunks});
+        }
+        event(&json!({"type": "content_block_stop", "index": 0})) + &event(&delta)
+    }
+
+    fn done(&self) -> &'static str {
+        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+    }
+
+    fn ping(&self) -> &'static str {
+        "event: ping\ndata: {\"type\": \"ping\"}\n\n"
+    }
+
+    fn error_event(&self) -> String {
+        event(&error(529, "Overloaded"))
+    }
+
+    fn malformed(&self) -> &'static str {
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_de\n\n"
+    }
+}
+
+// The event's name is its type, always.
+fn event(data: &Value) -> String {
+    format!(
+        "event: {}\ndata: {data}\n\n",
+        data["type"].as_str().unwrap_or("message")
+    )
+}
+
+fn message(ask: &Ask<'_>, content: &Value, stop: &Value, output_tokens: u32) -> Value {
+    let mut message = json!({
+        "id": "msg_mock", "type": "message", "role": "assistant", "model": ask.model,
+        "content": content, "stop_reason": stop, "stop_sequence": null,
+    });
+    if ask.behaviour.usage != Some(false) {
+        message["usage"] = json!({
+            "input_tokens": INPUT_TOKENS, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+            "output_tokens": output_tokens, "service_tier": "standard",
+        });
+    }
+    message
+}
+
+pub fn error(status: u32, message: &str) -> Value {
+    let kind = match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        529 => "overloaded_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_0000000000000000"})
+}
+
+pub fn models() -> Value {
+    let data = ["mock", "mock-mini", "mock-large"].map(model);
+    json!({"data": data, "has_more": false, "first_id": "mock", "last_id": "mock-large"})
+}
+
+pub fn model(id: &str) -> Value {
+    json!({"type": "model", "id": id, "display_name": id, "created_at": "2026-01-01T00:00:00Z"})
+}

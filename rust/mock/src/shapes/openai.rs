@@ -1,0 +1,314 @@
+//! `OpenAI`'s shapes: chat completions, completions, embeddings, models, moderations, errors.
+
+use serde_json::{Map, Value, json};
+
+use super::{Ask, Family, Shape};
+
+const DONE: &str = "data: [DONE]\n\n";
+const PING: &str = ": ping\n\n";
+const PROMPT_TOKENS: u32 = 12;
+const DIMENSIONS: usize = 8;
+
+pub struct Chat;
+pub struct Completion;
+
+impl Shape for Chat {
+    fn family(&self) -> Family {
+        Family::OpenAi
+    }
+
+    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+        let mut answer = json!({
+            "id": "chatcmpl-mock", "object": "chat.completion", "created": ask.created, "model": ask.model,
+            "choices": [{
+                "index": 0,
+                "message": {"role": "assistant", "content": text, "refusal": null, "annotations": []},
+                "logprobs": null,
+                "finish_reason": "stop",
+            }],
+        });
+        if ask.behaviour.usage != Some(false) {
+            answer["usage"] = usage(ask);
+        }
+        answer["service_tier"] = json!("default");
+        answer["system_fingerprint"] = json!("fp_mock");
+        answer
+    }
+
+    fn opening(&self, ask: &Ask<'_>) -> String {
+        chat_chunk(
+            ask,
+            &json!({"role": "assistant", "content": "", "refusal": null}),
+            &Value::Null,
+        )
+    }
+
+    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
+        chat_chunk(ask, &json!({"content": text}), &Value::Null)
+    }
+
+    fn closing(&self, ask: &Ask<'_>) -> String {
+        let last = chat_chunk(ask, &json!({}), &json!("stop"));
+        last + &usage_event(ask, "chat.completion.chunk", "chatcmpl-mock")
+    }
+
+    fn done(&self) -> &'static str {
+        DONE
+    }
+
+    fn ping(&self) -> &'static str {
+        PING
+    }
+
+    fn error_event(&self) -> String {
+        event(&overloaded())
+    }
+
+    fn malformed(&self) -> &'static str {
+        "data: {\"id\":\"chatcmpl-mock\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"cont\n\n"
+    }
+}
+
+impl Shape for Completion {
+    fn family(&self) -> Family {
+        Family::OpenAi
+    }
+
+    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+        let mut answer = text_completion(ask, text, &json!("stop"));
+        if ask.behaviour.usage != Some(false) {
+            answer["usage"] = usage(ask);
+        }
+        answer
+    }
+
+    fn opening(&self, _ask: &Ask<'_>) -> String {
+        String::new()
+    }
+
+    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
+        event(&text_completion(ask, text, &Value::Null))
+    }
+
+    fn closing(&self, ask: &Ask<'_>) -> String {
+        event(&text_completion(ask, "", &json!("stop")))
+            + &usage_event(ask, "text_completion", "cmpl-mock")
+    }
+
+    fn done(&self) -> &'static str {
+        DONE
+    }
+
+    fn ping(&self) -> &'static str {
+        PING
+    }
+
+    fn error_event(&self) -> String {
+        event(&overloaded())
+    }
+
+    fn malformed(&self) -> &'static str {
+        "data: {\"id\":\"cmpl-mock\",\"object\":\"text_completion\",\"choices\":[{\"text\":\"brok\n\n"
+    }
+}
+
+fn event(data: &Value) -> String {
+    format!("data: {data}\n\n")
+}
+
+fn chat_chunk(ask: &Ask<'_>, delta: &Value, finish: &Value) -> String {
+    let mut chunk = json!({
+        "id": "chatcmpl-mock", "object": "chat.completion.chunk", "created": ask.created, "model": ask.model,
+        "service_tier": "default", "system_fingerprint": "fp_mock",
+        "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}],
+    });
+    if sends_usage(ask) {
+        chunk["usage"] = Value::Null;
+    }
+    event(&chunk)
+}
+
+fn text_completion(ask: &Ask<'_>, text: &str, finish: &Value) -> Value {
+    json!({
+        "id": "cmpl-mock", "object": "text_completion", "created": ask.created, "model": ask.model,
+        "choices": [{"text": text, "index": 0, "logprobs": null, "finish_reason": finish}],
+    })
+}
+
+fn sends_usage(ask: &Ask<'_>) -> bool {
+    ask.behaviour.usage.unwrap_or(ask.include_usage)
+}
+
+fn usage_event(ask: &Ask<'_>, object: &str, id: &str) -> String {
+    if !sends_usage(ask) {
+        return String::new();
+    }
+    event(&json!({
+        "id": id, "object": object, "created": ask.created, "model": ask.model,
+        "choices": [], "usage": usage(ask),
+    }))
+}
+
+fn usage(ask: &Ask<'_>) -> Value {
+    let completion = ask.behaviour.chunks;
+    json!({
+        "prompt_tokens": PROMPT_TOKENS, "completion_tokens": completion, "total_tokens": PROMPT_TOKENS.saturating_add(completion),
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0, "audio_tokens": 0,
+            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
+        },
+    })
+}
+
+pub fn error(status: u32, message: &str) -> Value {
+    let (kind, code) = match status {
+        401 => ("invalid_request_error", json!("invalid_api_key")),
+        404 => ("invalid_request_error", json!("model_not_found")),
+        429 => ("requests", json!("rate_limit_exceeded")),
+        500.. => ("server_error", Value::Null),
+        _ => ("invalid_request_error", Value::Null),
+    };
+    json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
+}
+
+pub fn overloaded() -> Value {
+    let message = "The server is currently overloaded with other requests.";
+    json!({"error": {"message": message, "type": "overloaded_error", "param": null, "code": "overloaded"}})
+}
+
+/// One vector per input, as numbers or as base64 of little-endian floats.
+pub fn embeddings(model: &str, body: &[u8]) -> Value {
+    let asked: Value = serde_json::from_slice(body).unwrap_or_default();
+    let as_text = asked["encoding_format"] == "base64";
+    let size = asked["dimensions"]
+        .as_u64()
+        .map_or(DIMENSIONS, |size| size.clamp(1, 8192) as usize);
+    let data: Vec<Value> = (0..inputs(&asked["input"]))
+        .map(|index| {
+            let vector: Vec<f32> = (0..size)
+                .map(|at| ((index + at) % 8) as f32 / 8.0 - 0.4375)
+                .collect();
+            let embedding = if as_text {
+                json!(base64(&floats(&vector)))
+            } else {
+                json!(vector)
+            };
+            json!({"object": "embedding", "index": index, "embedding": embedding})
+        })
+        .collect();
+    let tokens = data.len() * 4;
+    json!({"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+}
+
+// An array of numbers is one input in tokens.
+fn inputs(input: &Value) -> usize {
+    match input {
+        Value::Array(items) if !items.iter().any(Value::is_number) => items.len(),
+        _ => 1,
+    }
+}
+
+fn floats(vector: &[f32]) -> Vec<u8> {
+    vector
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let word = group
+            .iter()
+            .fold(0_u32, |word, &byte| word << 8 | u32::from(byte))
+            << (8 * (3 - group.len()));
+        for place in 0..4 {
+            let letter = ALPHABET[(word >> (18 - 6 * place) & 63) as usize];
+            out.push(if place <= group.len() {
+                letter as char
+            } else {
+                '='
+            });
+        }
+    }
+    out
+}
+
+pub fn models() -> Value {
+    let data = ["mock", "mock-mini", "mock-large"].map(model);
+    json!({"object": "list", "data": data})
+}
+
+pub fn model(id: &str) -> Value {
+    json!({"id": id, "object": "model", "created": 1_700_000_000, "owned_by": "penstock"})
+}
+
+pub fn moderations(model: &str, body: &[u8]) -> Value {
+    const CATEGORIES: [&str; 13] = [
+        "harassment",
+        "harassment/threatening",
+        "sexual",
+        "hate",
+        "hate/threatening",
+        "illicit",
+        "illicit/violent",
+        "self-harm/intent",
+        "self-harm/instructions",
+        "self-harm",
+        "sexual/minors",
+        "violence",
+        "violence/graphic",
+    ];
+    let each = |value: Value| -> Map<String, Value> {
+        CATEGORIES
+            .iter()
+            .map(|name| ((*name).to_owned(), value.clone()))
+            .collect()
+    };
+    let result = json!({
+        "flagged": false, "categories": each(json!(false)), "category_scores": each(json!(0.0001)),
+        "category_applied_input_types": each(json!(["text"])),
+    });
+    let asked: Value = serde_json::from_slice(body).unwrap_or_default();
+    let results = vec![result; inputs(&asked["input"])];
+    json!({"id": "modr-mock", "model": if model.is_empty() { "omni-moderation-latest" } else { model }, "results": results})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_has_its_padding() {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+        ] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+    }
+
+    #[test]
+    fn one_vector_per_input() {
+        let count = |input: &str| {
+            embeddings("m", format!("{{\"input\":{input}}}").as_bytes())["data"]
+                .as_array()
+                .unwrap()
+                .len()
+        };
+        assert_eq!(
+            [
+                count("\"a\""),
+                count("[\"a\",\"b\"]"),
+                count("[1,2,3]"),
+                count("[[1],[2]]")
+            ],
+            [1, 2, 1, 2]
+        );
+    }
+}

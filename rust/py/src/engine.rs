@@ -1,0 +1,207 @@
+//! The engine as Python sees it.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use penstock_core::{
+    config::{Config, Unknown},
+    error::Problem,
+    gateway::{Gateway, Request},
+    settings::Settings,
+    snapshot::Snapshot,
+};
+use pyo3::{
+    exceptions::PyRuntimeError,
+    intern,
+    prelude::*,
+    types::{PyBytes, PyDict, PyTuple},
+};
+
+use crate::{
+    callback::Callback,
+    errors,
+    exchange::Exchange,
+    reader::Reader,
+    runtime::{Job, Jobs, Runtime},
+    scope::{self, Expected},
+};
+
+/// One engine per worker process.
+#[pyclass(frozen, module = "penstock._engine")]
+pub struct Engine {
+    gateway: Arc<Gateway>,
+    runtime: OnceLock<Runtime>,
+    /// The event loop's own `call_soon_threadsafe`.
+    call_soon: OnceLock<Py<PyAny>>,
+    /// The type of the server's watcher objects, by address, once seen.
+    watcher: AtomicUsize,
+}
+
+#[pymethods]
+impl Engine {
+    /// `settings` is a JSON object; what is not known or not right raises `EngineError`.
+    #[new]
+    fn new(py: Python<'_>, settings: &[u8]) -> PyResult<Self> {
+        let settings: Settings = serde_json::from_slice(settings)
+            .map_err(|error| errors::invalid(py, &[Problem::new("$", error.to_string())]))?;
+        let gateway = Gateway::new(settings).map_err(|problems| errors::invalid(py, &problems))?;
+        Ok(Self {
+            gateway: Arc::new(gateway),
+            runtime: OnceLock::new(),
+            call_soon: OnceLock::new(),
+            watcher: AtomicUsize::new(0),
+        })
+    }
+
+    /// Starts the engine's thread. `event_loop` is the worker's; call it after the fork.
+    fn start(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<()> {
+        let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
+        drop(self.call_soon.set(call_soon.unbind()));
+        let runtime = Runtime::start(Arc::clone(&self.gateway))?;
+        self.runtime.set(runtime).map_err(|_| PyRuntimeError::new_err("the engine was started already"))
+    }
+
+    /// Compiles a snapshot and puts it in the place of the old one; `EngineError` tells every problem.
+    fn apply(&self, py: Python<'_>, snapshot: &[u8]) -> PyResult<()> {
+        py.detach(|| self.gateway.apply(snapshot)).map_err(|problems| errors::invalid(py, &problems))
+    }
+
+    /// Takes a request that came through the server's own task; `done` is called when it is answered.
+    fn exchange(&self, scope: &Bound<'_, PyDict>, receive: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
+        let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
+        self.gateway.sink.metrics.plain.add(1);
+        self.begin(scope, proto, Some(done))
+    }
+
+    /// Stands in the place of the loop's `call_soon_threadsafe`: takes requests before they become tasks, passes all else on.
+    #[pyo3(signature = (callback, *args, context = None))]
+    fn intercept<'py>(
+        &self,
+        callback: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        context: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = callback.py();
+        if let Ok(callback) = callback.cast_exact::<Callback>() {
+            if let Ok(future) = args.get_borrowed_item(0) {
+                callback.get().fire(&future);
+            }
+            return Ok(py.None().into_bound(py));
+        }
+        if args.len() == 2 && self.took(args) {
+            return Ok(py.None().into_bound(py));
+        }
+        self.pass_on(callback, args, context)
+    }
+
+    /// The counters, as a JSON object.
+    fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.gateway.sink.metrics.read().to_string().as_bytes())
+    }
+
+    /// From now on `/ready` says no.
+    fn drain(&self) {
+        self.gateway.drain();
+    }
+
+    /// Hands over the last records and ends the engine's thread.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            if let Some(runtime) = self.runtime.get() {
+                runtime.stop();
+            }
+        });
+    }
+}
+
+impl Engine {
+    /// Whether the arguments are a request on its way to becoming a task, and were taken.
+    fn took(&self, args: &Bound<'_, PyTuple>) -> bool {
+        let (Ok(coroutine), Ok(watcher)) = (args.get_borrowed_item(0), args.get_borrowed_item(1)) else { return false };
+        if !self.is_watcher(&watcher) {
+            return false;
+        }
+        let py = args.py();
+        let take = || {
+            let scope = watcher.getattr(intern!(py, "scope"))?;
+            let proto = watcher.getattr(intern!(py, "proto"))?;
+            self.begin(scope.cast::<PyDict>()?, proto.unbind(), None)
+        };
+        // Where it cannot be taken the server's own way is still open.
+        if take().is_err() {
+            return false;
+        }
+        self.gateway.sink.metrics.intercepted.add(1);
+        drop(coroutine.call_method0(intern!(py, "close")));
+        true
+    }
+
+    fn is_watcher(&self, candidate: &Bound<'_, PyAny>) -> bool {
+        let kind = candidate.get_type();
+        let address = kind.as_ptr() as usize;
+        let known = self.watcher.load(Ordering::Relaxed);
+        if known != 0 {
+            return known == address;
+        }
+        let is_it = kind.name().is_ok_and(|name| name == "CallbackWatcherHTTP")
+            && candidate.getattr(intern!(candidate.py(), "scope")).is_ok_and(|scope| scope.is_instance_of::<PyDict>());
+        if is_it {
+            self.watcher.store(address, Ordering::Relaxed);
+        }
+        is_it
+    }
+
+    fn begin(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
+        let head = scope::head(scope)?;
+        let expected = scope::expected(scope, &head)?;
+        let jobs = self.jobs()?;
+        let exchange = Exchange::new(proto, done);
+        if expected == Expected::Nothing {
+            jobs.submit(Job { request: Request { head, body: penstock_core::body::Body::empty() }, exchange });
+        } else {
+            Reader::begin(scope.py(), jobs, head, exchange, expected);
+        }
+        Ok(())
+    }
+
+    fn jobs(&self) -> PyResult<Jobs> {
+        let runtime = self.runtime.get().ok_or_else(|| PyRuntimeError::new_err("the engine was not started"))?;
+        Ok(runtime.jobs())
+    }
+
+    fn pass_on<'py>(
+        &self,
+        callback: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        context: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = callback.py();
+        let real = self.call_soon.get().ok_or_else(|| PyRuntimeError::new_err("the engine was not started"))?;
+        let all: Vec<_> = std::iter::once(callback.clone()).chain(args.iter()).collect();
+        let all = PyTuple::new(py, all)?;
+        let keywords = PyDict::new(py);
+        if let Some(context) = context {
+            keywords.set_item(intern!(py, "context"), context)?;
+        }
+        real.bind(py).call(all, Some(&keywords))
+    }
+}
+
+/// Checks a document with the parser that requests go through. `kind`: `config` or `snapshot`.
+#[pyfunction]
+pub fn check(py: Python<'_>, kind: &str, data: &[u8]) -> PyResult<()> {
+    let problems = match kind {
+        "config" => Config::parse(data, Unknown::Refused).err(),
+        "snapshot" => Snapshot::compile(data).err(),
+        other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
+    };
+    problems.map_or(Ok(()), |problems| Err(errors::invalid(py, &problems)))
+}
+
+/// The providers, as a JSON array of `{"slug", "base_url", "dialect"}`.
+#[pyfunction]
+pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
+    PyBytes::new(py, penstock_core::call::catalogue().to_string().as_bytes())
+}

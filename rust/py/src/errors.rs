@@ -1,0 +1,47 @@
+//! The one exception that crosses the border.
+
+use penstock_core::error::Problem;
+use pyo3::{exceptions::PyException, prelude::*, types::PyList};
+
+/// What the engine refused: `code`, `status`, and `problems`, a list of `{"path", "message"}`.
+#[pyclass(frozen, extends = PyException, module = "penstock._engine")]
+pub struct EngineError {
+    #[pyo3(get)]
+    code: String,
+    #[pyo3(get)]
+    status: u16,
+    #[pyo3(get)]
+    problems: Py<PyList>,
+}
+
+#[pymethods]
+impl EngineError {
+    #[new]
+    fn new(code: String, status: u16, problems: Py<PyList>) -> Self {
+        Self { code, status, problems }
+    }
+
+    fn __str__(&self, py: Python<'_>) -> String {
+        let texts: Vec<_> = self.problems.bind(py).iter().map(|problem| problem.to_string()).collect();
+        format!("{}: {}", self.code, texts.join("; "))
+    }
+}
+
+/// Problems found in a document, as the exception to raise.
+pub fn invalid(py: Python<'_>, problems: &[Problem]) -> PyErr {
+    raise(py, "invalid", 400, problems)
+}
+
+pub fn raise(py: Python<'_>, code: &str, status: u16, problems: &[Problem]) -> PyErr {
+    let build = || {
+        let list = PyList::empty(py);
+        for Problem { path, message } in problems {
+            let problem = pyo3::types::PyDict::new(py);
+            problem.set_item("path", path)?;
+            problem.set_item("message", message)?;
+            list.append(problem)?;
+        }
+        py.get_type::<EngineError>().call1((code, status, list))
+    };
+    build().map_or_else(|error| error, PyErr::from_value)
+}

@@ -1,0 +1,20 @@
+//! The Python face of the engine: extract, call, convert; nothing is decided here.
+
+mod callback;
+mod engine;
+mod errors;
+mod exchange;
+mod reader;
+mod runtime;
+mod scope;
+
+use pyo3::prelude::*;
+
+/// The extension module. `penstock.engine` is its only importer.
+#[pymodule]
+mod _engine {
+    #[pymodule_export]
+    use super::engine::{Engine, catalogue, check};
+    #[pymodule_export]
+    use super::errors::EngineError;
+}

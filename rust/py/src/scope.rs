@@ -1,0 +1,58 @@
+//! A request's head out of an ASGI scope.
+
+use penstock_core::headers::{Head, Headers};
+use pyo3::{
+    intern,
+    prelude::*,
+    types::{PyBytes, PyDict, PyList, PyString, PyTuple},
+};
+
+/// What the head says of the body that follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    Nothing,
+    Exactly(u64),
+    /// Until the server says that there is no more.
+    Unknown,
+}
+
+/// Reads method, path, query and header fields.
+pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
+    let py = scope.py();
+    let list = field(scope, intern!(py, "headers"))?;
+    let list = list.cast::<PyList>()?;
+    let mut headers = Headers::with_capacity(list.len());
+    for item in list.iter() {
+        let pair = item.cast::<PyTuple>()?;
+        let (name, value) = (pair.get_borrowed_item(0)?, pair.get_borrowed_item(1)?);
+        headers.push(name.cast::<PyBytes>()?.as_bytes(), value.cast::<PyBytes>()?.as_bytes());
+    }
+    let text = |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
+    Ok(Head {
+        method: field(scope, intern!(py, "method"))?.cast::<PyString>()?.to_str()?.to_owned(),
+        path: text(intern!(py, "raw_path"))?,
+        query: text(intern!(py, "query_string"))?,
+        headers,
+    })
+}
+
+/// Which body to wait for. A request of HTTP/1 without either field has none.
+pub fn expected(scope: &Bound<'_, PyDict>, head: &Head) -> PyResult<Expected> {
+    if head.headers.get("transfer-encoding").is_some() {
+        return Ok(Expected::Unknown);
+    }
+    if let Some(length) = head.headers.text("content-length") {
+        return Ok(match length.parse() {
+            Ok(0) => Expected::Nothing,
+            Ok(length) => Expected::Exactly(length),
+            Err(_) => Expected::Unknown,
+        });
+    }
+    let version = field(scope, intern!(scope.py(), "http_version"))?;
+    let is_first = version.cast::<PyString>()?.to_str()?.starts_with('1');
+    Ok(if is_first || matches!(head.method.as_str(), "GET" | "HEAD") { Expected::Nothing } else { Expected::Unknown })
+}
+
+fn field<'py>(scope: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+    scope.get_item(name)?.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_string()))
+}

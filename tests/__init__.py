@@ -1,0 +1,1 @@
+"""The tests: unit, integration, end to end, and of the shape of the repository itself."""

@@ -1,0 +1,59 @@
+"""The official Anthropic SDK for Python through the gateway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anthropic
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.gateway import Gateway, Mock
+
+ASK = [{"role": "user", "content": "say something"}]
+
+
+@pytest.fixture
+def client(gateway: Callable[..., Gateway]) -> Iterator[anthropic.Anthropic]:
+    served = gateway()
+    with anthropic.Anthropic(
+        base_url=served.base_url,
+        api_key="provider-key",
+        default_headers={"x-gateway-provider": "mock"},
+        max_retries=0,
+        timeout=10,
+    ) as client:
+        yield client
+
+
+def test_messages_whole(client: anthropic.Anthropic, mock: Mock):
+    answer = client.messages.create(model="mock", max_tokens=64, messages=ASK)
+    assert answer.content[0].type == "text"
+    assert answer.content[0].text
+    assert answer.usage.output_tokens > 0
+    (seen,) = mock.ledger()
+    assert (seen["method"], seen["path"], seen["outcome"]) == ("POST", "/v1/messages", "complete")
+
+
+def test_messages_streamed(client: anthropic.Anthropic):
+    with client.messages.stream(model="mock?chunks=12", max_tokens=64, messages=ASK) as stream:
+        pieces = list(stream.text_stream)
+        final = stream.get_final_message()
+    assert len(pieces) == 12
+    assert "".join(pieces) == final.content[0].text
+    assert final.stop_reason == "end_turn"
+
+
+def test_a_providers_error_is_the_sdks_error(client: anthropic.Anthropic):
+    with pytest.raises(anthropic.RateLimitError):
+        client.messages.create(model="mock?fault=429", max_tokens=64, messages=ASK)
+
+
+def test_an_overload_that_comes_as_an_event_is_the_sdks_error(client: anthropic.Anthropic):
+    with (
+        pytest.raises(anthropic.APIStatusError, match="overloaded"),
+        client.messages.stream(model="mock?fault=overloaded_first", max_tokens=64, messages=ASK) as stream,
+    ):
+        stream.until_done()

@@ -1,0 +1,56 @@
+"""Runs the Node tests against a gateway whose provider is ours, and one whose provider is nobody's here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.gateway import Gateway
+
+FOLDER = Path(__file__).parent / "node"
+NODE = shutil.which("node") or "node"
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def aimock(tmp_path: Path) -> Iterator[str]:
+    """`@copilotkit/aimock` on a free port."""
+    command = [NODE, FOLDER / "node_modules/.bin/llmock", "--port", "0", "--fixtures", FOLDER / "fixtures.json"]
+    program = Program(command, tmp_path / "aimock.log", env=ENVIRONMENT, cwd=tmp_path)
+    yield program.listening()
+    program.kill()
+
+
+def run(test: str, **environment: str) -> None:
+    """Run one file of Node tests and show its own report if it fails."""
+    done = subprocess.run(
+        [NODE, "--test", "--test-timeout=30000", test],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        stdin=subprocess.DEVNULL,
+        env={**ENVIRONMENT, **environment},
+        cwd=FOLDER,
+    )
+    if done.returncode:
+        pytest.fail(done.stdout + done.stderr, pytrace=False)
+
+
+def test_the_sdks_through_the_gateway_to_the_mock(gateway: Callable[..., Gateway]):
+    run("sdks.test.mjs", GATEWAY=gateway().base_url)
+
+
+def test_the_sdks_through_the_gateway_to_aimock(gateway: Callable[..., Gateway], aimock: str):
+    served = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
+    run("aimock.test.mjs", GATEWAY=served.base_url, AIMOCK=aimock)

@@ -1,0 +1,145 @@
+"""A gateway, and the pretend provider behind it, as real processes for one test."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from tests.processes import Program, free_port, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+Tables = dict[str, Any]
+
+
+def mock_binary() -> Path:
+    """Find the pretend provider: where the environment says, or the newest build."""
+    if given := os.environ.get("PENSTOCK_MOCK"):
+        return Path(given)
+    built = [path for profile in ("release", "debug") if (path := TARGET / profile / "penstock-mock").exists()]
+    if not built:
+        raise FileNotFoundError("penstock-mock is not built; hint: make build")
+    return max(built, key=lambda path: path.stat().st_mtime)
+
+
+class Mock:
+    """The pretend provider and what it saw."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [mock_binary(), "--host", "127.0.0.1", "--port", "0", *options]
+        self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
+        self.url = self.program.listening()
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """Every request since the start, oldest first."""
+        return httpx2.get(f"{self.url}/_ledger", timeout=5).json()
+
+    def forget(self) -> None:
+        """Clear the ledger."""
+        httpx2.delete(f"{self.url}/_ledger", timeout=5).raise_for_status()
+
+    def stop(self) -> None:
+        self.program.kill()
+
+
+class Gateway:
+    """`penstock serve` with a `penstock.toml` of its own."""
+
+    def __init__(self, folder: Path, tables: Tables, env: Mapping[str, str], options: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self.records_file = folder / "records.jsonl"
+        self.port = free_port()
+        self.base_url = f"http://127.0.0.1:{self.port}"
+        self.own: Tables = {
+            "server": {"host": "127.0.0.1", "port": self.port},
+            "records": {"path": str(self.records_file)},
+        }
+        self.configure(tables)
+        # Not the test's folder: the path of a Unix socket must stay under 108 bytes.
+        self.temporary = Path(tempfile.mkdtemp(prefix="penstock-test-"))
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        self.program = Program(
+            [sys.executable, "-m", "penstock", "serve", "--config", self.config_file, *options],
+            folder / "gateway.log",
+            env={"PATH": path, "TMPDIR": str(self.temporary), **env},
+            cwd=folder,
+        )
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.program.kill()
+            raise
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder / "penstock.toml"
+
+    def configure(self, tables: Tables) -> None:
+        """Replace `penstock.toml` in one step, as an editor would; a running gateway reloads it."""
+        merged = {
+            name: {**self.own.get(name, {}), **table} if isinstance(table, dict) else table
+            for name, table in tables.items()
+        }
+        draft = self.folder / ".penstock.toml.new"
+        draft.write_text(toml({**self.own, **merged}))
+        draft.rename(self.config_file)
+
+    def ready(self) -> bool | None:
+        """Ask once."""
+        self.program.must_live()
+        try:
+            return httpx2.get(f"{self.base_url}/ready", timeout=2).status_code == httpx2.codes.OK or None
+        except httpx2.TransportError:
+            return None
+
+    def wait_ready(self, seconds: float = 15.0) -> None:
+        wait(f"{self.base_url}/ready", self.ready, seconds)
+
+    def pids(self) -> dict[int, str]:
+        """Every live process of this gateway, the supervisor included, with its command line."""
+        return self.program.members()
+
+    def records(self, count: int = 1, seconds: float = 5.0) -> list[dict[str, Any]]:
+        """Wait for that many records, and give all there are."""
+
+        def look() -> list[dict[str, Any]] | None:
+            lines = self.records_file.read_text().splitlines() if self.records_file.exists() else []
+            return [json.loads(line) for line in lines] if len(lines) >= count else None
+
+        return wait(f"{count} records in {self.records_file}", look, seconds)
+
+    def stop(self) -> None:
+        """Ask it to end as an operator would, and fail if something of it stays."""
+        if self.program.process.poll() is None:
+            status = self.program.stop()
+            assert status == 0, f"`penstock serve` ended with {status} after SIGTERM:\n{self.program.output()}"
+        left = self.program.members()
+        self.program.kill()
+        assert not left, f"processes left behind: {left}"
+        stray = sorted(path.relative_to(self.temporary) for path in self.temporary.rglob("*"))
+        assert not stray, f"files left behind: {stray}"
+        self.temporary.rmdir()
+
+
+def toml(value: Tables) -> str:
+    """Write tables as TOML, each on one line."""
+    return "".join(f"{key} = {_inline(item)}\n" for key, item in value.items())
+
+
+def _inline(value: object) -> str:
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{json.dumps(key)} = {_inline(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_inline, value)) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

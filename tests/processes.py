@@ -1,0 +1,109 @@
+"""Starts programs for tests, waits until they listen, and sees to it that nothing of them is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+T = TypeVar("T")
+LISTENING = re.compile(r"listening on (http://\S+)")
+
+
+def wait(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T:
+    """Look until there is something, and say what was missing if there is nothing in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if (found := look()) is not None:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds} s")
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """Name a port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Program:
+    """A program in a session of its own, with its output in a file."""
+
+    def __init__(self, command: Sequence[str | Path], log: Path, *, env: Mapping[str, str], cwd: Path) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def must_live(self) -> None:
+        """Fail with its output if it is gone."""
+        if (status := self.process.poll()) is not None:
+            raise AssertionError(f"{self.process.args} ended with {status}:\n{self.output()}")
+
+    def members(self) -> dict[int, str]:
+        """Every live process of its session, by id, with its command line."""
+        return {pid: command for pid, session, command in _processes() if session == self.pid}
+
+    def listening(self, seconds: float = 10.0) -> str:
+        """Wait for the line that says where it listens."""
+
+        def look() -> str | None:
+            self.must_live()
+            match = LISTENING.search(self.output())
+            return match.group(1) if match else None
+
+        return wait(f"{self.process.args} listening", look, seconds)
+
+    def stop(self, seconds: float = 10.0) -> int:
+        """Ask it to end; kill what does not."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the whole session at once."""
+        for pid in self.members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(5)
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            # The command's name may hold blanks and brackets; the fields are counted from the last bracket.
+            state, _parent, _group, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state != "Z":
+            yield int(folder.name), int(session), command

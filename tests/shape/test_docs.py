@@ -1,0 +1,64 @@
+"""Documents that say what is so: commands that exist, links that lead somewhere, lists that are complete."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from penstock.settings import entries
+from tests.shape.repository import ROOT, files, text, under, verbs
+
+DOCUMENTS = [path.as_posix() for path in under(".", ".md")]
+
+
+def fenced(document: str) -> list[str]:
+    """The lines within code fences."""
+    return [line for block in re.findall(r"```\w*\n(.*?)```", text(document), re.DOTALL) for line in block.splitlines()]
+
+
+def test_the_readme_is_short_and_opens_with_the_two_commands():
+    assert len(text("README.md").splitlines()) <= 120
+    commands = [line for line in fenced("README.md") if line.startswith("make ")]
+    assert [line.split("#")[0].strip() for line in commands[:2]] == ["make run", "make test"]
+    assert text("README.md").index("make run") < 1200
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_verb_that_is_named_exists(document: str):
+    named = set(re.findall(r"`make ([a-z-]+)", text(document)))
+    named |= {line.split()[1] for line in fenced(document) if line.startswith("make ")}
+    assert not named - verbs()
+
+
+def test_every_verb_is_explained():
+    missing = {verb for verb in verbs() if f"`make {verb}`" not in text("CONTRIBUTING.md")}
+    assert not missing - {"again"}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_and_every_path_that_is_named_leads_somewhere(document: str):
+    here = (ROOT / document).parent
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text(document)) if "://" not in link]
+    assert not [link for link in links if not (here / link).exists()]
+    tops = {path.parts[0] for path in files() if len(path.parts) > 1}
+    named = [name for name in re.findall(r"`([\w./-]+/[\w./-]*)`", text(document)) if name.split("/")[0] in tops]
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_every_setting_has_its_row():
+    page = text("docs/settings.md")
+    assert not [entry.path for entry in entries() if f"`{entry.path}`" not in page or f"`{entry.env}`" not in page]
+
+
+def test_the_readme_names_every_document():
+    prose = {path for path in DOCUMENTS if path.startswith("docs/")} | {"CONTRIBUTING.md"}
+    assert not {path for path in prose if f"]({path})" not in text("README.md")}
+
+
+def test_generated_pages_are_what_the_code_says():
+    command = [sys.executable, "docs/generate.py", "--check"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,87 @@
+"""Names that say what is in a room, and rooms that stay small."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.shape.repository import files, text, under
+
+NO_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "handler", "impl", "types", "v2", "misc"}
+CODE = (".py", ".rs", ".mjs", ".sh")
+# Tables grow by the row; they are read by looking one row up.
+TABLES = {"rust/llm/src/providers/compatible.rs", "rust/llm/src/operation.rs"}
+
+
+def test_no_file_or_folder_has_a_name_that_says_nothing():
+    named = {path for path in files() if {part.split(".")[0].lower() for part in path.parts} & NO_NAMES}
+    assert not named
+
+
+def test_files_stay_short():
+    long = {
+        path.as_posix(): lines
+        for path in files()
+        if path.suffix in CODE
+        and "tests" not in path.parts
+        and path.as_posix() not in TABLES
+        and (lines := len(text(path).splitlines())) > 600
+    }
+    assert not long
+
+
+def test_python_modules_open_with_a_sentence():
+    silent = [
+        path
+        for path in under(".", ".py")
+        if text(path).strip() and not (ast.get_docstring(ast.parse(text(path))) or "").split("\n")[0].endswith(".")
+    ]
+    assert not silent
+
+
+def test_rust_modules_open_with_a_sentence():
+    silent = [path for path in under("rust", ".rs") if text(path).strip() and not text(path).startswith("//!")]
+    assert not silent
+
+
+def test_tests_of_core_are_named_after_what_they_test():
+    """One file per feature: a test's name is a module's name, or stands in the list of walks that cross modules."""
+    walks = {"main"}
+    rooms = {
+        part
+        for path in under("rust/core/src", ".rs")
+        for part in path.relative_to("rust/core/src").with_suffix("").parts
+    }
+    tests = {path.stem for path in under("rust/core/tests", ".rs") if len(path.parts) == 4}
+    assert not tests - rooms - walks
+
+
+def test_every_feature_has_its_tests():
+    features = {path.stem for path in under("rust/core/src/features", ".rs")} - {"mod"}
+    bare = {
+        name
+        for name in features
+        if f"rust/core/tests/{name}.rs" not in {path.as_posix() for path in files()}
+        and "#[test]" not in text(f"rust/core/src/features/{name}.rs")
+    }
+    assert not bare
+
+
+def test_unit_tests_of_python_mirror_the_package():
+    modules = {
+        path.relative_to("python/penstock").with_suffix("").as_posix() for path in under("python/penstock", ".py")
+    }
+    # Benches and load scenarios are small enough for one flat name: benches/compare/report.py is compare_report.
+    modules |= {"_".join(path.with_suffix("").parts[1:]) for path in under("benches", ".py")}
+    modules |= {f"loadtests_{path.stem}" for path in under("loadtests", ".py")}
+    mirrored = {
+        (path.parent / path.stem.removeprefix("test_")).relative_to("tests/unit").as_posix()
+        for path in under("tests/unit", ".py")
+        if path.name.startswith("test_")
+    }
+    assert not mirrored - modules
+
+
+def test_no_test_is_skipped_or_expected_to_fail_without_a_word():
+    marks = re.compile(r"pytest\.mark\.(skip|xfail)\b(?!.*reason=)|#\[ignore\]")
+    assert not [path for path in under(".", ".py", ".rs") if path.name != "test_names.py" and marks.search(text(path))]

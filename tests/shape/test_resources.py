@@ -1,0 +1,62 @@
+"""The management API as its files say it: the path is the file, and every route is guarded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock import caller, resources
+from penstock.app import create_app
+from penstock.settings import Settings
+from penstock.snapshot import Published, Snapshot
+from tests.shape.repository import under
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from litestar import Litestar
+
+FILES = [path for path in under("python/penstock/resources", ".py") if not path.name.startswith("_")]
+
+
+@pytest.fixture(scope="module")
+def app() -> Litestar:
+    return create_app(Settings(), Published(Snapshot("", b"", 0)))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_a_resources_path_is_its_file(app: Litestar, path: Path):
+    name = path.relative_to("python/penstock/resources").with_suffix("").as_posix().replace("/", ".")
+    served = [route.path for route in app.routes]
+    for prefix in resources.prefixes(name) or (f"/{name}",):
+        assert any(route == prefix or route.startswith(f"{prefix}/") for route in served), prefix
+
+
+def test_every_route_has_a_file(app: Litestar):
+    prefixes = [prefix for name in resources.names() for prefix in resources.prefixes(name) or (f"/{name}",)]
+    stray = [
+        route.path
+        for route in app.routes
+        if not any(route.path == p or route.path.startswith(f"{p}/") for p in prefixes)
+    ]
+    assert not stray
+
+
+def test_what_the_engine_forwards_is_what_is_served_and_nothing_internal():
+    assert not [path for path in resources.paths() if path.startswith("/internal")]
+
+
+def test_every_route_declares_a_guard(app: Litestar):
+    for route in app.routes:
+        for handler in getattr(route, "route_handlers", ()):
+            guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
+            assert any(guard in caller.GUARDS for guard in guards), route.path
+
+
+def test_what_only_the_engine_may_ask_is_guarded_so(app: Litestar):
+    for route in app.routes:
+        if route.path.startswith("/internal"):
+            for handler in route.route_handlers:
+                guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
+                assert caller.engine_only in guards, route.path

@@ -1,0 +1,144 @@
+"""The comparison's statistics and its report, from samples whose answer is known."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benches.compare import figures, paired, report, result
+from benches.compare.cores import Reading, foreign
+from benches.compare.result import Result, Sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def cpu(peer: str, *values: float, work: str = "whole16") -> list[Sample]:
+    return [Sample(number, work, peer, {"cpu_us": value}) for number, value in enumerate(values, 1)]
+
+
+def run_of(*samples: Sample, **changes: object) -> Result:
+    versions = dict.fromkeys(dict.fromkeys(sample.peer for sample in samples), "1.0")
+    known = Result("2026-01-02 03:04", quick=False, rounds=3, machine={"cores": "2"}, versions=versions)
+    known.samples.extend(samples)
+    for name, value in changes.items():
+        setattr(known, name, value)
+    return known
+
+
+def verdict(known: Result, work: str, against: str | None = "nginx") -> figures.Verdict:
+    return next(
+        found for found in figures.verdicts(known) if (found.figure.work, found.figure.against) == (work, against)
+    )
+
+
+def test_a_ratio_is_taken_within_a_round_and_then_its_median() -> None:
+    samples = cpu("penstock", 30, 44, 90) + cpu("nginx", 20, 22, 30)
+    spread = paired.ratios(samples, "whole16", "cpu_us", ("penstock", "nginx"))
+    assert spread == paired.Spread(2.0, 1.5, 3.0, 3)
+
+
+def test_rounds_that_only_one_of_two_finished_are_left_out() -> None:
+    samples = [*cpu("penstock", 30, 44), *cpu("nginx", 20), Sample(2, "whole16", "nginx", {}, "it died")]
+    spread = paired.ratios(samples, "whole16", "cpu_us", ("penstock", "nginx"))
+    assert spread == paired.Spread(1.5, 1.5, 1.5, 1)
+
+
+def test_nothing_measured_is_no_ratio() -> None:
+    assert paired.ratios([], "whole16", "cpu_us", ("penstock", "nginx")) is None
+    assert paired.spread([]) is None
+
+
+def test_a_difference_below_nothing_is_not_divided_by() -> None:
+    samples = cpu("penstock", 10, 10) + cpu("nginx", -5, 5)
+    assert paired.ratios(samples, "whole16", "cpu_us", ("penstock", "nginx")) == paired.Spread(2.0, 2.0, 2.0, 1)
+
+
+def test_added_latency_is_counted_from_asking_directly_in_the_same_round() -> None:
+    samples = [
+        Sample(1, "latency", "direct", {"p50_us": 50}),
+        Sample(1, "latency", "nginx", {"p50_us": 150}),
+        Sample(2, "latency", "nginx", {"p50_us": 170}),
+    ]
+    known = paired.added(samples, "latency", ("p50_us",))
+    assert [sample.values.get("added_p50_us") for sample in known] == [None, 100, None]
+
+
+def test_a_target_is_met_at_its_limit_and_missed_above() -> None:
+    nginx = cpu("nginx", 20, 20, 20)
+    assert verdict(run_of(*cpu("penstock", 50, 50, 50), *nginx), "whole16").met is True
+    assert verdict(run_of(*cpu("penstock", 50, 51, 51), *nginx), "whole16").met is False
+    assert verdict(run_of(*nginx), "whole16").met is None
+
+
+def test_a_target_without_another_gateway_speaks_of_our_own_value() -> None:
+    hold = Sample(1, "hold", "penstock", {"kb_per_stream": 41.0})
+    assert verdict(run_of(hold), "hold", None).met is False
+
+
+def test_one_invalid_sample_of_ours_misses_the_target() -> None:
+    samples = [*cpu("penstock", 20), *cpu("nginx", 20, 20), Sample(2, "whole16", "penstock", {}, "3 errors")]
+    found = verdict(run_of(*samples), "whole16")
+    assert found.met is False
+    assert found.invalid == "3 errors"
+
+
+def test_the_report_says_what_was_measured_and_what_was_not() -> None:
+    samples = [*cpu("nginx", 20, 22, 30), *cpu("penstock", 30, 44, 90), Sample(1, "body", "nginx", {}, "2 errors")]
+    text = report.render(run_of(*samples, left_out={"bifrost": "no Go"}, warnings=["noisy"]))
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
+    assert "2.00× [1.50–3.00]" in text
+    assert "| 44.0 (2.00×) |" in text
+    assert "not measured" in rows["1 MB request body"]
+    assert "- bifrost: no Go" in text
+    assert "- nginx, body: 2 errors" in text
+    assert "- noisy" in text
+
+
+def test_every_row_of_a_table_has_its_columns() -> None:
+    text = report.table(["work", "met"], [["a long title", "yes"], ["short", ""]])
+    assert {line.count("|") for line in text.splitlines()} == {3}
+    assert len({len(line) for line in text.splitlines()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.123, "0.12"), (2.5, "2.50"), (19.04, "19.0"), (935.4, "935"), (70900.0, "70,900"), (-0.5, "-0.50")],
+)
+def test_numbers_carry_three_digits(value: float, text: str) -> None:
+    assert report.number(value) == text
+
+
+def test_a_result_survives_its_file(tmp_path: Path) -> None:
+    known = run_of(*cpu("nginx", 20, 22), left_out={"envoy": "no pip"})
+    known.save(tmp_path / "run.json")
+    assert json.loads((tmp_path / "run.json").read_text())["at"] == "2026-01-02 03:04"
+    assert result.load(tmp_path / "run.json") == known
+
+
+def test_the_picture_is_drawn_from_the_same_samples(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    known = run_of(*cpu("nginx", 20, 22, 30), *cpu("penstock", 30, 44, 90), *cpu("haproxy", 18, 19, 20))
+    assert "penstock" in report.write(known, tmp_path / "run.json")
+    assert (tmp_path / "run.md").read_text() == report.render(known)
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_interrupts_cost_is_not_taken_for_a_stranger() -> None:
+    before = Reading(at=0, busy=10, stolen=0, tree=1, others={7: 1.0})
+    after = Reading(at=10, busy=18, stolen=0, tree=6, others={7: 1.2, 8: 0.1})
+    assert foreign(before, after) == pytest.approx(0.03)
+
+
+def test_a_stolen_core_counts_in_full() -> None:
+    before = Reading(at=0, busy=0, stolen=0, tree=0, others={})
+    after = Reading(at=10, busy=9, stolen=1, tree=9, others={7: 5.0})
+    assert foreign(before, after) == pytest.approx(0.1)
+
+
+def test_every_figure_belongs_to_a_work_that_is_done() -> None:
+    from benches.compare.works import WORKS  # noqa: PLC0415
+
+    assert {figure.work for figure in figures.FIGURES} <= {work.name for work in WORKS}
