@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED := 1
 export CARGO_PROFILE_DEV_DEBUG := line-tables-only
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes
 
-say = @printf '\n▸ %s\n' $(1)
+SAY := @printf '\n▸ %s\n'
 done = @mkdir -p $(STAMPS) && touch $@
 
 .PHONY: help
@@ -32,7 +32,7 @@ help: ## list the verbs
 
 .PHONY: run
 run: build ## build what is out of date, start the gateway with its pretend provider on 127.0.0.1:8787
-	$(call say,'starting the gateway; the lines to paste follow; Ctrl-C stops everything')
+	$(SAY) 'starting the gateway; the lines to paste follow; Ctrl-C stops everything'
 	@exec $(BIN)/penstock serve --mock $(TARGET)/release/penstock-mock $(ARGS)
 
 .PHONY: build
@@ -44,17 +44,17 @@ test: build $(STAMPS)/test $(STAMPS)/node ## install what the tests need and run
 
 .PHONY: test-rust
 test-rust: $(STAMPS)/toolchain $(VENV) ## the Rust tests alone
-	$(call say,'Rust tests: unit, golden, engine features against the pretend provider (the first build takes about 5 minutes on 2 cores)')
+	$(SAY) 'Rust tests: unit, golden, engine features against the pretend provider (the first build takes about 3 minutes on 2 cores)'
 	@cargo test $(CRATES) $(ARGS)
 
 .PHONY: test-python
 test-python: build $(STAMPS)/test $(STAMPS)/node ## the Python and Node tests alone; ARGS go to pytest
-	$(call say,'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node')
+	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
 	@$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers: what a change must pass besides the tests
-	$(call say,'formatting, lints, types, layers (clippy takes about 2 minutes the first time)')
+	$(SAY) 'formatting, lints, types, layers (clippy takes about a minute the first time)'
 	@cargo fmt --all --check
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
@@ -75,19 +75,19 @@ docs: build ## write the generated pages in docs/ again
 
 .PHONY: bench
 bench: build $(STAMPS)/bench ## measure the parts: criterion and pytest-benchmark
-	$(call say,'criterion, then pytest-benchmark (about 5 minutes)')
+	$(SAY) 'criterion, then pytest-benchmark (about 5 minutes)'
 	@cargo bench $(CRATES) --benches
 	@$(BIN)/python -m pytest benches --benchmark-only $(ARGS)
 
 .PHONY: load
 load: build $(STAMPS)/bench ## locust scenarios against a gateway of its own; a short run and a report
-	$(call say,'locust: chat, stream, mixed faults')
+	$(SAY) 'locust: chat, stream, mixed faults'
 	@$(BIN)/python -m loadtests $(ARGS)
 
 .PHONY: compare
 compare: build $(STAMPS)/bench ## the gateway beside nginx, HAProxy, Envoy and other gateways in one run
 	@.ci/debian nginx=nginx haproxy=haproxy
-	$(call say,'side by side, rounds interleaved; it prints what it is doing and how long is left')
+	$(SAY) 'side by side, rounds interleaved; it prints what it is doing and how long is left'
 	@$(BIN)/python -m benches.compare $(ARGS)
 
 .PHONY: lock
@@ -116,38 +116,38 @@ $(STAMPS)/toolchain:
 	$(done)
 
 $(VENV):
-	$(call say,'creating .venv with $(PYTHON) (seconds)')
+	$(SAY) 'creating .venv with $(PYTHON) (seconds)'
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or newer is needed'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || .ci/debian =python3-venv
 	@$(PYTHON) -m venv --clear .venv
 
 $(STAMPS)/run: requirements/run.txt $(VENV)
-	$(call say,'installing the locked Python packages (about half a minute)')
+	$(SAY) 'installing the locked Python packages (about half a minute)'
 	@$(PIP) --requirement $<
 	$(done)
 
 $(STAMPS)/engine: $(RUST) pyproject.toml $(STAMPS)/run $(STAMPS)/toolchain $(if $(wildcard python/penstock/_engine*.so),,again)
-	$(call say,'building the engine in release (the first time about 6 minutes on 2 cores; later only what changed)')
+	$(SAY) 'building the engine in release (the first time about 2 minutes on 2 cores, later only what changed)'
 	@$(BIN)/maturin develop --release
 	$(done)
 
 $(STAMPS)/mock: $(RUST) $(STAMPS)/toolchain $(if $(wildcard $(TARGET)/release/penstock-mock),,again)
-	$(call say,'building the pretend provider in release (about a minute)')
+	$(SAY) 'building the pretend provider in release (about a minute)'
 	@cargo build --release --package penstock-mock
 	$(done)
 
 $(STAMPS)/test: requirements/test.txt $(STAMPS)/run
-	$(call say,'installing the locked packages of the tests and linters (about a minute)')
+	$(SAY) 'installing the locked packages of the tests and linters (about a minute)'
 	@$(PIP) --requirement $<
 	$(done)
 
 $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/test
-	$(call say,'installing the locked packages of the benches (about a minute)')
+	$(SAY) 'installing the locked packages of the benches (about a minute)'
 	@$(PIP) --requirement $<
 	$(done)
 
 $(STAMPS)/node: $(NODE)/package.json $(NODE)/package-lock.json
-	$(call say,'installing the locked Node packages of the end-to-end tests (about half a minute)')
+	$(SAY) 'installing the locked Node packages of the end-to-end tests (about half a minute)'
 	@command -v npm >/dev/null || { echo 'npm is missing; hint: Node 20 brings it'; exit 1; }
 	@cd $(NODE) && npm ci --no-audit --no-fund
 	$(done)

@@ -85,7 +85,7 @@ def arms(source: str, method: str) -> dict[str, str]:
 
 def providers_page() -> str:
     """List the providers that the engine knows."""
-    rows = [[f"`{row['slug']}`", row["dialect"], row["base_url"] or "–"] for row in json.loads(engine.catalogue())]
+    rows = [[f"`{row['slug']}`", row["dialect"], row["base_url"] or "–"] for row in engine.catalogue()]
     return page(
         "Providers",
         "The names that `x-gateway-provider` and configs use. Where no address is given, `x-gateway-custom-host` or a "
@@ -95,9 +95,10 @@ def providers_page() -> str:
 
 
 def openapi() -> str:
-    """Give the description of the management API as the command prints it."""
+    """Give the description of the management API as the command prints it, in an order that does not change."""
     command = [sys.executable, "-m", "penstock", "openapi"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+    return json.dumps(json.loads(printed), indent=2, sort_keys=True) + "\n"
 
 
 PAGES = {

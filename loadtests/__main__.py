@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from benches.compare import gateway, ports, provider
 from benches.compare.peers.peer import Unavailable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parent
 HEADERS_VARIABLE = "PENSTOCK_LOAD_HEADERS"
+RESULT_VARIABLE = "PENSTOCK_LOAD_RESULT"
 GRACE_SECONDS = 60
 RECORD_SECONDS = 5
 
@@ -35,14 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.mkdir(parents=True)
     try:
         with _gateway() as loaded:
-            problems = [problem for name in asked.scenarios if (problem := _load(loaded, name, asked, out))]
-            problems += _unrecorded(loaded, sum(report.requests(out, name) for name in asked.scenarios))
+            seen = [_load(loaded, name, asked, out) for name in asked.scenarios]
+            unrecorded = _unrecorded(loaded, sum(one.sent for one in seen))
     except (Unavailable, gateway.Invalid) as reason:
         print(f"no gateway to load: {reason}", file=sys.stderr)
         return 1
     title = f"Load of {asked.users} callers, {asked.seconds} s each scenario"
-    print(report.write(out, asked.scenarios, title))
+    print(report.write(out, title, seen))
     print(f"Written to {os.path.relpath(out)}")
+    problems = [problem for one in seen if (problem := _problem(one))] + unrecorded
     print("\n".join(problems), file=sys.stderr)
     return int(bool(problems))
 
@@ -66,23 +68,51 @@ def _gateway() -> Iterator[gateway.Gateway]:
         yield loaded
 
 
-def _load(loaded: gateway.Gateway, scenario: str, asked: argparse.Namespace, out: Path) -> str | None:
-    """What was wrong with one scenario."""
+def _load(loaded: gateway.Gateway, scenario: str, asked: argparse.Namespace, out: Path) -> report.Seen:
+    """Run one scenario to its end; how it ended is in what it saw."""
     print(f"{scenario}: {asked.users} callers for {asked.seconds} s …", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "locust", "--locustfile", str(FOLDER / "locustfile.py"), scenario.capitalize()]
-    command += ["--headless", "--only-summary", "--host", f"http://{loaded.host}", "--stop-timeout", "10"]
+    command += [
+        "--headless",
+        "--only-summary",
+        "--host",
+        f"http://{loaded.host}",
+        "--stop-timeout",
+        "10",
+        "--loglevel",
+        "WARNING",
+    ]
     command += ["--users", str(asked.users), "--spawn-rate", str(asked.users), "--run-time", f"{asked.seconds}s"]
-    command += ["--csv", str(out / scenario), "--csv-full-history", "--loglevel", "WARNING"]
-    environment = {**os.environ, HEADERS_VARIABLE: json.dumps(loaded.headers())}
+    result = out / f"{scenario}.json"
+    environment = {
+        **os.environ,
+        HEADERS_VARIABLE: json.dumps(loaded.headers()),
+        RESULT_VARIABLE: str(result),
+    }
     limit = asked.seconds + GRACE_SECONDS
     with (out / f"{scenario}.log").open("wb") as log:
+        status = _run(command, environment, log, limit)
+    seen = report.read(result)
+    # Also an exception in a scenario's own code, which locust counts nowhere.
+    if status and not seen.errors:
+        seen.errors.append({"name": "locust", "error": f"ended with {status}, see {scenario}.log", "count": 1})
+    return seen
+
+
+def _run(command: list[str], environment: dict[str, str], log: BinaryIO, limit: float) -> int | str:
+    try:
         done = subprocess.run(
             command, env=environment, cwd=FOLDER.parent, timeout=limit, stdout=log, stderr=log, check=False
         )
-    sent, failed = report.requests(out, scenario), report.failures(out, scenario)
-    if sent and not failed and not done.returncode:
-        return None
-    return f"{scenario}: {failed} of {sent} answers were not as promised, locust ended with {done.returncode}"
+    except subprocess.TimeoutExpired:
+        return "no end"
+    return done.returncode
+
+
+def _problem(seen: report.Seen) -> str | None:
+    if not seen.sent or seen.failed:
+        return f"{seen.scenario}: {seen.failed} of {seen.sent} answers were not as promised"
+    return next((f"{seen.scenario}: {error['name']} {error['error']}" for error in seen.errors), None)
 
 
 def _unrecorded(loaded: gateway.Gateway, sent: int) -> list[str]:

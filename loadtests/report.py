@@ -1,69 +1,69 @@
-"""Renders what locust wrote as a Markdown table and a picture."""
+"""Renders what a scenario's callers saw as a Markdown table and a picture."""
 
 from __future__ import annotations
 
-import csv
-from typing import TYPE_CHECKING
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
 
-Rows = list[dict[str, str]]
-TOTAL = "Aggregated"
 COLUMNS = {
-    "Request Count": "requests",
-    "Failure Count": "failures",
-    "Requests/s": "per second",
-    "50%": "p50 ms",
-    "95%": "p95 ms",
-    "99%": "p99 ms",
-    "100%": "max ms",
+    "requests": "requests",
+    "failures": "failures",
+    "per_second": "per second",
+    "p50_ms": "p50 ms",
+    "p95_ms": "p95 ms",
+    "p99_ms": "p99 ms",
+    "max_ms": "max ms",
 }
+COLOURS = {"p99_ms": "#f2c6cb", "p95_ms": "#e58f99", "p50_ms": "#d1495b"}
 
 
-def rows(folder: Path, scenario: str, kind: str) -> Rows:
-    """One of locust's CSV files; none when there is no such file."""
-    path = folder / f"{scenario}_{kind}.csv"
-    if not path.is_file():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+@dataclass(frozen=True)
+class Seen:
+    """One scenario's results."""
+
+    scenario: str
+    requests: list[dict[str, Any]]
+    errors: list[dict[str, Any]]
+    per_second: list[list[float]]
+
+    @property
+    def sent(self) -> int:
+        return sum(row["requests"] for row in self.requests)
+
+    @property
+    def failed(self) -> int:
+        return sum(row["failures"] for row in self.requests)
 
 
-def requests(folder: Path, scenario: str) -> int:
-    """How many requests were sent: events within streams are none."""
-    return sum(int(row["Request Count"]) for row in rows(folder, scenario, "stats") if row["Type"] not in ("", "EVENT"))
+def read(path: Path) -> Seen:
+    """What the scenario wrote at its end; nothing when it did not come that far."""
+    found = json.loads(path.read_text()) if path.is_file() else {"requests": [], "errors": [], "per_second": []}
+    return Seen(path.stem, **found)
 
 
-def failures(folder: Path, scenario: str) -> int:
-    """How many answers were not as promised."""
-    return sum(int(row["Failure Count"]) for row in rows(folder, scenario, "stats") if row["Name"] != TOTAL)
-
-
-def write(folder: Path, scenarios: list[str], title: str) -> str:
+def write(folder: Path, title: str, seen: list[Seen]) -> str:
     """Put the table and the picture into the folder and return the table."""
-    text = "\n\n".join([f"# {title}", *(section(folder, scenario) for scenario in scenarios)]) + "\n"
+    text = "\n\n".join([f"# {title}", *map(section, seen)]) + "\n"
     (folder / "report.md").write_text(text)
-    draw(folder, scenarios)
+    draw(folder / "report.png", seen)
     return text
 
 
-def section(folder: Path, scenario: str) -> str:
+def section(seen: Seen) -> str:
     """A scenario's table, and below it what failed and how often."""
-    known = [row for row in rows(folder, scenario, "stats") if row["Name"] != TOTAL]
-    head = ["request", *COLUMNS.values()]
-    lines = [[row["Name"], *(_number(row[column]) for column in COLUMNS)] for row in known]
-    failed = [f"- {row['Name']}: {row['Error']} ({row['Occurrences']}×)" for row in rows(folder, scenario, "failures")]
-    return "\n\n".join([f"## {scenario}", _table(head, lines), *(["\n".join(failed)] if failed else [])])
+    lines = [[row["name"], *(_number(row[column]) for column in COLUMNS)] for row in seen.requests]
+    errors = "\n".join(f"- {error['name']}, {error['count']} times: {error['error']}" for error in seen.errors)
+    parts = [f"## {seen.scenario}", _table(["request", *COLUMNS.values()], lines), errors]
+    return "\n\n".join(part for part in parts if part)
 
 
-def _number(text: str) -> str:
-    try:
-        value = float(text)
-    except ValueError:
-        return text
+def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 
@@ -72,27 +72,37 @@ def _table(head: list[str], lines: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
 
 
-def draw(folder: Path, scenarios: list[str]) -> None:
-    """Requests a second and p95 over time, a row for each scenario."""
+def draw(path: Path, seen: list[Seen]) -> None:
+    """For each scenario requests a second over time, and beside it how long each kind took."""
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and reading results needs none of it
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    drawn, grid = plt.subplots(len(scenarios), 2, figsize=(10, 2.6 * len(scenarios)), squeeze=False)
-    for (rate, delay), scenario in zip(grid, scenarios, strict=True):
-        history = [row for row in rows(folder, scenario, "stats_history") if row["Name"] == TOTAL]
-        _line(rate, history, "Requests/s", f"{scenario}: requests/s")
-        _line(delay, history, "95%", f"{scenario}: p95 ms")
+    heights = [max(2.0, 0.8 + 0.22 * len(one.requests)) for one in seen]
+    size = (11, sum(heights))
+    drawn, grid = plt.subplots(len(seen), 2, figsize=size, squeeze=False, height_ratios=heights)
+    for (rate, delay), one in zip(grid, seen, strict=True):
+        _rate(rate, one)
+        _delays(delay, one)
     drawn.tight_layout()
-    drawn.savefig(folder / "report.png", dpi=120)
+    drawn.savefig(path, dpi=120)
     plt.close(drawn)
 
 
-def _line(axes: Axes, history: Rows, column: str, title: str) -> None:
-    known = [(int(row["Timestamp"]), float(row[column])) for row in history if row[column] not in ("", "N/A")]
-    start = known[0][0] if known else 0
-    axes.plot([at - start for at, _ in known], [value for _, value in known], color="#d1495b")
-    axes.set_title(title, fontsize=9)
+def _rate(axes: Axes, seen: Seen) -> None:
+    axes.plot([at for at, _ in seen.per_second], [count for _, count in seen.per_second], color=COLOURS["p50_ms"])
+    axes.set_title(f"{seen.scenario}: requests a second", fontsize=9)
     axes.set_xlabel("s", fontsize=8)
     axes.set_ylim(bottom=0)
+
+
+def _delays(axes: Axes, seen: Seen) -> None:
+    """The longest bar lies behind the shorter ones."""
+    names = [row["name"] for row in seen.requests]
+    for column, colour in COLOURS.items():
+        axes.barh(names, [row[column] for row in seen.requests], color=colour, label=COLUMNS[column])
+    axes.set_title(f"{seen.scenario}: ms to the last byte", fontsize=9)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.invert_yaxis()
+    axes.legend(fontsize=7)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benches.compare import load, ports, provider
-from benches.compare.cores import Cores
 from benches.compare.gateway import Gateway, Invalid, NotStarted, running
 from benches.compare.peers.direct import Direct
 from benches.compare.result import Result, Sample
 from benches.compare.works import BURST, Bench, Scale, Work
 
 if TYPE_CHECKING:
+    from benches.compare.cores import Cores
     from benches.compare.peers.peer import Peer
 
 RECORD_SECONDS = 5

@@ -220,6 +220,7 @@ class Work:
 
 PACED = bodies.stream(CHUNKS, chunk_ms=10, stamp=1)
 BURST = bodies.stream(CHUNKS)
+BURST_STREAMS = 16
 ONE_WRITE = bodies.stream(CHUNKS, burst=1)
 
 WORKS: tuple[Work, ...] = (
@@ -227,8 +228,8 @@ WORKS: tuple[Work, ...] = (
     Work("whole64", "whole", whole(64)),
     Work("rate", "rate", rate(2000, 16)),
     Work("paced", "paced", streams(PACED, STREAMS), direct=True),
-    Work("burst", "burst", streams(BURST, 16)),
-    Work("onewrite", "burst", streams(ONE_WRITE, 16)),
+    Work("burst", "burst", streams(BURST, BURST_STREAMS)),
+    Work("onewrite", "burst", streams(ONE_WRITE, BURST_STREAMS)),
     Work("body", "body", body),
     Work("latency", "latency", whole(1), direct=True),
     Work("steady", "latency", rate(40, 1), direct=True),

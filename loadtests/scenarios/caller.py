@@ -60,14 +60,13 @@ class Caller(HttpUser):
         outcome.text = response.text or ""
         return outcome
 
-    def streamed(self, response: ResponseContextManager, name: str) -> Outcome:
+    def streamed(self, response: ResponseContextManager) -> Outcome:
         """Read events as they come; the time of the whole stream counts as the response time."""
         began, outcome = time.perf_counter(), self.begun(response)
         try:
             for line in response.iter_lines():
                 if line.startswith(b"data:"):
                     outcome.events.append(line[5:].strip().decode())
-                    self._first(outcome, name, began)
                 outcome.text += line.decode(errors="replace") + "\n"
         except RequestException:
             outcome.broken = True
@@ -78,14 +77,3 @@ class Caller(HttpUser):
     def begun(self, response: ResponseContextManager) -> Outcome:
         headers = {name.lower(): value for name, value in response.headers.items()}
         return Outcome(response.status_code, headers, broken=response.status_code == 0)
-
-    def _first(self, outcome: Outcome, name: str, began: float) -> None:
-        if len(outcome.events) == 1:
-            self.environment.events.request.fire(
-                request_type="EVENT",
-                name=f"{name}: first event after headers",
-                response_time=(time.perf_counter() - began) * 1000,
-                response_length=0,
-                exception=None,
-                context={},
-            )

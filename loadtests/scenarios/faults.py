@@ -102,7 +102,7 @@ class Faults(Caller):
             catch_response=True,
             timeout=SECONDS,
         ) as response:
-            outcome = self.streamed(response, name) if drawn.streamed else self.whole(response)
+            outcome = self.streamed(response) if drawn.streamed else self.whole(response)
             if drawn.expected(outcome):
                 response.success()
             else:

@@ -22,7 +22,7 @@ class Stream(Caller):
         with self.client.post(
             CHAT, json=body, name="stream", stream=True, catch_response=True, timeout=SECONDS
         ) as response:
-            outcome = self.streamed(response, "stream")
+            outcome = self.streamed(response)
             if problem := incomplete(outcome, '"content":', DONE):
                 response.failure(problem)
 
@@ -32,7 +32,7 @@ class Stream(Caller):
         with self.client.post(
             MESSAGES, json=body, name="messages stream", stream=True, catch_response=True, timeout=SECONDS
         ) as response:
-            outcome = self.streamed(response, "messages stream")
+            outcome = self.streamed(response)
             if problem := incomplete(outcome, "text_delta", '"message_stop"'):
                 response.failure(problem)
 

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from litestar.handlers.base import BaseRouteHandler
 
 
-def anyone(_connection: ASGIConnection[Any, Any, Any, Any], _route: BaseRouteHandler) -> None:
+async def anyone(_connection: ASGIConnection[Any, Any, Any, Any], _route: BaseRouteHandler) -> None:
     """Let everyone in: for what is no secret."""
 
 
-def engine_only(connection: ASGIConnection[Any, Any, Any, Any], _route: BaseRouteHandler) -> None:
+async def engine_only(connection: ASGIConnection[Any, Any, Any, Any], _route: BaseRouteHandler) -> None:
     """Let only the engine itself in, not those it forwards for."""
     # The edge never forwards these paths; should it ever, its proxy header gives the request away.
     if "x-forwarded-for" in connection.headers:

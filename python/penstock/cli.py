@@ -37,7 +37,9 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--config", metavar="FILE", help="Settings file. [env: PENSTOCK_CONFIG; default: ./penstock.toml if there]")
+@click.option(
+    "--config", metavar="FILE", help="Settings file. [env: PENSTOCK_CONFIG; default: ./penstock.toml if there]"
+)
 @click.option("--host", help="IP address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on. [default: 8787]")
 @click.option("--mock", metavar="PROGRAM", help="Run this pretend provider too, and print lines to try.")

@@ -10,7 +10,7 @@ QUESTION = {"role": "user", "content": "Say hello"}
 def lines(url: str, *, key_needed: bool) -> list[str]:
     """Give a title and a command for each thing worth trying."""
     key = ['-H "x-gateway-api-key: $PENSTOCK_KEY"'] if key_needed else []
-    chat = {"model": "mock", "messages": [QUESTION]}
+    chat: dict[str, object] = {"model": "mock", "messages": [QUESTION]}
     tries = [
         ("a whole answer", _curl(f"{url}/v1/chat/completions", chat, key)),
         ("a streamed answer", _curl(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key])),

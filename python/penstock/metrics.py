@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from penstock.errors import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 FORGET_SECONDS = 60.0
 
 
-class Histogram(msgspec.Struct, frozen=True):
-    """Counts below bounds, as Prometheus has them: cumulative."""
+class Family(NamedTuple):
+    """A figure as it is called outside."""
 
-    buckets: list[tuple[float, int]]
-    sum: float
-    count: int
+    name: str
+    kind: str
+    help: str
 
 
-class Labelled(msgspec.Struct, frozen=True):
-    """One sample with labels of its own."""
-
-    labels: dict[str, str]
-    value: float
+# By the names that the engine uses. What it pushes besides these is shown under its own name.
+FAMILIES = {
+    "requests": Family("penstock_requests_total", "counter", "requests answered, by class of status"),
+    "in_flight": Family("penstock_requests_in_flight", "gauge", "requests being answered"),
+    "durations": Family(
+        "penstock_request_duration_seconds", "histogram", "time from the first byte in to the last out"
+    ),
+    "aborted": Family("penstock_requests_aborted_total", "counter", "requests whose caller left before the end"),
+    "cut": Family("penstock_answers_cut_total", "counter", "answers that the provider broke off"),
+    "streams": Family("penstock_streams_total", "counter", "streamed answers"),
+    "bytes_out": Family("penstock_bytes_out_total", "counter", "bytes of answers passed on"),
+    "tokens_in": Family("penstock_tokens_in_total", "counter", "tokens asked, as the providers count them"),
+    "tokens_out": Family("penstock_tokens_out_total", "counter", "tokens answered, as the providers count them"),
+    "management": Family("penstock_management_requests_total", "counter", "requests forwarded to the management API"),
+    "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
+    "intercepted": Family(
+        "penstock_requests_intercepted_total", "counter", "requests that never entered a Python task"
+    ),
+    "plain": Family("penstock_requests_plain_total", "counter", "requests that came through a Python task"),
+    "records": Family("penstock_records_total", "counter", "records taken into the outbox"),
+    "records_dropped": Family("penstock_records_dropped_total", "counter", "records lost because the outbox was full"),
+    "outbox_bytes": Family("penstock_outbox_bytes", "gauge", "records waiting to be written"),
+    "idle_connections": Family("penstock_upstream_idle_connections", "gauge", "connections kept for the next request"),
+    "record_batches_written": Family("penstock_record_batches_written_total", "counter", "batches of records on disk"),
+    "record_batches_refused": Family("penstock_record_batches_refused_total", "counter", "batches sent back unwritten"),
+}
 
 
 class Push(msgspec.Struct, frozen=True):
@@ -35,7 +57,10 @@ class Push(msgspec.Struct, frozen=True):
 
     worker: int
     pid: int
-    figures: dict[str, Any]
+    requests: dict[str, int] = {}
+    duration_bounds_ms: tuple[float, ...] = ()
+    durations: tuple[int, ...] = ()
+    duration_us: int = 0
 
 
 class Figures:
@@ -43,65 +68,64 @@ class Figures:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._pushes: dict[int, tuple[float, Push]] = {}
+        self._heard: dict[int, tuple[float, Push, dict[str, float]]] = {}
 
     def accept(self, data: bytes) -> None:
         """Keep a push in the place of the worker's last."""
         try:
-            raw = msgspec.json.decode(data, type=dict[str, Any])
-            push = Push(int(raw.pop("worker")), int(raw.pop("pid")), raw)
-        except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+            push = msgspec.json.decode(data, type=Push)
+            plain = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        except msgspec.MsgspecError as error:
             message = f"not a push of figures: {error}"
             raise InvalidError(message) from None
-        self._pushes[push.worker] = (time.monotonic(), push)
+        numbers = {name: float(bytes(raw)) for name, raw in plain.items() if bytes(raw)[:1].isdigit()}
+        for name in Push.__struct_fields__:
+            numbers.pop(name, None)
+        self._heard[push.worker] = (time.monotonic(), push, numbers)
 
     def workers(self) -> list[Push]:
         """List the workers that were heard of lately."""
-        oldest = time.monotonic() - FORGET_SECONDS
-        return [push for heard, push in self._pushes.values() if heard >= oldest]
+        return [push for push, _ in self._fresh()]
 
-    def render(self, own: dict[str, float]) -> str:
+    def render(self, own: Mapping[str, float]) -> str:
         """Write everything in the text format of Prometheus."""
-        families: dict[str, list[str]] = {}
-        for push in self.workers():
-            for name, value in push.figures.items():
-                families.setdefault(f"penstock_{name}", []).extend(_samples(f"penstock_{name}", push.worker, value))
-        for name, value in own.items():
-            families[f"penstock_{name}"] = [f"penstock_{name} {_number(value)}"]
-        return "".join(
-            f"# TYPE {name} {_kind(name, lines)}\n" + "".join(f"{line}\n" for line in lines)
-            for name, lines in sorted(families.items())
-            if lines
-        )
+        samples: dict[str, list[str]] = {}
+        for push, numbers in self._fresh():
+            worker = {"worker": str(push.worker)}
+            for status, count in push.requests.items():
+                samples.setdefault("requests", []).append(_sample("", {**worker, "status": status}, count))
+            samples.setdefault("durations", []).extend(_histogram(push, worker))
+            for name, number in numbers.items():
+                samples.setdefault(name, []).append(_sample("", worker, number))
+        for name, number in own.items():
+            samples[name] = [_sample("", {}, number)]
+        return "".join(_family(name, lines) for name, lines in samples.items())
+
+    def _fresh(self) -> Iterator[tuple[Push, dict[str, float]]]:
+        oldest = time.monotonic() - FORGET_SECONDS
+        return ((push, numbers) for heard, push, numbers in self._heard.values() if heard >= oldest)
 
 
-def _samples(name: str, worker: int, value: Any) -> Iterator[str]:  # noqa: ANN401
-    """A number is a sample, a list holds labelled ones, an object with buckets is a histogram."""
-    labels = {"worker": str(worker)}
-    if isinstance(value, bool | int | float):
-        yield f"{name}{_labels(labels)} {_number(value)}"
-    elif isinstance(value, list):
-        for sample in msgspec.convert(value, list[Labelled]):
-            yield f"{name}{_labels({**labels, **sample.labels})} {_number(sample.value)}"
-    elif isinstance(value, dict) and "buckets" in value:
-        histogram = msgspec.convert(value, Histogram)
-        for bound, count in histogram.buckets:
-            yield f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}"
-        yield f"{name}_bucket{_labels({**labels, 'le': '+Inf'})} {histogram.count}"
-        yield f"{name}_sum{_labels(labels)} {_number(histogram.sum)}"
-        yield f"{name}_count{_labels(labels)} {histogram.count}"
+def _histogram(push: Push, worker: dict[str, str]) -> Iterator[str]:
+    counts = list(accumulate(push.durations))
+    bounds = [*(_number(bound / 1000) for bound in push.duration_bounds_ms), "+Inf"]
+    # The last count is of what took longer than every bound.
+    for bound, count in zip(bounds, counts, strict=False):
+        yield _sample("_bucket", {**worker, "le": bound}, count)
+    yield _sample("_sum", worker, push.duration_us / 1e6)
+    yield _sample("_count", worker, counts[-1] if counts else 0)
 
 
-def _kind(name: str, lines: list[str]) -> str:
-    if any(line.startswith(f"{name}_bucket") for line in lines):
-        return "histogram"
-    return "counter" if name.endswith("_total") else "gauge"
+def _family(name: str, lines: Iterable[str]) -> str:
+    family = FAMILIES.get(name, Family(f"penstock_{name}", "untyped", ""))
+    about = f"# HELP {family.name} {family.help}\n" if family.help else ""
+    return f"{about}# TYPE {family.name} {family.kind}\n" + "".join(f"{family.name}{line}\n" for line in lines)
 
 
-def _labels(labels: dict[str, str]) -> str:
-    escaped = ((name, text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for name, text in labels.items())
-    return "{" + ",".join(f'{name}="{text}"' for name, text in escaped) + "}"
+def _sample(suffix: str, labels: Mapping[str, str], value: float) -> str:
+    inside = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    return f"{suffix}{{{inside}}} {_number(value)}" if inside else f"{suffix} {_number(value)}"
 
 
 def _number(value: float) -> str:
-    return repr(float(value)) if isinstance(value, float) and not value.is_integer() else str(int(value))
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -14,7 +14,7 @@ from penstock import process
 from penstock.errors import StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 USUAL_PORT = 8788
 START_SECONDS = 10.0
@@ -22,7 +22,7 @@ GREETING = b"listening on "
 
 
 @contextmanager
-def running(binary: str) -> Iterator[str]:
+def running(binary: str) -> Generator[str]:
     """Start the binary, give the URL it answers at, and end it at the end."""
     child = _start(binary)
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
@@ -42,9 +42,9 @@ def enter_child(parent: int) -> None:
 
 
 def leave_on_signal(
-    drain: Callable[[], None], *, after: float, at_latest: float, orphaned: float = 0.0, parent: int = 0
+    drain: Callable[[], None], *, at_latest: float, notice: float = 0.0, wait: Callable[[], float] = lambda: 0.0
 ) -> None:
-    """On SIGUSR1 drain, then let Granian close the port, and go in any case when the time is up."""
+    """On SIGUSR1 drain, after the notice let Granian close the port, and go in any case when the time is up."""
     loop = asyncio.get_event_loop()
     leaving = False
 
@@ -53,20 +53,20 @@ def leave_on_signal(
         if leaving:
             return
         leaving = True
-        # Without a supervisor the others still hand over what they have.
-        pause = orphaned if parent and os.getppid() != parent else 0.0
+        pause = wait()
         loop.call_later(pause, drain)
-        loop.call_later(pause + after, os.kill, os.getpid(), signal.SIGTERM)
+        loop.call_later(pause + notice, os.kill, os.getpid(), signal.SIGTERM)
         loop.call_later(pause + at_latest, os.kill, os.getpid(), signal.SIGKILL)
 
     loop.add_signal_handler(signal.SIGUSR1, leave)
 
 
 @contextmanager
-def plain_failure(name: str) -> Iterator[None]:
+def plain_failure(name: str) -> Generator[None]:
     """End a child that cannot start with one line rather than with a traceback."""
     try:
         yield
     except (PenstockError, ImportError) as error:
-        print(f"penstock: the {name} process cannot start: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"penstock: the {name} process cannot start: {error}\n")
+        sys.stderr.flush()
         os._exit(1)

@@ -7,12 +7,9 @@ import importlib
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
-import stat
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from functools import partial
@@ -26,8 +23,8 @@ from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer
 
-from penstock import process
-from penstock.errors import PenstockError, StartError
+from penstock import listen, process
+from penstock.errors import PenstockError
 from penstock.snapshot import Published, Snapshot, gather_good
 
 if TYPE_CHECKING:
@@ -37,35 +34,92 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+# Between a process that keeps dying and its next start; without an edge worker nobody is served.
+FIRST_PAUSE, EDGE_PAUSE, CONTROL_PAUSE = 0.1, 0.5, 5.0
 STEADY_SECONDS = 5.0
 HOPELESS = 3
-CONTROL_BACKLOG = 1024
 # What a worker may take beyond the drain deadline to hand over its last records and go.
 EDGE_GRACE, CONTROL_GRACE = 0.7, 5.0
 SWITCH_INTERVAL = 0.0005
 
 
+class Server(MPServer):
+    """Granian's server, of which we take one worker; to watch over it is our own work."""
+
+    def __init__(self, listener: socket.socket, backlog: int, **options: Any) -> None:  # noqa: ANN401
+        """Serve ASGI on a socket that stays open here when the worker goes."""
+        super().__init__(  # pyright: ignore[reportUnknownMemberType]
+            "penstock",
+            interface=Interfaces.ASGI,
+            loop=Loops.uvloop,
+            task_impl=TaskImpl.asyncio,
+            runtime_mode=RuntimeModes.st,
+            blocking_threads=1,
+            websockets=False,
+            log_access=False,
+            log_level=LogLevels.warning,
+            **options,
+        )
+        holder: Any = SocketHolder
+        # Granian listens once more, with the backlog that it is given.
+        extra = (backlog,) if sys.platform == "linux" else ()
+        self._shd = holder(listener.fileno(), listener.family == socket.AF_UNIX, *extra)
+        self._sso = listener
+
+    def worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
+        """Prepare a process that loads an application and serves it."""
+        spawn: Any = self._spawn_worker  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return spawn(0, self._spawn_asgi_lifespan_worker, load).inner
+
+    @classmethod
+    def edge(cls, settings: Settings, listener: socket.socket) -> Server:
+        """Face the network."""
+        server = settings.server
+        return cls(
+            listener,
+            server.backlog,
+            http=HTTPModes.auto,
+            backpressure=server.connections,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=server.header_timeout_ms, max_buffer_size=server.header_bytes
+            ),
+            http2_settings=HTTP2Settings(max_concurrent_streams=100, max_headers_size=server.header_bytes),
+        )
+
+    @classmethod
+    def control(cls, listener: socket.socket) -> Server:
+        """Face nobody but the engine."""
+        return cls(
+            listener,
+            listen.CONTROL_BACKLOG,
+            http=HTTPModes.http1,
+            backpressure=4096,
+            # The edge keeps its connections; closing an idle one would race with its next request.
+            http1_settings=HTTP1Settings(header_read_timeout=24 * 3_600_000),
+        )
+
+
 class Child:
     """One process that Granian runs for us, started again when it ends by itself."""
 
-    def __init__(self, name: str, server: MPServer, load: Callable[[], Any]) -> None:
+    def __init__(self, name: str, server: Server, load: Callable[[], Any], longest_pause: float) -> None:
         """Describe the process; `start` makes it."""
         self.name = name
-        self.failures = 0
         self.due = 0.0
+        self.hopeless = False
         self.process: multiprocessing.Process | None = None
         self._server = server
         self._load = load
+        self._longest_pause = longest_pause
         self._born = 0.0
+        self._deaths = 0
+        self._refusals = 0
 
     def start(self) -> None:
         """Fork, and run Granian's worker in the child."""
-        target = self._server._spawn_asgi_lifespan_worker  # noqa: SLF001
-        worker = self._server._spawn_worker(0, target, self._load)  # noqa: SLF001
-        self.process = worker.inner
+        self.process = self._server.worker(self._load)
         self._born = time.monotonic()
-        worker.inner.start()
+        self.process.start()
 
     @property
     def alive(self) -> bool:
@@ -74,13 +128,19 @@ class Child:
 
     def ended(self) -> str:
         """Note that it ended, set the time to start it again, and say how it ended."""
-        code = self.process.exitcode if self.process else None
+        code = (self.process.exitcode if self.process else None) or 0
         self.process = None
-        self.failures = 0 if time.monotonic() - self._born > STEADY_SECONDS else self.failures + 1
+        if time.monotonic() - self._born > STEADY_SECONDS:
+            self._deaths = 0
+            self._refusals = -HOPELESS
+        self._deaths += 1
+        # One that is killed may do well next time; one that says no each time from the start will not.
+        self._refusals += code > 0
+        self.hopeless = self._refusals >= HOPELESS
         # The first time at once: its connections wait in the kernel meanwhile.
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.failures - 2)) if self.failures > 1 else 0.0
+        pause = min(self._longest_pause, FIRST_PAUSE * 2 ** (self._deaths - 2)) if self._deaths > 1 else 0.0
         self.due = time.monotonic() + pause
-        return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def send(self, number: int) -> None:
         """Send a signal if there is still someone to get it."""
@@ -95,20 +155,19 @@ class Supervisor:
     def __init__(self, settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> None:
         """Bind everything that can fail to bind; nothing runs yet."""
         self.pid = os.getpid()
-        self.edge_sockets = open_ports(settings)
+        self.edge_sockets = listen.open_ports(settings)
         port: int = self.edge_sockets[0].getsockname()[1]
-        server = msgspec.structs.replace(settings.server, port=port, run_dir=make_run_dir(settings))
+        server = msgspec.structs.replace(settings.server, port=port, run_dir=listen.make_run_dir(settings))
         self.settings = msgspec.structs.replace(settings, server=server)
         self.snapshot = snapshot
-        self.control_socket = open_control_socket(self.settings.control_socket)
-        self.control = Child("control", control_server(self.control_socket), self._load_control)
+        self.control_socket = listen.open_control_socket(self.settings.control_socket)
+        self.control = Child("control", Server.control(self.control_socket), self._load_control, CONTROL_PAUSE)
         self.edges = [
-            Child(f"edge {index}", edge_server(self.settings, listener), partial(self._load_edge, index))
+            Child(f"edge {index}", Server.edge(self.settings, listener), partial(self._load_edge, index), EDGE_PAUSE)
             for index, listener in enumerate(self.edge_sockets, start=1)
         ]
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
-        self._steady = False
         self._asked_to_stop = 0
         self._asked_to_reload = False
         self._bell, self._ringer = os.pipe()
@@ -128,7 +187,7 @@ class Supervisor:
         try:
             for child in self.children:
                 child.start()
-            self._probe = probe(self.settings)
+            self._probe = listen.ask_ready(self.settings)
             status = self._watch()
         finally:
             self._stop()
@@ -157,9 +216,9 @@ class Supervisor:
                 self.control.send(signal.SIGHUP)
             for child in self.children:
                 self._tend(child)
-            if not self._steady and any(edge.failures >= HOPELESS for edge in self.edges):
-                log.error("the edge worker cannot start; giving up")
-                return 1
+                if child.hopeless:
+                    log.error("the %s process cannot start; giving up", child.name)
+                    return 1
         return 0
 
     def _pause(self) -> None:
@@ -179,11 +238,10 @@ class Supervisor:
             answer = self._probe.recv(64) if self._probe else b""
         self._probe = None
         if b" 200 " in answer:
-            self._steady = True
             self._on_ready(self.settings)
         else:
             time.sleep(0.05)
-            self._probe = probe(self.settings)
+            self._probe = listen.ask_ready(self.settings)
 
     def _tend(self, child: Child) -> None:
         if child.process is None:
@@ -201,7 +259,7 @@ class Supervisor:
         # Last, because the edge hands its last records to it.
         self._end([self.control], CONTROL_GRACE, patience + 1)
         self.control_socket.close()
-        shutil.rmtree(self.settings.server.run_dir, ignore_errors=True)
+        listen.remove_run_dir(self.settings)
 
     def _end(self, children: list[Child], seconds: float, patience: int) -> None:
         deadline = time.monotonic() + seconds
@@ -232,7 +290,7 @@ class Supervisor:
             app = door.create(self.settings, index, self._today().data)
         deadline = self.settings.server.drain_seconds
         process.leave_on_signal(
-            partial(app.drain, deadline), after=self.settings.notice_seconds, at_latest=deadline + EDGE_GRACE / 2
+            partial(app.drain, deadline), notice=self.settings.notice_seconds, at_latest=deadline + EDGE_GRACE / 2
         )
         gc.freeze()
         return app
@@ -244,16 +302,25 @@ class Supervisor:
         with process.plain_failure("control"):
             published = Published(self._today())
             app = importlib.import_module("penstock.app").create_app(self.settings, published)
+
+        def close() -> None:
+            published.close()
+            if self._orphaned:
+                listen.remove_run_dir(self.settings)
+
         process.leave_on_signal(
-            published.close,
-            after=0.0,
+            close,
+            # Without a supervisor, the edge workers still drain and hand over their records.
+            wait=lambda: self.settings.server.drain_seconds + EDGE_GRACE if self._orphaned else 0.0,
             at_latest=CONTROL_GRACE,
-            orphaned=self.settings.server.drain_seconds + EDGE_GRACE,
-            parent=self.pid,
         )
         gc.collect()
         gc.freeze()
         return app
+
+    @property
+    def _orphaned(self) -> bool:
+        return os.getppid() != self.pid
 
     def _today(self) -> Snapshot:
         """Gather afresh; a source that is broken just now must not keep a worker from coming back."""
@@ -262,122 +329,6 @@ class Supervisor:
         except PenstockError:
             # The watcher says what is wrong with it, once.
             return self.snapshot
-
-
-def open_ports(settings: Settings) -> list[socket.socket]:
-    """Listen, one socket per worker: held here, so that a worker's death never refuses a connection."""
-    first = _listen(settings, settings.server.port, shared=False)
-    if settings.server.workers == 1:
-        return [first]
-    # The first bind was exclusive, to find out whether the port is free; sharing must be said before a bind.
-    port: int = first.getsockname()[1]
-    first.close()
-    return [_listen(settings, port, shared=True) for _ in range(settings.server.workers)]
-
-
-def _listen(settings: Settings, port: int, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted connections inherit it.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if shared:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listener.bind((settings.address, port))
-        listener.listen(settings.server.backlog)
-    except OSError as error:
-        listener.close()
-        message = f"cannot listen on {settings.address}:{port}: {(error.strerror or str(error)).lower()}"
-        raise StartError(message) from None
-    return listener
-
-
-def make_run_dir(settings: Settings) -> str:
-    """Make the private folder; its name is short because a Unix socket's path must be."""
-    try:
-        if settings.server.run_dir:
-            os.makedirs(settings.server.run_dir, mode=0o700, exist_ok=True)  # noqa: PTH103
-            os.chmod(settings.server.run_dir, stat.S_IRWXU)  # noqa: PTH101
-            return settings.server.run_dir
-        runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-        return tempfile.mkdtemp(prefix="penstock-", dir=runtime if os.access(runtime, os.W_OK) else None)
-    except OSError as error:
-        message = f"cannot make the run folder: {error}"
-        raise StartError(message) from None
-
-
-def open_control_socket(path: str) -> socket.socket:
-    """Listen on the control socket: who comes before control is up, waits instead of failing."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108
-        listener.bind(path)
-        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)  # noqa: PTH101
-        listener.listen(CONTROL_BACKLOG)
-    except OSError as error:
-        listener.close()
-        message = f"cannot listen on {path!r}: {error.strerror or error} (a path of at most 107 characters is allowed)"
-        raise StartError(message) from None
-    return listener
-
-
-def edge_server(settings: Settings, listener: socket.socket) -> MPServer:
-    """Describe to Granian how one edge worker faces the network."""
-    server = settings.server
-    return _granian(
-        listener,
-        server.backlog,
-        http=HTTPModes.auto,
-        backpressure=server.connections,
-        http1_settings=HTTP1Settings(header_read_timeout=server.header_timeout_ms, max_buffer_size=server.header_bytes),
-        http2_settings=HTTP2Settings(max_concurrent_streams=100, max_headers_size=server.header_bytes),
-    )
-
-
-def control_server(listener: socket.socket) -> MPServer:
-    """Describe to Granian how the control process listens: to nobody but the engine."""
-    # The edge keeps its connections; closing an idle one would race with its next request.
-    return _granian(
-        listener,
-        CONTROL_BACKLOG,
-        http=HTTPModes.http1,
-        backpressure=4096,
-        http1_settings=HTTP1Settings(header_read_timeout=24 * 3_600_000),
-    )
-
-
-def _granian(listener: socket.socket, backlog: int, **options: Any) -> MPServer:  # noqa: ANN401
-    server = MPServer(
-        "penstock",
-        interface=Interfaces.ASGI,
-        loop=Loops.uvloop,
-        task_impl=TaskImpl.asyncio,
-        runtime_mode=RuntimeModes.st,
-        blocking_threads=1,
-        websockets=False,
-        log_access=False,
-        log_level=LogLevels.warning,
-        **options,
-    )
-    uds = listener.family == socket.AF_UNIX
-    # Granian listens again with its own backlog.
-    extra = (backlog,) if sys.platform == "linux" else ()
-    server._shd = SocketHolder(listener.fileno(), uds, *extra)  # noqa: SLF001
-    server._sso = listener  # noqa: SLF001
-    return server
-
-
-def probe(settings: Settings) -> socket.socket | None:
-    """Ask `/ready`; the answer comes when the first worker is."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.address, settings.address)  # noqa: S104
-    try:
-        asking = socket.create_connection((host, settings.server.port), timeout=1.0)
-        asking.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-    except OSError:
-        return None
-    return asking
 
 
 def serve(settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -112,7 +112,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     tls_ca: Annotated[
         str,
-        Meta(description="PEM file of certificate authorities to trust besides the usual ones", extra={"env": "TLS_CA"}),
+        Meta(
+            description="PEM file of certificate authorities to trust besides the usual ones", extra={"env": "TLS_CA"}
+        ),
     ] = ""
 
 
@@ -157,9 +159,7 @@ class Mock(msgspec.Struct, frozen=True, kw_only=True):
 class Log(msgspec.Struct, frozen=True, kw_only=True):
     """What the gateway says about itself on standard error."""
 
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="how much is said")
-    ] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="how much is said")] = "info"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,7 +316,7 @@ def markdown() -> str:
     return "\n".join(rows)
 
 
-def _section(name: str) -> type[msgspec.Struct]:
+def _section(name: str) -> Any:  # noqa: ANN401
     return next(field.type for field in msgspec.structs.fields(Settings) if field.name == name)
 
 
@@ -337,8 +337,9 @@ def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:
+            keys = cast("dict[str, object]", content)
             allowed = f"is not known; allowed: {', '.join(known[table])}"
-            yield from (Problem(f"{table}.{key}", allowed) for key in content if key not in known[table])
+            yield from (Problem(f"{table}.{key}", allowed) for key in keys if key not in known[table])
 
 
 def _unknown_names(environ: Mapping[str, str]) -> Iterator[Problem]:
@@ -403,6 +404,9 @@ def _default_name(entry: Entry) -> str:
         return "none" if entry.default == () else ""
     if isinstance(entry.default, bool):
         return "yes" if entry.default else "no"
-    if isinstance(entry.default, tuple):
-        return ", ".join(f"`{item}`" for item in entry.default)  # pyright: ignore[reportUnknownVariableType]
-    return f"`{entry.default}`"
+    default: Any = entry.default
+    return (
+        f"`{default}`"
+        if not isinstance(default, tuple)
+        else ", ".join(f"`{item}`" for item in cast("tuple[str, ...]", default))
+    )

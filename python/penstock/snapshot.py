@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -129,7 +129,7 @@ def gather_good(settings: Settings) -> Snapshot:
         engine.check("snapshot", snapshot.data)
     except engine.EngineError as error:
         message = f"{settings.file!r} cannot be used:"
-        problems = [Problem(problem["path"], problem["message"]) for problem in error.problems]
+        problems = [Problem(problem["path"].removeprefix("$."), problem["message"]) for problem in error.problems]
         raise SettingsError(message, problems or [Problem("", str(error))]) from None
     return snapshot
 
@@ -138,19 +138,18 @@ def _rows(
     table: str, document: dict[str, Any], environ: Mapping[str, str], problems: list[Problem]
 ) -> Iterator[tuple[str, Any]]:
     tables = document.get(table, [])
-    if not isinstance(tables, list):
+    if not isinstance(tables, list) or not all(isinstance(raw, dict) for raw in cast("list[object]", tables)):
         problems.append(Problem(table, f"must be a list of tables: [[{table}]]"))
         return
-    for index, raw in enumerate(tables):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    fields = ROWS[table].__struct_fields__
+    for index, raw in enumerate(cast("list[dict[str, Any]]", tables)):
         path = f"{table}[{index}]"
-        unknown = set(raw) - set(ROWS[table].__struct_fields__) if isinstance(raw, dict) else set()
-        if unknown:
-            allowed = ", ".join(ROWS[table].__struct_fields__)
-            problems += [Problem(f"{path}.{key}", f"is not known; allowed: {allowed}") for key in sorted(unknown)]
+        if unknown := sorted(set(raw) - set(fields)):
+            message = f"is not known; allowed: {', '.join(fields)}"
+            problems += [Problem(f"{path}.{key}", message) for key in unknown]
             continue
-        resolved = _resolve(path, raw, environ, problems)
         try:
-            yield path, msgspec.convert(resolved, ROWS[table])
+            yield path, msgspec.convert(_resolve(path, raw, environ, problems), ROWS[table])
         except msgspec.ValidationError as error:
             problems.append(_located(path, str(error)))
 
@@ -163,9 +162,11 @@ def _located(path: str, message: str) -> Problem:
 
 def _resolve(path: str, value: Any, environ: Mapping[str, str], problems: list[Problem]) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
-        return {key: _resolve(f"{path}.{key}", inner, environ, problems) for key, inner in value.items()}
+        table = cast("dict[str, Any]", value)
+        return {key: _resolve(f"{path}.{key}", inner, environ, problems) for key, inner in table.items()}
     if isinstance(value, list):
-        return [_resolve(f"{path}[{index}]", inner, environ, problems) for index, inner in enumerate(value)]
+        items = cast("list[Any]", value)
+        return [_resolve(f"{path}[{index}]", inner, environ, problems) for index, inner in enumerate(items)]
     if isinstance(value, str) and (reference := REFERENCE.fullmatch(value)):
         if found := environ.get(reference[1]):
             return found
@@ -229,4 +230,6 @@ def _repeated(table: str, field: str, rows: Any) -> Iterator[Problem]:  # noqa: 
     for index, row in enumerate(rows):
         first = seen.setdefault(row[field], index)
         if first != index and row[field]:
-            yield Problem(f"{table}[{index}]", f"has the same {'key' if field == 'sha256' else field} as {table}[{first}]")
+            yield Problem(
+                f"{table}[{index}]", f"has the same {'key' if field == 'sha256' else field} as {table}[{first}]"
+            )

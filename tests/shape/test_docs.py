@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from penstock import examples
 from penstock.settings import entries
 from tests.shape.repository import ROOT, files, text, under, verbs
 
@@ -62,3 +63,8 @@ def test_generated_pages_are_what_the_code_says():
     command = [sys.executable, "docs/generate.py", "--check"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readme_shows_the_lines_that_make_run_prints():
+    printed = [line for line in examples.lines("http://127.0.0.1:8787", key_needed=False) if line.startswith("curl ")]
+    assert printed == [line for line in fenced("README.md") if line.startswith("curl ")]

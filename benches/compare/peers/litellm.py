@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+
 from benches.compare.peers import packages
 from benches.compare.peers.peer import Peer, Stand
 
 REQUIREMENT = "litellm[proxy]==1.106.2"
+# It does not start without one.
+KEY = "sk-" + secrets.token_hex(24)
 CONFIG = """
 model_list:
   - model_name: "*"
@@ -13,6 +17,8 @@ model_list:
       model: "openai/*"
       api_base: "{provider}/v1"
       api_key: "sk-pretend"
+general_settings:
+  master_key: "{key}"
 litellm_settings:
   telemetry: false
   num_retries: 0
@@ -33,10 +39,13 @@ class Litellm(Peer):
 
     def command(self, stand: Stand) -> list[str]:
         config = stand.folder / "litellm.yaml"
-        config.write_text(CONFIG.format(provider=stand.provider))
+        config.write_text(CONFIG.format(provider=stand.provider, key=KEY))
         where = ["--host", "127.0.0.1", "--port", str(stand.port), "--num_workers", "1"]
         return [str(self.programs / "litellm"), "--config", str(config), *where]
 
     def environment(self) -> dict[str, str]:
         # The price list comes with the package; asking the network for it delays the start.
         return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
+
+    def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002
+        return {"authorization": f"Bearer {KEY}"}

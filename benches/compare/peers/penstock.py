@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from importlib import metadata, util
 from typing import TYPE_CHECKING
 
 from benches.compare.peers.peer import Peer, Stand, Unavailable
@@ -40,10 +39,12 @@ class Penstock(Peer):
     name = "penstock"
 
     def install(self) -> str:
-        if not util.find_spec("penstock._engine" if util.find_spec("penstock") else "penstock"):
-            message = "`penstock` is not built for this Python; hint: `make build`"
-            raise Unavailable(message)
-        return metadata.version("penstock")
+        try:
+            from penstock import __version__, engine  # noqa: F401, PLC0415 - may not be built yet
+        except ImportError as error:
+            message = f"`penstock` is not built for this Python ({error}); hint: `make build`"
+            raise Unavailable(message) from error
+        return __version__
 
     def command(self, stand: Stand) -> list[str]:
         text = CONFIG.format(port=stand.port, folder=stand.folder, records=RECORDS, provider=stand.provider, key=KEY)

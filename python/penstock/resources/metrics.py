@@ -19,7 +19,7 @@ def metrics(settings: Settings, figures: Figures, records: RecordWriter) -> str:
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
         raise MissingError(message)
-    own = {"record_batches_written_total": records.written, "record_batches_refused_total": records.refused}
+    own = {"record_batches_written": records.written, "record_batches_refused": records.refused}
     return figures.render(own)
 
 

@@ -128,6 +128,11 @@ impl Stream {
         self.over || self.body.is_done()
     }
 
+    /// Ends it before its time, because this process is about to end.
+    pub fn stop(&mut self) -> Result<Option<Bytes>, Cut> {
+        self.finish(Some(&Error::Draining))
+    }
+
     /// The end: the record closes, and where the end is not a good one the caller is told so.
     fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, Cut> {
         self.over = true;
@@ -135,12 +140,12 @@ impl Stream {
             Some((meter, dialect)) => (Some(meter.finish()), Some(dialect)),
             None => (None, None),
         };
-        let is_unfinished = self.ends_with_event
-            && metered.as_ref().is_some_and(|metered| !metered.terminated && !metered.error_event);
+        let is_unfinished =
+            self.ends_with_event && metered.as_ref().is_some_and(|metered| !metered.terminated && !metered.error_event);
         let is_cut = error.is_some() || is_unfinished;
         if let Some(mut record) = self.record.take() {
             record.facts.usage = metered.and_then(|metered| metered.usage);
-            record.facts.error = is_cut.then_some("upstream_broke");
+            record.facts.error = is_cut.then(|| error.map_or("upstream_broke", Error::code));
             record.close(if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
         match (is_cut, dialect) {
@@ -153,9 +158,11 @@ impl Stream {
 
 /// The error as the last event of the stream.
 fn told(dialect: Dialect, error: Option<&Error>) -> Bytes {
-    let message = error.map_or_else(|| "the provider's stream ended before it was complete".to_owned(), Error::message);
+    let unfinished = Error::UpstreamBroke { cause: "its stream ended before it was complete".into() };
+    let error = error.unwrap_or(&unfinished);
+    let message = error.message();
     let failure =
-        Failure { status: 502, kind: Some("upstream_error"), message: &message, code: Some("upstream_broke"), request_id: None };
+        Failure { status: error.status(), kind: None, message: &message, code: Some(error.code()), request_id: None };
     // A blank line first: what was cut may be the middle of an event.
     [b"\n\n", error_event(dialect, &failure).as_slice()].concat().into()
 }

@@ -38,6 +38,13 @@ impl<'r> Route<'r> {
     }
 }
 
+/// One request of the data plane: what it is about, its own words, and what it asks of the gateway.
+pub struct Call<'c> {
+    pub route: Route<'c>,
+    pub head: &'c Head,
+    pub control: Control<'c>,
+}
+
 /// Where a request goes and with what.
 pub struct Target<'c> {
     pub provider: &'static dyn Provider,
@@ -52,8 +59,7 @@ pub struct Choice<'c> {
     pub settings: &'c Settings,
     pub bases: &'c Bases,
     pub snapshot: &'c Snapshot,
-    pub head: &'c Head,
-    pub control: &'c Control<'c>,
+    pub call: &'c Call<'c>,
     pub caller: &'c Caller<'c>,
 }
 
@@ -68,7 +74,10 @@ impl Bases {
             _ if provider.base_url().is_empty() => Ok(None),
             _ => Base::parse(provider.base_url()).map(Some),
         };
-        providers::all().map(|provider| Ok((provider, base_of(provider)?))).collect::<std::result::Result<_, _>>().map(Self)
+        providers::all()
+            .map(|provider| Ok((provider, base_of(provider)?)))
+            .collect::<std::result::Result<_, _>>()
+            .map(Self)
     }
 
     fn find(&self, slug: &str) -> Option<&(&'static dyn Provider, Option<Base>)> {
@@ -93,7 +102,7 @@ impl<'c> Choice<'c> {
     pub fn target(&self) -> Result<(Target<'c>, Option<&'c str>)> {
         self.refuse_blocked()?;
         let (config, slug) = self.config()?;
-        let name = match (&config.provider, self.control.provider, self.control.virtual_key) {
+        let name = match (&config.provider, self.call.control.provider, self.call.control.virtual_key) {
             (Some(name), _, _) => Cow::Owned(name.clone()),
             (None, Some(name), _) => Cow::Borrowed(name),
             (None, None, Some(slug)) => Cow::Owned(format!("@{slug}")),
@@ -101,11 +110,9 @@ impl<'c> Choice<'c> {
         };
         let saved = self.saved(&name)?;
         let slug_of_provider = saved.map_or(&*name, |saved| &saved.provider);
-        let (provider, own) = self
-            .bases
-            .find(slug_of_provider)
-            .ok_or_else(|| Error::ProviderUnknown(slug_of_provider.to_owned()))?;
-        let custom = config.custom_host.resolve(self.control.custom_host)?;
+        let (provider, own) =
+            self.bases.find(slug_of_provider).ok_or_else(|| Error::ProviderUnknown(slug_of_provider.to_owned()))?;
+        let custom = config.custom_host.resolve(self.call.control.custom_host)?;
         self.refuse_leak(&config, slug, saved, custom.is_some())?;
         let base = custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())).or_else(|| own.clone());
         let base = base.ok_or_else(|| Error::HostRefused {
@@ -117,13 +124,13 @@ impl<'c> Choice<'c> {
             None => self.sent_credential().map(Cow::Borrowed),
         };
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
-        let timeout = config.request_timeout.resolve(self.control.request_timeout, settings)?;
-        let forward = config.forward_headers.resolve(self.control.forward_headers)?;
+        let timeout = config.request_timeout.resolve(self.call.control.request_timeout, settings)?;
+        let forward = config.forward_headers.resolve(self.call.control.forward_headers)?;
         Ok((Target { provider: *provider, base, credential, forward, timeout }, slug))
     }
 
     fn config(&self) -> Result<(Cow<'c, Config>, Option<&'c str>)> {
-        let Some(text) = self.control.config else { return Ok((Cow::Owned(Config::default()), None)) };
+        let Some(text) = self.call.control.config else { return Ok((Cow::Owned(Config::default()), None)) };
         if text.starts_with('{') {
             let config = Config::parse(text.as_bytes(), Unknown::Ignored).map_err(Error::ConfigInvalid)?;
             return Ok((Cow::Owned(config), None));
@@ -141,8 +148,14 @@ impl<'c> Choice<'c> {
     }
 
     /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names.
-    fn refuse_leak(&self, config: &Config, slug: Option<&str>, saved: Option<&SavedProvider>, custom: bool) -> Result<()> {
-        let in_config = slug.is_some() && config.api_key.is_some() && self.control.custom_host.is_some();
+    fn refuse_leak(
+        &self,
+        config: &Config,
+        slug: Option<&str>,
+        saved: Option<&SavedProvider>,
+        custom: bool,
+    ) -> Result<()> {
+        let in_config = slug.is_some() && config.api_key.is_some() && self.call.control.custom_host.is_some();
         let in_provider = custom && saved.is_some_and(|saved| saved.api_key.is_some());
         if in_config || in_provider {
             return Err(Error::HostRefused {
@@ -157,7 +170,7 @@ impl<'c> Choice<'c> {
         if !self.settings.block_inline_config {
             return Ok(());
         }
-        let control = self.control;
+        let control = &self.call.control;
         let inline = |text: Option<&str>, mark: char| text.is_some_and(|text| !text.starts_with(mark));
         let blocked = if control.config.is_some_and(|text| text.starts_with('{')) {
             ("inline_config_blocked", "x-gateway-config")
@@ -175,7 +188,7 @@ impl<'c> Choice<'c> {
 
     /// The provider's credential as the caller sent it; the gateway's own key is none.
     fn sent_credential(&self) -> Option<&'c str> {
-        let headers = &self.head.headers;
+        let headers = &self.call.head.headers;
         let bearer = if self.caller.in_authorization { None } else { caller::bearer(headers) };
         bearer.or_else(|| headers.text("x-api-key")).or_else(|| headers.text("api-key"))
     }
@@ -186,14 +199,22 @@ mod tests {
     use super::*;
     use crate::headers::Headers;
 
-    fn target(settings: &Settings, snapshot: &str, fields: &[(&str, &str)]) -> Result<(String, String, Option<String>)> {
+    fn target(
+        settings: &Settings,
+        snapshot: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<(String, String, Option<String>)> {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let head = Head { headers, ..Head::default() };
         let control = Control::read(&head.headers, &[]);
+        let call = Call {
+            route: Route { operation: Operation::ChatComplete, path: "/chat/completions" },
+            head: &head,
+            control,
+        };
         let (bases, caller) = (Bases::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
-        let choice =
-            Choice { settings, bases: &bases, snapshot: &snapshot, head: &head, control: &control, caller: &caller };
+        let choice = Choice { settings, bases: &bases, snapshot: &snapshot, call: &call, caller: &caller };
         let (target, _) = choice.target()?;
         let authority = target.base.origin.authority();
         Ok((target.provider.slug().to_owned(), authority, target.credential.map(Cow::into_owned)))
@@ -228,7 +249,8 @@ mod tests {
 
     #[test]
     fn saved_things_are_found_by_their_slug() {
-        for fields in [("x-gateway-provider", "@mine"), ("x-gateway-config", "pc-1"), ("x-gateway-virtual-key", "mine")] {
+        for fields in [("x-gateway-provider", "@mine"), ("x-gateway-config", "pc-1"), ("x-gateway-virtual-key", "mine")]
+        {
             assert_eq!(target(&Settings::default(), SAVED, &[fields]).unwrap().2.as_deref(), Some("sk-stored"));
         }
         for fields in [("x-gateway-provider", "@other"), ("x-gateway-config", "pc-2")] {
@@ -248,7 +270,10 @@ mod tests {
     fn inline_choices_can_be_blocked_in_the_order_of_the_spec() {
         let settings = Settings { block_inline_config: true, ..Settings::default() };
         let code = |fields: &[(&str, &str)]| target(&settings, SAVED, fields).map_err(|error| error.code()).err();
-        assert_eq!(code(&[("x-gateway-config", "{}"), ("x-gateway-provider", "openai")]), Some("inline_config_blocked"));
+        assert_eq!(
+            code(&[("x-gateway-config", "{}"), ("x-gateway-provider", "openai")]),
+            Some("inline_config_blocked")
+        );
         assert_eq!(code(&[("x-gateway-provider", "openai")]), Some("inline_provider_blocked"));
         assert_eq!(code(&[("x-gateway-custom-host", "https://a")]), Some("inline_custom_host_blocked"));
         assert_eq!(code(&[("x-gateway-virtual-key", "mine")]), None);

@@ -18,7 +18,12 @@ pub struct Caller<'s> {
 }
 
 /// Admits a caller, or says why not. Where keys are configured (or asked for by a setting) one must be sent.
-pub fn admit<'s>(snapshot: &'s Snapshot, require: bool, headers: &Headers, control: &Control<'_>) -> Result<Caller<'s>> {
+pub fn admit<'s>(
+    snapshot: &'s Snapshot,
+    require: bool,
+    headers: &Headers,
+    control: &Control<'_>,
+) -> Result<Caller<'s>> {
     if !require && !snapshot.has_keys() {
         return Ok(Caller::default());
     }

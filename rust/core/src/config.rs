@@ -27,9 +27,24 @@ pub struct Config {
 
 /// Keys of the config schema that this engine does not act on yet. Obeying half of a config would be worse than refusing it.
 const NOT_YET: &[&str] = &[
-    "strategy", "targets", "cache", "retry", "cb_config", "virtual_key", "prompt_id", "passthrough", "override_params",
-    "default_params", "drop_params", "before_request_hooks", "after_request_hooks", "input_guardrails",
-    "output_guardrails", "input_mutators", "output_mutators", "fetch_integrated_models",
+    "strategy",
+    "targets",
+    "cache",
+    "retry",
+    "cb_config",
+    "virtual_key",
+    "prompt_id",
+    "passthrough",
+    "override_params",
+    "default_params",
+    "drop_params",
+    "before_request_hooks",
+    "after_request_hooks",
+    "input_guardrails",
+    "output_guardrails",
+    "input_mutators",
+    "output_mutators",
+    "fetch_integrated_models",
 ];
 
 impl Config {
@@ -57,7 +72,7 @@ impl Config {
         match key {
             "provider" => self.provider = Some(text(value)?),
             "api_key" | "apiKey" => self.api_key = Some(Secret::new(text(value)?)),
-            "custom_host" | "customHost" => self.custom_host = CustomHost::parse(text(value)?)?,
+            "custom_host" | "customHost" => self.custom_host = CustomHost::parse(&text(value)?)?,
             "forward_headers" | "forwardHeaders" => self.forward_headers = ForwardHeaders::parse(value)?,
             "request_timeout" | "requestTimeout" => self.request_timeout = RequestTimeout::parse(&value)?,
             _ if NOT_YET.contains(&key) => return Err("is not available in this version".into()),

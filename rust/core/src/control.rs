@@ -13,7 +13,7 @@ use crate::{
     gateway::Gateway,
     headers::{self, Head, Headers},
     outbox::Batch,
-    upstream::{self, Incoming, Origin, Outgoing},
+    upstream::{self, Incoming, Origin, Outgoing, Shape},
 };
 
 /// Longest wait for an answer of the control process, but for the one that waits for news.
@@ -48,11 +48,19 @@ async fn forwarded(gateway: &Gateway, head: &Head, body: Body) -> Result<Incomin
         }
     }
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
-    ask(gateway, &head.method, &target, &fields, body, PATIENCE).await
+    ask(gateway, Question { method: &head.method, target: &target, fields: &fields, body }).await
 }
 
-/// One request to the control process.
-async fn ask(gateway: &Gateway, method: &str, target: &str, fields: &Headers, body: Bytes, patience: Duration) -> Result<Incoming> {
+/// A request to the control process.
+struct Question<'q> {
+    method: &'q str,
+    target: &'q str,
+    fields: &'q Headers,
+    body: Bytes,
+}
+
+async fn ask(gateway: &Gateway, question: Question<'_>) -> Result<Incoming> {
+    let Question { method, target, fields, body } = question;
     let Some(socket) = &gateway.settings.control_socket else { return Err(Error::ControlDown) };
     let origin = Origin::Unix(Arc::new(socket.clone()));
     let mut head = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
@@ -63,11 +71,11 @@ async fn ask(gateway: &Gateway, method: &str, target: &str, fields: &Headers, bo
         head.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
     }
     head.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
-    let is_head = method == "HEAD";
+    let shape = Shape { chunked: false, bodiless: method == "HEAD" };
     // Only what changes nothing, or what the control process takes twice without harm, is sent twice.
     let replayable = matches!(method, "GET" | "HEAD" | "OPTIONS");
-    let outgoing = Outgoing { head, body: Body::Whole(body), is_head, replayable, chunked: false };
-    match tokio::time::timeout(patience, gateway.upstream.send(&origin, outgoing)).await {
+    let outgoing = Outgoing { head, body: Body::Whole(body), shape, replayable };
+    match tokio::time::timeout(PATIENCE, gateway.upstream.send(&origin, outgoing)).await {
         Ok(Ok(incoming)) => Ok(incoming),
         Ok(Err(_)) | Err(_) => Err(Error::ControlDown),
     }
@@ -128,20 +136,20 @@ fn counters(gateway: &Gateway) -> Bytes {
 pub async fn follow_snapshots(gateway: Arc<Gateway>) {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        match news(&gateway).await {
-            Ok(()) => pause = SHORTEST_PAUSE,
-            Err(_) => {
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
+        if news(&gateway).await.is_ok() {
+            pause = SHORTEST_PAUSE;
+            continue;
         }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
 async fn news(gateway: &Gateway) -> Result<()> {
     let target = format!("/internal/snapshot?epoch={}", gateway.epoch());
     let Incoming { head, mut body } =
-        ask(gateway, "GET", &target, &Headers::default(), Bytes::new(), PATIENCE).await?;
+        ask(gateway, Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() })
+            .await?;
     let bytes = upstream::collect(&mut body, LARGEST_SNAPSHOT).await?.unwrap_or_default();
     match head.status {
         // What does not compile is refused whole; the publisher checks it before, so this is a fault of ours.
@@ -154,7 +162,9 @@ async fn news(gateway: &Gateway) -> Result<()> {
 async fn post(gateway: &Gateway, target: &str, body: Bytes) -> bool {
     let mut fields = Headers::with_capacity(1);
     fields.push(b"content-type", b"application/octet-stream");
-    let Ok(Incoming { head, mut body }) = ask(gateway, "POST", target, &fields, body, PATIENCE).await else {
+    let Ok(Incoming { head, mut body }) =
+        ask(gateway, Question { method: "POST", target, fields: &fields, body }).await
+    else {
         return false;
     };
     upstream::collect(&mut body, 64 * 1024).await.is_ok() && head.status < 300

@@ -50,6 +50,7 @@ pub enum Error {
     UpstreamBroke { cause: String },
     ControlDown,
     Overloaded,
+    Draining,
     Panicked,
 }
 
@@ -77,6 +78,7 @@ impl Error {
             Self::UpstreamBroke { .. } => "upstream_broke",
             Self::ControlDown => "control_down",
             Self::Overloaded => "overloaded",
+            Self::Draining => "draining",
             Self::Panicked => "internal",
         }
     }
@@ -97,7 +99,7 @@ impl Error {
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
-            Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded => 503,
+            Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded | Self::Draining => 503,
             Self::Unsupported { .. } | Self::Panicked => 500,
         }
     }
@@ -108,7 +110,7 @@ impl Error {
             | Self::ConnectTimeout { .. }
             | Self::ConnectFailed { .. }
             | Self::UpstreamBroke { .. } => Origin::Upstream,
-            Self::ControlDown | Self::Overloaded | Self::Panicked => Origin::Gateway,
+            Self::ControlDown | Self::Overloaded | Self::Draining | Self::Panicked => Origin::Gateway,
             _ => Origin::Caller,
         }
     }
@@ -144,6 +146,7 @@ impl Error {
             Self::UpstreamBroke { cause } => format!("the provider's answer broke off: {cause}"),
             Self::ControlDown => "the management service is restarting".into(),
             Self::Overloaded => "too many requests in flight".into(),
+            Self::Draining => "the gateway is shutting down; send the request again".into(),
             Self::Panicked => "Something went wrong".into(),
         }
     }
@@ -166,10 +169,7 @@ impl Error {
         if self.status() == 503 {
             headers.push(b"retry-after", b"1");
         }
-        Whole {
-            answered: Answered { status: self.status(), headers },
-            body: self.body(dialect).to_string().into(),
-        }
+        Whole { answered: Answered { status: self.status(), headers }, body: self.body(dialect).to_string().into() }
     }
 
     fn body(&self, dialect: Dialect) -> serde_json::Value {

@@ -15,13 +15,13 @@ use penstock_llm::{
     operation::Operation,
     usage::Usage,
 };
+use tokio::sync::{Notify, futures::Notified};
 
 use crate::{
     answer::{Answer, Reply, Stream},
     body::Body,
-    call::{Bases, Choice, Route, Target},
-    caller,
-    control,
+    call::{Bases, Call, Choice, Route, Target},
+    caller, control,
     error::{Error, Problem, Result},
     headers::{self, Control, Head, Headers, Whole},
     metrics::Metrics,
@@ -30,7 +30,7 @@ use crate::{
     rendering::{self, Length},
     settings::Settings,
     snapshot::Snapshot,
-    upstream::{self, Incoming, Outgoing, Upstream},
+    upstream::{self, Incoming, Outgoing, Shape, Upstream},
 };
 
 /// Answers up to this size are read whole before they are passed on.
@@ -52,12 +52,13 @@ pub struct Gateway {
     bases: Bases,
     ready: AtomicBool,
     draining: AtomicBool,
+    closing: Notify,
 }
 
 impl Gateway {
     pub fn new(settings: Settings) -> std::result::Result<Self, Vec<Problem>> {
-        let bases = Bases::new(settings.mock_host.as_deref())
-            .map_err(|message| vec![Problem::new("$.mock_host", message)])?;
+        let bases =
+            Bases::new(settings.mock_host.as_deref()).map_err(|message| vec![Problem::new("$.mock_host", message)])?;
         let sink = Sink {
             outbox: Outbox::new(settings.outbox_bytes),
             metrics: Metrics::default(),
@@ -72,6 +73,7 @@ impl Gateway {
             bases,
             ready: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            closing: Notify::new(),
             settings,
         })
     }
@@ -92,132 +94,131 @@ impl Gateway {
         self.draining.store(true, Ordering::Release);
     }
 
+    /// Ends the streams that are still open.
+    pub fn end_streams(&self) {
+        self.closing.notify_waiters();
+    }
+
+    /// Resolves when streams must end.
+    pub fn closing(&self) -> Notified<'_> {
+        self.closing.notified()
+    }
+
     /// Once per request.
     pub async fn handle(&self, request: Request) -> Answer {
         let Request { head, body } = request;
         let snapshot = self.snapshot.load_full();
-        if let Some(path) = headers::odd_path(&head.path) {
-            return Answer::error(&Error::HeaderInvalid { name: "path", message: path.into() }, Dialect::OpenAi);
+        if let Some(message) = headers::odd_path(&head.path) {
+            let odd = Error::HeaderInvalid { name: "path", message: message.into() };
+            return Answer::error(&odd, Dialect::OpenAi);
         }
         if snapshot.is_management(&head.path) {
             return control::forward(self, head, body).await;
         }
-        let Some(route) = Route::of(&head.method, &head.path) else {
-            return self.own(&head);
-        };
-        let dialect = route.operation.dialect();
+        // The record outlives this walk where the answer is a stream.
         let head = Arc::new(head);
+        let Some(route) = Route::of(&head.method, &head.path) else { return self.own(&head) };
+        let control = Control::read(&head.headers, &self.settings.header_aliases);
+        let call = Call { route, head: &head, control };
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
-        let route = Route::of(&head.method, &head.path).unwrap_or(Route { operation: Operation::Proxy, path: "/" });
-        match self.serve(&snapshot, route, &head, body, &mut record.facts).await {
-            Ok(served) => self.deliver(served, route, &head, record).await,
-            Err(error) => refuse(&error, dialect, &head, record, &self.settings),
+        record.facts.begin(&call);
+        match self.serve(&snapshot, &call, body, &mut record.facts).await {
+            Ok(served) => self.deliver(served, &call, record).await,
+            Err(error) => refuse(&error, &call, record),
         }
     }
 
     /// Admits, finds the target, attempts it.
-    async fn serve(&self, snapshot: &Snapshot, route: Route<'_>, head: &Head, body: Body, facts: &mut Facts) -> Result<Served> {
-        let control = Control::read(&head.headers, &self.settings.header_aliases);
-        facts.begin(route, &control);
+    async fn serve(&self, snapshot: &Snapshot, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
         if self.sink.metrics.in_flight() > self.settings.max_in_flight as u64 {
             return Err(Error::Overloaded);
         }
-        let caller = caller::admit(snapshot, self.settings.require_key, &head.headers, &control)?;
+        let caller = caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?;
         facts.api_key_id = caller.key.map(|key| key.id.clone());
-        let choice = Choice {
-            settings: &self.settings,
-            bases: &self.bases,
-            snapshot,
-            head,
-            control: &control,
-            caller: &caller,
-        };
+        let choice = Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller };
         let (target, config) = choice.target()?;
         facts.config = config.map(ToOwned::to_owned);
         facts.provider = target.provider.slug();
-        let body = self.read(route.operation, head, body, facts).await?;
-        self.attempt(route, &target, head, body, facts).await
+        let body = self.read(call, body, facts).await?;
+        self.attempt(call, &target, body, facts).await
     }
 
     /// Reads what must be known of a body before it is forwarded.
-    async fn read(&self, operation: Operation, head: &Head, body: Body, facts: &mut Facts) -> Result<Body> {
-        let limit = self.settings.max_body_bytes;
+    async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
+        let (operation, limit) = (call.route.operation, self.settings.max_body_bytes);
         if body.length().is_some_and(|length| length > limit as u64) {
             return Err(Error::BodyTooLarge { limit });
         }
         if !operation.takes_json() {
             return Ok(body);
         }
-        if head.headers.text("content-type").is_some_and(|kind| !kind.to_ascii_lowercase().contains("json")) {
+        let kind = call.head.headers.text("content-type");
+        if kind.is_some_and(|kind| !kind.to_ascii_lowercase().contains("json")) {
             let message = format!("{} takes application/json", operation.id());
             return Err(Error::HeaderInvalid { name: "content-type", message });
         }
         let bytes = body.collect(limit).await?;
-        let peek = dialect::peek(&bytes).map_err(|found| Error::BodyInvalid { at: found.at, message: found.message })?;
+        let peek =
+            dialect::peek(&bytes).map_err(|found| Error::BodyInvalid { at: found.at, message: found.message })?;
         facts.stream = peek.streams();
         facts.model = peek.model.unwrap_or_default();
         Ok(Body::Whole(bytes))
     }
 
     /// Once per target.
-    async fn attempt(&self, route: Route<'_>, target: &Target<'_>, head: &Head, body: Body, facts: &mut Facts) -> Result<Served> {
-        if target.provider.path(route.operation).is_none() && route.operation != Operation::Proxy {
-            return Err(Error::Unsupported { operation: route.operation.id(), provider: target.provider.slug() });
+    async fn attempt(&self, call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
+        let operation = call.route.operation;
+        if operation != Operation::Proxy && target.provider.path(operation).is_none() {
+            return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
         }
         let length = match &body {
-            Body::Whole(bytes) if bytes.is_empty() && !head.takes_body() => Length::None,
+            Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
             Body::Fed(_, Some(length)) => Length::Known(*length),
             Body::Fed(_, None) => Length::Chunked,
         };
         let outgoing = Outgoing {
-            head: rendering::head(route, target, head, &self.settings.header_aliases, length),
+            head: rendering::head(call, target, &self.settings.header_aliases, length),
             body,
-            is_head: head.method == "HEAD",
-            replayable: head.is_replayable(),
-            chunked: length == Length::Chunked,
+            shape: Shape { chunked: length == Length::Chunked, bodiless: call.head.method == "HEAD" },
+            replayable: call.head.is_replayable(),
         };
         let sent = Instant::now();
         let answered = tokio::time::timeout(target.timeout, self.upstream.send(&target.base.origin, outgoing)).await;
         let milliseconds = target.timeout.as_millis() as u64;
         let incoming = answered.map_err(|_| Error::Timeout { milliseconds })??;
         facts.upstream = Some(sent.elapsed());
-        Ok(Served { incoming, dialect: dialect_of(route, target) })
+        Ok(Served { incoming, dialect: dialect_of(call, target) })
     }
 
     /// Turns the provider's answer into ours: whole where it is small, else a stream that closes the record at its end.
-    async fn deliver(&self, served: Served, route: Route<'_>, head: &Head, mut record: Record) -> Answer {
+    async fn deliver(&self, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
         let Served { incoming: Incoming { head: answered, mut body }, dialect } = served;
         record.facts.status = answered.status;
         record.facts.first_byte = Some(record.elapsed());
-        let is_events = answered.headers.text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
-        let length = if head.method == "HEAD" { answered.headers.text("content-length").and_then(|text| text.parse().ok()) } else { body.expected() };
-        let mut reply = Reply::new(answered.status, self.passed_on(&answered.headers, &record, head));
-        let is_small = if is_events { false } else { body.expected().map_or(is_json(&answered.headers), |length| length <= WHOLE) };
+        let is_events = is_kind(&answered.headers, "text/event-stream");
+        let is_small = !is_events
+            && body.expected().map_or_else(|| is_kind(&answered.headers, "application/json"), |length| length <= WHOLE);
+        let mut reply = Reply::new(answered.status, passed_on(&answered.headers, call, &record));
         if is_small {
             match upstream::collect(&mut body, WHOLE).await {
-                Ok(Some(bytes)) => return finish_whole(reply, bytes, length, dialect, record),
+                Ok(Some(bytes)) => {
+                    let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
+                    let length = if call.head.method == "HEAD" { declared } else { Some(bytes.len()) };
+                    reply.set_length(length);
+                    return whole(reply, bytes, dialect, record);
+                }
                 Ok(None) => (),
-                Err(error) => return refuse(&error, route.operation.dialect(), head, record, &self.settings),
+                Err(error) => return refuse(&error, call, record),
             }
         }
-        reply.set_length(length);
+        reply.set_length(body.expected());
         self.sink.metrics.streams.add(1);
-        let ends_with_event = matches!(route.operation, Operation::ChatComplete | Operation::Complete | Operation::Messages);
-        let meter = is_events.then_some(dialect);
-        Answer { reply, body: Stream::new(body, meter, ends_with_event && answered.status < 300, record).into() }
-    }
-
-    /// The provider's header fields that the caller gets, and ours.
-    fn passed_on(&self, answered: &Headers, record: &Record, head: &Head) -> Headers {
-        let mut passed = Headers::with_capacity(answered.len() + 5);
-        for (name, value) in answered.iter() {
-            if !headers::is_hop_by_hop(name) && name != b"content-length" {
-                passed.push(name, value);
-            }
-        }
-        mark(&mut passed, record, head, &self.settings);
-        passed
+        let operation = call.route.operation;
+        let ends_with_event = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Messages)
+            && answered.status < 300;
+        let stream = Stream::new(body, is_events.then_some(dialect), ends_with_event, record);
+        Answer { reply, body: stream.into() }
     }
 
     /// Paths that the engine answers by itself.
@@ -240,19 +241,31 @@ struct Served {
 }
 
 /// The dialect of an answer: its operation's, or the provider's where the path has no operation of its own.
-fn dialect_of(route: Route<'_>, target: &Target<'_>) -> Dialect {
-    if route.operation == Operation::Proxy {
-        return if route.path.ends_with("/messages") { Dialect::Anthropic } else { target.provider.dialect() };
+fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
+    match call.route {
+        Route { operation: Operation::Proxy, path } if path.ends_with("/messages") => Dialect::Anthropic,
+        Route { operation: Operation::Proxy, .. } => target.provider.dialect(),
+        Route { operation, .. } => operation.dialect(),
     }
-    route.operation.dialect()
 }
 
-fn is_json(headers: &Headers) -> bool {
-    headers.text("content-type").is_some_and(|kind| kind.starts_with("application/json"))
+fn is_kind(headers: &Headers, kind: &str) -> bool {
+    headers.text("content-type").is_some_and(|value| value.starts_with(kind))
 }
 
-fn finish_whole(mut reply: Reply, bytes: Bytes, length: Option<usize>, dialect: Dialect, mut record: Record) -> Answer {
-    reply.set_length(Some(length.unwrap_or(bytes.len())));
+/// The provider's header fields that the caller gets, and ours.
+fn passed_on(answered: &Headers, call: &Call<'_>, record: &Record) -> Headers {
+    let mut passed = Headers::with_capacity(answered.len() + 6);
+    for (name, value) in answered.iter() {
+        if !headers::is_hop_by_hop(name) && name != b"content-length" {
+            passed.push(name, value);
+        }
+    }
+    mark(&mut passed, call, record);
+    passed
+}
+
+fn whole(reply: Reply, bytes: Bytes, dialect: Dialect, mut record: Record) -> Answer {
     record.facts.bytes_out = bytes.len() as u64;
     if reply.status < 300 && record.facts.operation.is_some_and(Operation::takes_json) {
         record.facts.usage = Usage::from_answer(dialect, &bytes);
@@ -262,9 +275,9 @@ fn finish_whole(mut reply: Reply, bytes: Bytes, length: Option<usize>, dialect: 
 }
 
 /// An error of ours: told to the caller, and the end of the record.
-fn refuse(error: &Error, dialect: Dialect, head: &Head, mut record: Record, settings: &Settings) -> Answer {
-    let Whole { mut answered, body } = error.answer(dialect);
-    mark(&mut answered.headers, &record, head, settings);
+fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
+    let Whole { mut answered, body } = error.answer(call.route.operation.dialect());
+    mark(&mut answered.headers, call, &record);
     record.facts.status = answered.status;
     record.facts.error = Some(error.code());
     record.facts.bytes_out = body.len() as u64;
@@ -275,25 +288,16 @@ fn refuse(error: &Error, dialect: Dialect, head: &Head, mut record: Record, sett
 }
 
 /// Our own header fields, under the prefix that the caller used.
-fn mark(headers: &mut Headers, record: &Record, head: &Head, settings: &Settings) {
-    let prefix = Control::read(&head.headers, &settings.header_aliases).prefix.unwrap_or(headers::PREFIX);
-    let facts = &record.facts;
+fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
+    let prefix = call.control.prefix.unwrap_or(headers::PREFIX);
     let mut id = uuid::Uuid::encode_buffer();
-    let trace_id = facts.trace_id.as_deref().unwrap_or_else(|| record.id.hyphenated().encode_lower(&mut id));
-    let mut name = [0_u8; 64];
-    let mut push = |rest: &[u8], value: &[u8]| {
-        let length = prefix.len() + rest.len();
-        if let Some(name) = name.get_mut(..length) {
-            name[..prefix.len()].copy_from_slice(prefix);
-            name[prefix.len()..].copy_from_slice(rest);
-            headers.push(name, value);
-        }
-    };
-    push(b"trace-id", trace_id.as_bytes());
-    push(b"last-used-option-index", b"config");
-    push(b"retry-attempt-count", b"0");
-    push(b"cache-status", b"DISABLED");
-    if !facts.provider.is_empty() {
-        push(b"provider", facts.provider.as_bytes());
+    let trace_id = call.control.trace_id.unwrap_or_else(|| record.id.hyphenated().encode_lower(&mut id));
+    let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
+    push(b"trace-id", trace_id);
+    push(b"last-used-option-index", "config");
+    push(b"retry-attempt-count", "0");
+    push(b"cache-status", "DISABLED");
+    if !record.facts.provider.is_empty() {
+        push(b"provider", record.facts.provider);
     }
 }

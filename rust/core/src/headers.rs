@@ -23,8 +23,14 @@ impl Headers {
 
     /// Adds a field; the name is lowered.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        self.push_joined(name, b"", value);
+    }
+
+    /// Adds a field whose name is a prefix and a rest.
+    pub fn push_joined(&mut self, prefix: &[u8], rest: &[u8], value: &[u8]) {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(prefix);
+        self.bytes.extend_from_slice(rest);
         self.bytes[start..].make_ascii_lowercase();
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value);
@@ -164,7 +170,7 @@ pub fn control_name<'n>(name: &'n [u8], aliases: &[String]) -> Option<(&'n [u8],
         return None;
     }
     std::iter::once(PREFIX)
-        .chain(aliases.iter().map(|alias| alias.as_bytes()))
+        .chain(aliases.iter().map(String::as_bytes))
         .find(|prefix| name.starts_with(prefix))
         .map(|prefix| name.split_at(prefix.len()))
 }

@@ -84,7 +84,9 @@ impl Outbox {
         if waiting.records == 0 {
             return None;
         }
-        let Waiting { lines, records } = mem::take(&mut *waiting);
+        // As large as the last one: growing by steps would copy every record several times.
+        let next = Waiting { lines: Vec::with_capacity(waiting.lines.len().min(BATCH * 2)), records: 0 };
+        let Waiting { lines, records } = mem::replace(&mut *waiting, next);
         Some(Batch { lines: lines.into(), records })
     }
 

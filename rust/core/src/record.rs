@@ -10,8 +10,8 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use uuid::{Builder, Uuid};
 
 use crate::{
-    call::Route,
-    headers::{Control, Head, Headers},
+    call::Call,
+    headers::{Head, Headers},
     metrics::Metrics,
     outbox::Outbox,
 };
@@ -70,7 +70,8 @@ pub struct Facts {
 
 impl Facts {
     /// What the request's own words tell.
-    pub fn begin(&mut self, route: Route<'_>, control: &Control<'_>) {
+    pub fn begin(&mut self, call: &Call<'_>) {
+        let Call { route, control, .. } = call;
         let own = |text: Option<&str>| text.map(ToOwned::to_owned);
         self.operation = Some(route.operation);
         self.is_proxy = route.operation == Operation::Proxy;
@@ -212,9 +213,12 @@ struct Line<'a> {
 /// Tokens as the provider counted them.
 #[derive(Serialize)]
 struct Units {
-    req_units: u64,
-    res_units: u64,
-    total_units: u64,
+    #[serde(rename = "req_units")]
+    request: u64,
+    #[serde(rename = "res_units")]
+    response: u64,
+    #[serde(rename = "total_units")]
+    total: u64,
 }
 
 /// Metadata as two parallel lists.
@@ -284,8 +288,8 @@ impl<'a> Line<'a> {
 
 impl Units {
     fn of(usage: &Usage) -> Self {
-        let (req_units, res_units) = (usage.total_in(), usage.total_out());
-        Self { req_units, res_units, total_units: req_units + res_units }
+        let (request, response) = (usage.total_in(), usage.total_out());
+        Self { request, response, total: request + response }
     }
 }
 
@@ -377,8 +381,13 @@ mod tests {
     }
 
     fn head() -> Arc<Head> {
-        let fields = [("authorization", "Bearer sk-1"), ("x-team", "red"), ("x-user", "ann"), ("x-gateway-config",
-            r#"{"api_key":"sk-2"}"#), ("accept", "*/*")];
+        let fields = [
+            ("authorization", "Bearer sk-1"),
+            ("x-team", "red"),
+            ("x-user", "ann"),
+            ("x-gateway-config", r#"{"api_key":"sk-2"}"#),
+            ("accept", "*/*"),
+        ];
         Arc::new(Head {
             method: "POST".into(),
             path: "/v1/x".into(),
@@ -389,8 +398,12 @@ mod tests {
 
     fn lines(sink: &Sink) -> Vec<Value> {
         let batch = sink.outbox.take().unwrap();
-        batch.lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
-            .map(|line| serde_json::from_slice(line).unwrap()).collect()
+        batch
+            .lines
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect()
     }
 
     #[test]
@@ -412,7 +425,10 @@ mod tests {
         drop(Record::open(head(), Arc::clone(&sink)));
         let lines = lines(&sink);
         assert_eq!(lines.len(), 1);
-        assert_eq!((lines[0]["outcome"].as_str(), lines[0]["response_status_code"].as_u64()), (Some("aborted"), Some(499)));
+        assert_eq!(
+            (lines[0]["outcome"].as_str(), lines[0]["response_status_code"].as_u64()),
+            (Some("aborted"), Some(499))
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use penstock_llm::{operation::Operation, providers::Credential};
 
 use crate::{
-    call::{Route, Target},
+    call::{Call, Target},
     headers::{self, Head},
 };
 
@@ -16,13 +16,14 @@ pub enum Length {
 }
 
 /// Renders the head of a request to a target.
-pub fn head(route: Route<'_>, target: &Target<'_>, head: &Head, aliases: &[String], length: Length) -> Vec<u8> {
+pub fn head(call: &Call<'_>, target: &Target<'_>, aliases: &[String], length: Length) -> Vec<u8> {
+    let head = call.head;
     let mut out = Vec::with_capacity(1024);
-    request_line(&mut out, route, target, head);
+    request_line(&mut out, call, target);
     field(&mut out, b"host", target.base.origin.authority().as_bytes());
     let credential = target.credential.as_deref().map(|key| (target.provider.credential(key), key));
     for (name, value) in head.headers.iter() {
-        if passes(name, route.operation, target, head, aliases, credential.is_some()) {
+        if passes(name, call, target, aliases, credential.is_some()) {
             field(&mut out, name, value);
         }
     }
@@ -45,8 +46,10 @@ pub fn head(route: Route<'_>, target: &Target<'_>, head: &Head, aliases: &[Strin
     out
 }
 
-fn request_line(out: &mut Vec<u8>, route: Route<'_>, target: &Target<'_>, head: &Head) {
-    let path = target.provider.path(route.operation).filter(|_| route.operation != Operation::Proxy).unwrap_or(route.path);
+fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>) {
+    let Call { route, head, .. } = call;
+    let path =
+        target.provider.path(route.operation).filter(|_| route.operation != Operation::Proxy).unwrap_or(route.path);
     // Clients whose base URL lacks the version segment say it twice.
     let path = if target.base.prefix.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
     out.extend_from_slice(head.method.as_bytes());
@@ -76,7 +79,8 @@ fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// Whether a field of the caller's goes on to the provider.
-fn passes(name: &[u8], operation: Operation, target: &Target<'_>, head: &Head, aliases: &[String], has_key: bool) -> bool {
+fn passes(name: &[u8], call: &Call<'_>, target: &Target<'_>, aliases: &[String], has_key: bool) -> bool {
+    let head = call.head;
     if headers::is_hop_by_hop(name) || headers::control_name(name, aliases).is_some() {
         return false;
     }
@@ -85,7 +89,7 @@ fn passes(name: &[u8], operation: Operation, target: &Target<'_>, head: &Head, a
         // A credential is written once, from where it was decided. A scheme that is no bearer passes where none was.
         b"authorization" | b"x-api-key" | b"api-key" => !has_key && is_no_gateway_key(name, head),
         _ if target.forward.contains(name) => true,
-        _ if operation == Operation::Proxy => !is_named_by_connection(name, head),
+        _ if call.route.operation == Operation::Proxy => !is_named_by_connection(name, head),
         b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" | b"traceparent" | b"tracestate" => true,
         _ => name.starts_with(b"anthropic-") || name.starts_with(b"openai-"),
     }
@@ -107,9 +111,15 @@ mod tests {
     use penstock_llm::providers;
 
     use super::*;
-    use crate::{features::forward_headers::ForwardHeaders, upstream::Base};
+    use crate::{call::Route, features::forward_headers::ForwardHeaders, headers::Control, upstream::Base};
 
-    fn rendered(provider: &str, operation: Operation, path: &str, key: Option<&str>, fields: &[(&str, &str)]) -> String {
+    fn rendered(
+        provider: &str,
+        operation: Operation,
+        path: &str,
+        key: Option<&str>,
+        fields: &[(&str, &str)],
+    ) -> String {
         let target = Target {
             provider: providers::find(provider).unwrap(),
             base: Base::parse("https://api.example/v1").unwrap(),
@@ -123,7 +133,8 @@ mod tests {
             query: "a=1".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
         };
-        let bytes = head(Route { operation, path }, &target, &request, &[], Length::Known(2));
+        let call = Call { route: Route { operation, path }, head: &request, control: Control::default() };
+        let bytes = head(&call, &target, &[], Length::Known(2));
         String::from_utf8(bytes).unwrap()
     }
 

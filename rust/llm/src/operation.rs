@@ -48,26 +48,17 @@ const OPERATIONS: &[Row] = &[
 impl Operation {
     /// The operation behind a method and a path (the path after `/v1`, without query).
     pub fn of(method: &str, path: &str) -> Self {
-        OPERATIONS
-            .iter()
-            .find(|row| row.path == path && row.method == method)
-            .map_or(Self::Proxy, |row| row.operation)
+        OPERATIONS.iter().find(|row| row.path == path && row.method == method).map_or(Self::Proxy, |row| row.operation)
     }
 
     /// The function id that records and policies use, such as `chatComplete`.
     pub fn id(self) -> &'static str {
-        OPERATIONS
-            .iter()
-            .find(|row| row.operation == self)
-            .map_or("proxy", |row| row.id)
+        OPERATIONS.iter().find(|row| row.operation == self).map_or("proxy", |row| row.id)
     }
 
     /// The path after `/v1` that providers of `OpenAI`'s shape serve it at; `None` where the caller's own path counts.
     pub fn path(self) -> Option<&'static str> {
-        OPERATIONS
-            .iter()
-            .find(|row| row.operation == self)
-            .map(|row| row.path)
+        OPERATIONS.iter().find(|row| row.operation == self).map(|row| row.path)
     }
 
     /// The dialect in which its callers write and read.

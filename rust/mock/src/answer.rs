@@ -211,16 +211,28 @@ fn stream_steps(head: &Head, script: &Script, behaviour: &Behaviour) -> Vec<Step
     } else if let Some(Step::Send(first)) = steps.first_mut() {
         first.bytes.extend_from_slice(&head.frame(&script.opening));
     }
-    let interrupted = behaviour.fault.and_then(Fault::interrupts);
-    steps.extend(script.pieces(head, 0, script.split));
-    if let Some(end) = interrupted {
+    if let Some(end) = behaviour.fault.and_then(Fault::interrupts) {
+        steps.extend(script.pieces(head, 0, script.split));
         steps.extend(end);
         return steps;
     }
-    if !script.middle.is_empty() {
+    if script.middle.is_empty() {
+        steps.extend(script.pieces(head, 0, script.count));
+    } else {
+        let pause = (!script.gap.is_zero()).then_some(Step::Pause(script.gap));
+        steps.extend(
+            script
+                .pieces(head, 0, script.split)
+                .into_iter()
+                .chain(pause.clone()),
+        );
         steps.push(Step::Send(Block::plain(head.frame(&script.middle))));
+        steps.extend(
+            pause
+                .into_iter()
+                .chain(script.pieces(head, script.split, script.count)),
+        );
     }
-    steps.extend(script.pieces(head, script.split, script.count));
     let mut last = [head.frame(&script.closing), head.frame(&script.done)].concat();
     if head.framing == Framing::Chunked {
         last.extend_from_slice(LAST_CHUNK);
@@ -262,7 +274,11 @@ pub fn whole(
     marks: Marks,
 ) -> Vec<Step> {
     let mut head = Head::new(status, family, behaviour, marks);
-    let mut body = body.to_string().into_bytes();
+    let mut body = if matches!(status, 204 | 304) {
+        Vec::new()
+    } else {
+        body.to_string().into_bytes()
+    };
     if let Some(fault) = behaviour.fault {
         body = fault.rewrite_whole(body);
     }

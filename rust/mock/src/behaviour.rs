@@ -106,7 +106,7 @@ impl Behaviour {
     }
 
     pub fn gap(&self) -> Duration {
-        Duration::from_millis(self.chunk_ms.unwrap_or(0))
+        Duration::from_millis(self.chunk_ms.filter(|_| !self.burst).unwrap_or(0))
     }
 }
 

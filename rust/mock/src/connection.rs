@@ -12,7 +12,7 @@ use crate::framing::Dechunker;
 use crate::ledger::{Ledger, Opening, Outcome, Progress};
 use crate::plans::{Plan, Plans, Question};
 use crate::request::{BodyLength, Head, Marks};
-use crate::steps::{Pieces, Step};
+use crate::steps::{Block, Pieces, Step};
 use crate::wire::{Gone, Tally, Wire};
 
 const BODY_STEP: usize = 256 * 1024;
@@ -239,13 +239,7 @@ impl Connection {
     async fn play(&mut self, plan: &Plan, tally: &mut Tally<'_>) -> Result<Flow, Gone> {
         for step in &plan.steps {
             match step {
-                Step::Send(block) if block.is_fixed() => {
-                    self.wire.send(&block.bytes, tally).await?;
-                }
-                Step::Send(block) => {
-                    block.fill(&mut self.out, tally.id, clock::now_ns());
-                    self.wire.send(&self.out, tally).await?;
-                }
+                Step::Send(block) => self.send(block, tally).await?,
                 Step::Pieces(pieces) => self.play_pieces(pieces, tally).await?,
                 Step::Pause(time) => self.wire.pause(*time, tally).await?,
                 Step::Drip { bytes, gap } => {
@@ -270,6 +264,17 @@ impl Connection {
         Ok(Flow::Open)
     }
 
+    async fn send(&mut self, block: &Block, tally: &mut Tally<'_>) -> Result<(), Gone> {
+        let fixed = if block.is_fixed() {
+            &block.bytes[..]
+        } else {
+            let filled = block.fill(&mut self.out, tally.id, clock::now_ns());
+            self.wire.send(&self.out, tally).await?;
+            &block.bytes[filled..]
+        };
+        self.wire.send(fixed, tally).await
+    }
+
     async fn play_pieces(&mut self, pieces: &Pieces, tally: &mut Tally<'_>) -> Result<(), Gone> {
         let mut due = Instant::now();
         for (block, at) in pieces.blocks.iter().cycle().zip(0..pieces.count) {
@@ -280,12 +285,7 @@ impl Connection {
             } else if at % TURN == TURN - 1 {
                 tokio::task::yield_now().await;
             }
-            if block.is_fixed() {
-                self.wire.send(&block.bytes, tally).await?;
-            } else {
-                block.fill(&mut self.out, tally.id, clock::now_ns());
-                self.wire.send(&self.out, tally).await?;
-            }
+            self.send(block, tally).await?;
         }
         Ok(())
     }

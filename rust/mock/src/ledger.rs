@@ -227,7 +227,7 @@ impl Slot {
             path,
             headers,
             body_bytes: self.body_bytes,
-            model: String::from_utf8_lossy(&self.model).into_owned(),
+            model: crate::request::unescape(&self.model),
             started_ms: clock::unix_ms(self.started_ns),
             first_byte_ms: time(self.progress.first_byte_ns),
             finished_ms: time(self.finished_ns),

@@ -12,7 +12,7 @@ use crate::answer::{finish, generated, stream, whole};
 use crate::behaviour::Behaviour;
 use crate::faults::Fault;
 use crate::ledger::join_headers;
-use crate::request::{Marks, describe, is_true, string_field};
+use crate::request::{Marks, describe, is_true, string_field, unescape};
 use crate::shapes::anthropic::{self, Messages};
 use crate::shapes::openai::{self, Chat, Completion};
 use crate::shapes::{Ask, Family, Shape};
@@ -117,14 +117,6 @@ fn write_key(key: &mut Vec<u8>, question: Question<'_>, raw_model: &[u8], marks:
             }
         }
     }
-}
-
-// Clients may write any character of a JSON string as an escape; Go's encoder does so with "&".
-fn unescape(raw: &[u8]) -> String {
-    if memchr::memchr(b'\\', raw).is_none() {
-        return String::from_utf8_lossy(raw).into_owned();
-    }
-    serde_json::from_slice(&[b"\"", raw, b"\""].concat()).unwrap_or_default()
 }
 
 fn behaviour(question: Question<'_>, model: &str) -> Result<Behaviour, String> {

@@ -147,6 +147,14 @@ pub fn string_field<'a>(body: &'a [u8], quoted_name: &'static str) -> Option<&'a
     })
 }
 
+/// The text of a raw JSON string. Clients may write any character as an escape; Go's encoder does so with "&".
+pub fn unescape(raw: &[u8]) -> String {
+    if memchr::memchr(b'\\', raw).is_none() {
+        return String::from_utf8_lossy(raw).into_owned();
+    }
+    serde_json::from_slice(&[b"\"", raw, b"\""].concat()).unwrap_or_default()
+}
+
 pub fn is_true(body: &[u8], quoted_name: &'static str) -> bool {
     values(body, quoted_name).any(|value| value.starts_with(b"true"))
 }
@@ -187,6 +195,11 @@ mod tests {
             Head::parse(b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"),
             Err(BadRequest)
         );
+    }
+
+    #[test]
+    fn escapes_are_undone() {
+        assert_eq!(unescape(br"mock?a=1\u0026b=2"), "mock?a=1&b=2");
     }
 
     #[test]

@@ -23,6 +23,8 @@ const BACKLOG: i32 = 4096;
 pub struct Options {
     pub address: SocketAddr,
     pub ledger: bool,
+    /// Size of the sockets' send buffers; the kernel's own choice grows to megabytes.
+    pub send_buffer: Option<usize>,
 }
 
 impl Default for Options {
@@ -30,6 +32,7 @@ impl Default for Options {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             ledger: true,
+            send_buffer: None,
         }
     }
 }
@@ -44,6 +47,9 @@ pub struct Server {
 
 impl Server {
     /// Starts on any free port of 127.0.0.1.
+    ///
+    /// # Panics
+    /// When there is none.
     #[expect(
         clippy::expect_used,
         reason = "for tests, which have nothing to do without a port"
@@ -57,7 +63,7 @@ impl Server {
     }
 
     pub fn start_with(options: &Options) -> io::Result<Self> {
-        let listener = listen(options.address)?;
+        let listener = listen(options)?;
         let addr = listener.local_addr()?;
         let ledger = Arc::new(Ledger::new(options.ledger));
         let (stop, stopped) = oneshot::channel();
@@ -116,17 +122,20 @@ pub fn serve(
     options: &Options,
     ready: impl FnOnce(SocketAddr) -> io::Result<()>,
 ) -> io::Result<()> {
-    let listener = listen(options.address)?;
+    let listener = listen(options)?;
     ready(listener.local_addr()?)?;
     let (_running, stopped) = oneshot::channel();
     run(listener, Arc::new(Ledger::new(options.ledger)), stopped)
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+fn listen(options: &Options) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
+    if let Some(size) = options.send_buffer {
+        socket.set_send_buffer_size(size)?;
+    }
+    socket.bind(&options.address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }

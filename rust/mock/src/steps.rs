@@ -9,6 +9,8 @@ use memchr::memmem;
 pub const STAMP: &str = "@00000000000000000000@";
 /// Stands in a prepared head where the ledger's id goes.
 pub const REQUEST_ID: &str = "req_0000000000000000";
+/// Above this, two writes are cheaper than a copy.
+const COPY_LIMIT: usize = 256 * 1024;
 /// More than this is not held in memory for one write.
 const BURST_LIMIT: usize = 4 * 1024 * 1024;
 
@@ -40,16 +42,30 @@ impl Block {
         self.stamps.is_empty() && self.ids.is_empty()
     }
 
-    /// Copies the block into `out`, the places filled in.
-    pub fn fill(&self, out: &mut Vec<u8>, id: u64, now_ns: u64) {
+    /// Copies the block into `out`, the places filled in; of a large one only as much as has places.
+    ///
+    /// Returns how much was copied.
+    pub fn fill(&self, out: &mut Vec<u8>, id: u64, now_ns: u64) -> usize {
+        let places = self
+            .stamps
+            .iter()
+            .chain(&self.ids)
+            .max()
+            .map_or(0, |at| at + STAMP.len());
+        let copied = if self.bytes.len() <= COPY_LIMIT {
+            self.bytes.len()
+        } else {
+            places.min(self.bytes.len())
+        };
         out.clear();
-        out.extend_from_slice(&self.bytes);
+        out.extend_from_slice(&self.bytes[..copied]);
         for &at in &self.ids {
             write_digits(out, at..at + 16, id);
         }
         for &at in &self.stamps {
             write_digits(out, at..at + 20, now_ns);
         }
+        copied
     }
 
     fn append(&mut self, next: &Block) {

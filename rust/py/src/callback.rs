@@ -41,7 +41,7 @@ impl Callback {
             Some(Event::Piece(reader)) => reader.take(message(future)),
             Some(Event::Gone(proto, tell)) => match message(future) {
                 // The body's end was not read before; behind it waits what we want to know.
-                Some(Message { more: false, .. }) => watch(future.py(), proto, tell),
+                Some(Message { more: false, .. }) => watch(future.py(), &proto, tell),
                 Some(Message { more: true, .. }) | None => drop(tell.send(())),
             },
             Some(Event::Room(tell)) => drop(tell.send(())),
@@ -79,9 +79,9 @@ pub fn receive(py: Python<'_>, proto: &Py<PyAny>, event: Event) {
 }
 
 /// Asks to be told when the caller leaves.
-pub fn watch(py: Python<'_>, proto: Py<PyAny>, tell: oneshot::Sender<()>) {
+pub fn watch(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender<()>) {
     let again = proto.clone_ref(py);
-    receive(py, &proto, Event::Gone(again, tell));
+    receive(py, proto, Event::Gone(again, tell));
 }
 
 /// Adds a callback to a future of the server's.

@@ -1,8 +1,11 @@
 //! The engine as Python sees it.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use penstock_core::{
@@ -101,9 +104,12 @@ impl Engine {
         PyBytes::new(py, self.gateway.sink.metrics.read().to_string().as_bytes())
     }
 
-    /// From now on `/ready` says no.
-    fn drain(&self) {
+    /// From now on `/ready` says no; streams that are still open after so many seconds are ended.
+    fn drain(&self, seconds: f64) {
         self.gateway.drain();
+        if let (Some(runtime), Ok(patience)) = (self.runtime.get(), Duration::try_from_secs_f64(seconds)) {
+            runtime.end_streams_after(Arc::clone(&self.gateway), patience);
+        }
     }
 
     /// Hands over the last records and ends the engine's thread.
@@ -157,7 +163,8 @@ impl Engine {
         let head = scope::head(scope)?;
         let expected = scope::expected(scope, &head)?;
         let jobs = self.jobs()?;
-        let exchange = Exchange::new(proto, done);
+        let client = scope.get_item(intern!(scope.py(), "client"))?.map(Bound::unbind);
+        let exchange = Exchange::new(proto, client, done);
         if expected == Expected::Nothing {
             jobs.submit(Job { request: Request { head, body: penstock_core::body::Body::empty() }, exchange });
         } else {

@@ -13,10 +13,11 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict, PyList, PyTuple},
 };
-use tokio::sync::oneshot;
+use tokio::sync::{futures::Notified, oneshot};
 
 use crate::{
     callback::{self, Event},
+    hangup,
     runtime::Job,
 };
 
@@ -26,6 +27,8 @@ const UNWATCHED: Duration = Duration::from_millis(5);
 /// One request's connection to the server.
 pub struct Exchange {
     proto: Py<PyAny>,
+    /// Address and port of the caller, as the server gives them.
+    client: Option<Py<PyAny>>,
     /// Ends the server's own task, where there is one.
     done: Option<Py<PyAny>>,
     answered: bool,
@@ -33,6 +36,14 @@ pub struct Exchange {
 
 /// Resolves when the caller has left.
 type Gone = oneshot::Receiver<()>;
+
+/// What ends a stream besides its own end.
+struct Ends<'g> {
+    gone: Gone,
+    closing: Notified<'g>,
+    /// Longest wait for a caller who does not read.
+    stall: Duration,
+}
 
 enum Sent {
     Done,
@@ -45,15 +56,14 @@ enum Sent {
 pub async fn serve(gateway: &Gateway, job: Job) {
     let Job { request, mut exchange } = job;
     let mut work = std::pin::pin!(gateway.handle(request));
-    let (answer, gone) = match tokio::time::timeout(UNWATCHED, &mut work).await {
-        Ok(answer) => (answer, None),
-        Err(_) => {
-            let mut gone = exchange.watch();
-            tokio::select! {
-                biased;
-                answer = &mut work => (answer, Some(gone)),
-                _ = &mut gone => return exchange.abandon(),
-            }
+    let (answer, gone) = if let Ok(answer) = tokio::time::timeout(UNWATCHED, &mut work).await {
+        (answer, None)
+    } else {
+        let mut gone = exchange.watch();
+        tokio::select! {
+            biased;
+            answer = &mut work => (answer, Some(gone)),
+            _ = &mut gone => return exchange.abandon(),
         }
     };
     let Answer { reply, body } = answer;
@@ -62,14 +72,15 @@ pub async fn serve(gateway: &Gateway, job: Job) {
         Contents::Stream(stream) => {
             let gone = gone.unwrap_or_else(|| exchange.watch());
             let stall = Duration::from_millis(gateway.settings.write_stall_ms);
-            exchange.stream(&reply, *stream, gone, stall).await;
+            let closing = gateway.closing();
+            exchange.stream(&reply, *stream, Ends { gone, closing, stall }).await;
         }
     }
 }
 
 impl Exchange {
-    pub fn new(proto: Py<PyAny>, done: Option<Py<PyAny>>) -> Self {
-        Self { proto, done, answered: false }
+    pub fn new(proto: Py<PyAny>, client: Option<Py<PyAny>>, done: Option<Py<PyAny>>) -> Self {
+        Self { proto, client, done, answered: false }
     }
 
     pub fn proto(&self, py: Python<'_>) -> Py<PyAny> {
@@ -78,7 +89,7 @@ impl Exchange {
 
     fn watch(&self) -> Gone {
         let (tell, gone) = oneshot::channel();
-        Python::attach(|py| callback::watch(py, self.proto(py), tell));
+        Python::attach(|py| callback::watch(py, &self.proto, tell));
         gone
     }
 
@@ -95,7 +106,9 @@ impl Exchange {
         });
     }
 
-    async fn stream(&mut self, reply: &Reply, mut stream: Stream, mut gone: Gone, stall: Duration) {
+    async fn stream(&mut self, reply: &Reply, mut stream: Stream, ends: Ends<'_>) {
+        let Ends { mut gone, closing, stall } = ends;
+        let mut closing = std::pin::pin!(closing);
         if Python::attach(|py| self.start(py, reply)).is_err() {
             return;
         }
@@ -104,6 +117,7 @@ impl Exchange {
                 biased;
                 piece = stream.next() => piece,
                 _ = &mut gone => return,
+                () = &mut closing => stream.stop(),
             };
             let sent = match piece {
                 Ok(Some(bytes)) if stream.is_ended() => {
@@ -148,8 +162,9 @@ impl Exchange {
 
     /// Ends the answer in a way that no client takes for a good end.
     fn cut(&mut self) {
-        // Dropping the transport ends a body of known length short, which closes the connection.
-        self.abandon();
+        if let Some(client) = Python::attach(|py| self.client.as_ref().and_then(|client| client.extract(py).ok())) {
+            hangup::hang_up(client);
+        }
     }
 
     fn start(&mut self, py: Python<'_>, reply: &Reply) -> PyResult<()> {

@@ -4,6 +4,7 @@ mod callback;
 mod engine;
 mod errors;
 mod exchange;
+mod hangup;
 mod reader;
 mod runtime;
 mod scope;

@@ -11,7 +11,10 @@ use penstock_core::{
     gateway::{Gateway, Request},
 };
 use pyo3::prelude::*;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+};
 
 use crate::exchange::{self, Exchange};
 
@@ -37,6 +40,7 @@ impl Jobs {
 
 pub struct Runtime {
     jobs: Jobs,
+    handle: Handle,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -46,15 +50,23 @@ impl Runtime {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once around everything: later attachments find their thread state and are cheap.
             Python::attach(|py| py.detach(|| runtime.block_on(run(gateway, queue, stopped))));
         })?;
-        Ok(Self { jobs: Jobs(jobs), stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { jobs: Jobs(jobs), handle, stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
     }
 
     pub fn jobs(&self) -> Jobs {
         self.jobs.clone()
+    }
+
+    pub fn end_streams_after(&self, gateway: Arc<Gateway>, patience: Duration) {
+        drop(self.handle.spawn(async move {
+            tokio::time::sleep(patience).await;
+            gateway.end_streams();
+        }));
     }
 
     /// Waits for the thread's end; the interpreter must be released meanwhile.

@@ -27,7 +27,8 @@ pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
         let (name, value) = (pair.get_borrowed_item(0)?, pair.get_borrowed_item(1)?);
         headers.push(name.cast::<PyBytes>()?.as_bytes(), value.cast::<PyBytes>()?.as_bytes());
     }
-    let text = |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
+    let text =
+        |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
     Ok(Head {
         method: field(scope, intern!(py, "method"))?.cast::<PyString>()?.to_str()?.to_owned(),
         path: text(intern!(py, "raw_path"))?,

@@ -10,8 +10,8 @@ pub struct CustomHost(Option<Base>);
 
 impl CustomHost {
     /// From a config: an http or https URL.
-    pub fn parse(url: String) -> std::result::Result<Self, String> {
-        Base::parse(&url).map(|base| Self(Some(base)))
+    pub fn parse(url: &str) -> std::result::Result<Self, String> {
+        Base::parse(url).map(|base| Self(Some(base)))
     }
 
     /// What holds for one request.
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn the_header_wins_over_the_config() {
-        let config = CustomHost::parse("https://a.example/v1".into()).unwrap();
+        let config = CustomHost::parse("https://a.example/v1").unwrap();
         assert_eq!(config.resolve(Some("https://b.example")).unwrap(), Base::parse("https://b.example").ok());
         assert_eq!(config.resolve(None).unwrap(), Base::parse("https://a.example/v1").ok());
     }

@@ -108,8 +108,19 @@ mod tests {
 
     #[test]
     fn private_addresses_are_dialled_only_for_trusted_hosts_and_their_subdomains() {
-        for address in ["127.0.0.1", "10.0.0.1", "192.168.1.1", "100.64.0.1", "::1", "fd00::1", "::ffff:127.0.0.1",
-            "2002:7f00:1::", "64:ff9b::7f00:1", "0.0.0.0", "fe80::1"] {
+        for address in [
+            "127.0.0.1",
+            "10.0.0.1",
+            "192.168.1.1",
+            "100.64.0.1",
+            "::1",
+            "fd00::1",
+            "::ffff:127.0.0.1",
+            "2002:7f00:1::",
+            "64:ff9b::7f00:1",
+            "0.0.0.0",
+            "fe80::1",
+        ] {
             assert!(!allowed(&[], "llm.corp.example", address), "{address}");
             assert!(allowed(&["corp.example"], "llm.corp.example", address), "{address}");
             assert!(!allowed(&["corp.example"], "evilcorp.example", address), "{address}");

@@ -160,7 +160,8 @@ impl Dialer {
             }
             Origin::Network { secure, host, port } => {
                 let stream = self.tcp(origin, host, *port).await?;
-                let io = if *secure { Io::Tls(Box::new(self.tls(origin, host, stream).await?)) } else { Io::Tcp(stream) };
+                let io =
+                    if *secure { Io::Tls(Box::new(self.tls(origin, host, stream).await?)) } else { Io::Tcp(stream) };
                 Ok(Connection::new(io))
             }
         }
@@ -192,13 +193,12 @@ impl Dialer {
     async fn tls(&self, origin: &Origin, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>> {
         let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
-        let client = match self.tls.get() {
-            Some(client) => Arc::clone(client),
-            None => {
-                let client = tls::client(self.tls_ca.as_deref())
-                    .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
-                Arc::clone(self.tls.get_or_init(|| client))
-            }
+        let client = if let Some(client) = self.tls.get() {
+            Arc::clone(client)
+        } else {
+            let client = tls::client(self.tls_ca.as_deref())
+                .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
+            Arc::clone(self.tls.get_or_init(|| client))
         };
         TlsConnector::from(client).connect(name, stream).await.map_err(|error| failed(origin, &error))
     }

@@ -5,7 +5,7 @@ use std::{future::Future, pin::pin, task::Poll, time::Duration};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::{Instant, sleep_until};
 
-use super::{broke, connection::Connection, pool::Home};
+use super::{Shape, broke, connection::Connection, pool::Home};
 use crate::{
     body::Body,
     error::{Error, Result},
@@ -39,7 +39,7 @@ pub struct AnswerHead {
 }
 
 /// Writes a request and reads the head of its answer.
-pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, chunked: bool, is_head: bool) -> Result<AnswerHead> {
+pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: Shape) -> Result<AnswerHead> {
     match body {
         Body::Whole(bytes) => {
             let written = if bytes.len() <= JOINED {
@@ -49,12 +49,12 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, chun
                 connection.write(head, &bytes).await
             };
             written.map_err(|error| broke(&error))?;
-            read_head(connection, is_head).await
+            read_head(connection, shape.bodiless).await
         }
         Body::Fed(feed, _) => {
             connection.write(head, &[]).await.map_err(|error| broke(&error))?;
-            let sent = send_fed(connection, feed, chunked).await;
-            match (sent, read_head(connection, is_head).await) {
+            let sent = send_fed(connection, feed, shape.chunked).await;
+            match (sent, read_head(connection, shape.bodiless).await) {
                 (Ok(()), answer) => answer,
                 // A provider may answer before it has read everything, and close: its answer says why.
                 (Err(Error::UpstreamBroke { .. }), Ok(answer)) => Ok(AnswerHead { reusable: false, ..answer }),
@@ -87,11 +87,11 @@ async fn send_fed(connection: &mut Connection, mut feed: crate::body::Feed, chun
     Ok(())
 }
 
-async fn read_head(connection: &mut Connection, is_head: bool) -> Result<AnswerHead> {
+async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<AnswerHead> {
     let mut total = 0;
     loop {
         if !connection.buffer.is_empty() {
-            match parse_head(&connection.buffer, is_head)? {
+            match parse_head(&connection.buffer, bodiless)? {
                 Some((length, _)) if length + total > LARGEST_HEAD => return Err(too_long()),
                 // 1xx answers come before the one that counts; an endless row of them is bounded by their bytes.
                 Some((length, None)) => {
@@ -118,7 +118,7 @@ fn too_long() -> Error {
 }
 
 /// `None`: not complete. Otherwise its length, and the head where it is final.
-fn parse_head(buffer: &[u8], is_head: bool) -> Result<Option<(usize, Option<AnswerHead>)>> {
+fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Option<AnswerHead>)>> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut parsed = httparse::Response::new(&mut fields);
     let broken = |error: httparse::Error| Error::UpstreamBroke { cause: format!("not an HTTP answer: {error}") };
@@ -132,7 +132,7 @@ fn parse_head(buffer: &[u8], is_head: bool) -> Result<Option<(usize, Option<Answ
         return Ok(Some((length, None)));
     }
     let headers: Headers = parsed.headers.iter().map(|field| (field.name.as_bytes(), field.value)).collect();
-    let framing = if is_head || status == 204 || status == 304 { Framing::Length(0) } else { framing(&headers)? };
+    let framing = if bodiless || status == 204 || status == 304 { Framing::Length(0) } else { framing(&headers)? };
     let keeps = parsed.version == Some(1) && !headers.has_token("connection", "close");
     let reusable = framing != Framing::Close && keeps;
     Ok(Some((length, Some(AnswerHead { status, headers, framing, reusable }))))
@@ -220,9 +220,7 @@ impl AnswerBody {
                     Ok(piece) => return Some(Ok(piece)),
                     Err(error) => return Some(Err(self.fail(error))),
                 }
-                if self.connection.is_none() {
-                    return None;
-                }
+                self.connection.as_ref()?;
             }
             if let Err(error) = self.fill().await {
                 return Some(Err(self.fail(error)));

@@ -27,12 +27,18 @@ pub struct Outgoing {
     /// Request line and header fields, the blank line included.
     pub head: Vec<u8>,
     pub body: Body,
-    /// No body comes back, whatever the header fields say.
-    pub is_head: bool,
+    pub shape: Shape,
     /// Sending it twice does no harm (RFC 9110 §9.2.2, or an idempotency key).
     pub replayable: bool,
-    /// The body's length is unknown: it is sent chunked.
+}
+
+/// What the head says of the bodies either way.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shape {
+    /// The request's length is unknown: it is sent chunked.
     pub chunked: bool,
+    /// No body comes back, whatever the header fields say.
+    pub bodiless: bool,
 }
 
 /// An answer whose head has come.
@@ -60,20 +66,20 @@ impl Upstream {
 
     /// Sends a request and waits for the head of its answer. The caller bounds the wait.
     pub async fn send(&self, origin: &Origin, request: Outgoing) -> Result<Incoming> {
-        let Outgoing { head, body, is_head, replayable, chunked } = request;
+        let Outgoing { head, body, shape, replayable } = request;
         if let Some(mut connection) = self.pool.take(origin) {
             // A kept connection may have been closed while the request was on its way; what may be sent twice is.
             let again = match &body {
                 Body::Whole(bytes) if replayable => Some(Body::Whole(bytes.clone())),
                 _ => None,
             };
-            match (http1::exchange(&mut connection, &head, body, chunked, is_head).await, again) {
+            match (http1::exchange(&mut connection, &head, body, shape).await, again) {
                 (Ok(head), _) => return Ok(self.incoming(head, connection, origin)),
                 (Err(error), None) => return Err(error),
-                (Err(_), Some(body)) => return self.send_fresh(origin, &head, body, chunked, is_head).await,
+                (Err(_), Some(body)) => return self.send_fresh(origin, &head, body, shape).await,
             }
         }
-        self.send_fresh(origin, &head, body, chunked, is_head).await
+        self.send_fresh(origin, &head, body, shape).await
     }
 
     /// Forgets the connections that were idle for too long.
@@ -85,9 +91,9 @@ impl Upstream {
         self.pool.len()
     }
 
-    async fn send_fresh(&self, origin: &Origin, head: &[u8], body: Body, chunked: bool, is_head: bool) -> Result<Incoming> {
+    async fn send_fresh(&self, origin: &Origin, head: &[u8], body: Body, shape: Shape) -> Result<Incoming> {
         let mut connection = self.dialer.connect(origin).await?;
-        let head = http1::exchange(&mut connection, head, body, chunked, is_head).await?;
+        let head = http1::exchange(&mut connection, head, body, shape).await?;
         Ok(self.incoming(head, connection, origin))
     }
 

@@ -35,9 +35,9 @@ impl std::fmt::Debug for Home {
 
 impl Home {
     pub fn put(&self, connection: Connection) {
-        let mut shelf = lock(&self.0);
-        if shelf.len() < MOST_IDLE_PER_ORIGIN {
-            shelf.push(Idle { connection, since: Instant::now() });
+        let mut idle = lock(&self.0);
+        if idle.len() < MOST_IDLE_PER_ORIGIN {
+            idle.push(Idle { connection, since: Instant::now() });
         }
     }
 }
@@ -45,9 +45,9 @@ impl Home {
 impl Pool {
     /// The connection that was used last, if one is still open.
     pub fn take(&self, origin: &Origin) -> Option<Connection> {
-        let shelf = Arc::clone(lock(&self.shelves).get(origin)?);
+        let found = Arc::clone(lock(&self.shelves).get(origin)?);
         loop {
-            let mut idle = lock(&shelf).pop()?;
+            let mut idle = lock(&found).pop()?;
             if idle.since.elapsed() < LONGEST_IDLE && idle.connection.is_quiet() {
                 return Some(idle.connection);
             }
@@ -56,8 +56,8 @@ impl Pool {
 
     pub fn home(&self, origin: &Origin) -> Home {
         let mut shelves = lock(&self.shelves);
-        if let Some(shelf) = shelves.get(origin) {
-            return Home(Arc::clone(shelf));
+        if let Some(known) = shelves.get(origin) {
+            return Home(Arc::clone(known));
         }
         Home(Arc::clone(shelves.entry(origin.clone()).or_default()))
     }

@@ -2,7 +2,11 @@
 
 use std::{path::Path, sync::Arc};
 
-use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::{CertificateDer, pem::PemObject}};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 
 use crate::error::Problem;
 

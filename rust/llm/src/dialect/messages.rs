@@ -24,10 +24,7 @@ struct Error<'a> {
 }
 
 pub fn error_body(failure: &Failure) -> Vec<u8> {
-    let error = Error {
-        kind: failure.kind.unwrap_or_else(|| kind_of(failure.status)),
-        message: failure.message,
-    };
+    let error = Error { kind: failure.kind.unwrap_or_else(|| kind_of(failure.status)), message: failure.message };
     let body = Body { kind: "error", error, request_id: failure.request_id };
     serde_json::to_vec(&body).unwrap_or_default()
 }

@@ -2,12 +2,12 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use memchr::memchr2;
+use memchr::memchr;
 
 /// How deep values may be nested; one bit of the stack each.
 pub const MAX_DEPTH: u32 = 128;
 
-/// Strings shorter than this are cheaper to walk than to hand to a vector search.
+/// So many bytes of a string are looked at before a vector search starts.
 const SHORT: usize = 16;
 
 /// Where JSON is not what it should be, and why.
@@ -30,23 +30,31 @@ type Scan<T> = Result<T, PeekError>;
 
 /// Calls `on_field` with each key (unescaped) and the range of its value, for an object that is the whole input.
 pub(crate) fn fields(json: &[u8], on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>) -> Scan<()> {
-    let mut scanner = Scanner { json, at: 0 };
+    let end = fields_from(json, 0, on_field)?;
+    Scanner { json, at: end }.end()
+}
+
+/// The same for an object that begins at or after `at`. Returns where it ends.
+pub(crate) fn fields_from(
+    json: &[u8],
+    at: usize,
+    on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>,
+) -> Scan<usize> {
+    let mut scanner = Scanner { json, at };
     if scanner.after_space() != Some(b'{') {
         return Err(scanner.error("expected an object"));
     }
     scanner.at += 1;
-    let empty = scanner.after_space() == Some(b'}');
-    if empty {
+    if scanner.after_space() == Some(b'}') {
         scanner.at += 1;
     } else {
         scanner.members(on_field)?;
     }
-    scanner.end()
+    Ok(scanner.at)
 }
 
-/// Like `fields`, from after a value that was found by other means to the end of the object that holds it.
-/// An error says that the value was not a direct member.
-pub(crate) fn fields_after(json: &[u8], value_end: usize) -> Scan<()> {
+/// From behind a value that was found by other means: fails unless its object is the outermost and all ends with it.
+pub(crate) fn closes_after(json: &[u8], value_end: usize) -> Scan<()> {
     let mut scanner = Scanner { json, at: value_end };
     if scanner.close_or_comma()? {
         scanner.members(|_, _| Ok(()))?;
@@ -54,18 +62,22 @@ pub(crate) fn fields_after(json: &[u8], value_end: usize) -> Scan<()> {
     scanner.end()
 }
 
-/// The range of the value that starts at or after `at`.
-pub(crate) fn value(json: &[u8], at: usize) -> Scan<Range<usize>> {
-    let mut scanner = Scanner { json, at };
-    scanner.after_space();
-    let start = scanner.at;
-    scanner.skip_value()?;
-    Ok(start..scanner.at)
-}
-
 /// The text of a string literal, quotes included in what is given.
 pub(crate) fn unescape(literal: &[u8]) -> Option<String> {
     serde_json::from_slice(literal).ok()
+}
+
+/// The high bit of each byte that is a quote; bits above the first one found may be wrong.
+fn quotes_in(word: u64) -> u64 {
+    const LOW: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
+    let zero_where_quote = word ^ u64::from_le_bytes([b'"'; 8]);
+    zero_where_quote.wrapping_sub(LOW) & !zero_where_quote & HIGH
+}
+
+/// Whether what follows these bytes of a string is escaped: after an odd number of backslashes.
+fn is_escaped(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
 struct Scanner<'a> {
@@ -137,58 +149,60 @@ impl<'a> Scanner<'a> {
     }
 
     /// A key without its quotes, and the colon behind it.
-    fn key(&mut self) -> Scan<Cow<'a, [u8]>> {
-        self.expect(b'"', "expected a string as key")?;
-        let start = self.at;
-        let escaped = self.skip_string()?;
-        let json = self.json;
-        let key = if escaped {
-            let literal = &json[start - 1..self.at];
-            let text = unescape(literal).ok_or(PeekError { at: start, message: "invalid string" })?;
-            Cow::Owned(text.into_bytes())
-        } else {
-            Cow::Borrowed(&json[start..self.at - 1])
-        };
-        self.expect(b':', "expected ':'")?;
-        Ok(key)
-    }
-
-    fn skip_key(&mut self) -> Scan<()> {
-        self.expect(b'"', "expected a string as key")?;
-        self.skip_string()?;
-        self.expect(b':', "expected ':'")
-    }
-
-    /// From after the opening quote to after the closing one; true if there were escapes.
     #[inline]
-    fn skip_string(&mut self) -> Scan<bool> {
-        let mut escaped = false;
+    fn key(&mut self) -> Scan<Cow<'a, [u8]>> {
+        let start = self.at;
+        let literal = self.skip_key()?;
+        let plain = &literal[1..literal.len() - 1];
+        if !plain.contains(&b'\\') {
+            return Ok(Cow::Borrowed(plain));
+        }
+        let text = unescape(literal).ok_or(PeekError { at: start, message: "invalid string" })?;
+        Ok(Cow::Owned(text.into_bytes()))
+    }
+
+    /// Past a key and its colon; the key as it stands there.
+    #[inline]
+    fn skip_key(&mut self) -> Scan<&'a [u8]> {
+        self.expect(b'"', "expected a string as key")?;
+        let start = self.at - 1;
+        self.skip_string()?;
+        let literal = &self.json[start..self.at];
+        self.expect(b':', "expected ':'")?;
+        Ok(literal)
+    }
+
+    /// From after the opening quote to after the closing one.
+    #[inline]
+    fn skip_string(&mut self) -> Scan<()> {
+        let start = self.at;
         loop {
-            self.at += self.plain_length();
-            match self.byte() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(escaped);
-                }
-                Some(_) => {
-                    escaped = true;
-                    self.at += 2;
-                }
-                None => return Err(self.error("")),
+            let Some(quote) = self.next_quote() else {
+                self.at = self.json.len();
+                return Err(self.error("unexpected end of JSON"));
+            };
+            self.at = quote + 1;
+            if self.json[quote - 1] != b'\\' || !is_escaped(&self.json[start..quote]) {
+                return Ok(());
             }
         }
     }
 
-    /// How many bytes there are before the next quote or backslash.
+    /// Most strings are keys and words: eight bytes at once here are cheaper than a vector search.
     #[inline]
-    fn plain_length(&self) -> usize {
-        let rest = self.json.get(self.at..).unwrap_or_default();
-        let special = |byte: &u8| matches!(byte, b'"' | b'\\');
-        if let Some(found) = rest.iter().take(SHORT).position(special) {
-            return found;
+    fn next_quote(&self) -> Option<usize> {
+        let mut at = self.at;
+        for _ in 0..SHORT / 8 {
+            let Some(word) = self.json.get(at..).and_then(<[u8]>::first_chunk) else {
+                break;
+            };
+            let found = quotes_in(u64::from_le_bytes(*word));
+            if found != 0 {
+                return Some(at + found.trailing_zeros() as usize / 8);
+            }
+            at += 8;
         }
-        let Some(far) = rest.get(SHORT..) else { return rest.len() };
-        SHORT + memchr2(b'"', b'\\', far).unwrap_or(far.len())
+        Some(at + memchr(b'"', self.json.get(at..)?)?)
     }
 
     /// Any one value with all that is in it. The object around it counts as one level.

@@ -1,3 +1,4 @@
-//! Streams of answers: bytes in, events out, no waiting.
+//! Streams of answers: bytes in, events and usage out, no waiting.
 
+pub mod meter;
 pub mod sse;

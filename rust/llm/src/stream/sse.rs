@@ -158,41 +158,52 @@ impl Iterator for Events<'_> {
     }
 }
 
+/// How the line before ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Lf,
+    /// An LF that comes now belongs to it.
+    Cr,
+    /// A CR and nothing else, so a CR is no half of a CRLF in this stream.
+    LoneCr,
+    /// A CR that ended a blank line; if an LF follows it is part of the event.
+    BlankCr,
+}
+
 /// Knows at any byte whether an event ends there; what it decides does not depend on how the bytes were cut.
 #[derive(Debug)]
 struct Edge {
-    /// No byte in this line yet.
+    last: End,
     line_empty: bool,
-    /// The last byte was a CR: an LF now belongs to it.
-    after_cr: bool,
-    /// The line before ended with a CR and nothing else, so a CR is no half of a CRLF here.
-    lone_cr: bool,
-    /// A blank line ended with a CR; if an LF follows it is part of the event.
-    blank_cr: bool,
     /// How much of a byte order mark was seen; its length once that is past.
     bom: usize,
 }
 
 impl Edge {
     fn at_start() -> Self {
-        Self { line_empty: true, after_cr: false, lone_cr: false, blank_cr: false, bom: 0 }
+        Self { last: End::Lf, line_empty: true, bom: 0 }
     }
 
     /// The end of the event in which `bytes` begin, blank line included.
     fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = self.skip_bom(bytes);
         while let Some(&byte) = bytes.get(at) {
-            if self.blank_cr {
-                self.blank_cr = false;
-                return Some(at + usize::from(byte == LF));
-            }
-            if self.after_cr {
-                self.after_cr = false;
-                self.lone_cr = byte != LF;
-                if byte == LF {
+            match (self.last, byte) {
+                (End::BlankCr, LF) => {
+                    self.last = End::Lf;
+                    return Some(at + 1);
+                }
+                (End::BlankCr, _) => {
+                    self.last = End::LoneCr;
+                    return Some(at);
+                }
+                (End::Cr, LF) => {
+                    self.last = End::Lf;
                     at += 1;
                     continue;
                 }
+                (End::Cr, _) => self.last = End::LoneCr,
+                _ => {}
             }
             if self.line_empty && (byte == LF || byte == CR) {
                 at += 1;
@@ -201,27 +212,22 @@ impl Edge {
                 }
                 continue;
             }
-            let rest = &bytes[at..];
-            let Some(length) = memchr2(LF, CR, rest) else {
-                self.line_empty = false;
-                return None;
-            };
-            self.line_empty = true;
-            self.after_cr = rest[length] == CR;
-            self.lone_cr = false;
-            at += length + 1;
+            let length = memchr2(LF, CR, &bytes[at..]);
+            self.line_empty = length.is_some();
+            at += length? + 1;
+            self.last = if bytes[at - 1] == CR { End::Cr } else { End::Lf };
         }
         None
     }
 
     /// A blank line ends with this byte; false if the event may still have an LF to come.
     fn ends_blank(&mut self, byte: u8) -> bool {
-        if byte == CR && !self.lone_cr {
-            self.blank_cr = true;
+        if byte == CR && self.last != End::LoneCr {
+            self.last = End::BlankCr;
             return false;
         }
         // With CR alone nothing is waited for: a stray LF goes to the next event and is skipped there.
-        self.after_cr = byte == CR;
+        self.last = if byte == CR { End::Cr } else { End::Lf };
         true
     }
 
@@ -241,7 +247,7 @@ impl Edge {
 
     /// True if the end of the stream completes an event.
     fn finish(&mut self) -> bool {
-        std::mem::take(&mut self.blank_cr)
+        std::mem::replace(&mut self.last, End::Lf) == End::BlankCr
     }
 }
 
@@ -281,7 +287,9 @@ pub(crate) fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut lines = values(event, b"data");
     let first = lines.next()?;
-    let Some(second) = lines.next() else { return Some(Cow::Borrowed(first)) };
+    let Some(second) = lines.next() else {
+        return Some(Cow::Borrowed(first));
+    };
     let mut joined = [first, b"\n", second].concat();
     for line in lines {
         joined.push(LF);

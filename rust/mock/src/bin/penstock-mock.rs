@@ -1,12 +1,12 @@
-//! The pretend provider as a program: `penstock-mock --host 127.0.0.1 --port 8788 [--no-ledger]`.
+//! The pretend provider as a program: `penstock-mock --host 127.0.0.1 --port 8788`.
 
 use std::error::Error;
 use std::io::{Write, stdout};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use penstock_mock::{Options, serve};
 
-const USAGE: &str = "usage: penstock-mock [--host ADDRESS] [--port PORT (0 = any)] [--no-ledger]";
+const USAGE: &str = "usage: penstock-mock [--host ADDRESS] [--port PORT (0 = any)] [--no-ledger] [--send-buffer BYTES]";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = read(std::env::args().skip(1))?;
@@ -19,17 +19,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn read(mut args: impl Iterator<Item = String>) -> Result<Options, Box<dyn Error>> {
-    let (mut host, mut port, mut ledger) = (IpAddr::from([127, 0, 0, 1]), 8788, true);
+    let mut options = Options {
+        address: SocketAddr::from(([127, 0, 0, 1], 8788)),
+        ..Options::default()
+    };
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--host" => host = args.next().ok_or(USAGE)?.parse()?,
-            "--port" => port = args.next().ok_or(USAGE)?.parse()?,
-            "--no-ledger" => ledger = false,
+            "--host" => options.address.set_ip(args.next().ok_or(USAGE)?.parse()?),
+            "--port" => options.address.set_port(args.next().ok_or(USAGE)?.parse()?),
+            "--no-ledger" => options.ledger = false,
+            "--send-buffer" => options.send_buffer = Some(args.next().ok_or(USAGE)?.parse()?),
             other => return Err(format!("unknown argument \"{other}\"; {USAGE}").into()),
         }
     }
-    Ok(Options {
-        address: SocketAddr::new(host, port),
-        ledger,
-    })
+    Ok(options)
 }

@@ -114,7 +114,8 @@ pub fn filler(size: usize) -> String {
 }
 
 fn padded(mut text: String, size: usize) -> String {
+    const FILLER: &str = "pretend text ";
     let wanted = size.saturating_sub(text.len());
-    text.extend("pretend text ".chars().cycle().take(wanted));
+    text += &FILLER.repeat(wanted.div_ceil(FILLER.len()))[..wanted];
     text
 }

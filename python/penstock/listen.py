@@ -1,0 +1,94 @@
+"""Binds what the gateway listens on: its port, and the private socket of the control process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.errors import StartError
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+CONTROL_BACKLOG = 1024
+
+
+def open_ports(settings: Settings) -> list[socket.socket]:
+    """Listen, one socket per worker: held here, so that a worker's death never refuses a connection."""
+    first = _listen(settings, settings.server.port, shared=False)
+    if settings.server.workers == 1:
+        return [first]
+    # The first bind was exclusive, to find out whether the port is free; sharing must be said before a bind.
+    port: int = first.getsockname()[1]
+    first.close()
+    return [_listen(settings, port, shared=True) for _ in range(settings.server.workers)]
+
+
+def _listen(settings: Settings, port: int, *, shared: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted connections inherit it.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((settings.address, port))
+        listener.listen(settings.server.backlog)
+    except OSError as error:
+        listener.close()
+        message = f"cannot listen on {settings.address}:{port}: {(error.strerror or str(error)).lower()}"
+        raise StartError(message) from None
+    return listener
+
+
+def make_run_dir(settings: Settings) -> str:
+    """Make the private folder; its name is short because a Unix socket's path must be."""
+    try:
+        if settings.server.run_dir:
+            os.makedirs(settings.server.run_dir, mode=0o700, exist_ok=True)  # noqa: PTH103
+            os.chmod(settings.server.run_dir, stat.S_IRWXU)  # noqa: PTH101
+            return settings.server.run_dir
+        runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+        return tempfile.mkdtemp(prefix="penstock-", dir=runtime if os.access(runtime, os.W_OK) else None)
+    except OSError as error:
+        message = f"cannot make the run folder: {error}"
+        raise StartError(message) from None
+
+
+def remove_run_dir(settings: Settings) -> None:
+    """Take away what was put there, and the folder unless it holds something of somebody else's."""
+    with suppress(OSError):
+        os.unlink(settings.control_socket)  # noqa: PTH108
+        os.rmdir(settings.server.run_dir)  # noqa: PTH106
+
+
+def open_control_socket(path: str) -> socket.socket:
+    """Listen on the control socket: who comes before control is up, waits instead of failing."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108
+        listener.bind(path)
+        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)  # noqa: PTH101
+        listener.listen(CONTROL_BACKLOG)
+    except OSError as error:
+        listener.close()
+        message = f"cannot listen on {path!r}: {error.strerror or error} (a path of at most 107 characters is allowed)"
+        raise StartError(message) from None
+    return listener
+
+
+def ask_ready(settings: Settings) -> socket.socket | None:
+    """Ask `/ready`; the answer comes when the first worker is."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.address, settings.address)  # noqa: S104
+    try:
+        asking = socket.create_connection((host, settings.server.port), timeout=1.0)
+        asking.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    except OSError:
+        return None
+    return asking

@@ -1,0 +1,71 @@
+//! Reading a request body and a whole answer without building a tree, beside a parser that builds one.
+#![allow(clippy::unwrap_used, reason = "a bench ends where it fails")]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use penstock_llm::{
+    dialect::{Dialect, peek},
+    usage::Usage,
+};
+
+/// A chat of short messages of about this many bytes.
+fn chat(bytes: usize) -> String {
+    let message =
+        r#"{"role":"user","content":"What is the capital of France, and how many people live there today?"},"#;
+    let messages = message.repeat(bytes.saturating_sub(120).div_ceil(message.len()));
+    let messages = messages.trim_end_matches(',');
+    format!(
+        r#"{{"model":"gpt-4o-mini","messages":[{messages}],"temperature":0.7,"stream":true,"stream_options":{{"include_usage":true}}}}"#
+    )
+}
+
+/// One message with a text of this many bytes, with escapes as often as prose has new lines.
+fn document(bytes: usize) -> String {
+    let text =
+        r"The quick brown fox jumps over the lazy dog, and over the fence, and over the hill.\n".repeat(bytes / 85);
+    format!(r#"{{"model":"gpt-4o-mini","messages":[{{"role":"user","content":"{text}"}}]}}"#)
+}
+
+fn plain(bytes: usize) -> String {
+    format!(r#"{{"model":"gpt-4o-mini","messages":[{{"role":"user","content":"{}"}}]}}"#, "x".repeat(bytes))
+}
+
+fn bodies(c: &mut Criterion) {
+    let mut group = c.benchmark_group("peek");
+    let cases = [
+        ("chat of 1 KB", chat(1024)),
+        ("chat of 1 MB", chat(1 << 20)),
+        ("document of 1 MB", document(1 << 20)),
+        ("one string of 1 MB", plain(1 << 20)),
+    ];
+    for (name, body) in cases {
+        group.throughput(Throughput::Bytes(body.len() as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| peek(black_box(body.as_bytes())).unwrap());
+        });
+    }
+    let body = chat(1024);
+    group.throughput(Throughput::Bytes(body.len() as u64));
+    group.bench_function("chat of 1 KB, as a tree", |b| {
+        b.iter(|| serde_json::from_str::<serde_json::Value>(black_box(&body)).unwrap());
+    });
+    group.finish();
+}
+
+fn answers(c: &mut Criterion) {
+    let mut group = c.benchmark_group("usage of an answer");
+    for (name, size) in [("1 KB", 600), ("100 KB", 100_000)] {
+        let text = r"The quick brown fox jumps over the lazy dog.\n".repeat(size / 46);
+        let answer = format!(
+            r#"{{"id":"chatcmpl-1","object":"chat.completion","model":"gpt-4o-mini","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"finish_reason":"stop"}}],"usage":{{"prompt_tokens":9,"completion_tokens":12,"total_tokens":21,"prompt_tokens_details":{{"cached_tokens":0,"audio_tokens":0}},"completion_tokens_details":{{"reasoning_tokens":0,"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}},"service_tier":"default","system_fingerprint":"fp_1"}}"#
+        );
+        group.bench_function(name, |b| {
+            b.iter(|| Usage::from_answer(Dialect::OpenAi, black_box(answer.as_bytes())).unwrap());
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, bodies, answers);
+criterion_main!(benches);

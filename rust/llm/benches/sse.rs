@@ -1,0 +1,77 @@
+//! Splitting a stream into events, and metering it: one paced event at a time, and a burst.
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use penstock_llm::{dialect::Dialect, stream::sse::Splitter, usage::Meter};
+
+const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
+const NULL_USAGE: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n";
+const TEXT_DELTA: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
+const LAST: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12,\"total_tokens\":21,\"prompt_tokens_details\":{\"cached_tokens\":0,\"audio_tokens\":0},\"completion_tokens_details\":{\"reasoning_tokens\":0,\"audio_tokens\":0}}}\n\n";
+
+fn split(c: &mut Criterion) {
+    let mut group = c.benchmark_group("split");
+    let paced = Bytes::from_static(DELTA);
+    let mut splitter = Splitter::new(1 << 20);
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("paced event", |b| {
+        b.iter(|| splitter.push(black_box(paced.clone())).count());
+    });
+    let halves = [paced.slice(..90), paced.slice(90..)];
+    group.bench_function("event in two reads", |b| {
+        b.iter(|| halves.iter().map(|half| splitter.push(black_box(half.clone())).count()).sum::<usize>());
+    });
+    let burst = Bytes::from(DELTA.repeat(100));
+    group.throughput(Throughput::Elements(100));
+    group.bench_function("burst of 100", |b| {
+        b.iter(|| splitter.push(black_box(burst.clone())).count());
+    });
+    group.finish();
+}
+
+fn meter(c: &mut Criterion) {
+    let mut group = c.benchmark_group("meter");
+    let cases = [
+        ("delta", Dialect::OpenAi, DELTA),
+        ("delta with null usage", Dialect::OpenAi, NULL_USAGE),
+        ("text_delta", Dialect::Anthropic, TEXT_DELTA),
+    ];
+    for (name, dialect, chunk) in cases {
+        let mut meter = warm(dialect);
+        group.bench_function(name, |b| b.iter(|| meter.feed(black_box(chunk))));
+    }
+    let mut meter = warm(Dialect::OpenAi);
+    group.bench_function("delta in two reads", |b| {
+        b.iter(|| {
+            meter.feed(black_box(&DELTA[..90]));
+            meter.feed(black_box(&DELTA[90..]));
+        });
+    });
+    let burst = DELTA.repeat(100);
+    group.bench_function("burst of 100", |b| b.iter(|| meter.feed(black_box(&burst))));
+    group.bench_function("event with usage", |b| {
+        b.iter(|| meter.feed(black_box(LAST)));
+    });
+    group.bench_function("whole stream of 10", |b| {
+        b.iter(|| {
+            let mut meter = Meter::new(Dialect::OpenAi);
+            (0..10).for_each(|_| meter.feed(black_box(DELTA)));
+            meter.feed(LAST);
+            meter.feed(b"data: [DONE]\n\n");
+            meter.finish()
+        });
+    });
+    group.finish();
+}
+
+/// A meter past the first events, which are read for the model's name.
+fn warm(dialect: Dialect) -> Meter {
+    let mut meter = Meter::new(dialect);
+    (0..8).for_each(|_| meter.feed(DELTA));
+    meter
+}
+
+criterion_group!(benches, split, meter);
+criterion_main!(benches);

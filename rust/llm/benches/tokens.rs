@@ -1,0 +1,89 @@
+//! Counting tokens of prose and of texts made to be slow, 100 KB each.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use penstock_llm::tokens::{Encoding, count, count_messages};
+
+const SIZE: usize = 100_000;
+
+/// Numbers that look random and are the same in each run.
+fn dice() -> impl FnMut(usize) -> usize {
+    let mut state = 42u64;
+    move |sides| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % sides
+    }
+}
+
+/// Sentences of common words with some that are new each time, so that no cache of pieces sees them all again.
+fn prose() -> String {
+    const WORDS: &[&str] = &[
+        "the",
+        "gateway",
+        "of",
+        "streams",
+        "a",
+        "request",
+        "is",
+        "forwarded",
+        "to",
+        "provider",
+        "and",
+        "answers",
+        "tokens",
+        "counted",
+        "in",
+        "Paris",
+        "when",
+        "nobody",
+        "waits",
+    ];
+    let mut roll = dice();
+    let mut text = String::with_capacity(SIZE + 16);
+    while text.len() < SIZE {
+        text.push_str(WORDS[roll(WORDS.len())]);
+        match roll(12) {
+            0 => text.push_str(". "),
+            1 => text.push_str(", "),
+            2 => text.extend(["-", &format!("{:x}", roll(1 << 20)), " "]),
+            _ => text.push(' '),
+        }
+    }
+    text
+}
+
+fn letters() -> String {
+    let mut roll = dice();
+    (0..SIZE).map(|_| char::from(b'a' + roll(26) as u8)).collect()
+}
+
+fn tokens(c: &mut Criterion) {
+    let mut group = c.benchmark_group("o200k_base, 100 KB");
+    let cases = [
+        ("prose", prose()),
+        ("one letter", "a".repeat(SIZE)),
+        ("letters without a break", letters()),
+        ("spaces", " ".repeat(SIZE)),
+        ("smileys", "🙂".repeat(SIZE / 4)),
+        ("symbols", "^".repeat(SIZE)),
+    ];
+    for (name, text) in &cases {
+        group.throughput(Throughput::Bytes(text.len() as u64));
+        group.bench_function(*name, |b| {
+            b.iter(|| count(Encoding::O200K_BASE, black_box(text)));
+        });
+    }
+    let body = serde_json::json!({"messages": [{"role": "user", "content": cases[0].1}]}).to_string();
+    group.bench_function("prose as a request", |b| {
+        b.iter(|| count_messages(Encoding::O200K_BASE, black_box(body.as_bytes())));
+    });
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(20);
+    targets = tokens
+}
+criterion_main!(benches);

@@ -1,0 +1,173 @@
+//! Reads what a stream cost from the bytes that pass by, whichever way they were cut.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use super::sse;
+use crate::{
+    dialect::{
+        Dialect,
+        scan::{fields, unescape},
+    },
+    usage::{Counts, Usage, value_start},
+};
+
+/// An event that does not end within this many bytes keeps its second half only: usage stands at the end.
+const MAX_CARRY: usize = 128 * 1024;
+
+/// So many events at the start of a stream are read for the model's name.
+const MODEL_LOOKS: u8 = 4;
+
+static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
+static DONE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
+static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
+
+/// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
+#[derive(Debug)]
+pub struct Meter {
+    dialect: Dialect,
+    /// The beginning of an event whose end has not come yet.
+    carry: Vec<u8>,
+    counts: Counts,
+    model: Option<String>,
+    looks: u8,
+    terminated: bool,
+    error_event: bool,
+}
+
+/// What a stream turned out to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metered {
+    pub usage: Option<Usage>,
+    /// The event that ends a good stream was there.
+    pub terminated: bool,
+    /// The provider said within the stream that it failed.
+    pub error_event: bool,
+    /// The model as the provider names it.
+    pub model: Option<String>,
+}
+
+impl Meter {
+    pub fn new(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            carry: Vec::new(),
+            counts: Counts::default(),
+            model: None,
+            looks: 0,
+            terminated: false,
+            error_event: false,
+        }
+    }
+
+    /// Takes the next bytes of the stream.
+    pub fn feed(&mut self, chunk: &[u8]) {
+        if self.carry.is_empty() && sse::ends_event(chunk) {
+            return self.look(chunk);
+        }
+        let seam = self.carry.len().saturating_sub(3);
+        self.carry.extend_from_slice(chunk);
+        if let Some(end) = sse::last_end(&self.carry[seam..]) {
+            let rest = self.carry.split_off(seam + end);
+            let whole = std::mem::replace(&mut self.carry, rest);
+            self.look(&whole);
+        }
+        if self.carry.len() > MAX_CARRY {
+            let cut = self.carry.len() - MAX_CARRY / 2;
+            self.carry.splice(..cut, *b"data:");
+        }
+    }
+
+    /// Whether the event that ends a good stream has passed.
+    pub fn terminated(&self) -> bool {
+        self.terminated
+    }
+
+    /// The stream is over. An event without its blank line counts too: some providers end so.
+    pub fn finish(mut self) -> Metered {
+        let rest = std::mem::take(&mut self.carry);
+        self.look(&rest);
+        Metered {
+            usage: self.counts.settle(self.dialect),
+            terminated: self.terminated,
+            error_event: self.error_event,
+            model: self.model,
+        }
+    }
+
+    fn look(&mut self, events: &[u8]) {
+        if !self.wants_model() && !self.notable(events) {
+            return;
+        }
+        for event in sse::split(events) {
+            if let Some(data) = sse::data(event)
+                && (self.notable(&data) || self.wants_model())
+            {
+                self.read(&data);
+            }
+        }
+    }
+
+    fn wants_model(&self) -> bool {
+        self.model.is_none() && self.looks < MODEL_LOOKS
+    }
+
+    /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
+    fn notable(&self, bytes: &[u8]) -> bool {
+        let terminal = match self.dialect {
+            Dialect::OpenAi => &DONE,
+            Dialect::Anthropic => &STOP,
+        };
+        terminal.find(bytes).is_some()
+            || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
+            || ERROR.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
+    }
+
+    fn read(&mut self, data: &[u8]) {
+        if data.trim_ascii() == b"[DONE]" {
+            self.terminated = true;
+            return;
+        }
+        self.looks = self.looks.saturating_add(1);
+        let read = fields(data, |key, at| {
+            self.take(key, &data[at]);
+            Ok(())
+        });
+        if read.is_err() {
+            self.counts.read_last(data);
+        }
+    }
+
+    fn take(&mut self, key: &[u8], value: &[u8]) {
+        match key {
+            b"usage" => self.counts.read(value),
+            b"model" if self.model.is_none() => {
+                self.model = unescape(value).filter(|model| !model.is_empty());
+            }
+            b"error" => self.error_event |= value != b"null",
+            b"type" => self.take_kind(value),
+            // Where Anthropic, OpenAI's responses and Groq put the same fields one level down.
+            b"message" | b"response" | b"x_groq" => {
+                let _ = fields(value, |key, at| {
+                    if matches!(key, b"usage" | b"model" | b"error") {
+                        self.take(key, &value[at]);
+                    }
+                    Ok(())
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn take_kind(&mut self, literal: &[u8]) {
+        match literal {
+            b"\"error\"" => self.error_event = true,
+            b"\"message_stop\"" | b"\"response.completed\"" | b"\"response.incomplete\"" | b"\"response.failed\"" => {
+                self.terminated = true;
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What is read of a request body, and which bodies are refused at which byte.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
+
+use penstock_llm::dialect::{MAX_DEPTH, Peek, PeekError, peek};
+use proptest::prelude::*;
+
+fn refusal(body: &str) -> (usize, &'static str) {
+    let PeekError { at, message } = peek(body.as_bytes()).unwrap_err();
+    (at, message)
+}
+
+#[test]
+fn reads_the_fields_that_decide_and_where_they_stand() {
+    let body = br#"{"messages":[{"role":"user","content":"\"model\":\"no\" }"}],"model" : "gpt-4o", "stream": true,
+        "user":"u-1","stream_options":{"x":{"include_usage":false},"include_usage":true},"tools":[{"model":"inner"}]}"#;
+    let found = peek(body).unwrap();
+    assert_eq!(found.model.as_deref(), Some("gpt-4o"));
+    assert_eq!(&body[found.model_at.clone().unwrap()], b"\"gpt-4o\"");
+    assert_eq!(&body[found.stream_at.clone().unwrap()], b"true");
+    assert!(found.streams());
+    assert_eq!(found.user.as_deref(), Some("u-1"));
+    assert_eq!(found.include_usage, Some(true));
+    assert!(body[found.stream_options_at.unwrap()].ends_with(b"\"include_usage\":true}"));
+}
+
+#[test]
+fn escapes_in_keys_and_values_are_undone() {
+    let found = peek(br#"{"mod\u0065l":"a\/b\ud83d\ude42\"c"}"#).unwrap();
+    assert_eq!(found.model.as_deref(), Some("a/b🙂\"c"));
+}
+
+#[test]
+fn values_of_another_type_count_as_absent() {
+    let found = peek(br#"{"model":7,"stream":"true","user":null,"stream_options":[1]}"#).unwrap();
+    let Peek { model, stream, user, include_usage, .. } = found;
+    assert_eq!((model, stream, user, include_usage), (None, None, None, None));
+}
+
+#[test]
+fn what_is_no_object_is_refused_at_its_byte() {
+    assert_eq!(refusal(""), (0, "unexpected end of JSON"));
+    assert_eq!(refusal("  [1]"), (2, "expected an object"));
+    assert_eq!(refusal("\u{feff}{}"), (0, "expected an object"));
+    assert_eq!(refusal("{} x"), (3, "unexpected bytes after the object"));
+    assert_eq!(refusal("{}{}"), (2, "unexpected bytes after the object"));
+}
+
+#[test]
+fn what_is_not_balanced_is_refused_at_its_byte() {
+    assert_eq!(refusal(r#"{"a":[1,2}"#), (9, "expected ',' or ']'"));
+    assert_eq!(refusal(r#"{"a":{"b":1]"#), (11, "expected ',' or '}'"));
+    assert_eq!(refusal(r#"{"a":1,}"#), (7, "expected a string as key"));
+    assert_eq!(refusal(r#"{"a":[1,]}"#), (8, "expected a value"));
+    assert_eq!(refusal(r#"{"a" 1}"#), (5, "expected ':'"));
+    assert_eq!(refusal("{'a':1}"), (1, "expected a string as key"));
+    assert_eq!(refusal(r#"{"a":-}"#), (6, "expected a digit"));
+    assert_eq!(refusal(r#"{"a":01}"#), (6, "expected ',' or '}'"));
+    assert_eq!(refusal(r#"{"a":nul}"#), (5, "expected a value"));
+    assert_eq!(refusal(r#"{"model":"\x"}"#), (9, "invalid string"));
+}
+
+#[test]
+fn a_field_said_twice_is_refused() {
+    assert_eq!(refusal(r#"{"model":"a","mod\u0065l":"b"}"#).1, "\"model\" appears twice");
+    assert_eq!(refusal(r#"{"stream":true,"stream":false}"#).1, "\"stream\" appears twice");
+}
+
+#[test]
+fn depth_is_limited() {
+    let nested = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
+    assert!(peek(nested(MAX_DEPTH as usize - 1).as_bytes()).is_ok());
+    assert_eq!(refusal(&nested(MAX_DEPTH as usize)).1, "nested too deeply");
+    assert_eq!(refusal(&"{\"a\":".repeat(100_000)).1, "nested too deeply");
+}
+
+#[test]
+fn every_truncation_is_refused_as_one() {
+    let body = r#"{"model":"gpt\"4","n":[1,-2.5e+3,{"a":[]},true,null],"stream_options":{"include_usage":false}}"#;
+    for end in 0..body.len() {
+        assert!(peek(&body.as_bytes()[..end]).is_err(), "{}", &body[..end]);
+    }
+}
+
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::{Value, json};
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(|number| json!(number)),
+        any::<String>().prop_map(Value::from),
+        "\\PC{0,80}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 60, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::vec((any::<String>(), inner), 0..6)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_a_real_parser(model in any::<String>(), stream in any::<bool>(), rest in json(), pretty in any::<bool>()) {
+        let body = serde_json::json!({"rest": rest, "model": model, "more": rest, "stream": stream});
+        let bytes = if pretty { serde_json::to_vec_pretty(&body) } else { serde_json::to_vec(&body) }.unwrap();
+        let found = peek(&bytes).unwrap();
+        prop_assert_eq!(found.model, Some(model));
+        prop_assert_eq!(found.stream, Some(stream));
+    }
+
+    /// Whatever it accepts, a real parser would only refuse for what is inside strings or the size of a number.
+    #[test]
+    fn accepts_nothing_that_is_not_json(bytes in "[\\[\\]{}:,\"a1 0.e\\-tn\\\\]{0,24}") {
+        let body = format!("{{\"a\":{bytes}}}");
+        let real = serde_json::from_str::<serde_json::Value>(&body);
+        let mine = peek(body.as_bytes());
+        if real.is_ok() {
+            prop_assert!(mine.is_ok());
+        } else if !body.contains('\\') && !body.contains('e') {
+            prop_assert!(mine.is_err(), "{}", body);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = peek(&bytes);
+        let _ = peek(&[b"{\"model\":", &bytes[..]].concat());
+    }
+}

@@ -1,0 +1,251 @@
+//! Usage from whole answers and from streams, cut anywhere, in disjoint buckets.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
+
+use penstock_llm::{
+    dialect::Dialect::{self, Anthropic, OpenAi},
+    usage::{Meter, Metered, Usage},
+};
+use proptest::prelude::*;
+
+const NONE: Usage = Usage {
+    input: 0,
+    output: 0,
+    cache_read: 0,
+    cache_write_5m: 0,
+    cache_write_1h: 0,
+    reasoning: 0,
+    audio_in: 0,
+    audio_out: 0,
+    estimated: false,
+};
+
+fn answer(dialect: Dialect, body: &str) -> Option<Usage> {
+    Usage::from_answer(dialect, body.as_bytes())
+}
+
+fn meter<'a>(dialect: Dialect, chunks: impl IntoIterator<Item = &'a [u8]>) -> Metered {
+    let mut meter = Meter::new(dialect);
+    for chunk in chunks {
+        meter.feed(chunk);
+    }
+    meter.finish()
+}
+
+#[test]
+fn buckets_of_openai_are_disjoint_and_sum_to_its_total() {
+    let usage = answer(OpenAi, r#"{"id":"x","model":"gpt-4o","choices":[{"message":{"content":"\"usage\":{}"}}],"usage":{"prompt_tokens":2006,
+        "completion_tokens":300,"total_tokens":2306,"prompt_tokens_details":{"cached_tokens":1920,"audio_tokens":6},
+        "completion_tokens_details":{"reasoning_tokens":128,"audio_tokens":10,"accepted_prediction_tokens":3}},"service_tier":"default"}"#).unwrap();
+    assert_eq!(
+        usage,
+        Usage { input: 80, output: 162, cache_read: 1920, reasoning: 128, audio_in: 6, audio_out: 10, ..NONE }
+    );
+    assert_eq!((usage.total_in(), usage.total_out(), usage.total()), (2006, 300, 2306));
+}
+
+#[test]
+fn buckets_of_anthropic_are_what_it_says() {
+    let usage = answer(
+        Anthropic,
+        r#"{"content":[],"usage":{"input_tokens":10,"cache_creation_input_tokens":300,"cache_read_input_tokens":50,
+        "cache_creation":{"ephemeral_5m_input_tokens":100,"ephemeral_1h_input_tokens":200},"output_tokens":7,"service_tier":"standard"}}"#,
+    );
+    assert_eq!(
+        usage,
+        Some(Usage { input: 10, output: 7, cache_read: 50, cache_write_5m: 100, cache_write_1h: 200, ..NONE })
+    );
+    let usage = answer(
+        Anthropic,
+        r#"{"usage":{"input_tokens":1,"cache_creation_input_tokens":9,"cache_read_input_tokens":null,"output_tokens":2}}"#,
+    );
+    assert_eq!(usage, Some(Usage { input: 1, output: 2, cache_write_5m: 9, ..NONE }));
+}
+
+#[test]
+fn other_shapes_of_the_same_dialect_are_read() {
+    let responses = answer(
+        OpenAi,
+        r#"{"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":6},"output_tokens":87,"output_tokens_details":{"reasoning_tokens":80},"total_tokens":123}}"#,
+    );
+    assert_eq!(responses, Some(Usage { input: 30, cache_read: 6, output: 7, reasoning: 80, ..NONE }));
+    let embeddings = answer(OpenAi, r#"{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}"#);
+    assert_eq!(embeddings, Some(Usage { input: 8, ..NONE }));
+    let deepseek = answer(
+        OpenAi,
+        r#"{"usage":{"prompt_tokens":10,"prompt_cache_hit_tokens":4,"prompt_cache_miss_tokens":6,"completion_tokens":1}}"#,
+    );
+    assert_eq!(deepseek, Some(Usage { input: 6, cache_read: 4, output: 1, ..NONE }));
+    let transcription = answer(
+        OpenAi,
+        r#"{"usage":{"type":"tokens","input_tokens":14,"input_token_details":{"text_tokens":4,"audio_tokens":10},"output_tokens":5,"total_tokens":19}}"#,
+    );
+    assert_eq!(transcription, Some(Usage { input: 4, audio_in: 10, output: 5, ..NONE }));
+}
+
+#[test]
+fn reasoning_that_the_completion_leaves_out_is_not_taken_from_it() {
+    let usage = answer(OpenAi, r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}}"#).unwrap();
+    assert_eq!((usage.output, usage.reasoning, usage.total()), (5, 100, 115));
+}
+
+#[test]
+fn odd_numbers_are_never_negative_and_never_more_than_the_total() {
+    let usage = answer(
+        OpenAi,
+        r#"{"usage":{"prompt_tokens":5,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":9,"audio_tokens":9},"completion_tokens_details":{"reasoning_tokens":4}}}"#,
+    );
+    assert_eq!(usage, Some(Usage { cache_read: 5, ..NONE }));
+    let usage = answer(OpenAi, r#"{"usage":{"prompt_tokens":5.0,"completion_tokens":1e2,"total_tokens":"7"}}"#);
+    assert_eq!(usage, Some(Usage { input: 5, output: 100, ..NONE }));
+    let usage = answer(
+        OpenAi,
+        r#"{"usage":{"prompt_tokens":99999999999999999999999,"completion_tokens":18446744073709551615}}"#,
+    )
+    .unwrap();
+    assert_eq!(usage.total(), u64::MAX);
+}
+
+#[test]
+fn an_answer_without_usage_has_none() {
+    for body in [
+        "",
+        "{}",
+        "null",
+        r#"{"usage":null}"#,
+        r#"{"usage":{}}"#,
+        r#"{"usage":{"type":"duration","seconds":9}}"#,
+        r#"{"usage":{"prompt_tokens":1}"#,
+        r#"{"a":{"usage":{"input_tokens":5}}}"#,
+    ] {
+        assert_eq!(answer(OpenAi, body), None, "{body}");
+    }
+}
+
+#[test]
+fn a_usage_inside_of_a_tool_call_is_not_believed() {
+    let body = r#"{"usage":{"input_tokens":1,"output_tokens":2},"content":[{"type":"tool_use","input":{"usage":{"input_tokens":999}}}]}"#;
+    assert_eq!(answer(Anthropic, body), Some(Usage { input: 1, output: 2, ..NONE }));
+}
+
+const CHAT: &str = concat!(
+    "data: {\"id\":\"c\",\"model\":\"\",\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n",
+    "data: {\"id\":\"c\",\"model\":\"gpt-4o-2024\",\"choices\":[{\"delta\":{\"content\":\"[DONE] \\\"error\\\": 1\"}}],\"usage\":null}\n\n",
+    ": ping\n\n",
+    "data: {\"id\":\"c\",\"model\":\"gpt-4o-2024\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12,\"total_tokens\":21}}\n\n",
+    "data: [DONE]\n\n",
+);
+
+const MESSAGES: &str = concat!(
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"model\":\"claude-x\",\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":7,\"output_tokens\":1}}}\n\n",
+    "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"message_stop\"}}\n\n",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"input_tokens\":0,\"output_tokens\":15}}\n\n",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+);
+
+fn chat() -> Metered {
+    Metered {
+        usage: Some(Usage { input: 9, output: 12, ..NONE }),
+        terminated: true,
+        error_event: false,
+        model: Some("gpt-4o-2024".into()),
+    }
+}
+
+fn messages() -> Metered {
+    Metered {
+        usage: Some(Usage { input: 25, cache_read: 7, output: 15, ..NONE }),
+        terminated: true,
+        error_event: false,
+        model: Some("claude-x".into()),
+    }
+}
+
+#[test]
+fn meters_a_stream_of_each_dialect() {
+    assert_eq!(meter(OpenAi, [CHAT.as_bytes()]), chat());
+    assert_eq!(meter(Anthropic, [MESSAGES.as_bytes()]), messages());
+}
+
+#[test]
+fn meters_streams_with_any_line_end_and_a_byte_order_mark() {
+    for end in ["\r\n", "\r"] {
+        let stream = format!("\u{feff}{}", MESSAGES.replace('\n', end));
+        assert_eq!(meter(Anthropic, [stream.as_bytes()]), messages());
+        assert_eq!(meter(Anthropic, stream.as_bytes().chunks(5)), messages());
+    }
+}
+
+#[test]
+fn a_stream_that_was_cut_is_not_terminated() {
+    let metered = meter(OpenAi, [&CHAT.as_bytes()[..CHAT.len() - 10]]);
+    assert!(!metered.terminated);
+    assert_eq!(metered.usage, chat().usage);
+    assert!(!meter(Anthropic, [&MESSAGES.as_bytes()[..MESSAGES.len() - 40]]).terminated);
+}
+
+#[test]
+fn a_last_event_without_its_blank_line_counts() {
+    assert_eq!(meter(OpenAi, [CHAT.trim_end().as_bytes()]), chat());
+}
+
+#[test]
+fn errors_within_a_stream_are_seen_and_null_is_none() {
+    let errors = [
+        "data: {\"error\":{\"message\":\"x\",\"type\":\"overloaded_error\"}}\n\n",
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+        "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"x\"},\"usage\":null}}\n\n",
+    ];
+    for dialect in [OpenAi, Anthropic] {
+        assert!(errors.iter().all(|event| meter(dialect, [CHAT.as_bytes(), event.as_bytes()]).error_event));
+        assert!(!meter(dialect, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).error_event);
+    }
+}
+
+#[test]
+fn a_stream_of_responses_ends_with_its_last_event() {
+    let stream = concat!(
+        "data: {\"type\":\"response.created\",\"response\":{\"model\":\"gpt-5\",\"error\":null,\"usage\":null}}\n\n",
+        "data: {\"type\":\"response.completed\",\"response\":{\"model\":\"gpt-5\",\"error\":null,\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}}\n\n",
+    );
+    let metered = meter(OpenAi, [stream.as_bytes()]);
+    assert_eq!(metered.usage, Some(Usage { input: 3, output: 4, ..NONE }));
+    assert!(metered.terminated && !metered.error_event);
+    assert_eq!(metered.model.as_deref(), Some("gpt-5"));
+}
+
+#[test]
+fn usage_behind_a_huge_or_broken_event_is_still_found() {
+    let tail = "\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+    let huge = format!("data: {{\"junk\":\"{}\",{tail}", "x".repeat(1_000_000));
+    let metered = meter(OpenAi, huge.as_bytes().chunks(16_384));
+    assert_eq!((metered.usage, metered.terminated), (Some(Usage { input: 1, output: 2, ..NONE }), true));
+    let broken = format!("data: {{\"junk\":nonsense,{tail}");
+    assert_eq!(meter(OpenAi, [broken.as_bytes()]).usage, metered.usage);
+}
+
+proptest! {
+    #[test]
+    fn cutting_changes_nothing(mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
+        cuts.sort_unstable();
+        for (dialect, stream, whole) in [(OpenAi, CHAT, chat()), (Anthropic, MESSAGES, messages())] {
+            let mut meter = Meter::new(dialect);
+            let mut from = 0;
+            for cut in cuts.iter().copied().chain([stream.len()]).map(|cut| cut.min(stream.len())) {
+                meter.feed(&stream.as_bytes()[from..cut]);
+                from = cut;
+            }
+            prop_assert_eq!(meter.finish(), whole);
+        }
+    }
+
+    #[test]
+    fn buckets_never_exceed_what_the_provider_said(prompt in 0u64..1000, completion in 0u64..1000, cached in 0u64..2000, audio in 0u64..2000, reasoning in 0u64..2000) {
+        let body = serde_json::json!({"usage": {"prompt_tokens": prompt, "completion_tokens": completion,
+            "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": audio},
+            "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": audio}}}).to_string();
+        let usage = answer(OpenAi, &body).unwrap();
+        prop_assert_eq!(usage.total_in(), prompt);
+        prop_assert_eq!(usage.total_out(), completion);
+    }
+}

@@ -1,0 +1,273 @@
+//! A client for these tests that shows the bytes as they came and how the connection ended.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test ends where it fails"
+)]
+#![allow(
+    dead_code,
+    reason = "each test file is a program of its own and uses what it needs"
+)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use penstock_mock::{Entry, Options, Outcome, Server};
+use serde_json::{Value, json};
+
+pub const CHAT: &str = "/v1/chat/completions";
+pub const COMPLETIONS: &str = "/v1/completions";
+pub const MESSAGES: &str = "/v1/messages";
+
+/// How reading ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The answer is complete by its own framing.
+    Complete,
+    Fin,
+    Reset,
+    /// Nothing more came in time.
+    Silent,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub raw: Vec<u8>,
+    pub end: End,
+    pub first_byte: Option<Duration>,
+    pub total: Duration,
+}
+
+impl Answer {
+    pub fn head(&self) -> String {
+        String::from_utf8_lossy(&self.raw[..self.head_len()]).into_owned()
+    }
+
+    pub fn status(&self) -> u32 {
+        self.head().split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> Option<String> {
+        let head = self.head();
+        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+        lines
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value.to_owned())
+    }
+
+    /// The body without its framing, as far as it came.
+    pub fn body(&self) -> Vec<u8> {
+        let rest = &self.raw[self.head_len()..];
+        if self.header("transfer-encoding").is_some() {
+            dechunk(rest).0
+        } else {
+            rest.to_vec()
+        }
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body()).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body()).unwrap()
+    }
+
+    /// The `data` of each event, with its `event` name if it has one.
+    pub fn events(&self) -> Vec<(Option<String>, String)> {
+        let text = self.text();
+        let field = |event: &str, name: &str| {
+            event.lines().find_map(|line| {
+                line.strip_prefix(name)
+                    .map(|value| value.trim_start().to_owned())
+            })
+        };
+        let blocks = text.split("\n\n").filter(|block| !block.is_empty());
+        blocks
+            .map(|block| {
+                (
+                    field(block, "event:"),
+                    field(block, "data:").unwrap_or_default(),
+                )
+            })
+            .collect()
+    }
+
+    /// What the content chunks come to, in any of the three shapes.
+    pub fn content(&self) -> String {
+        let data = self
+            .events()
+            .into_iter()
+            .filter_map(|(_, data)| serde_json::from_str::<Value>(&data).ok());
+        let text = |value: Value| {
+            let places = [
+                &value["choices"][0]["delta"]["content"],
+                &value["choices"][0]["text"],
+                &value["delta"]["text"],
+            ];
+            places
+                .into_iter()
+                .find_map(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        data.map(text).collect()
+    }
+
+    fn head_len(&self) -> usize {
+        find(&self.raw, b"\r\n\r\n").map_or(self.raw.len(), |at| at + 4)
+    }
+
+    fn is_complete(&self) -> bool {
+        let length = self.head_len();
+        if length == self.raw.len() && !self.raw.ends_with(b"\r\n\r\n") {
+            return false;
+        }
+        match self.header("content-length") {
+            Some(expected) => self.raw.len() - length >= expected.parse::<usize>().unwrap(),
+            None => self.header("transfer-encoding").is_some() && dechunk(&self.raw[length..]).1,
+        }
+    }
+}
+
+pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+    bytes
+        .windows(needle.len())
+        .position(|window| window == needle)
+}
+
+fn dechunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
+    let mut out = Vec::new();
+    while let Some(at) = find(rest, b"\r\n") {
+        let size = std::str::from_utf8(&rest[..at])
+            .ok()
+            .and_then(|size| usize::from_str_radix(size, 16).ok());
+        match size {
+            Some(0) => return (out, rest.starts_with(b"0\r\n\r\n")),
+            Some(size) if rest.len() >= at + 2 + size + 2 => {
+                out.extend_from_slice(&rest[at + 2..at + 2 + size]);
+                rest = &rest[at + 2 + size + 2..];
+            }
+            _ => break,
+        }
+    }
+    (out, false)
+}
+
+pub fn server() -> Server {
+    Server::start_with(&Options::default()).unwrap()
+}
+
+pub struct Client {
+    pub stream: TcpStream,
+    asked: Instant,
+}
+
+impl Client {
+    pub fn connect(server: &Server) -> Self {
+        Self::over(TcpStream::connect(server.addr).unwrap())
+    }
+
+    pub fn over(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        Self {
+            stream,
+            asked: Instant::now(),
+        }
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.asked = Instant::now();
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    pub fn ask(&mut self, method: &str, target: &str, headers: &str, body: &str) {
+        let length = body.len();
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nhost: mock\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
+        self.write(request.as_bytes());
+    }
+
+    pub fn chat(&mut self, path: &str, model: &str, stream: bool) {
+        self.ask(
+            "POST",
+            path,
+            "content-type: application/json\r\n",
+            &chat_body(model, stream),
+        );
+    }
+
+    /// Reads one answer; gives up when nothing came for `patience`.
+    pub fn read(&mut self, patience: Duration) -> Answer {
+        self.read_until(patience, Answer::is_complete)
+    }
+
+    pub fn read_until(&mut self, patience: Duration, enough: impl Fn(&Answer) -> bool) -> Answer {
+        self.stream.set_read_timeout(Some(patience)).unwrap();
+        let mut answer = Answer {
+            raw: Vec::new(),
+            end: End::Complete,
+            first_byte: None,
+            total: Duration::ZERO,
+        };
+        let mut part = vec![0; 256 * 1024];
+        while !enough(&answer) {
+            match self.stream.read(&mut part) {
+                Ok(0) => answer.end = End::Fin,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => answer.end = End::Reset,
+                Err(_) => answer.end = End::Silent,
+                Ok(got) => {
+                    answer
+                        .first_byte
+                        .get_or_insert_with(|| self.asked.elapsed());
+                    answer.raw.extend_from_slice(&part[..got]);
+                    continue;
+                }
+            }
+            break;
+        }
+        answer.total = self.asked.elapsed();
+        answer
+    }
+
+    pub fn close(self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+pub fn chat_body(model: &str, stream: bool) -> String {
+    json!({"messages": [{"role": "user", "content": "hello"}], "model": model, "max_tokens": 9, "stream": stream}).to_string()
+}
+
+/// One request on a connection of its own.
+pub fn chat(server: &Server, path: &str, model: &str, stream: bool) -> Answer {
+    let mut client = Client::connect(server);
+    client.chat(path, model, stream);
+    client.read(Duration::from_millis(400))
+}
+
+pub fn get(server: &Server, target: &str, headers: &str) -> Answer {
+    let mut client = Client::connect(server);
+    client.ask("GET", target, headers, "");
+    client.read(Duration::from_millis(400))
+}
+
+/// The ledger, once the last request's outcome is known.
+pub fn last_entry(server: &Server) -> Entry {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        let last = server.ledger().pop();
+        match last {
+            Some(entry) if entry.outcome != Outcome::Open || Instant::now() > deadline => {
+                return entry;
+            }
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(
+            Instant::now() < deadline + Duration::from_secs(1),
+            "no entry in the ledger"
+        );
+    }
+}

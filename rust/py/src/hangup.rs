@@ -1,0 +1,22 @@
+//! Ends a caller's connection from outside the server, where an answer broke off and nothing within it can say so.
+
+use std::{fs, net::IpAddr};
+
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use socket2::Socket;
+
+/// The server would end a chunked body as if it were complete. A connection that closes instead is an error to every client.
+pub fn hang_up((address, port): (String, String)) {
+    let (Ok(address), Ok(port)) = (address.parse::<IpAddr>(), port.parse::<u16>()) else { return };
+    let Ok(myself) = pidfd_open(getpid(), PidfdFlags::empty()) else { return };
+    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return };
+    for number in descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
+        let Ok(descriptor) = pidfd_getfd(&myself, number, PidfdGetfdFlags::empty()) else { continue };
+        let socket = Socket::from(descriptor);
+        let peer = socket.peer_addr().ok().and_then(|peer| peer.as_socket());
+        if peer.is_some_and(|peer| peer.ip().to_canonical() == address.to_canonical() && peer.port() == port) {
+            // It may be closed already: then there is nothing left to end.
+            drop(socket.shutdown(std::net::Shutdown::Both));
+        }
+    }
+}
