@@ -55,12 +55,11 @@ test-python: build $(STAMPS)/test $(STAMPS)/node ## the Python and Node tests al
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers: what a change must pass besides the tests
 	$(SAY) 'formatting, lints, types, layers (clippy takes about a minute the first time)'
-	@cargo fmt --all --check
-	@$(BIN)/ruff format --check
-	@$(BIN)/ruff check
-	@$(BIN)/lint-imports --no-logo --no-cache
-	@$(BIN)/pyright
-	@cargo clippy --workspace --all-targets -- --deny warnings
+	@failed=0; for tool in 'cargo fmt --all --check -- -l' '$(BIN)/ruff format --check' '$(BIN)/ruff check' \
+		'$(BIN)/lint-imports --no-logo --no-cache' $(BIN)/pyright \
+		'cargo clippy --workspace --all-targets -- --deny warnings'; do \
+		echo "· $$tool"; $$tool || failed=1; \
+	done; exit $$failed
 
 .PHONY: fix
 fix: $(STAMPS)/test ## format, and mend what the linters can mend

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     out = FOLDER / "out" / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     out.mkdir(parents=True)
+    # What was started has sessions of its own and would outlive an end without goodbye.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _gateway() as loaded:
             seen = [_load(loaded, name, asked, out) for name in asked.scenarios]

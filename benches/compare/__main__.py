@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ OUT = Path(__file__).resolve().parent / "out"
 NAMES = tuple(peer.name for peer in ALL)
 QUICK_PEERS = ("direct", "nginx", "penstock", "haproxy")
 FULL_ROUNDS = 5
+INTERRUPTED = "interrupted: later rounds are missing"
 QUICK_ROUNDS = 2
 
 
@@ -37,12 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = _result(asked.quick, asked.rounds or (QUICK_ROUNDS if asked.quick else FULL_ROUNDS))
     peers = _install(asked.peers or list(QUICK_PEERS if asked.quick else NAMES), result)
     cores.pin(chosen.load)
+    # What was started has sessions of its own and would outlive an end without goodbye.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     works = [work for work in WORKS if work.group in asked.work]
     run = Run(peers, works, QUICK if asked.quick else Scale(), chosen, result)
     try:
         run.all_rounds()
     except KeyboardInterrupt:
-        result.warnings.append("interrupted: later rounds are missing")
+        result.warnings.append(INTERRUPTED)
     print(_write(result))
     return _verdict(result, asked.peers)
 
@@ -117,7 +121,7 @@ def _verdict(result: Result, asked: Sequence[str] | None) -> int:
     if asked and figures.OURS not in asked:
         return 0
     missed = any(verdict.met is False for verdict in figures.verdicts(result))
-    return int(missed or figures.OURS in result.left_out)
+    return int(missed or figures.OURS in result.left_out or INTERRUPTED in result.warnings)
 
 
 if __name__ == "__main__":

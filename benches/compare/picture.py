@@ -70,7 +70,8 @@ def _whiskers(spreads: list[paired.Spread]) -> list[list[float]]:
 def _dress(axes: Axes, shown: list[Figure], result: Result) -> None:
     axes.axvline(1, color="#333333", linewidth=1)
     for i, figure in enumerate(shown):
-        axes.plot([figure.at_most] * 2, [i - 0.45, i + 0.45], color="black", ls=":", lw=1.4)
+        if figure.at_most is not None:
+            axes.plot([figure.at_most] * 2, [i - 0.45, i + 0.45], color="black", ls=":", lw=1.4)
     axes.set_xscale("log")
     axes.set_yticks(range(len(shown)), [f"{f.title}\n({f.unit})" for f in shown], fontsize=8)
     axes.invert_yaxis()

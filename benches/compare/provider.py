@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import queue
 import subprocess
@@ -43,7 +44,8 @@ def running(port: int) -> Iterator[str]:
 
 def _address(process: subprocess.Popen[str]) -> str:
     lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=lambda: lines.put(process.stdout.readline()), daemon=True).start()
+    output = process.stdout or io.StringIO()
+    threading.Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
     try:
         line = lines.get(timeout=10).strip()
     except queue.Empty:

@@ -70,8 +70,11 @@ class Caller(HttpUser):
                 outcome.text += line.decode(errors="replace") + "\n"
         except RequestException:
             outcome.broken = True
-        response.request_meta["response_time"] += (time.perf_counter() - began) * 1000
-        response.request_meta["response_length"] = len(outcome.text)
+        response.request_meta = {
+            **response.request_meta,
+            "response_time": response.request_meta["response_time"] + (time.perf_counter() - began) * 1000,
+            "response_length": len(outcome.text),
+        }
         return outcome
 
     def begun(self, response: ResponseContextManager) -> Outcome:

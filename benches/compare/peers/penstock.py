@@ -6,13 +6,14 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from benches.compare.peers.peer import Peer, Stand, Unavailable
+from benches.compare.peers.peer import Peer, Stand, Unavailable, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = secrets.token_hex(24)
 RECORDS = "records.jsonl"
+VERSION = "import penstock, penstock.engine; print(penstock.__version__)"
 CONFIG = """
 [server]
 host = "127.0.0.1"
@@ -39,12 +40,12 @@ class Penstock(Peer):
     name = "penstock"
 
     def install(self) -> str:
+        # In a process of its own: this one must not hold an extension that a build may replace.
         try:
-            from penstock import __version__, engine  # noqa: F401, PLC0415 - may not be built yet
-        except ImportError as error:
-            message = f"`penstock` is not built for this Python ({error}); hint: `make build`"
-            raise Unavailable(message) from error
-        return __version__
+            return run(sys.executable, "-c", VERSION).strip()
+        except Unavailable as reason:
+            message = f"`penstock` is not built for this Python: {reason}; hint: `make build`"
+            raise Unavailable(message) from reason
 
     def command(self, stand: Stand) -> list[str]:
         text = CONFIG.format(port=stand.port, folder=stand.folder, records=RECORDS, provider=stand.provider, key=KEY)

@@ -39,14 +39,7 @@ impl Head {
             extra.extend(["retry-after: ", wait, "\r\n"]);
         }
         let close = marks.has(Marks::CLOSE);
-        Self {
-            status,
-            family,
-            content_type: "application/json",
-            extra,
-            framing: Framing::Length(0),
-            close,
-        }
+        Self { status, family, content_type: "application/json", extra, framing: Framing::Length(0), close }
     }
 
     fn render(&self) -> Vec<u8> {
@@ -56,13 +49,10 @@ impl Head {
             Framing::UntilClose => String::new(),
         };
         let (status, reason, kind) = (self.status, reason(self.status), self.content_type);
-        let close = if self.close {
-            "connection: close\r\n"
-        } else {
-            ""
-        };
+        let close = if self.close { "connection: close\r\n" } else { "" };
         let (family, extra) = (self.family.headers(), &self.extra);
-        format!("HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\n{family}{extra}{framing}{close}\r\n").into_bytes()
+        format!("HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\n{family}{extra}{framing}{close}\r\n")
+            .into_bytes()
     }
 
     /// Bytes of a body as this head's framing has them.
@@ -111,10 +101,7 @@ impl Script {
     fn new(shape: &dyn Shape, ask: &Ask<'_>) -> Self {
         Self {
             opening: shape.opening(ask).into(),
-            pieces: texts(ask.behaviour)
-                .iter()
-                .map(|text| shape.piece(ask, text).into())
-                .collect(),
+            pieces: texts(ask.behaviour).iter().map(|text| shape.piece(ask, text).into()).collect(),
             count: ask.behaviour.chunks,
             gap: ask.behaviour.gap(),
             split: ask.behaviour.chunks_before_fault(),
@@ -125,19 +112,11 @@ impl Script {
     }
 
     pub fn only(event: String) -> Self {
-        Self {
-            opening: event.into(),
-            ..Self::default()
-        }
+        Self { opening: event.into(), ..Self::default() }
     }
 
     pub fn map(&mut self, change: impl Fn(&[u8]) -> Vec<u8>) {
-        let parts = [
-            &mut self.opening,
-            &mut self.middle,
-            &mut self.closing,
-            &mut self.done,
-        ];
+        let parts = [&mut self.opening, &mut self.middle, &mut self.closing, &mut self.done];
         for part in parts.into_iter().chain(self.pieces.iter_mut()) {
             *part = change(part);
         }
@@ -147,14 +126,9 @@ impl Script {
     pub fn joined(&self) -> Vec<u8> {
         let mut pieces = self.pieces.iter().cycle();
         let mut out = self.opening.clone();
-        pieces
-            .by_ref()
-            .take(self.split as usize)
-            .for_each(|piece| out.extend_from_slice(piece));
+        pieces.by_ref().take(self.split as usize).for_each(|piece| out.extend_from_slice(piece));
         out.extend_from_slice(&self.middle);
-        pieces
-            .take((self.count - self.split) as usize)
-            .for_each(|piece| out.extend_from_slice(piece));
+        pieces.take((self.count - self.split) as usize).for_each(|piece| out.extend_from_slice(piece));
         out.extend_from_slice(&self.closing);
         out.extend_from_slice(&self.done);
         out
@@ -164,18 +138,10 @@ impl Script {
         if from >= to || self.pieces.is_empty() {
             return None;
         }
-        let mut blocks: Vec<Block> = self
-            .pieces
-            .iter()
-            .map(|piece| Block::marked(head.frame(piece)))
-            .collect();
+        let mut blocks: Vec<Block> = self.pieces.iter().map(|piece| Block::marked(head.frame(piece))).collect();
         let turns = blocks.len();
         blocks.rotate_left(from as usize % turns);
-        Some(Step::Pieces(Pieces {
-            blocks,
-            count: to - from,
-            gap: self.gap,
-        }))
+        Some(Step::Pieces(Pieces { blocks, count: to - from, gap: self.gap }))
     }
 }
 
@@ -189,11 +155,7 @@ pub fn stream(shape: &dyn Shape, ask: &Ask<'_>, status: u32, marks: Marks) -> Ve
     let mut head = Head::new(status, shape.family(), ask.behaviour, marks);
     head.extra += "cache-control: no-cache\r\n";
     head.content_type = "text/event-stream; charset=utf-8";
-    head.framing = if marks.has(Marks::HTTP_1_0) {
-        Framing::UntilClose
-    } else {
-        Framing::Chunked
-    };
+    head.framing = if marks.has(Marks::HTTP_1_0) { Framing::UntilClose } else { Framing::Chunked };
     let steps = match fault {
         Some(fault) if fault.claims(0).is_some() => faults::mislabelled(&script, head, fault),
         _ => stream_steps(&head, &script, ask.behaviour),
@@ -204,9 +166,7 @@ pub fn stream(shape: &dyn Shape, ask: &Ask<'_>, status: u32, marks: Marks) -> Ve
 fn stream_steps(head: &Head, script: &Script, behaviour: &Behaviour) -> Vec<Step> {
     let mut steps = vec![Step::Send(Block::marked(head.render()))];
     if behaviour.fault == Some(Fault::SlowFirst) {
-        steps.push(Step::Pause(Duration::from_millis(
-            behaviour.first_ms.unwrap_or(SLOW_FIRST),
-        )));
+        steps.push(Step::Pause(Duration::from_millis(behaviour.first_ms.unwrap_or(SLOW_FIRST))));
         steps.push(Step::Send(Block::plain(head.frame(&script.opening))));
     } else if let Some(Step::Send(first)) = steps.first_mut() {
         first.bytes.extend_from_slice(&head.frame(&script.opening));
@@ -220,18 +180,9 @@ fn stream_steps(head: &Head, script: &Script, behaviour: &Behaviour) -> Vec<Step
         steps.extend(script.pieces(head, 0, script.count));
     } else {
         let pause = (!script.gap.is_zero()).then_some(Step::Pause(script.gap));
-        steps.extend(
-            script
-                .pieces(head, 0, script.split)
-                .into_iter()
-                .chain(pause.clone()),
-        );
+        steps.extend(script.pieces(head, 0, script.split).into_iter().chain(pause.clone()));
         steps.push(Step::Send(Block::plain(head.frame(&script.middle))));
-        steps.extend(
-            pause
-                .into_iter()
-                .chain(script.pieces(head, script.split, script.count)),
-        );
+        steps.extend(pause.into_iter().chain(script.pieces(head, script.split, script.count)));
     }
     let mut last = [head.frame(&script.closing), head.frame(&script.done)].concat();
     if head.framing == Framing::Chunked {
@@ -248,37 +199,18 @@ pub fn generated(shape: &dyn Shape, ask: &Ask<'_>, status: u32, marks: Marks) ->
         let (status, body) = shape.family().overloaded();
         return whole(status, shape.family(), &body, ask.behaviour, marks);
     }
-    let wanted = ask
-        .behaviour
-        .answer_bytes
-        .or(ask.behaviour.fault.and_then(Fault::answer_bytes));
+    let wanted = ask.behaviour.answer_bytes.or(ask.behaviour.fault.and_then(Fault::answer_bytes));
     let text = match wanted {
         Some(size) => filler(size.saturating_sub(shape.whole(ask, "").to_string().len())),
         None => text(ask.behaviour),
     };
-    whole(
-        status,
-        shape.family(),
-        &shape.whole(ask, &text),
-        ask.behaviour,
-        marks,
-    )
+    whole(status, shape.family(), &shape.whole(ask, &text), ask.behaviour, marks)
 }
 
 /// Any JSON as an answer, or whatever the fault makes of it.
-pub fn whole(
-    status: u32,
-    family: Family,
-    body: &Value,
-    behaviour: &Behaviour,
-    marks: Marks,
-) -> Vec<Step> {
+pub fn whole(status: u32, family: Family, body: &Value, behaviour: &Behaviour, marks: Marks) -> Vec<Step> {
     let mut head = Head::new(status, family, behaviour, marks);
-    let mut body = if matches!(status, 204 | 304) {
-        Vec::new()
-    } else {
-        body.to_string().into_bytes()
-    };
+    let mut body = if matches!(status, 204 | 304) { Vec::new() } else { body.to_string().into_bytes() };
     if let Some(fault) = behaviour.fault {
         body = fault.rewrite_whole(body);
     }
@@ -291,12 +223,7 @@ pub fn whole(
 
 fn whole_steps(mut head: Head, body: &[u8], behaviour: &Behaviour) -> Vec<Step> {
     let length = body.len() as u64;
-    head.framing = Framing::Length(
-        behaviour
-            .fault
-            .and_then(|fault| fault.claims(length))
-            .unwrap_or(length),
-    );
+    head.framing = Framing::Length(behaviour.fault.and_then(|fault| fault.claims(length)).unwrap_or(length));
     head.close |= behaviour.fault == Some(Fault::LongLength);
     if let Some(end) = behaviour.fault.and_then(Fault::interrupts) {
         if behaviour.fault == Some(Fault::BadFraming) {
@@ -311,12 +238,7 @@ fn whole_steps(mut head: Head, body: &[u8], behaviour: &Behaviour) -> Vec<Step> 
     let mut steps = body_steps(&head, body);
     if behaviour.fault == Some(Fault::SlowFirst) {
         steps[0] = Step::Send(Block::marked(head.render()));
-        steps.insert(
-            1,
-            Step::Pause(Duration::from_millis(
-                behaviour.first_ms.unwrap_or(SLOW_FIRST),
-            )),
-        );
+        steps.insert(1, Step::Pause(Duration::from_millis(behaviour.first_ms.unwrap_or(SLOW_FIRST))));
         steps.insert(2, Step::Send(Block::plain(body)));
     }
     steps
@@ -341,15 +263,9 @@ pub fn finish(mut steps: Vec<Step>, behaviour: &Behaviour) -> Vec<Step> {
         steps = burst(steps);
     }
     if fault == Some(Fault::Drip) {
-        steps = drip(
-            steps,
-            behaviour.chunk_ms.map_or(DRIP, Duration::from_millis),
-        );
+        steps = drip(steps, behaviour.chunk_ms.map_or(DRIP, Duration::from_millis));
     }
-    if let Some(wait) = behaviour
-        .first_ms
-        .filter(|_| fault != Some(Fault::SlowFirst))
-    {
+    if let Some(wait) = behaviour.first_ms.filter(|_| fault != Some(Fault::SlowFirst)) {
         steps.insert(0, Step::Pause(Duration::from_millis(wait)));
     }
     steps

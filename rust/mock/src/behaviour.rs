@@ -111,36 +111,24 @@ impl Behaviour {
 }
 
 fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
-    query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "on")))
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "on")))
 }
 
 fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
-    value
-        .trim()
-        .parse()
-        .map_err(|_| format!("mock key \"{key}\" takes a number, not \"{value}\""))
+    value.trim().parse().map_err(|_| format!("mock key \"{key}\" takes a number, not \"{value}\""))
 }
 
 fn switch(key: &str, value: &str) -> Result<bool, String> {
     match value.trim() {
         "on" | "true" | "1" | "yes" => Ok(true),
         "off" | "false" | "0" | "no" => Ok(false),
-        _ => Err(format!(
-            "mock key \"{key}\" takes on or off, not \"{value}\""
-        )),
+        _ => Err(format!("mock key \"{key}\" takes on or off, not \"{value}\"")),
     }
 }
 
 fn fault(value: &str) -> Result<Fault, String> {
-    Fault::named(value.trim()).ok_or_else(|| {
-        format!(
-            "unknown mock fault \"{value}\", known: {}",
-            Fault::names().join(" ")
-        )
-    })
+    Fault::named(value.trim())
+        .ok_or_else(|| format!("unknown mock fault \"{value}\", known: {}", Fault::names().join(" ")))
 }
 
 fn decode(value: &str) -> Cow<'_, str> {
@@ -150,8 +138,7 @@ fn decode(value: &str) -> Cow<'_, str> {
     let (mut out, mut rest) = (Vec::with_capacity(value.len()), value.as_bytes());
     while let Some((&first, tail)) = rest.split_first() {
         let escaped = (first == b'%').then(|| tail.get(..2)).flatten();
-        let byte =
-            escaped.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        let byte = escaped.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
         out.push(byte.unwrap_or(if first == b'+' { b' ' } else { first }));
         rest = if byte.is_some() { &tail[2..] } else { tail };
     }
@@ -165,26 +152,13 @@ mod tests {
     #[test]
     fn a_header_wins_over_the_model() {
         let mut behaviour = Behaviour::default();
+        behaviour.read_model("gpt?chunks=3&burst&retry_after=Wed%2C+21").unwrap();
+        behaviour.read_target("/v1/x?chunks=9&mock-usage=off").unwrap();
         behaviour
-            .read_model("gpt?chunks=3&burst&retry_after=Wed%2C+21")
+            .read_headers(&[("x-mock-chunks".into(), "5".into()), ("x-mock-first-ms".into(), "7".into())])
             .unwrap();
-        behaviour
-            .read_target("/v1/x?chunks=9&mock-usage=off")
-            .unwrap();
-        behaviour
-            .read_headers(&[
-                ("x-mock-chunks".into(), "5".into()),
-                ("x-mock-first-ms".into(), "7".into()),
-            ])
-            .unwrap();
-        assert_eq!(
-            (behaviour.chunks, behaviour.burst, behaviour.first_ms),
-            (5, true, Some(7))
-        );
-        assert_eq!(
-            (behaviour.retry_after.as_deref(), behaviour.usage),
-            (Some("Wed, 21"), Some(false))
-        );
+        assert_eq!((behaviour.chunks, behaviour.burst, behaviour.first_ms), (5, true, Some(7)));
+        assert_eq!((behaviour.retry_after.as_deref(), behaviour.usage), (Some("Wed, 21"), Some(false)));
     }
 
     #[test]

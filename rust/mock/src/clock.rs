@@ -15,15 +15,9 @@ struct Origin {
 impl Origin {
     fn now() -> Self {
         let instant = Instant::now();
-        let unix = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_ns = unix.as_nanos() as u64;
-        Self {
-            instant,
-            monotonic_ns: since_boot(instant).unwrap_or(unix_ns),
-            unix_ns,
-        }
+        Self { instant, monotonic_ns: since_boot(instant).unwrap_or(unix_ns), unix_ns }
     }
 }
 
@@ -44,10 +38,7 @@ fn since_boot(instant: Instant) -> Option<u64> {
     let text = format!("{instant:?}");
     let field = |name: &str| -> Option<u64> {
         let rest = text.split_once(name)?.1;
-        rest.split(|c: char| !c.is_ascii_digit())
-            .find(|part| !part.is_empty())?
-            .parse()
-            .ok()
+        rest.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty())?.parse().ok()
     };
     Some(field("tv_sec:")? * 1_000_000_000 + field("tv_nsec:")?)
 }

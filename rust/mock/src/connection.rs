@@ -17,8 +17,7 @@ use crate::wire::{Gone, Tally, Wire};
 
 const BODY_STEP: usize = 256 * 1024;
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-const BAD_REQUEST: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+const BAD_REQUEST: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 /// After so many writes without a pause, other connections have their turn.
 const TURN: u32 = 64;
 
@@ -47,13 +46,7 @@ struct Connection {
 /// Answers requests until one side ends the connection.
 pub async fn serve(stream: TcpStream, shared: Rc<Shared>) {
     let wire = Wire::new(stream);
-    let mut connection = Connection {
-        wire,
-        shared,
-        head: Vec::new(),
-        body: Vec::new(),
-        out: Vec::new(),
-    };
+    let mut connection = Connection { wire, shared, head: Vec::new(), body: Vec::new(), out: Vec::new() };
     while let Some(head) = connection.receive().await {
         if connection.exchange(&head).await == Flow::Ended {
             break;
@@ -98,9 +91,7 @@ impl Connection {
 
     async fn receive_known(&mut self, length: usize) -> Result<(), Gone> {
         while self.wire.inbox.len() < length {
-            self.wire
-                .fill((length - self.wire.inbox.len()).min(BODY_STEP))
-                .await?;
+            self.wire.fill((length - self.wire.inbox.len()).min(BODY_STEP)).await?;
         }
         Ok(())
     }
@@ -112,9 +103,7 @@ impl Connection {
         self.body.clear();
         let mut dechunker = Dechunker::default();
         loop {
-            let used = dechunker
-                .feed(&self.wire.inbox, |data| self.body.extend_from_slice(data))
-                .map_err(|_| Gone)?;
+            let used = dechunker.feed(&self.wire.inbox, |data| self.body.extend_from_slice(data)).map_err(|_| Gone)?;
             self.wire.inbox.advance(used);
             if dechunker.is_done() {
                 return Ok(());
@@ -126,30 +115,14 @@ impl Connection {
     // Sent outside of any answer, so it is in no entry of the ledger.
     async fn interject(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let silent = Ledger::new(false);
-        self.wire
-            .send(
-                bytes,
-                &mut Tally {
-                    ledger: &silent,
-                    id: 0,
-                    progress: Progress::default(),
-                },
-            )
-            .await
+        self.wire.send(bytes, &mut Tally { ledger: &silent, id: 0, progress: Progress::default() }).await
     }
 
     fn note_abandoned(&self, head: &Head, started_ns: u64) {
         let question = self.question(head);
-        let opening = Opening {
-            head: question.head,
-            model: b"",
-            body_bytes: question.body.len() as u64,
-            started_ns,
-        };
+        let opening = Opening { head: question.head, model: b"", body_bytes: question.body.len() as u64, started_ns };
         let id = self.shared.ledger.open(&opening);
-        self.shared
-            .ledger
-            .close(id, Progress::default(), Outcome::ClientClosed);
+        self.shared.ledger.close(id, Progress::default(), Outcome::ClientClosed);
     }
 
     fn question(&self, head: &Head) -> Question<'_> {
@@ -157,22 +130,13 @@ impl Connection {
             BodyLength::Chunked => (&self.head[..], &self.body[..]),
             BodyLength::Known(length) => {
                 let end = (head.len + length).min(self.wire.inbox.len());
-                (
-                    &self.wire.inbox[..head.len],
-                    &self.wire.inbox[head.len..end],
-                )
+                (&self.wire.inbox[..head.len], &self.wire.inbox[head.len..end])
             }
         };
         let (method, target) = (&bytes[head.method.clone()], &bytes[head.target.clone()]);
         let mut marks = head.marks;
         marks.set(Marks::HEAD, method == b"HEAD");
-        Question {
-            method,
-            target,
-            head: bytes,
-            body,
-            marks,
-        }
+        Question { method, target, head: bytes, body, marks }
     }
 
     async fn exchange(&mut self, head: &Head) -> Flow {
@@ -183,20 +147,11 @@ impl Connection {
         }
         let model = question.model();
         let plan = self.shared.plans.find(question, model);
-        let opening = Opening {
-            head: question.head,
-            model,
-            body_bytes: question.body.len() as u64,
-            started_ns,
-        };
+        let opening = Opening { head: question.head, model, body_bytes: question.body.len() as u64, started_ns };
         let id = self.shared.ledger.open(&opening);
         self.consume(head);
         let shared = Rc::clone(&self.shared);
-        let mut tally = Tally {
-            ledger: &shared.ledger,
-            id,
-            progress: Progress::default(),
-        };
+        let mut tally = Tally { ledger: &shared.ledger, id, progress: Progress::default() };
         let end = self.play(&plan, &mut tally).await;
         let outcome = match (&end, plan.fault) {
             (Err(Gone), _) => Outcome::ClientClosed,
@@ -217,10 +172,7 @@ impl Connection {
         let question = self.question(head);
         let (ledger, close) = (&self.shared.ledger, question.marks.has(Marks::CLOSE));
         let answer = match question.method {
-            b"GET" => ledger_answer(
-                "200 OK",
-                &serde_json::to_string(&ledger.entries()).unwrap_or_default(),
-            ),
+            b"GET" => ledger_answer("200 OK", &serde_json::to_string(&ledger.entries()).unwrap_or_default()),
             b"DELETE" => {
                 ledger.clear();
                 ledger_answer("200 OK", "[]")
@@ -229,11 +181,7 @@ impl Connection {
         };
         self.consume(head);
         let sent = self.interject(answer.as_bytes()).await;
-        if close || sent.is_err() {
-            Flow::Ended
-        } else {
-            Flow::Open
-        }
+        if close || sent.is_err() { Flow::Ended } else { Flow::Open }
     }
 
     async fn play(&mut self, plan: &Plan, tally: &mut Tally<'_>) -> Result<Flow, Gone> {
@@ -292,8 +240,5 @@ impl Connection {
 }
 
 fn ledger_answer(status: &str, body: &str) -> String {
-    format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }

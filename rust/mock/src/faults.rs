@@ -75,17 +75,11 @@ const NAMES: [(Fault, &str); 27] = [
 
 impl Fault {
     pub fn named(name: &str) -> Option<Self> {
-        NAMES
-            .iter()
-            .find(|(_, known)| *known == name)
-            .map(|(fault, _)| *fault)
+        NAMES.iter().find(|(_, known)| *known == name).map(|(fault, _)| *fault)
     }
 
     pub fn name(self) -> &'static str {
-        NAMES
-            .iter()
-            .find(|(fault, _)| *fault == self)
-            .map_or("", |(_, name)| name)
+        NAMES.iter().find(|(fault, _)| *fault == self).map_or("", |(_, name)| name)
     }
 
     pub fn names() -> Vec<&'static str> {
@@ -109,26 +103,16 @@ impl Fault {
             Self::CutReset => Some(vec![Step::Pause(BEFORE_RESET), Step::Reset]),
             Self::Stall => Some(vec![Step::Hold]),
             Self::HalfClose => Some(vec![Step::HalfClose, Step::Hold]),
-            Self::BadFraming => Some(vec![
-                Step::Send(Block::plain("zz\r\nno size\r\n")),
-                Step::Close,
-            ]),
+            Self::BadFraming => Some(vec![Step::Send(Block::plain("zz\r\nno size\r\n")), Step::Close]),
             _ => None,
         }
     }
 
     /// What is sent before the head of the answer.
     pub fn precedes(self, behaviour: &Behaviour) -> Option<Step> {
-        let hint =
-            Block::plain("HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n");
+        let hint = Block::plain("HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n");
         let count = behaviour.after.unwrap_or(3);
-        (self == Self::Early1xx).then(|| {
-            Step::Pieces(Pieces {
-                blocks: vec![hint],
-                count,
-                gap: behaviour.gap(),
-            })
-        })
+        (self == Self::Early1xx).then(|| Step::Pieces(Pieces { blocks: vec![hint], count, gap: behaviour.gap() }))
     }
 
     /// Changes the events of a stream.
@@ -139,9 +123,7 @@ impl Fault {
             Self::HugeEvent => script.middle = shape.piece(ask, &filler(HUGE)).into(),
             Self::InvalidUtf8 => script.middle = spoil(shape.piece(ask, "~~~").into_bytes()),
             Self::NoDone => script.done.clear(),
-            Self::DoneThenData => script
-                .done
-                .extend_from_slice(shape.piece(ask, "too late").as_bytes()),
+            Self::DoneThenData => script.done.extend_from_slice(shape.piece(ask, "too late").as_bytes()),
             Self::OverloadedFirst => *script = Script::only(shape.error_event()),
             Self::PingsOnly => *script = pings(shape, ask.behaviour),
             Self::Bom => script.opening.splice(0..0, *b"\xef\xbb\xbf").for_each(drop),
@@ -196,16 +178,9 @@ pub fn mislabelled(script: &Script, mut head: Head, fault: Fault) -> Vec<Step> {
 
 fn headers_flood(behaviour: &Behaviour) -> Vec<Step> {
     let lines = format!("x-flood: {}\r\n", "f".repeat(117)).repeat(128);
-    let flood = Pieces {
-        blocks: vec![Block::plain(lines)],
-        count: behaviour.after.unwrap_or(4096),
-        gap: behaviour.gap(),
-    };
-    vec![
-        Step::Send(Block::plain("HTTP/1.1 200 OK\r\n")),
-        Step::Pieces(flood),
-        Step::Close,
-    ]
+    let flood =
+        Pieces { blocks: vec![Block::plain(lines)], count: behaviour.after.unwrap_or(4096), gap: behaviour.gap() };
+    vec![Step::Send(Block::plain("HTTP/1.1 200 OK\r\n")), Step::Pieces(flood), Step::Close]
 }
 
 fn pings(shape: &dyn Shape, behaviour: &Behaviour) -> Script {
@@ -218,25 +193,17 @@ fn pings(shape: &dyn Shape, behaviour: &Behaviour) -> Script {
 }
 
 fn spoil(mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes
-        .iter_mut()
-        .filter(|byte| **byte == b'~')
-        .for_each(|byte| *byte = 0xff);
+    bytes.iter_mut().filter(|byte| **byte == b'~').for_each(|byte| *byte = 0xff);
     bytes
 }
 
 fn line_ends(text: &[u8], end: &[u8]) -> Vec<u8> {
-    text.split(|&byte| byte == b'\n')
-        .collect::<Vec<_>>()
-        .join(end)
+    text.split(|&byte| byte == b'\n').collect::<Vec<_>>().join(end)
 }
 
 fn zip(script: &mut Script) {
     let whole = script.joined();
     script.map(gzip::blocks);
-    script
-        .opening
-        .splice(0..0, gzip::opening().iter().copied())
-        .for_each(drop);
+    script.opening.splice(0..0, gzip::opening().iter().copied()).for_each(drop);
     script.done.extend_from_slice(&gzip::closing(&whole));
 }

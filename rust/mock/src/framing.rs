@@ -42,10 +42,7 @@ pub struct Dechunker {
 
 impl Default for Dechunker {
     fn default() -> Self {
-        Self {
-            state: State::SizeStart,
-            left: 0,
-        }
+        Self { state: State::SizeStart, left: 0 }
     }
 }
 
@@ -59,9 +56,7 @@ impl Dechunker {
         let mut at = 0;
         while at < input.len() && self.state != State::Done {
             if self.state == State::Data {
-                let take = usize::try_from(self.left)
-                    .unwrap_or(usize::MAX)
-                    .min(input.len() - at);
+                let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len() - at);
                 body(&input[at..at + take]);
                 self.left -= take as u64;
                 at += take;
@@ -78,9 +73,7 @@ impl Dechunker {
 
     fn step(&mut self, byte: u8) -> Result<State, BadFraming> {
         Ok(match (self.state, byte) {
-            (State::SizeStart | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
-                self.digit(byte)?
-            }
+            (State::SizeStart | State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(byte)?,
             (State::Size, b';' | b' ' | b'\t') => State::Extension,
             (State::Size | State::Extension, b'\r') => State::SizeEnd,
             (State::Extension, other) if other != b'\n' => State::Extension,
@@ -98,11 +91,7 @@ impl Dechunker {
 
     fn digit(&mut self, byte: u8) -> Result<State, BadFraming> {
         let value = u64::from((byte as char).to_digit(16).ok_or(BadFraming)?);
-        self.left = self
-            .left
-            .checked_mul(16)
-            .and_then(|left| left.checked_add(value))
-            .ok_or(BadFraming)?;
+        self.left = self.left.checked_mul(16).and_then(|left| left.checked_add(value)).ok_or(BadFraming)?;
         Ok(State::Size)
     }
 }
@@ -124,23 +113,13 @@ mod tests {
         let input = b"5\r\nhello\r\nA;x=\"y\"\r\n0123456789\r\n0\r\nx-sum: 1\r\n\r\nnext";
         for step in 1..=input.len() {
             let (body, used, done) = decode(input, step).unwrap();
-            assert_eq!(
-                (body.as_slice(), used, done),
-                (&b"hello0123456789"[..], input.len() - 4, true),
-                "step {step}"
-            );
+            assert_eq!((body.as_slice(), used, done), (&b"hello0123456789"[..], input.len() - 4, true), "step {step}");
         }
     }
 
     #[test]
     fn bad_sizes_are_refused() {
-        for bad in [
-            &b"zz\r\n"[..],
-            b"\r\n",
-            b"1\nx",
-            b"1\r\nxy\r\n",
-            b"fffffffffffffffff\r\n",
-        ] {
+        for bad in [&b"zz\r\n"[..], b"\r\n", b"1\nx", b"1\r\nxy\r\n", b"fffffffffffffffff\r\n"] {
             assert_eq!(decode(bad, 1), Err(BadFraming), "{bad:?}");
         }
     }
@@ -150,9 +129,6 @@ mod tests {
         let mut wire = Vec::new();
         frame_chunk(&mut wire, b"data: {}\n\n");
         wire.extend_from_slice(LAST_CHUNK);
-        assert_eq!(
-            decode(&wire, 3).unwrap(),
-            (b"data: {}\n\n".to_vec(), wire.len(), true)
-        );
+        assert_eq!(decode(&wire, 3).unwrap(), (b"data: {}\n\n".to_vec(), wire.len(), true));
     }
 }

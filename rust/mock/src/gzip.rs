@@ -34,13 +34,7 @@ pub fn member(data: &[u8]) -> Vec<u8> {
 
 fn crc32(data: &[u8]) -> u32 {
     !data.iter().fold(u32::MAX, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            if crc & 1 == 1 {
-                crc >> 1 ^ 0xedb8_8320
-            } else {
-                crc >> 1
-            }
-        })
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
     })
 }
 
@@ -55,9 +49,6 @@ mod tests {
 
     #[test]
     fn large_data_takes_several_blocks() {
-        assert_eq!(
-            member(&vec![7; 70_000]).len(),
-            10 + 5 + 65_535 + 5 + 4_465 + 5 + 8
-        );
+        assert_eq!(member(&vec![7; 70_000]).len(), 10 + 5 + 65_535 + 5 + 4_465 + 5 + 8);
     }
 }

@@ -50,10 +50,7 @@ pub struct Entry {
 impl Entry {
     /// The first value of a header, by its lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
@@ -129,10 +126,7 @@ struct Ring {
 
 impl Ledger {
     pub fn new(enabled: bool) -> Self {
-        Self {
-            next: AtomicU64::new(1),
-            ring: enabled.then(Mutex::default),
-        }
+        Self { next: AtomicU64::new(1), ring: enabled.then(Mutex::default) }
     }
 
     pub fn open(&self, opening: &Opening<'_>) -> u64 {
@@ -170,19 +164,13 @@ impl Ledger {
         let Some(ring) = self.lock() else {
             return Vec::new();
         };
-        let mut kept: Vec<&Slot> = ring
-            .slots
-            .iter()
-            .filter(|slot| slot.id >= ring.cleared_before.max(1))
-            .collect();
+        let mut kept: Vec<&Slot> = ring.slots.iter().filter(|slot| slot.id >= ring.cleared_before.max(1)).collect();
         kept.sort_unstable_by_key(|slot| slot.id);
         kept.into_iter().map(Slot::entry).collect()
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, Ring>> {
-        self.ring
-            .as_ref()
-            .map(|ring| ring.lock().unwrap_or_else(PoisonError::into_inner))
+        self.ring.as_ref().map(|ring| ring.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -244,12 +232,7 @@ mod tests {
     const HEAD: &[u8] = b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nX-Tag: 1\r\nX-Tag: 2\r\n\r\n";
 
     fn open(ledger: &Ledger) -> u64 {
-        ledger.open(&Opening {
-            head: HEAD,
-            model: b"mock",
-            body_bytes: 7,
-            started_ns: clock::now_ns(),
-        })
+        ledger.open(&Opening { head: HEAD, model: b"mock", body_bytes: 7, started_ns: clock::now_ns() })
     }
 
     #[test]
@@ -257,19 +240,9 @@ mod tests {
         let ledger = Ledger::new(true);
         let id = open(&ledger);
         assert_eq!(ledger.entries()[0].outcome, Outcome::Open);
-        ledger.close(
-            id,
-            Progress {
-                bytes_sent: 9,
-                first_byte_ns: clock::now_ns(),
-            },
-            Outcome::Fault("cut"),
-        );
+        ledger.close(id, Progress { bytes_sent: 9, first_byte_ns: clock::now_ns() }, Outcome::Fault("cut"));
         let entry = &ledger.entries()[0];
-        assert_eq!(
-            (entry.method.as_str(), entry.path.as_str(), entry.bytes_sent),
-            ("POST", "/v1/messages", 9)
-        );
+        assert_eq!((entry.method.as_str(), entry.path.as_str(), entry.bytes_sent), ("POST", "/v1/messages", 9));
         assert_eq!(entry.header("x-tag"), Some("1"));
         let json = serde_json::to_value(entry).unwrap();
         assert_eq!(json["headers"]["x-tag"], "1, 2");

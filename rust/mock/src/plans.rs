@@ -74,10 +74,7 @@ impl Plans {
         };
         let mut marks = question.marks;
         marks.set(Marks::STREAM, is_true(question.body, "\"stream\""));
-        marks.set(
-            Marks::INCLUDE_USAGE,
-            marks.has(Marks::STREAM) && is_true(question.body, "\"include_usage\""),
-        );
+        marks.set(Marks::INCLUDE_USAGE, marks.has(Marks::STREAM) && is_true(question.body, "\"include_usage\""));
         let mut key = self.key.borrow_mut();
         write_key(&mut key, question, raw_model, marks);
         if let Some(plan) = self.kept.borrow().get(key.as_slice()) {
@@ -106,11 +103,7 @@ fn write_key(key: &mut Vec<u8>, question: Question<'_>, raw_model: &[u8], marks:
     key.push(0);
     key.extend_from_slice(raw_model);
     if marks.has(Marks::MOCK_HEADERS) {
-        for (name, value) in describe(question.head)
-            .2
-            .iter()
-            .filter(|(name, _)| name.starts_with("x-mock-"))
-        {
+        for (name, value) in describe(question.head).2.iter().filter(|(name, _)| name.starts_with("x-mock-")) {
             for part in [name, value] {
                 key.push(0);
                 key.extend_from_slice(part.as_bytes());
@@ -131,22 +124,10 @@ fn behaviour(question: Question<'_>, model: &str) -> Result<Behaviour, String> {
 
 fn plan_generated(shape: &dyn Shape, question: Question<'_>, model: &str, marks: Marks) -> Plan {
     plan(question, model, |behaviour, status| {
-        let created = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let include_usage = marks.has(Marks::INCLUDE_USAGE);
-        let ask = Ask {
-            model: before_keys(model),
-            include_usage,
-            behaviour,
-            created,
-        };
-        let answer = if marks.has(Marks::STREAM) {
-            stream
-        } else {
-            generated
-        };
+        let ask = Ask { model: before_keys(model), include_usage, behaviour, created };
+        let answer = if marks.has(Marks::STREAM) { stream } else { generated };
         answer(shape, &ask, status, marks)
     })
 }
@@ -159,22 +140,12 @@ fn plan_other(question: Question<'_>, model: &str) -> Plan {
 }
 
 /// What comes before every answer: a mistake in the keys, a fault in the place of an answer, an error as asked for.
-fn plan(
-    question: Question<'_>,
-    model: &str,
-    answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>,
-) -> Plan {
+fn plan(question: Question<'_>, model: &str, answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>) -> Plan {
     let family = Family::of(question.path());
     let behaviour = match behaviour(question, model) {
         Ok(behaviour) => behaviour,
         Err(problem) => {
-            let steps = whole(
-                400,
-                family,
-                &family.error(400, &problem),
-                &Behaviour::default(),
-                question.marks,
-            );
+            let steps = whole(400, family, &family.error(400, &problem), &Behaviour::default(), question.marks);
             return Plan { steps, fault: None };
         }
     };
@@ -186,18 +157,9 @@ fn plan(
     let steps = match behaviour.fault.and_then(|fault| fault.instead(&behaviour)) {
         Some(steps) => finish(steps, &behaviour),
         None if (200..400).contains(&status) && status != 302 => answer(&behaviour, status),
-        None => whole(
-            status,
-            family,
-            &family.error(status, error_message(status)),
-            &behaviour,
-            question.marks,
-        ),
+        None => whole(status, family, &family.error(status, error_message(status)), &behaviour, question.marks),
     };
-    Plan {
-        steps,
-        fault: behaviour.fault,
-    }
+    Plan { steps, fault: behaviour.fault }
 }
 
 fn error_message(status: u32) -> &'static str {
@@ -234,9 +196,7 @@ fn other_answer(question: Question<'_>, model: &str) -> (Family, Value) {
 fn echo(question: Question<'_>) -> Value {
     let target = String::from_utf8_lossy(question.target);
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-    let sha = Sha256::digest(question.body)
-        .iter()
-        .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    let sha = Sha256::digest(question.body).iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     json!({
         "method": String::from_utf8_lossy(question.method), "path": path, "query": query,
         "headers": join_headers(&describe(question.head).2),

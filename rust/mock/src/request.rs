@@ -68,8 +68,7 @@ impl Head {
             body: BodyLength::Known(0),
             marks: Marks::default(),
         };
-        head.marks
-            .set(Marks::HTTP_1_0 | Marks::CLOSE, request.version == Some(0));
+        head.marks.set(Marks::HTTP_1_0 | Marks::CLOSE, request.version == Some(0));
         for header in request.headers.iter() {
             head.read(header.name, header.value)?;
         }
@@ -82,12 +81,9 @@ impl Head {
                 self.marks.set(Marks::EXPECTS_CONTINUE, true);
             }
             10 if name.eq_ignore_ascii_case("connection") => {
-                self.marks
-                    .set(Marks::CLOSE, value.eq_ignore_ascii_case(b"close"));
+                self.marks.set(Marks::CLOSE, value.eq_ignore_ascii_case(b"close"));
             }
-            14 if name.eq_ignore_ascii_case("content-length")
-                && self.body != BodyLength::Chunked =>
-            {
+            14 if name.eq_ignore_ascii_case("content-length") && self.body != BodyLength::Chunked => {
                 let text = std::str::from_utf8(value).map_err(|_| BadRequest)?;
                 self.body = BodyLength::Known(text.trim().parse().map_err(|_| BadRequest)?);
             }
@@ -118,18 +114,9 @@ pub fn describe(head: &[u8]) -> (String, String, Vec<(String, String)>) {
     let named = request
         .headers
         .iter()
-        .map(|header| {
-            (
-                header.name.to_ascii_lowercase(),
-                String::from_utf8_lossy(header.value).into_owned(),
-            )
-        })
+        .map(|header| (header.name.to_ascii_lowercase(), String::from_utf8_lossy(header.value).into_owned()))
         .collect();
-    (
-        request.method.unwrap_or_default().to_owned(),
-        request.path.unwrap_or_default().to_owned(),
-        named,
-    )
+    (request.method.unwrap_or_default().to_owned(), request.path.unwrap_or_default().to_owned(), named)
 }
 
 /// The raw text of a string field, without its quotes; `quoted_name` includes them.
@@ -162,10 +149,7 @@ pub fn is_true(body: &[u8], quoted_name: &'static str) -> bool {
 // A quoted name inside a JSON string has its quotes escaped, so this finds keys (and string values, which no colon follows).
 fn values<'a>(body: &'a [u8], quoted_name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     memmem::find_iter(body, quoted_name).filter_map(move |at| {
-        body[at + quoted_name.len()..]
-            .trim_ascii_start()
-            .strip_prefix(b":")
-            .map(<[u8]>::trim_ascii_start)
+        body[at + quoted_name.len()..].trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start)
     })
 }
 
@@ -175,26 +159,16 @@ mod tests {
 
     #[test]
     fn reads_what_it_needs_of_a_head() {
-        let text = b"POST /v1/x?y=1 HTTP/1.1\r\nContent-Length: 12\r\nX-Mock-Fault: cut\r\nConnection: Close\r\n\r\nbody";
+        let text =
+            b"POST /v1/x?y=1 HTTP/1.1\r\nContent-Length: 12\r\nX-Mock-Fault: cut\r\nConnection: Close\r\n\r\nbody";
         let head = Head::parse(text).unwrap().unwrap();
-        assert_eq!(
-            (&text[head.method.clone()], &text[head.target.clone()]),
-            (&b"POST"[..], &b"/v1/x?y=1"[..])
-        );
-        assert_eq!(
-            (head.len, head.body),
-            (text.len() - 4, BodyLength::Known(12))
-        );
+        assert_eq!((&text[head.method.clone()], &text[head.target.clone()]), (&b"POST"[..], &b"/v1/x?y=1"[..]));
+        assert_eq!((head.len, head.body), (text.len() - 4, BodyLength::Known(12)));
         assert!(
-            head.marks.has(Marks::MOCK_HEADERS)
-                && head.marks.has(Marks::CLOSE)
-                && !head.marks.has(Marks::HTTP_1_0)
+            head.marks.has(Marks::MOCK_HEADERS) && head.marks.has(Marks::CLOSE) && !head.marks.has(Marks::HTTP_1_0)
         );
         assert_eq!(Head::parse(&text[..40]), Ok(None));
-        assert_eq!(
-            Head::parse(b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"),
-            Err(BadRequest)
-        );
+        assert_eq!(Head::parse(b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"), Err(BadRequest));
     }
 
     #[test]

@@ -29,11 +29,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
-            ledger: true,
-            send_buffer: None,
-        }
+        Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), ledger: true, send_buffer: None }
     }
 }
 
@@ -50,14 +46,8 @@ impl Server {
     ///
     /// # Panics
     /// When there is none.
-    #[expect(
-        clippy::expect_used,
-        reason = "for tests, which have nothing to do without a port"
-    )]
-    #[expect(
-        clippy::unused_async,
-        reason = "so that a later start may wait without changing its callers"
-    )]
+    #[expect(clippy::expect_used, reason = "for tests, which have nothing to do without a port")]
+    #[expect(clippy::unused_async, reason = "so that a later start may wait without changing its callers")]
     pub async fn start() -> Self {
         Self::start_with(&Options::default()).expect("a free port on 127.0.0.1")
     }
@@ -68,17 +58,10 @@ impl Server {
         let ledger = Arc::new(Ledger::new(options.ledger));
         let (stop, stopped) = oneshot::channel();
         let kept = Arc::clone(&ledger);
-        let thread = std::thread::Builder::new()
-            .name("penstock-mock".to_owned())
-            .spawn(move || {
-                let _ = run(listener, kept, stopped);
-            })?;
-        Ok(Self {
-            addr,
-            ledger,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name("penstock-mock".to_owned()).spawn(move || {
+            let _ = run(listener, kept, stopped);
+        })?;
+        Ok(Self { addr, ledger, stop: Some(stop), thread: Some(thread) })
     }
 
     pub fn url(&self) -> String {
@@ -118,10 +101,7 @@ impl Drop for Server {
 }
 
 /// Serves on this thread until the process ends; `ready` learns the address.
-pub fn serve(
-    options: &Options,
-    ready: impl FnOnce(SocketAddr) -> io::Result<()>,
-) -> io::Result<()> {
+pub fn serve(options: &Options, ready: impl FnOnce(SocketAddr) -> io::Result<()>) -> io::Result<()> {
     let listener = listen(options)?;
     ready(listener.local_addr()?)?;
     let (_running, stopped) = oneshot::channel();
@@ -140,20 +120,11 @@ fn listen(options: &Options) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn run(
-    listener: TcpListener,
-    ledger: Arc<Ledger>,
-    stopped: oneshot::Receiver<()>,
-) -> io::Result<()> {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build_local(LocalOptions::default())?;
+fn run(listener: TcpListener, ledger: Arc<Ledger>, stopped: oneshot::Receiver<()>) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let shared = Rc::new(Shared {
-            ledger,
-            plans: Plans::default(),
-        });
+        let shared = Rc::new(Shared { ledger, plans: Plans::default() });
         tokio::select! {
             () = accept(listener, shared) => {}
             _ = stopped => {}

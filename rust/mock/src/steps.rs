@@ -24,17 +24,12 @@ pub struct Block {
 
 impl Block {
     pub fn plain(bytes: impl Into<Vec<u8>>) -> Self {
-        Self {
-            bytes: bytes.into(),
-            ..Self::default()
-        }
+        Self { bytes: bytes.into(), ..Self::default() }
     }
 
     pub fn marked(bytes: Vec<u8>) -> Self {
         let stamps = memmem::find_iter(&bytes, STAMP).map(|at| at + 1).collect();
-        let ids = memmem::find_iter(&bytes, REQUEST_ID)
-            .map(|at| at + 4)
-            .collect();
+        let ids = memmem::find_iter(&bytes, REQUEST_ID).map(|at| at + 4).collect();
         Self { bytes, stamps, ids }
     }
 
@@ -46,17 +41,8 @@ impl Block {
     ///
     /// Returns how much was copied.
     pub fn fill(&self, out: &mut Vec<u8>, id: u64, now_ns: u64) -> usize {
-        let places = self
-            .stamps
-            .iter()
-            .chain(&self.ids)
-            .max()
-            .map_or(0, |at| at + STAMP.len());
-        let copied = if self.bytes.len() <= COPY_LIMIT {
-            self.bytes.len()
-        } else {
-            places.min(self.bytes.len())
-        };
+        let places = self.stamps.iter().chain(&self.ids).max().map_or(0, |at| at + STAMP.len());
+        let copied = if self.bytes.len() <= COPY_LIMIT { self.bytes.len() } else { places.min(self.bytes.len()) };
         out.clear();
         out.extend_from_slice(&self.bytes[..copied]);
         for &at in &self.ids {
@@ -136,10 +122,7 @@ pub fn burst(steps: Vec<Step>) -> Vec<Step> {
 /// Sends everything up to the end of the first pause-free part byte by byte.
 pub fn drip(steps: Vec<Step>, gap: Duration) -> Vec<Step> {
     let slow = |step| match step {
-        Step::Send(block) => Step::Drip {
-            bytes: block.bytes,
-            gap,
-        },
+        Step::Send(block) => Step::Drip { bytes: block.bytes, gap },
         other => other,
     };
     burst(steps).into_iter().map(slow).collect()
@@ -147,12 +130,7 @@ pub fn drip(steps: Vec<Step>, gap: Duration) -> Vec<Step> {
 
 impl Pieces {
     fn size(&self) -> usize {
-        let widest = self
-            .blocks
-            .iter()
-            .map(|block| block.bytes.len())
-            .max()
-            .unwrap_or(0);
+        let widest = self.blocks.iter().map(|block| block.bytes.len()).max().unwrap_or(0);
         widest.saturating_mul(self.count as usize)
     }
 
@@ -191,24 +169,15 @@ mod tests {
     #[test]
     fn a_burst_is_one_write() {
         let piece = |text: &str| Block::marked(format!("{text}{STAMP}").into_bytes());
-        let pieces = Pieces {
-            blocks: vec![piece("a"), piece("b")],
-            count: 3,
-            gap: Duration::ZERO,
-        };
+        let pieces = Pieces { blocks: vec![piece("a"), piece("b")], count: 3, gap: Duration::ZERO };
         let merged = burst(vec![
             Step::Send(Block::plain("head")),
             Step::Pieces(pieces),
             Step::Send(Block::plain("end")),
             Step::Hold,
         ]);
-        let [Step::Send(block), Step::Hold] = merged.as_slice() else {
-            panic!("{merged:?}")
-        };
-        assert_eq!(
-            block.bytes,
-            format!("heada{STAMP}b{STAMP}a{STAMP}end").into_bytes()
-        );
+        let [Step::Send(block), Step::Hold] = merged.as_slice() else { panic!("{merged:?}") };
+        assert_eq!(block.bytes, format!("heada{STAMP}b{STAMP}a{STAMP}end").into_bytes());
         assert_eq!(block.stamps, [6, 29, 52]);
     }
 }

@@ -48,10 +48,7 @@ pub struct Wire {
 impl Wire {
     pub fn new(stream: TcpStream) -> Self {
         let _ = stream.set_nodelay(true);
-        Self {
-            stream,
-            inbox: BytesMut::with_capacity(READ_STEP),
-        }
+        Self { stream, inbox: BytesMut::with_capacity(READ_STEP) }
     }
 
     /// Reads what has come; `wanted` is how much more is expected.
@@ -93,11 +90,7 @@ impl Wire {
     }
 
     pub async fn pause(&mut self, time: Duration, tally: &Tally<'_>) -> Result<(), Gone> {
-        if time.is_zero() {
-            Ok(())
-        } else {
-            self.wait(Instant::now() + time, tally).await
-        }
+        if time.is_zero() { Ok(()) } else { self.wait(Instant::now() + time, tally).await }
     }
 
     /// Returns when the client has closed or reset the connection.
@@ -122,17 +115,10 @@ impl Wire {
     }
 
     async fn room(&mut self) -> Result<(), Gone> {
-        let watched = if self.inbox.len() < READ_AHEAD {
-            Interest::READABLE | Interest::WRITABLE
-        } else {
-            Interest::WRITABLE
-        };
+        let watched =
+            if self.inbox.len() < READ_AHEAD { Interest::READABLE | Interest::WRITABLE } else { Interest::WRITABLE };
         let ready = self.stream.ready(watched).await.map_err(|_| Gone)?;
-        if ready.is_readable() {
-            self.read_ahead()
-        } else {
-            Ok(())
-        }
+        if ready.is_readable() { self.read_ahead() } else { Ok(()) }
     }
 
     fn read_ahead(&mut self) -> Result<(), Gone> {

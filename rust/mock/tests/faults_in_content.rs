@@ -1,9 +1,5 @@
 //! Faults in the bytes of an answer that is otherwise sent to its end.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test ends where it fails"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod talk;
 
@@ -18,32 +14,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 fn broken(answer: &Answer) -> Vec<usize> {
     let events = answer.events();
     let bad = |data: &str| data != "[DONE]" && serde_json::from_str::<Value>(data).is_err();
-    events
-        .iter()
-        .enumerate()
-        .filter(|(_, (_, data))| bad(data))
-        .map(|(at, _)| at)
-        .collect()
+    events.iter().enumerate().filter(|(_, (_, data))| bad(data)).map(|(at, _)| at).collect()
 }
 
 #[test]
 fn one_event_breaks_off_in_its_json() {
     let server = server();
     for (path, opening, rest) in [(CHAT, 1, 2), (MESSAGES, 3, 3)] {
-        let answer = chat(
-            &server,
-            path,
-            "mock?fault=malformed_chunk&chunks=6&after=2",
-            true,
-        );
-        assert_eq!(
-            (broken(&answer), answer.events().len()),
-            (vec![opening + 2], opening + 7 + rest)
-        );
-        assert_eq!(
-            (answer.content().as_str(), answer.end),
-            ("Hello from the pretend provider: all ", End::Complete)
-        );
+        let answer = chat(&server, path, "mock?fault=malformed_chunk&chunks=6&after=2", true);
+        assert_eq!((broken(&answer), answer.events().len()), (vec![opening + 2], opening + 7 + rest));
+        assert_eq!((answer.content().as_str(), answer.end), ("Hello from the pretend provider: all ", End::Complete));
     }
     let whole = chat(&server, CHAT, "mock?fault=malformed_chunk", false);
     assert!(whole.end == End::Complete && serde_json::from_slice::<Value>(&whole.body()).is_err());
@@ -53,20 +33,9 @@ fn one_event_breaks_off_in_its_json() {
 fn the_mark_of_the_end_is_missing() {
     let server = server();
     let openai = chat(&server, CHAT, "mock?fault=no_done&chunks=2", true);
-    assert!(
-        openai.end == End::Complete
-            && openai
-                .events()
-                .last()
-                .unwrap()
-                .1
-                .contains(r#""finish_reason":"stop""#)
-    );
+    assert!(openai.end == End::Complete && openai.events().last().unwrap().1.contains(r#""finish_reason":"stop""#));
     let anthropic = chat(&server, MESSAGES, "mock?fault=no_done&chunks=2", true);
-    assert_eq!(
-        anthropic.events().last().unwrap().0.as_deref(),
-        Some("message_delta")
-    );
+    assert_eq!(anthropic.events().last().unwrap().0.as_deref(), Some("message_delta"));
     assert_eq!(last_entry(&server).outcome.to_string(), "fault:no_done");
 }
 
@@ -109,10 +78,7 @@ fn unpack(member: &[u8]) -> Vec<u8> {
         at += 5 + length;
         if last {
             assert_eq!(
-                (
-                    member.len() - at,
-                    u32::try_from(out.len()).unwrap().to_le_bytes()
-                ),
+                (member.len() - at, u32::try_from(out.len()).unwrap().to_le_bytes()),
                 (8, member[at + 4..].try_into().unwrap())
             );
             return out;
@@ -128,12 +94,7 @@ fn one_event_of_ten_megabytes() {
         client.chat(path, "mock?fault=huge_event&chunks=2", true);
         let answer = client.read_until(PATIENCE, |answer| answer.raw.ends_with(b"0\r\n\r\n"));
         assert_eq!(answer.end, End::Complete);
-        let largest = answer
-            .events()
-            .iter()
-            .map(|(_, data)| data.len())
-            .max()
-            .unwrap();
+        let largest = answer.events().iter().map(|(_, data)| data.len()).max().unwrap();
         assert!(largest > 10 << 20 && broken(&answer).is_empty());
     }
     let mut client = Client::connect(&server);
@@ -150,14 +111,7 @@ fn other_line_ends() {
     for (fault, end) in [("crlf", "\r\n"), ("cr", "\r")] {
         let text = chat(&server, CHAT, &format!("mock?chunks=2&fault={fault}"), true).text();
         assert!(text.ends_with(&format!("data: [DONE]{end}{end}")));
-        assert_eq!(
-            text.matches('\n').count(),
-            if fault == "cr" {
-                0
-            } else {
-                plain.matches('\n').count()
-            }
-        );
+        assert_eq!(text.matches('\n').count(), if fault == "cr" { 0 } else { plain.matches('\n').count() });
         assert_eq!(shape(&text.replace(end, "\n")), shape(&plain));
     }
 }
@@ -167,20 +121,14 @@ fn a_byte_order_mark_comes_first() {
     let server = server();
     for stream in [true, false] {
         let body = chat(&server, CHAT, "mock?fault=bom", stream).body();
-        assert_eq!(
-            (&body[..3], find(&body[3..], b"\xef\xbb\xbf")),
-            (&b"\xef\xbb\xbf"[..], None)
-        );
+        assert_eq!((&body[..3], find(&body[3..], b"\xef\xbb\xbf")), (&b"\xef\xbb\xbf"[..], None));
     }
 }
 
 #[test]
 fn pings_and_nothing_else() {
     let server = server();
-    for (path, ping) in [
-        (CHAT, ": ping\n\n"),
-        (MESSAGES, "event: ping\ndata: {\"type\": \"ping\"}\n\n"),
-    ] {
+    for (path, ping) in [(CHAT, ": ping\n\n"), (MESSAGES, "event: ping\ndata: {\"type\": \"ping\"}\n\n")] {
         let mut client = Client::connect(&server);
         client.chat(path, "mock?fault=pings_only&chunk_ms=10", true);
         let answer = client.read_until(WAIT, |answer| answer.raw.len() > 600);

@@ -1,9 +1,5 @@
 //! Faults in the middle of an answer that end it: cut, reset, stalled, half closed, badly framed, of a wrong length.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test ends where it fails"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod talk;
 
@@ -22,16 +18,8 @@ fn a_cut_stream_ends_with_fin() {
         assert_eq!((answer.events().len(), answer.end), (opening + 3, End::Fin));
     }
     assert_eq!(last_entry(&server).outcome.to_string(), "fault:cut");
-    assert_eq!(
-        chat(&server, CHAT, "mock?fault=cut", true).events().len(),
-        1 + 4
-    );
-    assert_eq!(
-        chat(&server, CHAT, "mock?fault=cut&after=0&burst=on", true)
-            .events()
-            .len(),
-        1
-    );
+    assert_eq!(chat(&server, CHAT, "mock?fault=cut", true).events().len(), 1 + 4);
+    assert_eq!(chat(&server, CHAT, "mock?fault=cut&after=0&burst=on", true).events().len(), 1);
 }
 
 #[test]
@@ -73,34 +61,19 @@ fn bad_framing_is_no_chunk() {
     let server = server();
     for stream in [true, false] {
         let answer = chat(&server, CHAT, "mock?fault=bad_framing&after=2", stream);
-        assert_eq!(
-            answer.header("transfer-encoding").as_deref(),
-            Some("chunked")
-        );
-        assert!(
-            answer.raw.ends_with(b"\r\nzz\r\nno size\r\n"),
-            "{:?}",
-            answer.raw
-        );
+        assert_eq!(answer.header("transfer-encoding").as_deref(), Some("chunked"));
+        assert!(answer.raw.ends_with(b"\r\nzz\r\nno size\r\n"), "{:?}", answer.raw);
     }
 }
 
 #[test]
 fn whole_answers_break_off_in_the_middle() {
     let server = server();
-    for (fault, end) in [
-        ("cut", End::Fin),
-        ("cut_reset", End::Reset),
-        ("stall", End::Silent),
-        ("half_close", End::Fin),
-    ] {
+    for (fault, end) in [("cut", End::Fin), ("cut_reset", End::Reset), ("stall", End::Silent), ("half_close", End::Fin)]
+    {
         let answer = chat(&server, CHAT, &format!("mock?fault={fault}"), false);
         let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
-        assert_eq!(
-            (answer.body().len(), answer.end),
-            (claimed / 2, end),
-            "{fault}"
-        );
+        assert_eq!((answer.body().len(), answer.end), (claimed / 2, end), "{fault}");
     }
 }
 
@@ -112,10 +85,7 @@ fn a_length_that_is_too_short() {
         client.chat(CHAT, "mock?fault=short_length&chunks=2", stream);
         let answer = client.read_until(Duration::from_millis(100), |_| false);
         let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
-        assert_eq!(
-            (answer.body().len(), answer.end),
-            (claimed + 10, End::Silent)
-        );
+        assert_eq!((answer.body().len(), answer.end), (claimed + 10, End::Silent));
     }
 }
 

@@ -1,9 +1,5 @@
 //! Streamed answers have the providers' events, in order, at their pace.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test ends where it fails"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod talk;
 
@@ -22,10 +18,7 @@ fn parsed(data: &str) -> Value {
 fn a_chat_stream() {
     let server = server();
     let answer = chat(&server, CHAT, "gpt?chunks=3", true);
-    assert_eq!(
-        answer.header("content-type").as_deref(),
-        Some("text/event-stream; charset=utf-8")
-    );
+    assert_eq!(answer.header("content-type").as_deref(), Some("text/event-stream; charset=utf-8"));
     let events = answer.events();
     assert_eq!((events.len(), answer.end), (6, End::Complete));
     assert_eq!(
@@ -34,19 +27,9 @@ fn a_chat_stream() {
     );
     assert_eq!(answer.content(), "Hello from the ");
     let last = parsed(&events[4].1);
-    assert_eq!(
-        (
-            &last["choices"][0]["delta"],
-            &last["choices"][0]["finish_reason"]
-        ),
-        (&json!({}), &json!("stop"))
-    );
+    assert_eq!((&last["choices"][0]["delta"], &last["choices"][0]["finish_reason"]), (&json!({}), &json!("stop")));
     assert_eq!(events[5].1, "[DONE]");
-    assert!(
-        events[..5]
-            .iter()
-            .all(|(_, data)| parsed(data).get("usage").is_none())
-    );
+    assert!(events[..5].iter().all(|(_, data)| parsed(data).get("usage").is_none()));
 }
 
 #[test]
@@ -54,44 +37,23 @@ fn usage_comes_only_when_it_is_asked_for() {
     let server = server();
     let ask = |model: &str, options: &str| {
         let mut client = Client::connect(&server);
-        client.ask(
-            "POST",
-            CHAT,
-            "",
-            &format!(r#"{{"stream":true,{options}"model":"{model}"}}"#),
-        );
+        client.ask("POST", CHAT, "", &format!(r#"{{"stream":true,{options}"model":"{model}"}}"#));
         let events = client.read(WAIT).events();
         let last = parsed(&events[events.len() - 2].1);
-        (
-            last["choices"].as_array().unwrap().is_empty(),
-            last["usage"]["total_tokens"].as_u64(),
-        )
+        (last["choices"].as_array().unwrap().is_empty(), last["usage"]["total_tokens"].as_u64())
     };
     assert_eq!(ask("m?chunks=3", ""), (false, None));
-    assert_eq!(
-        ask("m?chunks=3", r#""stream_options":{"include_usage": true},"#),
-        (true, Some(15))
-    );
-    assert_eq!(
-        ask("m?chunks=3", r#""stream_options":{"include_usage":false},"#),
-        (false, None)
-    );
+    assert_eq!(ask("m?chunks=3", r#""stream_options":{"include_usage": true},"#), (true, Some(15)));
+    assert_eq!(ask("m?chunks=3", r#""stream_options":{"include_usage":false},"#), (false, None));
     assert_eq!(ask("m?chunks=3&usage=on", ""), (true, Some(15)));
-    assert_eq!(
-        ask("m?usage=off", r#""stream_options":{"include_usage":true},"#),
-        (false, None)
-    );
+    assert_eq!(ask("m?usage=off", r#""stream_options":{"include_usage":true},"#), (false, None));
 }
 
 #[test]
 fn a_message_stream() {
     let server = server();
     let answer = chat(&server, MESSAGES, "claude?chunks=2", true);
-    let names: Vec<String> = answer
-        .events()
-        .into_iter()
-        .map(|(name, _)| name.unwrap())
-        .collect();
+    let names: Vec<String> = answer.events().into_iter().map(|(name, _)| name.unwrap()).collect();
     let delta = "content_block_delta";
     let expected = [
         "message_start",
@@ -104,18 +66,10 @@ fn a_message_stream() {
         "message_stop",
     ];
     assert_eq!(names, expected);
-    assert!(
-        answer
-            .events()
-            .iter()
-            .all(|(name, data)| parsed(data)["type"] == **name.as_ref().unwrap())
-    );
+    assert!(answer.events().iter().all(|(name, data)| parsed(data)["type"] == **name.as_ref().unwrap()));
     assert_eq!(parsed(&answer.events()[0].1)["message"]["model"], "claude");
     let end = parsed(&answer.events()[6].1);
-    assert_eq!(
-        (&end["delta"]["stop_reason"], &end["usage"]["output_tokens"]),
-        (&json!("end_turn"), &json!(2))
-    );
+    assert_eq!((&end["delta"]["stop_reason"], &end["usage"]["output_tokens"]), (&json!("end_turn"), &json!(2)));
     assert_eq!(answer.content(), "Hello from ");
 }
 
@@ -123,29 +77,17 @@ fn a_message_stream() {
 fn a_completion_stream() {
     let server = server();
     let answer = chat(&server, COMPLETIONS, "mock?chunks=2", true);
-    assert_eq!(
-        (answer.events().len(), answer.content().as_str()),
-        (4, "Hello from ")
-    );
-    assert_eq!(
-        parsed(&answer.events()[2].1)["choices"][0]["finish_reason"],
-        "stop"
-    );
+    assert_eq!((answer.events().len(), answer.content().as_str()), (4, "Hello from "));
+    assert_eq!(parsed(&answer.events()[2].1)["choices"][0]["finish_reason"], "stop");
 }
 
 #[test]
 fn chunks_have_their_number_size_and_pace() {
     let server = server();
-    let answer = chat(
-        &server,
-        CHAT,
-        "mock?chunks=5&chunk_bytes=300&chunk_ms=30",
-        true,
-    );
+    let answer = chat(&server, CHAT, "mock?chunks=5&chunk_bytes=300&chunk_ms=30", true);
     assert_eq!(answer.content().len(), 1500);
     assert!(
-        answer.total >= Duration::from_millis(4 * 30)
-            && answer.first_byte.unwrap() < Duration::from_millis(60),
+        answer.total >= Duration::from_millis(4 * 30) && answer.first_byte.unwrap() < Duration::from_millis(60),
         "{:?}",
         answer.total
     );
@@ -168,22 +110,11 @@ fn a_burst_is_the_same_stream_in_one_write() {
 #[test]
 fn stamps_are_times_that_grow() {
     let server = server();
-    let answer = chat(
-        &server,
-        CHAT,
-        "mock?chunks=4&chunk_ms=5&stamp=on&chunk_bytes=40",
-        true,
-    );
+    let answer = chat(&server, CHAT, "mock?chunks=4&chunk_ms=5&stamp=on&chunk_bytes=40", true);
     let content = answer.content();
-    let stamps: Vec<u64> = content
-        .split('@')
-        .filter_map(|part| part.parse().ok())
-        .collect();
+    let stamps: Vec<u64> = content.split('@').filter_map(|part| part.parse().ok()).collect();
     assert_eq!((stamps.len(), content.len()), (4, 160));
-    assert!(
-        stamps[0] > 0 && stamps.windows(2).all(|pair| pair[1] - pair[0] >= 4_000_000),
-        "{stamps:?}"
-    );
+    assert!(stamps[0] > 0 && stamps.windows(2).all(|pair| pair[1] - pair[0] >= 4_000_000), "{stamps:?}");
 }
 
 #[test]
@@ -201,13 +132,7 @@ fn an_old_client_reads_until_the_end() {
     let server = server();
     let mut client = Client::connect(&server);
     let body = talk::chat_body("mock?chunks=2", true);
-    client.write(
-        format!(
-            "POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .as_bytes(),
-    );
+    client.write(format!("POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
     let answer = client.read_until(WAIT, |_| false);
     assert_eq!((answer.events().len(), answer.end), (5, End::Fin));
     assert_eq!(answer.header("transfer-encoding"), None);

@@ -11,6 +11,9 @@ mod scope;
 
 use pyo3::prelude::*;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The extension module. `penstock.engine` is its only importer.
 #[pymodule]
 mod _engine {

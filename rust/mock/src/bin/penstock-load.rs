@@ -6,15 +6,11 @@ use std::process::ExitCode;
 use penstock_mock::load::{Options, run};
 
 fn main() -> ExitCode {
-    let report = Options::read(std::env::args().skip(1))
-        .and_then(|options| run(&options).map_err(|error| error.to_string()));
+    let report =
+        Options::read(std::env::args().skip(1)).and_then(|options| run(&options).map_err(|error| error.to_string()));
     let written = match &report {
         Ok(report) => writeln!(stdout(), "{report}"),
         Err(problem) => writeln!(stderr(), "{problem}"),
     };
-    if report.is_ok() && written.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if report.is_ok() && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -19,10 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn read(mut args: impl Iterator<Item = String>) -> Result<Options, Box<dyn Error>> {
-    let mut options = Options {
-        address: SocketAddr::from(([127, 0, 0, 1], 8788)),
-        ..Options::default()
-    };
+    let mut options = Options { address: SocketAddr::from(([127, 0, 0, 1], 8788)), ..Options::default() };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--host" => options.address.set_ip(args.next().ok_or(USAGE)?.parse()?),

@@ -47,11 +47,7 @@ impl Events {
         if let Some(first) = part.first() {
             self.after_cr = false;
             if self.line == Line::Empty {
-                self.line = if *first == b':' {
-                    Line::Comment
-                } else {
-                    Line::Field
-                };
+                self.line = if *first == b':' { Line::Comment } else { Line::Field };
             }
         }
     }
@@ -77,21 +73,14 @@ impl Stamp {
                 let Some(at) = memchr(b'@', bytes) else {
                     return;
                 };
-                *self = Self {
-                    open: true,
-                    digits: 0,
-                    value: 0,
-                };
+                *self = Self { open: true, digits: 0, value: 0 };
                 bytes = &bytes[at + 1..];
             }
             let Some((&byte, rest)) = bytes.split_first() else {
                 return;
             };
             if byte.is_ascii_digit() && self.digits < STAMP_DIGITS {
-                self.value = self
-                    .value
-                    .wrapping_mul(10)
-                    .wrapping_add(u64::from(byte - b'0'));
+                self.value = self.value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
                 self.digits += 1;
                 bytes = rest;
             } else {

@@ -27,10 +27,7 @@ impl Histogram {
         if other.counts.len() > self.counts.len() {
             self.counts.resize(other.counts.len(), 0);
         }
-        self.counts
-            .iter_mut()
-            .zip(&other.counts)
-            .for_each(|(mine, theirs)| *mine += theirs);
+        self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
         self.total += other.total;
         self.max = self.max.max(other.max);
     }
@@ -55,10 +52,7 @@ impl Histogram {
         for (name, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
             out.insert(format!("{prefix}{name}_us"), micros(self.quantile(share)));
         }
-        out.insert(
-            format!("{prefix}max_us"),
-            micros((self.total > 0).then_some(self.max)),
-        );
+        out.insert(format!("{prefix}max_us"), micros((self.total > 0).then_some(self.max)));
     }
 }
 
@@ -83,14 +77,9 @@ mod tests {
     #[test]
     fn a_bucket_holds_what_falls_into_it() {
         let mut last = None;
-        for value in
-            (0..5000).chain((13..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 77]))
-        {
+        for value in (0..5000).chain((13..63).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 77])) {
             let at = bucket(value);
-            assert!(
-                value <= upper(at) && (at == 0 || value > upper(at - 1)),
-                "{value}"
-            );
+            assert!(value <= upper(at) && (at == 0 || value > upper(at - 1)), "{value}");
             assert!(last.is_none_or(|last| at >= last));
             last = Some(at);
         }

@@ -28,15 +28,9 @@ pub fn run(options: &Options) -> io::Result<Value> {
         Mode::Rate => rate::run(options),
         Mode::Stuck => Ok(stuck::run(options)),
         Mode::Whole | Mode::Stream | Mode::Hold => {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .build_local(LocalOptions::default())?;
+            let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
             Ok(runtime.block_on(async {
-                if options.mode == Mode::Whole {
-                    whole::run(options).await
-                } else {
-                    stream::run(options).await
-                }
+                if options.mode == Mode::Whole { whole::run(options).await } else { stream::run(options).await }
             }))
         }
     }

@@ -66,9 +66,7 @@ impl Options {
         };
         let mut asked = Asked::default();
         while let Some(name) = args.next() {
-            let value = args
-                .next()
-                .ok_or_else(|| format!("{name} takes a value\n{USAGE}"))?;
+            let value = args.next().ok_or_else(|| format!("{name} takes a value\n{USAGE}"))?;
             asked.set(&name, value)?;
         }
         asked.options(mode)
@@ -97,15 +95,9 @@ impl Asked {
 
     fn options(self, mode: Mode) -> Result<Options, String> {
         let url = self.url.as_deref().ok_or("--url is missing")?;
-        let rest = url
-            .strip_prefix("http://")
-            .ok_or_else(|| format!("only http:// URLs, not \"{url}\""))?;
+        let rest = url.strip_prefix("http://").ok_or_else(|| format!("only http:// URLs, not \"{url}\""))?;
         let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
-        let with_port = if authority.contains(':') {
-            authority.to_owned()
-        } else {
-            format!("{authority}:80")
-        };
+        let with_port = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
         let address = with_port
             .to_socket_addrs()
             .map_err(|error| format!("cannot look up \"{authority}\": {error}"))?
@@ -133,9 +125,7 @@ impl Asked {
         let bodyless = matches!(method, "GET" | "HEAD" | "DELETE") && self.body.is_none();
         let body = match &self.body {
             _ if bodyless => Vec::new(),
-            Some(file) => {
-                std::fs::read(file).map_err(|error| format!("cannot read {file}: {error}"))?
-            }
+            Some(file) => std::fs::read(file).map_err(|error| format!("cannot read {file}: {error}"))?,
             None => chat_body(self.model.as_deref().unwrap_or("mock"), mode),
         };
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {authority}\r\n");
@@ -146,9 +136,7 @@ impl Asked {
             }
         }
         for line in &self.headers {
-            let (name, value) = line
-                .split_once(':')
-                .ok_or_else(|| format!("not a header: \"{line}\""))?;
+            let (name, value) = line.split_once(':').ok_or_else(|| format!("not a header: \"{line}\""))?;
             let _ = write!(head, "{}: {}\r\n", name.trim(), value.trim());
         }
         head += "\r\n";
@@ -164,25 +152,20 @@ impl Asked {
 }
 
 fn number<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
-    value
-        .parse()
-        .map_err(|_| format!("{name} takes a number, not \"{value}\""))
+    value.parse().map_err(|_| format!("{name} takes a number, not \"{value}\""))
 }
 
 fn chat_body(model: &str, mode: Mode) -> Vec<u8> {
     let body = |text: &str| {
-        let mut body = serde_json::json!({"model": model, "max_tokens": 256, "messages": [{"role": "user", "content": text}]});
+        let mut body =
+            serde_json::json!({"model": model, "max_tokens": 256, "messages": [{"role": "user", "content": text}]});
         if mode == Mode::Stream || mode == Mode::Hold || mode == Mode::Stuck {
             body["stream"] = true.into();
         }
         body.to_string().into_bytes()
     };
     let missing = BODY_BYTES.saturating_sub(body("").len());
-    let text: String = "Tell me about water and gates. "
-        .chars()
-        .cycle()
-        .take(missing)
-        .collect();
+    let text: String = "Tell me about water and gates. ".chars().cycle().take(missing).collect();
     body(&text)
 }
 
@@ -196,37 +179,21 @@ mod tests {
 
     #[test]
     fn a_line_becomes_a_request() {
-        let options = read(
-            "stream --url http://127.0.0.1:81/v1/x --streams 4 --model mock?chunks=3 -H X-A:b",
-        )
-        .unwrap();
+        let options = read("stream --url http://127.0.0.1:81/v1/x --streams 4 --model mock?chunks=3 -H X-A:b").unwrap();
         let text = String::from_utf8(options.request).unwrap();
+        assert!(text.starts_with("POST /v1/x HTTP/1.1\r\nhost: 127.0.0.1:81\r\ncontent-length: 961\r\n"), "{text}");
         assert!(
-            text.starts_with(
-                "POST /v1/x HTTP/1.1\r\nhost: 127.0.0.1:81\r\ncontent-length: 961\r\n"
-            ),
+            text.contains("\r\nX-A: b\r\n\r\n{\"model\":\"mock?chunks=3\"") && text.contains("\"stream\":true"),
             "{text}"
         );
-        assert!(
-            text.contains("\r\nX-A: b\r\n\r\n{\"model\":\"mock?chunks=3\"")
-                && text.contains("\"stream\":true"),
-            "{text}"
-        );
-        assert_eq!(
-            (options.mode, options.connections, options.rounds),
-            (Mode::Stream, 4, None)
-        );
+        assert_eq!((options.mode, options.connections, options.rounds), (Mode::Stream, 4, None));
     }
 
     #[test]
     fn mistakes_are_named() {
-        for line in [
-            "walk",
-            "whole",
-            "whole --url https://x/",
-            "rate --url http://127.0.0.1/ --rate x",
-            "whole --speed 9",
-        ] {
+        for line in
+            ["walk", "whole", "whole --url https://x/", "rate --url http://127.0.0.1/ --rate x", "whole --speed 9"]
+        {
             assert!(read(line).is_err(), "{line}");
         }
     }

@@ -48,23 +48,13 @@ pub fn run(options: &Options) -> io::Result<Value> {
     #[expect(clippy::cast_sign_loss, reason = "both factors are positive")]
     let count = (options.rate * options.seconds).round() as u64;
     let hard_stop = start + Duration::from_secs_f64(options.seconds) + GRACE;
-    let schedule = Schedule {
-        start,
-        next: AtomicU64::new(0),
-        count,
-        gap: 1.0 / options.rate,
-        hard_stop,
-    };
+    let schedule = Schedule { start, next: AtomicU64::new(0), count, gap: 1.0 / options.rate, hard_stop };
     let mut sum = Seen::default();
     thread::scope(|scope| -> io::Result<()> {
         let mut threads = Vec::with_capacity(options.connections);
         for _ in 0..options.connections {
             let work = || follow(&schedule, options);
-            threads.push(
-                thread::Builder::new()
-                    .stack_size(256 * 1024)
-                    .spawn_scoped(scope, work)?,
-            );
+            threads.push(thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, work)?);
         }
         for seen in threads.into_iter().filter_map(|thread| thread.join().ok()) {
             sum.requests += seen.requests;
@@ -90,13 +80,7 @@ fn describe(options: &Options, sum: &Seen, time: Duration) -> Value {
 }
 
 fn follow(schedule: &Schedule, options: &Options) -> Seen {
-    let (mut seen, mut client) = (
-        Seen::default(),
-        Client {
-            stream: None,
-            buffer: Vec::new(),
-        },
-    );
+    let (mut seen, mut client) = (Seen::default(), Client { stream: None, buffer: Vec::new() });
     // Connecting is no part of a request's latency here.
     let _ = client.connect(options);
     while let Some(due) = schedule.take() {
@@ -133,8 +117,7 @@ struct Client {
 impl Client {
     fn connect(&mut self, options: &Options) -> Result<(), Failure> {
         if self.stream.is_none() {
-            let stream = TcpStream::connect_timeout(&options.address, CONNECT_LIMIT)
-                .map_err(|_| Failure::Connect)?;
+            let stream = TcpStream::connect_timeout(&options.address, CONNECT_LIMIT).map_err(|_| Failure::Connect)?;
             let _ = stream.set_nodelay(true);
             self.stream = Some(stream);
         }
@@ -144,13 +127,9 @@ impl Client {
     fn call(&mut self, options: &Options, hard_stop: Instant) -> Result<(), Failure> {
         self.connect(options)?;
         let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
-        let left = hard_stop
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1));
+        let left = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let _ = stream.set_write_timeout(Some(left));
-        stream
-            .write_all(&options.request)
-            .map_err(|error| failure(&error))?;
+        stream.write_all(&options.request).map_err(|error| failure(&error))?;
         self.buffer.clear();
         let mut reply = Reply::default();
         while !reply.is_done() {
@@ -168,14 +147,8 @@ impl Client {
     }
 }
 
-fn read_some(
-    stream: &mut TcpStream,
-    buffer: &mut Vec<u8>,
-    hard_stop: Instant,
-) -> Result<bool, Failure> {
-    let left = hard_stop
-        .saturating_duration_since(Instant::now())
-        .max(Duration::from_millis(1));
+fn read_some(stream: &mut TcpStream, buffer: &mut Vec<u8>, hard_stop: Instant) -> Result<bool, Failure> {
+    let left = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let _ = stream.set_read_timeout(Some(left));
     let mut part = [0; 16 * 1024];
     let got = stream.read(&mut part).map_err(|error| failure(&error))?;
@@ -184,9 +157,5 @@ fn read_some(
 }
 
 fn failure(error: &io::Error) -> Failure {
-    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
-        Failure::Timeout
-    } else {
-        Failure::Short
-    }
+    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) { Failure::Timeout } else { Failure::Short }
 }

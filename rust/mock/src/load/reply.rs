@@ -58,10 +58,9 @@ impl Reply {
                 *left -= take as u64;
                 Ok(used + take)
             }
-            Some(Body::Chunked(dechunker)) => dechunker
-                .feed(rest, body)
-                .map(|taken| used + taken)
-                .map_err(|_| Failure::Short),
+            Some(Body::Chunked(dechunker)) => {
+                dechunker.feed(rest, body).map(|taken| used + taken).map_err(|_| Failure::Short)
+            }
             Some(Body::UntilClose) | None => {
                 body(rest);
                 Ok(bytes.len())
@@ -72,20 +71,12 @@ impl Reply {
     /// The server closed: was that the end of the answer?
     pub fn closed(&mut self) -> Result<(), Failure> {
         self.close = true;
-        if matches!(self.body, Some(Body::UntilClose)) {
-            Ok(())
-        } else {
-            Err(Failure::Short)
-        }
+        if matches!(self.body, Some(Body::UntilClose)) { Ok(()) } else { Err(Failure::Short) }
     }
 
     /// The verdict on a finished answer.
     pub fn verdict(&self) -> Result<(), Failure> {
-        if (200..300).contains(&self.status) {
-            Ok(())
-        } else {
-            Err(Failure::Status(self.status))
-        }
+        if (200..300).contains(&self.status) { Ok(()) } else { Err(Failure::Status(self.status)) }
     }
 
     fn read_head(&mut self, bytes: &[u8]) -> Result<usize, Failure> {
@@ -101,19 +92,13 @@ impl Reply {
             return Ok(len);
         }
         self.close = response.version == Some(0);
-        let mut body = if matches!(self.status, 204 | 304) {
-            Body::Length(0)
-        } else {
-            Body::UntilClose
-        };
+        let mut body = if matches!(self.status, 204 | 304) { Body::Length(0) } else { Body::UntilClose };
         for header in response.headers.iter() {
             match header.name.len() {
                 10 if header.name.eq_ignore_ascii_case("connection") => {
                     self.close = header.value.eq_ignore_ascii_case(b"close");
                 }
-                14 if header.name.eq_ignore_ascii_case("content-length")
-                    && !matches!(body, Body::Chunked(_)) =>
-                {
+                14 if header.name.eq_ignore_ascii_case("content-length") && !matches!(body, Body::Chunked(_)) => {
                     let text = std::str::from_utf8(header.value).map_err(|_| Failure::Short)?;
                     body = Body::Length(text.trim().parse().map_err(|_| Failure::Short)?);
                 }
@@ -141,11 +126,7 @@ mod tests {
                 Err(failure) => return (reply, body, Err(failure)),
             }
         }
-        let end = if reply.is_done() {
-            reply.verdict()
-        } else {
-            reply.closed()
-        };
+        let end = if reply.is_done() { reply.verdict() } else { reply.closed() };
         (reply, body, end)
     }
 
@@ -166,16 +147,11 @@ mod tests {
 
     #[test]
     fn what_is_cut_is_short() {
-        for wire in [
-            &b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello"[..],
-            b"HTTP/1.1 200 OK\r\n",
-            b"what?\r\n\r\n",
-        ] {
+        for wire in
+            [&b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello"[..], b"HTTP/1.1 200 OK\r\n", b"what?\r\n\r\n"]
+        {
             assert_eq!(read(wire, 7).2, Err(Failure::Short));
         }
-        assert_eq!(
-            read(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n", 9).2,
-            Err(Failure::Status(503))
-        );
+        assert_eq!(read(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n", 9).2, Err(Failure::Status(503)));
     }
 }

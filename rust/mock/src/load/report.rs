@@ -50,13 +50,11 @@ impl Errors {
 
     pub fn describe(&self, out: &mut Map<String, Value>) {
         out.insert("errors".into(), json!(self.total()));
-        let classes = json!({"connect": self.connect, "status": self.status, "short": self.short, "timeout": self.timeout});
+        let classes =
+            json!({"connect": self.connect, "status": self.status, "short": self.short, "timeout": self.timeout});
         out.insert("errors_by_class".into(), classes);
-        let statuses: Map<String, Value> = self
-            .statuses
-            .iter()
-            .map(|(status, count)| (status.to_string(), json!(count)))
-            .collect();
+        let statuses: Map<String, Value> =
+            self.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();
         out.insert("statuses".into(), Value::Object(statuses));
     }
 }

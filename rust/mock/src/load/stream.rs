@@ -35,9 +35,8 @@ pub async fn run(options: &Options) -> Value {
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
     let options = Rc::new(options.clone());
-    let clients = (0..options.connections)
-        .map(|_| spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), end)))
-        .collect();
+    let clients =
+        (0..options.connections).map(|_| spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), end))).collect();
     for _ in 0..join_until(clients, end + GRACE).await {
         seen.borrow_mut().errors.add(Failure::Timeout);
     }
@@ -50,20 +49,14 @@ fn describe(options: &Options, seen: &Seen, time: Duration) -> Value {
     if options.mode == Mode::Hold {
         let good = seen.finished - seen.miscounted;
         out.insert("finished".into(), json!(good));
-        out.insert(
-            "failed".into(),
-            json!((options.connections as u64).saturating_sub(good)),
-        );
+        out.insert("failed".into(), json!((options.connections as u64).saturating_sub(good)));
     } else {
         out.insert("streams".into(), json!(seen.finished));
     }
     out.insert("chunks".into(), json!(seen.chunks));
     out.insert("bytes".into(), json!(seen.bytes));
     seen.errors.describe(&mut out);
-    out.insert(
-        "incomplete".into(),
-        json!(seen.miscounted + seen.errors.unfinished()),
-    );
+    out.insert("incomplete".into(), json!(seen.miscounted + seen.errors.unfinished()));
     out.insert("seconds".into(), json!(seconds(time)));
     seen.first_byte.describe("first_byte_", &mut out);
     seen.late.describe("late_", &mut out);
@@ -83,11 +76,7 @@ async fn repeat(options: Rc<Options>, seen: Rc<RefCell<Seen>>, end: Instant) {
     }
 }
 
-async fn one(
-    connection: &mut Connection,
-    options: &Options,
-    seen: &RefCell<Seen>,
-) -> Result<(), Failure> {
+async fn one(connection: &mut Connection, options: &Options, seen: &RefCell<Seen>) -> Result<(), Failure> {
     let begun = Instant::now();
     connection.send(options).await?;
     let (mut reply, mut events, mut first) = (Reply::default(), Events::default(), true);
@@ -109,20 +98,11 @@ async fn one(
     reply.verdict()?;
     let mut seen = seen.borrow_mut();
     seen.finished += 1;
-    seen.miscounted += u64::from(
-        options
-            .expect_chunks
-            .is_some_and(|expected| expected != events.count),
-    );
+    seen.miscounted += u64::from(options.expect_chunks.is_some_and(|expected| expected != events.count));
     Ok(())
 }
 
-fn take(
-    reply: &mut Reply,
-    events: &mut Events,
-    bytes: &[u8],
-    seen: &mut Seen,
-) -> Result<usize, Failure> {
+fn take(reply: &mut Reply, events: &mut Events, bytes: &[u8], seen: &mut Seen) -> Result<usize, Failure> {
     let (now_ns, before) = (clock::now_ns(), events.count);
     let (received, late) = (&mut seen.bytes, &mut seen.late);
     let used = reply.feed(bytes, |data| {

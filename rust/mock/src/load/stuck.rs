@@ -16,15 +16,10 @@ const SEND_LIMIT: Duration = Duration::from_secs(10);
 
 pub fn run(options: &Options) -> Value {
     let start = Instant::now();
-    let clients: Vec<Socket> = (0..options.connections)
-        .filter_map(|_| ask(options).ok())
-        .collect();
+    let clients: Vec<Socket> = (0..options.connections).filter_map(|_| ask(options).ok()).collect();
     let end = start + Duration::from_secs_f64(options.seconds);
     thread::sleep(end.saturating_duration_since(Instant::now()));
-    let reset = clients
-        .iter()
-        .filter(|client| client.take_error().ok().flatten().is_some())
-        .count();
+    let reset = clients.iter().filter(|client| client.take_error().ok().flatten().is_some()).count();
     json!({
         "clients": options.connections, "connected": clients.len(), "failed": options.connections - clients.len(),
         "reset": reset, "seconds": seconds(start.elapsed()),

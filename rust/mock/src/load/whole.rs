@@ -37,30 +37,20 @@ impl Connection {
     pub async fn send(&mut self, options: &Options) -> Result<(), Failure> {
         if self.stream.is_none() {
             let connect = timeout(CONNECT_LIMIT, TcpStream::connect(options.address));
-            let stream = connect
-                .await
-                .map_err(|_| Failure::Connect)?
-                .map_err(|_| Failure::Connect)?;
+            let stream = connect.await.map_err(|_| Failure::Connect)?.map_err(|_| Failure::Connect)?;
             let _ = stream.set_nodelay(true);
             self.buffer.clear();
             self.stream = Some(stream);
         }
         let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
-        stream
-            .write_all(&options.request)
-            .await
-            .map_err(|_| Failure::Short)
+        stream.write_all(&options.request).await.map_err(|_| Failure::Short)
     }
 
     /// Reads more of an answer; `false` at its end.
     pub async fn read(&mut self) -> Result<bool, Failure> {
         let stream = self.stream.as_mut().ok_or(Failure::Short)?;
         self.buffer.reserve(16 * 1024);
-        stream
-            .read_buf(&mut self.buffer)
-            .await
-            .map(|got| got > 0)
-            .map_err(|_| Failure::Short)
+        stream.read_buf(&mut self.buffer).await.map(|got| got > 0).map_err(|_| Failure::Short)
     }
 
     pub fn drop_stream(&mut self) {
@@ -91,9 +81,8 @@ pub async fn run(options: &Options) -> Value {
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
     let options = Rc::new(options.clone());
-    let clients = (0..options.connections)
-        .map(|_| spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), end)))
-        .collect();
+    let clients =
+        (0..options.connections).map(|_| spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), end))).collect();
     for _ in 0..join_until(clients, end + GRACE).await {
         seen.borrow_mut().errors.add(Failure::Timeout);
     }

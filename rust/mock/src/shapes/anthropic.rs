@@ -14,25 +14,17 @@ impl Shape for Messages {
     }
 
     fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
-        message(
-            ask,
-            &json!([{"type": "text", "text": text}]),
-            &json!("end_turn"),
-            ask.behaviour.chunks,
-        )
+        message(ask, &json!([{"type": "text", "text": text}]), &json!("end_turn"), ask.behaviour.chunks)
     }
 
     fn opening(&self, ask: &Ask<'_>) -> String {
-        let start =
-            json!({"type": "message_start", "message": message(ask, &json!([]), &Value::Null, 1)});
+        let start = json!({"type": "message_start", "message": message(ask, &json!([]), &Value::Null, 1)});
         let block = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
         event(&start) + &event(&block) + self.ping()
     }
 
     fn piece(&self, _ask: &Ask<'_>, text: &str) -> String {
-        event(
-            &json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}),
-        )
+        event(&json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}))
     }
 
     fn closing(&self, ask: &Ask<'_>) -> String {
@@ -62,10 +54,7 @@ impl Shape for Messages {
 
 // The event's name is its type, always.
 fn event(data: &Value) -> String {
-    format!(
-        "event: {}\ndata: {data}\n\n",
-        data["type"].as_str().unwrap_or("message")
-    )
+    format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or("message"))
 }
 
 fn message(ask: &Ask<'_>, content: &Value, stop: &Value, output_tokens: u32) -> Value {

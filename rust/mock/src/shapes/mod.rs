@@ -17,11 +17,7 @@ pub enum Family {
 
 impl Family {
     pub fn of(path: &str) -> Self {
-        if path.starts_with("/v1/messages") {
-            Self::Anthropic
-        } else {
-            Self::OpenAi
-        }
+        if path.starts_with("/v1/messages") { Self::Anthropic } else { Self::OpenAi }
     }
 
     pub fn error(self, status: u32, message: &str) -> Value {
@@ -45,9 +41,7 @@ impl Family {
             Self::OpenAi => {
                 "x-request-id: req_0000000000000000\r\nopenai-version: 2020-10-01\r\nopenai-processing-ms: 1\r\n"
             }
-            Self::Anthropic => {
-                "request-id: req_0000000000000000\r\nanthropic-organization-id: org-mock\r\n"
-            }
+            Self::Anthropic => "request-id: req_0000000000000000\r\nanthropic-organization-id: org-mock\r\n",
         }
     }
 }
@@ -78,16 +72,7 @@ pub trait Shape {
     fn malformed(&self) -> &'static str;
 }
 
-const WORDS: [&str; 8] = [
-    "Hello ",
-    "from ",
-    "the ",
-    "pretend ",
-    "provider: ",
-    "all ",
-    "is ",
-    "well. ",
-];
+const WORDS: [&str; 8] = ["Hello ", "from ", "the ", "pretend ", "provider: ", "all ", "is ", "well. "];
 
 /// The texts of a stream's chunks, which repeat in this order.
 pub fn texts(behaviour: &Behaviour) -> Vec<String> {
@@ -100,12 +85,7 @@ pub fn texts(behaviour: &Behaviour) -> Vec<String> {
 
 /// The text of a whole answer: what the stream's chunks come to.
 pub fn text(behaviour: &Behaviour) -> String {
-    texts(behaviour)
-        .iter()
-        .cycle()
-        .take(behaviour.chunks as usize)
-        .map(String::as_str)
-        .collect()
+    texts(behaviour).iter().cycle().take(behaviour.chunks as usize).map(String::as_str).collect()
 }
 
 /// Text of a certain length.

@@ -36,11 +36,7 @@ impl Shape for Chat {
     }
 
     fn opening(&self, ask: &Ask<'_>) -> String {
-        chat_chunk(
-            ask,
-            &json!({"role": "assistant", "content": "", "refusal": null}),
-            &Value::Null,
-        )
+        chat_chunk(ask, &json!({"role": "assistant", "content": "", "refusal": null}), &Value::Null)
     }
 
     fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
@@ -91,8 +87,7 @@ impl Shape for Completion {
     }
 
     fn closing(&self, ask: &Ask<'_>) -> String {
-        event(&text_completion(ask, "", &json!("stop")))
-            + &usage_event(ask, "text_completion", "cmpl-mock")
+        event(&text_completion(ask, "", &json!("stop"))) + &usage_event(ask, "text_completion", "cmpl-mock")
     }
 
     fn done(&self) -> &'static str {
@@ -181,19 +176,11 @@ pub fn overloaded() -> Value {
 pub fn embeddings(model: &str, body: &[u8]) -> Value {
     let asked: Value = serde_json::from_slice(body).unwrap_or_default();
     let as_text = asked["encoding_format"] == "base64";
-    let size = asked["dimensions"]
-        .as_u64()
-        .map_or(DIMENSIONS, |size| size.clamp(1, 8192) as usize);
+    let size = asked["dimensions"].as_u64().map_or(DIMENSIONS, |size| size.clamp(1, 8192) as usize);
     let data: Vec<Value> = (0..inputs(&asked["input"]))
         .map(|index| {
-            let vector: Vec<f32> = (0..size)
-                .map(|at| ((index + at) % 8) as f32 / 8.0 - 0.4375)
-                .collect();
-            let embedding = if as_text {
-                json!(base64(&floats(&vector)))
-            } else {
-                json!(vector)
-            };
+            let vector: Vec<f32> = (0..size).map(|at| ((index + at) % 8) as f32 / 8.0 - 0.4375).collect();
+            let embedding = if as_text { json!(base64(&floats(&vector))) } else { json!(vector) };
             json!({"object": "embedding", "index": index, "embedding": embedding})
         })
         .collect();
@@ -210,27 +197,17 @@ fn inputs(input: &Value) -> usize {
 }
 
 fn floats(vector: &[f32]) -> Vec<u8> {
-    vector
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    vector.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let word = group
-            .iter()
-            .fold(0_u32, |word, &byte| word << 8 | u32::from(byte))
-            << (8 * (3 - group.len()));
+        let word = group.iter().fold(0_u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - group.len()));
         for place in 0..4 {
             let letter = ALPHABET[(word >> (18 - 6 * place) & 63) as usize];
-            out.push(if place <= group.len() {
-                letter as char
-            } else {
-                '='
-            });
+            out.push(if place <= group.len() { letter as char } else { '=' });
         }
     }
     out
@@ -262,10 +239,7 @@ pub fn moderations(model: &str, body: &[u8]) -> Value {
         "violence/graphic",
     ];
     let each = |value: Value| -> Map<String, Value> {
-        CATEGORIES
-            .iter()
-            .map(|name| ((*name).to_owned(), value.clone()))
-            .collect()
+        CATEGORIES.iter().map(|name| ((*name).to_owned(), value.clone())).collect()
     };
     let result = json!({
         "flagged": false, "categories": each(json!(false)), "category_scores": each(json!(0.0001)),
@@ -282,13 +256,7 @@ mod tests {
 
     #[test]
     fn base64_has_its_padding() {
-        for (plain, coded) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-        ] {
+        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
             assert_eq!(base64(plain.as_bytes()), coded);
         }
     }
@@ -296,19 +264,8 @@ mod tests {
     #[test]
     fn one_vector_per_input() {
         let count = |input: &str| {
-            embeddings("m", format!("{{\"input\":{input}}}").as_bytes())["data"]
-                .as_array()
-                .unwrap()
-                .len()
+            embeddings("m", format!("{{\"input\":{input}}}").as_bytes())["data"].as_array().unwrap().len()
         };
-        assert_eq!(
-            [
-                count("\"a\""),
-                count("[\"a\",\"b\"]"),
-                count("[1,2,3]"),
-                count("[[1],[2]]")
-            ],
-            [1, 2, 1, 2]
-        );
+        assert_eq!([count("\"a\""), count("[\"a\",\"b\"]"), count("[1,2,3]"), count("[[1],[2]]")], [1, 2, 1, 2]);
     }
 }

@@ -1,13 +1,6 @@
 //! A client for these tests that shows the bytes as they came and how the connection ended.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test ends where it fails"
-)]
-#![allow(
-    dead_code,
-    reason = "each test file is a program of its own and uses what it needs"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
+#![allow(dead_code, reason = "each test file is a program of its own and uses what it needs")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -51,19 +44,13 @@ impl Answer {
     pub fn header(&self, name: &str) -> Option<String> {
         let head = self.head();
         let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-        lines
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| value.to_owned())
+        lines.find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
     }
 
     /// The body without its framing, as far as it came.
     pub fn body(&self) -> Vec<u8> {
         let rest = &self.raw[self.head_len()..];
-        if self.header("transfer-encoding").is_some() {
-            dechunk(rest).0
-        } else {
-            rest.to_vec()
-        }
+        if self.header("transfer-encoding").is_some() { dechunk(rest).0 } else { rest.to_vec() }
     }
 
     pub fn text(&self) -> String {
@@ -78,39 +65,19 @@ impl Answer {
     pub fn events(&self) -> Vec<(Option<String>, String)> {
         let text = self.text();
         let field = |event: &str, name: &str| {
-            event.lines().find_map(|line| {
-                line.strip_prefix(name)
-                    .map(|value| value.trim_start().to_owned())
-            })
+            event.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim_start().to_owned()))
         };
         let blocks = text.split("\n\n").filter(|block| !block.is_empty());
-        blocks
-            .map(|block| {
-                (
-                    field(block, "event:"),
-                    field(block, "data:").unwrap_or_default(),
-                )
-            })
-            .collect()
+        blocks.map(|block| (field(block, "event:"), field(block, "data:").unwrap_or_default())).collect()
     }
 
     /// What the content chunks come to, in any of the three shapes.
     pub fn content(&self) -> String {
-        let data = self
-            .events()
-            .into_iter()
-            .filter_map(|(_, data)| serde_json::from_str::<Value>(&data).ok());
+        let data = self.events().into_iter().filter_map(|(_, data)| serde_json::from_str::<Value>(&data).ok());
         let text = |value: Value| {
-            let places = [
-                &value["choices"][0]["delta"]["content"],
-                &value["choices"][0]["text"],
-                &value["delta"]["text"],
-            ];
-            places
-                .into_iter()
-                .find_map(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
+            let places =
+                [&value["choices"][0]["delta"]["content"], &value["choices"][0]["text"], &value["delta"]["text"]];
+            places.into_iter().find_map(Value::as_str).unwrap_or_default().to_owned()
         };
         data.map(text).collect()
     }
@@ -132,17 +99,13 @@ impl Answer {
 }
 
 pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes
-        .windows(needle.len())
-        .position(|window| window == needle)
+    bytes.windows(needle.len()).position(|window| window == needle)
 }
 
 fn dechunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
     let mut out = Vec::new();
     while let Some(at) = find(rest, b"\r\n") {
-        let size = std::str::from_utf8(&rest[..at])
-            .ok()
-            .and_then(|size| usize::from_str_radix(size, 16).ok());
+        let size = std::str::from_utf8(&rest[..at]).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
         match size {
             Some(0) => return (out, rest.starts_with(b"0\r\n\r\n")),
             Some(size) if rest.len() >= at + 2 + size + 2 => {
@@ -171,10 +134,7 @@ impl Client {
 
     pub fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
-        Self {
-            stream,
-            asked: Instant::now(),
-        }
+        Self { stream, asked: Instant::now() }
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
@@ -184,19 +144,13 @@ impl Client {
 
     pub fn ask(&mut self, method: &str, target: &str, headers: &str, body: &str) {
         let length = body.len();
-        let request = format!(
-            "{method} {target} HTTP/1.1\r\nhost: mock\r\n{headers}content-length: {length}\r\n\r\n{body}"
-        );
+        let request =
+            format!("{method} {target} HTTP/1.1\r\nhost: mock\r\n{headers}content-length: {length}\r\n\r\n{body}");
         self.write(request.as_bytes());
     }
 
     pub fn chat(&mut self, path: &str, model: &str, stream: bool) {
-        self.ask(
-            "POST",
-            path,
-            "content-type: application/json\r\n",
-            &chat_body(model, stream),
-        );
+        self.ask("POST", path, "content-type: application/json\r\n", &chat_body(model, stream));
     }
 
     /// Reads one answer; gives up when nothing came for `patience`.
@@ -206,12 +160,7 @@ impl Client {
 
     pub fn read_until(&mut self, patience: Duration, enough: impl Fn(&Answer) -> bool) -> Answer {
         self.stream.set_read_timeout(Some(patience)).unwrap();
-        let mut answer = Answer {
-            raw: Vec::new(),
-            end: End::Complete,
-            first_byte: None,
-            total: Duration::ZERO,
-        };
+        let mut answer = Answer { raw: Vec::new(), end: End::Complete, first_byte: None, total: Duration::ZERO };
         let mut part = vec![0; 256 * 1024];
         while !enough(&answer) {
             match self.stream.read(&mut part) {
@@ -219,9 +168,7 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => answer.end = End::Reset,
                 Err(_) => answer.end = End::Silent,
                 Ok(got) => {
-                    answer
-                        .first_byte
-                        .get_or_insert_with(|| self.asked.elapsed());
+                    answer.first_byte.get_or_insert_with(|| self.asked.elapsed());
                     answer.raw.extend_from_slice(&part[..got]);
                     continue;
                 }
@@ -238,7 +185,8 @@ impl Client {
 }
 
 pub fn chat_body(model: &str, stream: bool) -> String {
-    json!({"messages": [{"role": "user", "content": "hello"}], "model": model, "max_tokens": 9, "stream": stream}).to_string()
+    json!({"messages": [{"role": "user", "content": "hello"}], "model": model, "max_tokens": 9, "stream": stream})
+        .to_string()
 }
 
 /// One request on a connection of its own.
@@ -265,9 +213,6 @@ pub fn last_entry(server: &Server) -> Entry {
             }
             _ => std::thread::sleep(Duration::from_millis(1)),
         }
-        assert!(
-            Instant::now() < deadline + Duration::from_secs(1),
-            "no entry in the ledger"
-        );
+        assert!(Instant::now() < deadline + Duration::from_secs(1), "no entry in the ledger");
     }
 }
