@@ -56,7 +56,7 @@ test-python: build $(STAMPS)/test $(STAMPS)/node ## the Python and Node tests al
 check: build $(STAMPS)/test ## formatting, lints, types, layers: what a change must pass besides the tests
 	$(SAY) 'formatting, lints, types, layers (clippy takes about a minute the first time)'
 	@failed=0; for tool in 'cargo fmt --all --check -- -l' '$(BIN)/ruff format --check' '$(BIN)/ruff check' \
-		'$(BIN)/lint-imports --no-logo --no-cache' $(BIN)/pyright \
+		'$(BIN)/lint-imports --no-logo --no-cache' '$(BIN)/pyright --project pyproject.toml' \
 		'cargo clippy --workspace --all-targets -- --deny warnings'; do \
 		echo "· $$tool"; $$tool || failed=1; \
 	done; exit $$failed
@@ -92,7 +92,7 @@ compare: build $(STAMPS)/bench ## the gateway beside nginx, HAProxy, Envoy and o
 .PHONY: lock
 lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--upgrade takes newer versions
 	@for lock in run:"build" test:"build test lint lock" bench:"build test lint lock bench"; do \
-		$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		$(BIN)/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 			--no-emit-index-url pyproject.toml $$(printf -- ' --group %s' $${lock#*:}) \
 			$${previous:+--constraint $$previous} --output-file requirements/$${lock%%:*}.txt $(ARGS); \
 		previous=requirements/$${lock%%:*}.txt; \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -14,20 +15,20 @@ import httpx2
 from tests.processes import Program, free_port, wait
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 Tables = dict[str, Any]
 
 
-def mock_binary() -> Path:
-    """Find the pretend provider: where the environment says, or the newest build."""
-    if given := os.environ.get("PENSTOCK_MOCK"):
+def binary(name: str) -> Path:
+    """Find a program of the workspace: where the environment says, or the newest build."""
+    if given := os.environ.get(name.upper().replace("-", "_")):
         return Path(given)
-    built = [path for profile in ("release", "debug") if (path := TARGET / profile / "penstock-mock").exists()]
+    built = [path for profile in ("release", "debug") if (path := TARGET / profile / name).exists()]
     if not built:
-        raise FileNotFoundError("penstock-mock is not built; hint: make build")
+        raise FileNotFoundError(f"{name} is not built; hint: make build")
     return max(built, key=lambda path: path.stat().st_mtime)
 
 
@@ -35,7 +36,7 @@ class Mock:
     """The pretend provider and what it saw."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        command = [mock_binary(), "--host", "127.0.0.1", "--port", "0", *options]
+        command = [binary("penstock-mock"), "--host", "127.0.0.1", "--port", "0", *options]
         self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
         self.url = self.program.listening()
 
@@ -54,13 +55,20 @@ class Mock:
 class Gateway:
     """`penstock serve` with a `penstock.toml` of its own."""
 
-    def __init__(self, folder: Path, tables: Tables, env: Mapping[str, str], options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Tables,
+        env: Mapping[str, str],
+        options: Sequence[str] = (),
+        program: Sequence[str | Path] = ("-m", "penstock"),
+    ) -> None:
         self.folder = folder
         self.records_file = folder / "records.jsonl"
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.own: Tables = {
-            "server": {"host": "127.0.0.1", "port": self.port},
+            "server": {"host": "127.0.0.1", "port": self.port, "drain_seconds": 3},
             "records": {"path": str(self.records_file)},
         }
         self.configure(tables)
@@ -68,7 +76,7 @@ class Gateway:
         self.temporary = Path(tempfile.mkdtemp(prefix="penstock-test-"))
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         self.program = Program(
-            [sys.executable, "-m", "penstock", "serve", "--config", self.config_file, *options],
+            [sys.executable, *program, "serve", "--config", self.config_file, *options],
             folder / "gateway.log",
             env={"PATH": path, "TMPDIR": str(self.temporary), **env},
             cwd=folder,
@@ -77,6 +85,7 @@ class Gateway:
             self.wait_ready()
         except BaseException:
             self.program.kill()
+            shutil.rmtree(self.temporary)
             raise
 
     @property
@@ -124,10 +133,10 @@ class Gateway:
             assert status == 0, f"`penstock serve` ended with {status} after SIGTERM:\n{self.program.output()}"
         left = self.program.members()
         self.program.kill()
-        assert not left, f"processes left behind: {left}"
         stray = sorted(path.relative_to(self.temporary) for path in self.temporary.rglob("*"))
+        shutil.rmtree(self.temporary)
+        assert not left, f"processes left behind: {left}"
         assert not stray, f"files left behind: {stray}"
-        self.temporary.rmdir()
 
 
 def toml(value: Tables) -> str:

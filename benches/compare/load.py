@@ -63,9 +63,9 @@ def working(gateway: Gateway, kind: str, ask: Ask, options: Options) -> Iterator
 
 
 @contextmanager
-def asking(url: str, options: Options) -> Iterator[subprocess.Popen[str]]:
+def asking(kind: str, url: str, options: Options) -> Iterator[subprocess.Popen[str]]:
     """The client asking for a page again and again, ended with the block."""
-    command = [str(binary("penstock-load")), "whole", "--method", "GET", "--url", url, *flags(options)]
+    command = [str(binary("penstock-load")), kind, "--method", "GET", "--url", url, *flags(options)]
     with _process(command) as process:
         yield process
 

@@ -13,6 +13,7 @@ import msgspec
 from litestar import Litestar, Request, Response, Router
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
+from litestar.serialization import encode_json
 
 from penstock import caller, resources
 from penstock.errors import PenstockError, Problem, StartError, code_for, envelope
@@ -20,12 +21,12 @@ from penstock.jobs.records import RecordWriter
 from penstock.jobs.watch import Watcher
 from penstock.metrics import Figures
 from penstock.resources import schema
+from penstock.settings import Settings
+from penstock.snapshot import Published, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock.settings import Settings
-    from penstock.snapshot import Published
 
 log = logging.getLogger("penstock")
 
@@ -63,6 +64,12 @@ def create_app(settings: Settings, published: Published) -> Litestar:
     )
     refuse_unguarded(app)
     return app
+
+
+def describe() -> bytes:
+    """Give the description of the management API, as `/schema/openapi.json` does."""
+    app = create_app(Settings(), Published(Snapshot("", b"", 0)))
+    return encode_json(app.openapi_schema.to_schema())
 
 
 def provide(part: object) -> Provide:

@@ -77,13 +77,9 @@ def check(file: str) -> None:
 @main.command()
 def openapi() -> None:
     """Print the description of the management API."""
-    from litestar.serialization import encode_json
+    from penstock.app import describe
 
-    from penstock.app import create_app
-    from penstock.snapshot import Published, Snapshot
-
-    app = create_app(settings_module.Settings(), Published(Snapshot("", b"", 0)))
-    click.echo(msgspec.json.format(encode_json(app.openapi_schema.to_schema()), indent=2))
+    click.echo(msgspec.json.format(describe(), indent=2))
 
 
 @main.command()

@@ -30,10 +30,10 @@ def running(binary: str) -> Generator[str]:
     finally:
         child.terminate()
         try:
-            child.wait(2)
+            child.communicate(timeout=2)
         except subprocess.TimeoutExpired:
             child.kill()
-            child.wait()
+            child.communicate()
 
 
 def _start(binary: str) -> subprocess.Popen[bytes]:
@@ -44,7 +44,7 @@ def _start(binary: str) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             bufsize=0,
             process_group=0,
-            preexec_fn=lambda: process.die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
+            preexec_fn=lambda: process.signal_when_orphaned(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
         )
     except OSError as error:
         message = f"cannot start the pretend provider {binary!r}: {error.strerror or error}"

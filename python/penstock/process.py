@@ -25,25 +25,22 @@ def few_arenas() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
-def die_with_parent(number: int = signal.SIGTERM) -> None:
+def signal_when_orphaned(number: int) -> None:
     """Have the kernel send a signal when the parent goes, however it goes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def enter_child(parent: int) -> None:
-    """Tie a forked process to its supervisor and untie it from the terminal."""
+    """Untie a forked process from the terminal."""
     # A Ctrl-C goes to the whole foreground group; the supervisor alone decides the order of leaving.
     os.setpgid(0, 0)
-    die_with_parent(signal.SIGUSR1)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.getppid() != parent:
         os._exit(1)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def leave_on_signal(
-    drain: Callable[[], None], *, at_latest: float, notice: float = 0.0, wait: Callable[[], float] = lambda: 0.0
-) -> None:
+def leave_on_signal(drain: Callable[[], None], *, at_latest: float, notice: float = 0.0) -> Callable[[], None]:
     """On SIGUSR1 drain, after the notice let Granian close the port, and go in any case when the time is up."""
     loop = asyncio.get_event_loop()
     leaving = False
@@ -53,12 +50,23 @@ def leave_on_signal(
         if leaving:
             return
         leaving = True
-        pause = wait()
-        loop.call_later(pause, drain)
-        loop.call_later(pause + notice, os.kill, os.getpid(), signal.SIGTERM)
-        loop.call_later(pause + at_latest, os.kill, os.getpid(), signal.SIGKILL)
+        drain()
+        loop.call_later(notice, os.kill, os.getpid(), signal.SIGTERM)
+        loop.call_later(at_latest, os.kill, os.getpid(), signal.SIGKILL)
 
     loop.add_signal_handler(signal.SIGUSR1, leave)
+    return leave
+
+
+def leave_when_alone(lifeline: int, leave: Callable[[], None]) -> None:
+    """Leave when the last process that holds the other end of a pipe is gone, however it went."""
+    loop = asyncio.get_event_loop()
+
+    def alone() -> None:
+        loop.remove_reader(lifeline)
+        leave()
+
+    loop.add_reader(lifeline, alone)
 
 
 @contextmanager

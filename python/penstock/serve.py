@@ -24,13 +24,13 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer
 
 from penstock import listen, process
-from penstock.errors import PenstockError
-from penstock.snapshot import Published, Snapshot, gather_good
+from penstock.snapshot import Kept, Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.settings import Settings
+    from penstock.snapshot import Snapshot
 
 log = logging.getLogger("penstock")
 
@@ -155,11 +155,16 @@ class Supervisor:
     def __init__(self, settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> None:
         """Bind everything that can fail to bind; nothing runs yet."""
         self.pid = os.getpid()
+        self._asked_to_stop = 0
+        self._asked_to_reload = False
+        self._bell, self._ringer = os.pipe()
+        # From here on there is something to take away at the end.
+        self._catch_signals()
         self.edge_sockets = listen.open_ports(settings)
         port: int = self.edge_sockets[0].getsockname()[1]
         server = msgspec.structs.replace(settings.server, port=port, run_dir=listen.make_run_dir(settings))
         self.settings = msgspec.structs.replace(settings, server=server)
-        self.snapshot = snapshot
+        self.kept = Kept(snapshot)
         self.control_socket = listen.open_control_socket(self.settings.control_socket)
         self.control = Child("control", Server.control(self.control_socket), self._load_control, CONTROL_PAUSE)
         self.edges = [
@@ -168,9 +173,8 @@ class Supervisor:
         ]
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
-        self._asked_to_stop = 0
-        self._asked_to_reload = False
-        self._bell, self._ringer = os.pipe()
+        # Held by this process and the edge workers; control sees when nobody does any more.
+        self._lifeline, self._held = os.pipe()
 
     @property
     def children(self) -> list[Child]:
@@ -180,7 +184,6 @@ class Supervisor:
     def run(self) -> int:
         """Start everything, keep it running until asked to stop, and stop it."""
         multiprocessing.set_start_method("fork", force=True)
-        self._catch_signals()
         # Whatever is imported by now is shared with the children for as long as nobody writes to it.
         gc.collect()
         gc.freeze()
@@ -279,6 +282,7 @@ class Supervisor:
                 child.process.join()
 
     def _load_edge(self, index: int) -> Any:  # noqa: ANN401 - what Granian calls is typed by its own door
+        process.signal_when_orphaned(signal.SIGUSR1)
         process.enter_child(self.pid)
         for number, listener in enumerate(self.edge_sockets, start=1):
             if number != index:
@@ -287,7 +291,7 @@ class Supervisor:
         sys.setswitchinterval(SWITCH_INTERVAL)
         with process.plain_failure(f"edge {index}"):
             door = importlib.import_module("penstock.door")
-            app = door.create(self.settings, index, self._today().data)
+            app = door.create(self.settings, index, self.kept.last().data)
         deadline = self.settings.server.drain_seconds
         process.leave_on_signal(
             partial(app.drain, deadline), notice=self.settings.notice_seconds, at_latest=deadline + EDGE_GRACE / 2
@@ -299,36 +303,21 @@ class Supervisor:
         process.enter_child(self.pid)
         for listener in self.edge_sockets:
             listener.close()
+        os.close(self._held)
         with process.plain_failure("control"):
-            published = Published(self._today())
+            published = Published(self.kept.last(), self.kept)
             app = importlib.import_module("penstock.app").create_app(self.settings, published)
 
         def close() -> None:
             published.close()
-            if self._orphaned:
+            if os.getppid() != self.pid:
                 listen.remove_run_dir(self.settings)
 
-        process.leave_on_signal(
-            close,
-            # Without a supervisor, the edge workers still drain and hand over their records.
-            wait=lambda: self.settings.server.drain_seconds + EDGE_GRACE if self._orphaned else 0.0,
-            at_latest=CONTROL_GRACE,
-        )
+        # If the supervisor dies, the edge workers still drain and hand over their records here.
+        process.leave_when_alone(self._lifeline, process.leave_on_signal(close, at_latest=CONTROL_GRACE))
         gc.collect()
         gc.freeze()
         return app
-
-    @property
-    def _orphaned(self) -> bool:
-        return os.getppid() != self.pid
-
-    def _today(self) -> Snapshot:
-        """Gather afresh; a source that is broken just now must not keep a worker from coming back."""
-        try:
-            return gather_good(self.settings)
-        except PenstockError:
-            # The watcher says what is wrong with it, once.
-            return self.snapshot
 
 
 def serve(settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import re
+import tempfile
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +43,7 @@ class KeyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     id: str | None = None
-    key: str | None = None
+    key: Secret | None = None
     sha256: str | None = None
     expires_at: datetime | int | None = None
 
@@ -52,7 +53,7 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     slug: str
     provider: str
-    api_key: str | None = None
+    api_key: Secret | None = None
     custom_host: str | None = None
 
 
@@ -68,17 +69,56 @@ ROWS: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
 )
 
 
+class Kept:
+    """The last good snapshot, in memory that outlives whoever found it good and touches no disk."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Make two places, so that one who dies while writing leaves the other whole."""
+        self._places = [_place(), _place()]
+        self.keep(snapshot)
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Write it where the older one is."""
+        number, _ = self._newest()
+        place = self._places[(number + 1) % 2]
+        content = msgspec.msgpack.encode((number + 1, snapshot))
+        os.ftruncate(place, 0)
+        rest = memoryview(hashlib.sha256(content).digest() + content)
+        written = 0
+        while written < len(rest):
+            written += os.pwrite(place, rest[written:], written)
+
+    def last(self) -> Snapshot:
+        """Read the newest that is whole."""
+        _, snapshot = self._newest()
+        if snapshot is None:
+            message = "no snapshot was kept"
+            raise SettingsError(message)
+        return snapshot
+
+    def _newest(self) -> tuple[int, Snapshot | None]:
+        whole: list[tuple[int, Snapshot | None]] = [(0, None)]
+        for place in self._places:
+            content = os.pread(place, os.fstat(place).st_size, 0)
+            if content and hashlib.sha256(content[32:]).digest() == content[:32]:
+                whole.append(msgspec.msgpack.decode(content[32:], type=tuple[int, Snapshot]))
+        return max(whole, key=lambda found: found[0])
+
+
 class Published:
     """The snapshot of the moment, and a bell for those who wait for the next."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, kept: Kept | None = None) -> None:
         """Start with a snapshot that was found good."""
         self.current = snapshot
         self.closed = False
+        self._kept = kept
         self._changed = asyncio.Event()
 
     def publish(self, snapshot: Snapshot) -> None:
         """Put a new snapshot in the place of the old one."""
+        if self._kept:
+            self._kept.keep(snapshot)
         self.current = snapshot
         self._ring()
 
@@ -134,6 +174,13 @@ def gather_good(settings: Settings) -> Snapshot:
     return snapshot
 
 
+def _place() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("snapshot")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 def _rows(
     table: str, document: dict[str, Any], environ: Mapping[str, str], problems: list[Problem]
 ) -> Iterator[tuple[str, Any]]:
@@ -149,9 +196,16 @@ def _rows(
             problems += [Problem(f"{path}.{key}", message) for key in unknown]
             continue
         try:
-            yield path, msgspec.convert(_resolve(path, raw, environ, problems), ROWS[table])
+            yield path, msgspec.convert(_resolve(path, raw, environ, problems), ROWS[table], dec_hook=_hide)
         except msgspec.ValidationError as error:
             problems.append(_located(path, str(error)))
+
+
+def _hide(_secret: type, value: object) -> Secret:
+    if not isinstance(value, str):
+        message = f"expected `str`, got `{type(value).__name__}`"
+        raise TypeError(message)
+    return Secret(value)
 
 
 def _located(path: str, message: str) -> Problem:
@@ -182,10 +236,9 @@ def _key(path: str, row: KeyRow, problems: list[Problem]) -> dict[str, object]:
     if (row.key is None) == (row.sha256 is None):
         problems.append(Problem(path, "needs either key or sha256"))
     elif row.key is not None:
-        secret = Secret(row.key)
-        if not row.key:
+        if not row.key.reveal():
             problems.append(Problem(f"{path}.key", "must not be empty"))
-        digest = hashlib.sha256(secret.reveal().encode()).hexdigest()
+        digest = hashlib.sha256(row.key.reveal().encode()).hexdigest()
     elif not DIGEST.fullmatch(digest):
         problems.append(Problem(f"{path}.sha256", "must be 64 hexadecimal digits"))
     # A name may be said aloud in records; its position in the file may change.
@@ -204,7 +257,7 @@ def _provider(path: str, row: ProviderRow, problems: list[Problem]) -> dict[str,
     return {
         "slug": row.slug,
         "provider": row.provider,
-        "api_key": row.api_key,
+        "api_key": row.api_key.reveal() if row.api_key else None,
         "custom_host": row.custom_host,
     }
 

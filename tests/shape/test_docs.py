@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock import examples
-from penstock.settings import entries
+from penstock.settings import entries, load
+from penstock.snapshot import gather_good
 from tests.shape.repository import ROOT, files, text, under, verbs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DOCUMENTS = [path.as_posix() for path in under(".", ".md")]
 
@@ -68,3 +73,13 @@ def test_generated_pages_are_what_the_code_says():
 def test_the_readme_shows_the_lines_that_make_run_prints():
     printed = [line for line in examples.lines("http://127.0.0.1:8787", key_needed=False) if line.startswith("curl ")]
     assert printed == [line for line in fenced("README.md") if line.startswith("curl ")]
+
+
+def test_the_readmes_settings_file_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (block,) = re.findall(r"```toml\n(.*?)```", text("README.md"), re.DOTALL)
+    file = tmp_path / "penstock.toml"
+    file.write_text(block)
+    environ = {"TEAM_A_KEY": "pk-a", "OPENAI_API_KEY": "sk-a"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert gather_good(load(str(file), environ)).keys == 1

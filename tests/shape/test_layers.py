@@ -30,7 +30,7 @@ def test_core_knows_no_python():
 
 def test_py_knows_the_engine_and_nothing_behind_it():
     assert "penstock-core" in needs("penstock-py")
-    assert not needs("penstock-py") & (NETWORK - {"tokio"} | {"penstock-llm", "penstock-mock"})
+    assert not needs("penstock-py") & (NETWORK - {"tokio", "socket2"} | {"penstock-llm", "penstock-mock"})
 
 
 def test_the_pretend_provider_shares_nothing_with_what_it_tests():

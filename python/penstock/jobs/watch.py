@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-INTERVAL = 0.2
+INTERVAL = 0.1
 
 Mark = tuple[int, int, int] | None
 
@@ -25,7 +25,7 @@ class Watcher:
     """Looks at the file a few times a second; a bad file changes nothing."""
 
     def __init__(self, settings: Settings, published: Published) -> None:
-        """Remember what the file looked like when its snapshot was taken."""
+        """Know nothing yet: the snapshot of the moment may be older than the file."""
         self._settings = settings
         self._published = published
         self._asked = asyncio.Event()

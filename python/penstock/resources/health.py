@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
 import msgspec
 from litestar import get
+from litestar.di import NamedDependency
+from msgspec import Meta
 
 from penstock.caller import anyone
 from penstock.metrics import Figures
@@ -16,20 +19,20 @@ STARTED = time.monotonic()
 class Worker(msgspec.Struct, frozen=True):
     """One edge process that was heard of within the last minute."""
 
-    worker: int
-    pid: int
+    worker: Annotated[int, Meta(description="number of the worker, from 1")]
+    pid: Annotated[int, Meta(description="id of its process")]
 
 
 class Health(msgspec.Struct, frozen=True):
     """How the gateway is."""
 
-    status: str
-    uptime_seconds: int
-    workers: list[Worker]
+    status: Annotated[str, Meta(description="`success`, or there is no answer")]
+    uptime_seconds: Annotated[int, Meta(description="since the control process was started")]
+    workers: Annotated[list[Worker], Meta(description="edge workers that reported within the last minute")]
 
 
 @get("/", guards=[anyone], sync_to_thread=False, summary="Health", tags=["Service"])
-def health(figures: Figures) -> Health:
+def health(figures: NamedDependency[Figures]) -> Health:
     """Say that the management API is up, for how long, and which edge workers report to it."""
     workers = [Worker(push.worker, push.pid) for push in figures.workers()]
     return Health("success", int(time.monotonic() - STARTED), workers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Request, Response, Router, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromQuery
 
 from penstock.caller import engine_only
 from penstock.jobs.records import RecordWriter
@@ -17,20 +19,20 @@ EPOCH_HEADER = "x-penstock-epoch"
 
 
 @post("/records", status_code=204)
-async def accept_records(request: Request[Any, Any, Any], records: RecordWriter) -> None:
+async def accept_records(request: Request[Any, Any, Any], records: NamedDependency[RecordWriter]) -> None:
     """Append a batch of records; the answer comes when it is written."""
     if batch := await request.body():
         await records.write(batch)
 
 
 @post("/metrics", status_code=204)
-async def accept_metrics(request: Request[Any, Any, Any], figures: Figures) -> None:
+async def accept_metrics(request: Request[Any, Any, Any], figures: NamedDependency[Figures]) -> None:
     """Keep the figures of one worker."""
     figures.accept(await request.body())
 
 
 @get("/snapshot")
-async def give_snapshot(published: Published, epoch: str = "") -> Response[bytes]:
+async def give_snapshot(published: NamedDependency[Published], epoch: FromQuery[str] = "") -> Response[bytes]:
     """Give the snapshot as soon as it is another than the one the engine has."""
     snapshot = await published.newer_than(epoch, HOLD_SECONDS)
     if snapshot is None:

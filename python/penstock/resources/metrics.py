@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litestar import get
+from litestar.di import NamedDependency
 
 from penstock.caller import anyone
 from penstock.errors import MissingError
@@ -14,7 +15,9 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @get("/", guards=[anyone], sync_to_thread=False, media_type=TEXT_FORMAT, summary="Metrics", tags=["Service"])
-def metrics(settings: Settings, figures: Figures, records: RecordWriter) -> str:
+def metrics(
+    settings: NamedDependency[Settings], figures: NamedDependency[Figures], records: NamedDependency[RecordWriter]
+) -> str:
     """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"

@@ -48,6 +48,7 @@ def description() -> OpenAPIConfig:
             "/schema",
             route_handlers=[],
             guards=[anyone],
+            include_in_schema=False,
             response_headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff"},
         ),
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from litestar import get
+from msgspec import Meta
 
 from penstock import INTERFACE, __version__
 from penstock.caller import anyone
@@ -12,8 +15,8 @@ from penstock.caller import anyone
 class Version(msgspec.Struct, frozen=True):
     """The release of the gateway, and the version of the interface that it speaks."""
 
-    version: str
-    interface: str
+    version: Annotated[str, Meta(description="release of the gateway")]
+    interface: Annotated[str, Meta(description="version of the interface that it speaks")]
 
 
 @get("/", guards=[anyone], sync_to_thread=False, summary="Version", tags=["Service"])

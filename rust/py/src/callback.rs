@@ -38,7 +38,7 @@ impl Callback {
     pub fn fire(&self, future: &Bound<'_, PyAny>) {
         let event = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match event {
-            Some(Event::Piece(reader)) => reader.take(message(future)),
+            Some(Event::Piece(reader)) => reader.take(future.py(), message(future)),
             Some(Event::Gone(proto, tell)) => match message(future) {
                 // The body's end was not read before; behind it waits what we want to know.
                 Some(Message { more: false, .. }) => watch(future.py(), &proto, tell),
@@ -74,7 +74,7 @@ fn message<'py>(future: &Bound<'py, PyAny>) -> Option<Message<'py>> {
 pub fn receive(py: Python<'_>, proto: &Py<PyAny>, event: Event) {
     match proto.bind(py).call_method0(intern!(py, "receive")) {
         Ok(future) => wait(&future, event),
-        Err(_) => ended(event),
+        Err(_) => ended(py, event),
     }
 }
 
@@ -91,14 +91,14 @@ pub fn wait(future: &Bound<'_, PyAny>, event: Event) {
     if future.call_method1(intern!(py, "add_done_callback"), (&callback, py.None())).is_err() {
         let event = callback.get().0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(event) = event {
-            ended(event);
+            ended(py, event);
         }
     }
 }
 
-fn ended(event: Event) {
+fn ended(py: Python<'_>, event: Event) {
     match event {
-        Event::Piece(reader) => reader.take(None),
+        Event::Piece(reader) => reader.take(py, None),
         Event::Gone(_, tell) | Event::Room(tell) => drop(tell.send(())),
     }
 }

@@ -166,14 +166,17 @@ impl Engine {
         let client = scope.get_item(intern!(scope.py(), "client"))?.map(Bound::unbind);
         let exchange = Exchange::new(proto, client, done);
         if expected == Expected::Nothing {
-            jobs.submit(Job { request: Request { head, body: penstock_core::body::Body::empty() }, exchange });
+            jobs.submit(
+                scope.py(),
+                Job { request: Request { head, body: penstock_core::body::Body::empty() }, exchange },
+            );
         } else {
-            Reader::begin(scope.py(), jobs, head, exchange, expected);
+            Reader::begin(scope.py(), jobs.clone(), head, exchange, expected);
         }
         Ok(())
     }
 
-    fn jobs(&self) -> PyResult<Jobs> {
+    fn jobs(&self) -> PyResult<&Jobs> {
         let runtime = self.runtime.get().ok_or_else(|| PyRuntimeError::new_err("the engine was not started"))?;
         Ok(runtime.jobs())
     }

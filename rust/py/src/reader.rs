@@ -54,25 +54,23 @@ impl Reader {
         let request = Some((head, exchange));
         let reader = Box::new(Self { proto, jobs, request, gathered, expected, read: 0, feeding: None });
         // What is known to be large is fed from the start: the engine may refuse it before it has come.
-        let reader = if expected.is_some_and(|length| length > GATHERED as u64) { reader.feed() } else { reader };
+        let reader = if expected.is_some_and(|length| length > GATHERED as u64) { reader.feed(py) } else { reader };
         reader.more(py);
     }
 
     /// A piece has come, or (`None`) will never come.
-    pub fn take(mut self: Box<Self>, message: Option<Message<'_>>) {
-        let Some(Message { body, more }) = message else { return self.fail() };
-        let Some(body) = body else { return self.fail() };
-        let py = body.py();
+    pub fn take(mut self: Box<Self>, py: Python<'_>, message: Option<Message<'_>>) {
+        let Some(Message { body: Some(body), more }) = message else { return self.fail(py) };
         let piece = body.as_bytes();
         self.read += piece.len() as u64;
         let complete = !more || self.expected == Some(self.read);
         if self.feeding.is_none() {
             self.gathered.extend_from_slice(piece);
             if complete {
-                return self.submit_whole();
+                return self.submit_whole(py);
             }
             if self.gathered.len() > GATHERED {
-                self = self.feed();
+                self = self.feed(py);
             }
             return self.more(py);
         }
@@ -98,15 +96,15 @@ impl Reader {
         receive(py, &proto, Event::Piece(self));
     }
 
-    fn submit_whole(mut self: Box<Self>) {
+    fn submit_whole(mut self: Box<Self>, py: Python<'_>) {
         if let Some((head, exchange)) = self.request.take() {
             let body = Body::Whole(std::mem::take(&mut self.gathered).into());
-            self.jobs.submit(Job { request: Request { head, body }, exchange });
+            self.jobs.submit(py, Job { request: Request { head, body }, exchange });
         }
     }
 
     /// From here on pieces are fed.
-    fn feed(mut self: Box<Self>) -> Box<Self> {
+    fn feed(mut self: Box<Self>, py: Python<'_>) -> Box<Self> {
         let parking = Parking::default();
         let place = parking.clone();
         let (feeder, reading) = feed(move || place.resume());
@@ -116,14 +114,14 @@ impl Reader {
         self.feeding = Some((feeder, parking));
         if let Some((head, exchange)) = self.request.take() {
             let body = Body::Fed(reading, self.expected);
-            self.jobs.submit(Job { request: Request { head, body }, exchange });
+            self.jobs.submit(py, Job { request: Request { head, body }, exchange });
         }
         self
     }
 
-    fn fail(self: Box<Self>) {
+    fn fail(self: Box<Self>, py: Python<'_>) {
         // A request that was not handed over yet is, so that it is answered and has its record.
-        let reader = if self.feeding.is_none() { self.feed() } else { self };
+        let reader = if self.feeding.is_none() { self.feed(py) } else { self };
         if let Some((feeder, _)) = &reader.feeding {
             feeder.end(false);
         }

@@ -1,11 +1,13 @@
 //! The engine's own thread: one runtime, started after the fork, that keeps its interpreter thread state.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
 
+use async_task::Runnable;
 use penstock_core::{
     control,
     gateway::{Gateway, Request},
@@ -27,43 +29,62 @@ pub struct Job {
     pub exchange: Exchange,
 }
 
-/// The way into the engine's thread. Its length is bounded by the number of open connections.
+/// The way into the engine.
 #[derive(Clone)]
-pub struct Jobs(mpsc::UnboundedSender<Job>);
+pub struct Jobs {
+    gateway: Arc<Gateway>,
+    handle: Handle,
+    /// Tasks that can go on; as many as there are requests, which the number of connections bounds.
+    ready: mpsc::UnboundedSender<Runnable>,
+}
 
 impl Jobs {
-    pub fn submit(&self, job: Job) {
-        // Where the runtime has ended the job is dropped, and so answered with an error.
-        drop(self.0.send(job));
+    /// Begins a request here and now, on the thread that brought it, as far as it goes without waiting: usually until it
+    /// was sent upstream. The engine's thread goes on when the answer comes, and is not woken a second time before.
+    pub fn submit(&self, py: Python<'_>, job: Job) {
+        let gateway = Arc::clone(&self.gateway);
+        let ready = self.ready.clone();
+        let work = async move { exchange::serve(&gateway, job).await };
+        // Where the runtime has ended the task is dropped, and so its request is answered with an error.
+        let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
+        handle.detach();
+        py.detach(|| {
+            let _context = self.handle.enter();
+            advance(task);
+        });
     }
+}
+
+/// Lets a task go on. A panic ends this one alone: what it held is dropped, which answers the caller and closes the record.
+fn advance(task: Runnable) {
+    drop(catch_unwind(AssertUnwindSafe(|| task.run())));
 }
 
 pub struct Runtime {
     jobs: Jobs,
-    handle: Handle,
     stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Runtime {
     pub fn start(gateway: Arc<Gateway>) -> std::io::Result<Self> {
-        let (jobs, queue) = mpsc::unbounded_channel();
+        let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
+        let jobs = Jobs { gateway: Arc::clone(&gateway), handle: runtime.handle().clone(), ready };
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once around everything: later attachments find their thread state and are cheap.
             Python::attach(|py| py.detach(|| runtime.block_on(run(gateway, queue, stopped))));
         })?;
-        Ok(Self { jobs: Jobs(jobs), handle, stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
+        Ok(Self { jobs, stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
     }
 
-    pub fn jobs(&self) -> Jobs {
-        self.jobs.clone()
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
     }
 
     pub fn end_streams_after(&self, gateway: Arc<Gateway>, patience: Duration) {
-        drop(self.handle.spawn(async move {
+        drop(self.jobs.handle.spawn(async move {
             tokio::time::sleep(patience).await;
             gateway.end_streams();
         }));
@@ -80,21 +101,21 @@ impl Runtime {
     }
 }
 
-async fn run(gateway: Arc<Gateway>, mut queue: mpsc::UnboundedReceiver<Job>, mut stopped: oneshot::Receiver<()>) {
+async fn run(gateway: Arc<Gateway>, mut queue: mpsc::UnboundedReceiver<Runnable>, mut stopped: oneshot::Receiver<()>) {
     let background = [
         tokio::spawn(control::ship_records(Arc::clone(&gateway))),
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
         tokio::spawn(control::follow_snapshots(Arc::clone(&gateway))),
     ];
     loop {
-        let job = tokio::select! {
+        tokio::select! {
             biased;
-            job = queue.recv() => job,
-            _ = &mut stopped => None,
-        };
-        let Some(job) = job else { break };
-        let gateway = Arc::clone(&gateway);
-        tokio::spawn(async move { exchange::serve(&gateway, job).await });
+            task = queue.recv() => match task {
+                Some(task) => advance(task),
+                None => break,
+            },
+            _ = &mut stopped => break,
+        }
     }
     for task in background {
         task.abort();

@@ -1,0 +1,83 @@
+//! One record, from its opening to its line in the outbox.
+
+use std::sync::Arc;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use penstock_core::{
+    headers::Head,
+    metrics::Metrics,
+    outbox::Outbox,
+    record::{Facts, Outcome, Record, Sink},
+};
+use penstock_llm::{operation::Operation, usage::Usage};
+
+fn sink(records: bool) -> Arc<Sink> {
+    Arc::new(Sink {
+        outbox: Outbox::new(1 << 30),
+        metrics: Metrics::default(),
+        worker: 1,
+        records,
+        sensitive: vec!["x-team".into()],
+    })
+}
+
+fn head() -> Arc<Head> {
+    let fields = [
+        ("host", "127.0.0.1:8787"),
+        ("accept", "application/json"),
+        ("content-type", "application/json"),
+        ("user-agent", "OpenAI/Python 2.8.1"),
+        ("authorization", "Bearer sk-0123456789abcdef0123456789abcdef"),
+        ("x-gateway-api-key", "pk-0123456789abcdef0123456789abcdef"),
+        ("x-gateway-provider", "openai"),
+        ("x-stainless-lang", "python"),
+        ("x-team", "red"),
+        ("content-length", "412"),
+    ];
+    Arc::new(Head {
+        method: "POST".into(),
+        path: "/v1/chat/completions".into(),
+        query: String::new(),
+        headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+    })
+}
+
+fn facts() -> Facts {
+    Facts {
+        operation: Some(Operation::ChatComplete),
+        provider: "openai",
+        model: "gpt-4o-mini".into(),
+        api_key_id: Some("k-1".into()),
+        status: 200,
+        usage: Some(Usage { input: 12, output: 8, ..Usage::default() }),
+        bytes_out: 1024,
+        ..Facts::default()
+    }
+}
+
+fn line(c: &mut Criterion) {
+    let mut group = c.benchmark_group("record");
+    let head = head();
+    for (name, records) in [("with its line", true), ("counted only", false)] {
+        let sink = sink(records);
+        group.bench_function(name, |b| {
+            let open = || {
+                // As often as the control process would: the lines must not grow without end.
+                if let Some(batch) = sink.outbox.take() {
+                    sink.outbox.acknowledge(&batch);
+                }
+                facts()
+            };
+            let close = |facts| {
+                let mut record = Record::open(Arc::clone(&head), Arc::clone(&sink));
+                record.facts = facts;
+                record.close(Outcome::Complete);
+            };
+            b.iter_batched(open, close, BatchSize::SmallInput);
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, line);
+criterion_main!(benches);

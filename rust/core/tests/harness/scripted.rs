@@ -1,0 +1,215 @@
+//! A provider whose every byte a test decides, and the little HTTP that this takes.
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+    time::sleep,
+};
+
+/// Listens on loopback and plays its script on every connection.
+pub struct Scripted {
+    pub addr: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    accepting: JoinHandle<()>,
+}
+
+impl Scripted {
+    /// `play` gets every connection and how many came before it.
+    pub async fn start<P, F>(play: P) -> Self
+    where
+        P: Fn(TcpStream, usize) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&connections);
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                stream.set_nodelay(true).unwrap();
+                tokio::spawn(play(stream, count.fetch_add(1, Ordering::Relaxed)));
+            }
+        });
+        Self { addr, connections, accepting }
+    }
+
+    /// Answers every request with these bytes and keeps the connection.
+    pub async fn answering(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = Arc::new(bytes.into());
+        Self::start(move |mut stream, _| {
+            let bytes = Arc::clone(&bytes);
+            async move { while request(&mut stream).await.is_some() && stream.write_all(&bytes).await.is_ok() {} }
+        })
+        .await
+    }
+
+    /// Answers one request a connection with these bytes, then closes.
+    pub async fn closing(bytes: impl Into<Vec<u8>>) -> Self {
+        let bytes = Arc::new(bytes.into());
+        Self::start(move |mut stream, _| {
+            let bytes = Arc::clone(&bytes);
+            async move {
+                let _ = request(&mut stream).await;
+                let _ = stream.write_all(&bytes).await;
+            }
+        })
+        .await
+    }
+
+    /// Answers with these bytes in writes of `step` bytes, and keeps the connection.
+    pub async fn dripping(bytes: Vec<u8>, step: usize) -> Self {
+        let bytes = Arc::new(bytes);
+        Self::start(move |mut stream, _| {
+            let bytes = Arc::clone(&bytes);
+            async move {
+                while request(&mut stream).await.is_some() {
+                    for piece in bytes.chunks(step) {
+                        stream.write_all(piece).await.unwrap();
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// The next request, head and body; `None` where the connection ends first.
+pub async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
+    message(stream).await
+}
+
+/// Only the head of the next request, and what came with it.
+pub async fn request_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while head_end(&bytes).is_none() {
+        read_more(stream, &mut bytes).await?;
+    }
+    Some(bytes)
+}
+
+/// Reads for a moment what nobody asked for; whether something came.
+pub async fn hears_something(listener: &TcpListener, moment: Duration) -> bool {
+    tokio::select! {
+        _ = listener.accept() => true,
+        () = sleep(moment) => false,
+    }
+}
+
+/// Sends one request on a connection of its own; gives the answer's body without its framing.
+pub async fn fetch(addr: SocketAddr, request: Vec<u8>) -> Vec<u8> {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(&request).await.unwrap();
+    let answer = message(&mut stream).await.unwrap();
+    let end = head_end(&answer).unwrap();
+    let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+    let body = &answer[end..];
+    if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_vec() }
+}
+
+async fn message(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(end) = head_end(&bytes) {
+            let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+            let is_whole = if head.contains("transfer-encoding: chunked") {
+                bytes[end..].ends_with(b"0\r\n\r\n")
+            } else {
+                bytes.len() >= end + length.unwrap_or(0_usize)
+            };
+            if is_whole {
+                return Some(bytes);
+            }
+        }
+        read_more(stream, &mut bytes).await?;
+    }
+}
+
+async fn read_more(stream: &mut (impl AsyncRead + Unpin), bytes: &mut Vec<u8>) -> Option<()> {
+    match stream.read_buf(bytes).await {
+        Ok(0) | Err(_) => None,
+        Ok(_) => Some(()),
+    }
+}
+
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
+}
+
+fn unchunked(mut framed: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let line = framed.iter().position(|byte| *byte == b'\r').unwrap();
+        let size = usize::from_str_radix(std::str::from_utf8(&framed[..line]).unwrap(), 16).unwrap();
+        if size == 0 {
+            return body;
+        }
+        body.extend_from_slice(&framed[line + 2..line + 2 + size]);
+        framed = &framed[line + 4 + size..];
+    }
+}
+
+/// A whole answer of JSON.
+pub fn whole(status: &str, more: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{more}content-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+pub const EVENTS_HEAD: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// A body in chunks of `size` bytes, without the last one.
+pub fn chunks(body: &[u8], size: usize) -> Vec<u8> {
+    body.chunks(size).flat_map(|piece| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()).collect()
+}
+
+/// A whole answer of events in chunks of `size` bytes.
+pub fn events(body: &[u8], size: usize) -> Vec<u8> {
+    [EVENTS_HEAD.as_bytes(), &chunks(body, size), b"0\r\n\r\n"].concat()
+}
+
+/// A stream of chat completions as `OpenAI` sends it, with usage.
+pub const CHAT_EVENTS: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"gpt-4o\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n\
+data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"gpt-4o\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Größe \\u00e9 \\\"usage\\\" \"},\"finish_reason\":null}],\"usage\":null}\n\n\
+: a comment\n\n\
+data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"gpt-4o\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
+data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"gpt-4o\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12,\"total_tokens\":21}}\n\n\
+data: [DONE]\n\n";
+
+/// A stream of messages as Anthropic sends it.
+pub const MESSAGE_EVENTS: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"claude\",\"content\":[],\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n\
+event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n\
+event: ping\ndata: {\"type\": \"ping\"}\n\n\
+event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Größe\"}}\n\n\
+event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n\
+event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":{\"output_tokens\":15}}\n\n\
+event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";

@@ -1,0 +1,226 @@
+//! Streams reach the caller byte for byte, at once, and never end as if they were whole when they are not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use std::{sync::Arc, time::Duration};
+
+use harness::{
+    CHAT, MESSAGES, Rig, Told, direct, get, in_time, pick,
+    scripted::{CHAT_EVENTS, EVENTS_HEAD, MESSAGE_EVENTS, Scripted, chunks, events, request},
+    settled, stream, stream_of, words,
+};
+use penstock_mock::{Outcome, Server};
+use serde_json::json;
+use tokio::{io::AsyncWriteExt, sync::Notify};
+
+const BOTH: [(&str, &str); 2] = [(CHAT, CHAT_EVENTS), (MESSAGES, MESSAGE_EVENTS)];
+
+#[tokio::test]
+async fn a_stream_arrives_byte_for_byte_whatever_its_chunks() {
+    for (path, sent) in BOTH {
+        for size in [1, 2, 3, 7, 50, 333, usize::MAX >> 1] {
+            let provider = Scripted::answering(events(sent.as_bytes(), size)).await;
+            let rig = Rig::at(&provider.url());
+            let told = rig.send(stream(path, "m")).await;
+            assert_eq!((told.text().as_str(), told.cut), (sent, false), "{path} in chunks of {size}");
+            assert_eq!(rig.record()["outcome"], "complete", "{path} in chunks of {size}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_arrives_byte_for_byte_whatever_its_packets() {
+    for (path, sent) in BOTH {
+        for step in [1, 4, 61] {
+            let provider = Scripted::dripping(events(sent.as_bytes(), 40), step).await;
+            let rig = Rig::at(&provider.url());
+            let told = rig.send(stream(path, "m")).await;
+            assert_eq!((told.text().as_str(), told.cut), (sent, false), "{path} in packets of {step}");
+            assert_eq!(rig.record()["outcome"], "complete", "{path} in packets of {step}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_passed_on_before_the_next_one_comes() {
+    let go = Arc::new(Notify::new());
+    let wait = Arc::clone(&go);
+    let provider = Scripted::start(move |mut io, _| {
+        let wait = Arc::clone(&wait);
+        async move {
+            request(&mut io).await.unwrap();
+            io.write_all(EVENTS_HEAD.as_bytes()).await.unwrap();
+            for event in CHAT_EVENTS.split_inclusive("\n\n") {
+                io.write_all(&chunks(event.as_bytes(), usize::MAX >> 1)).await.unwrap();
+                wait.notified().await;
+            }
+            io.write_all(b"0\r\n\r\n").await.unwrap();
+        }
+    })
+    .await;
+    let rig = Rig::at(&provider.url());
+    let mut answer = stream_of(rig.open(stream(CHAT, "m")).await);
+    for event in CHAT_EVENTS.split_inclusive("\n\n") {
+        assert_eq!(in_time(answer.next()).await.unwrap().unwrap(), event);
+        go.notify_one();
+    }
+    assert_eq!(in_time(answer.next()).await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_burst_arrives_joined() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let told = rig.send(stream(CHAT, "mock?chunks=100&burst=on")).await;
+    assert_eq!(told.text().matches("data: ").count(), 103);
+    assert!(told.pieces.len() <= 4, "{} pieces", told.pieces.len());
+}
+
+#[tokio::test]
+async fn odd_but_whole_streams_pass_untouched() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for path in [CHAT, MESSAGES] {
+        for fault in ["bom", "crlf", "cr", "malformed_chunk", "invalid_utf8", "done_then_data", "gzip"] {
+            let body = words(&format!("mock?fault={fault}&usage=on"), true);
+            let sent = direct(provider.addr, path, &body).await;
+            let told = rig.send(harness::post(path, body)).await;
+            assert!(told.body == sent, "{path} {fault}: {}", told.text());
+            let record = rig.record();
+            assert_eq!((told.cut, &record["outcome"]), (false, &"complete".into()), "{path} {fault}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_huge_event_passes() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let told = rig.send(stream(CHAT, "mock?fault=huge_event")).await;
+    assert!(told.body.len() > 10 * 1024 * 1024 && told.body.ends_with(b"data: [DONE]\n\n"));
+    let bytes = rig.record()["bytes_out"].as_u64();
+    assert_eq!(bytes, Some(told.body.len() as u64));
+}
+
+/// What came before the fault is whole, then comes one error event in the caller's dialect.
+fn assert_told(told: &Told, path: &str, fault: &str) {
+    assert_eq!((told.status, told.cut), (200, false), "{path} {fault}");
+    let (name, data) = told.last_event();
+    let error = &data["error"];
+    assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{path} {fault}: {}", told.text());
+    if path == MESSAGES {
+        assert_eq!((name.as_deref(), &data["type"]), (Some("error"), &"error".into()), "{fault}");
+    } else {
+        assert_eq!((name, &error["code"]), (None, &"upstream_broke".into()), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_stream_ends_in_an_error_event() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 150);
+    for path in [CHAT, MESSAGES] {
+        for fault in ["cut", "cut_reset", "half_close", "bad_framing", "stall", "no_done", "long_length"] {
+            let told = rig.send(stream(path, &format!("mock?fault={fault}&after=3"))).await;
+            assert_told(&told, path, fault);
+            let said = pick(&rig.record(), ["outcome", "error", "is_success"]);
+            assert_eq!(said, json!(["cut", "upstream_broke", false]), "{path} {fault}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_error_event_stands_apart_from_an_event_that_was_cut() {
+    let half = CHAT_EVENTS.split_at(CHAT_EVENTS.len() / 2).0;
+    for body in [half.to_owned(), format!("{half}\n"), CHAT_EVENTS.replace("data: [DONE]\n\n", "")] {
+        let provider = Scripted::closing([EVENTS_HEAD.as_bytes(), &chunks(body.as_bytes(), 64)].concat()).await;
+        let told = Rig::at(&provider.url()).send(stream(CHAT, "m")).await;
+        let text = told.text();
+        let after = text.strip_prefix(&body).unwrap();
+        assert!(after.starts_with("\n\ndata: {"), "{after}");
+        assert_told(&told, CHAT, "cut");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_may_end_with_its_connection() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    let provider = Scripted::closing([head, CHAT_EVENTS].concat()).await;
+    let rig = Rig::at(&provider.url());
+    let told = rig.send(stream(CHAT, "m")).await;
+    assert_eq!((told.text().as_str(), told.cut), (CHAT_EVENTS, false));
+    assert_eq!(rig.record()["outcome"], "complete");
+}
+
+#[tokio::test]
+async fn the_providers_own_error_event_is_not_doubled() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for path in [CHAT, MESSAGES] {
+        let body = words("mock?fault=overloaded_first", true);
+        let sent = direct(provider.addr, path, &body).await;
+        let told = rig.send(harness::post(path, body)).await;
+        assert!(told.body == sent, "{path}: {}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn pings_pass_and_are_no_end() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut answer = stream_of(rig.open(stream(MESSAGES, "mock?fault=pings_only&chunk_ms=5")).await);
+    let mut seen = Vec::new();
+    while seen.len() < 400 {
+        seen.extend_from_slice(&in_time(answer.next()).await.unwrap().unwrap());
+    }
+    drop(answer);
+    assert!(String::from_utf8(seen).unwrap().split_inclusive("\n\n").all(|event| event.contains("ping")));
+    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
+}
+
+#[tokio::test]
+async fn a_cut_pass_through_stream_ends_in_an_error_event_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let told = rig.send(stream("/v1/proxy/chat/completions", "mock?fault=cut")).await;
+    assert_told(&told, CHAT, "cut");
+    let told = rig.send(stream("/v1/proxy/messages", "mock?fault=cut")).await;
+    assert_told(&told, MESSAGES, "cut");
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_stream_of_events_is_cut_without_a_word() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n";
+    let provider = Scripted::closing(head).await;
+    let rig = Rig::at(&provider.url());
+    let told = rig.send(get("/v1/files/f/content")).await;
+    assert_eq!((told.text().as_str(), told.cut), ("abcde", true));
+    assert_eq!(rig.record()["outcome"], "cut");
+}
+
+#[tokio::test]
+async fn a_stream_that_must_end_says_so() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut answer = stream_of(rig.open(stream(CHAT, "mock?chunks=100&chunk_ms=50")).await);
+    in_time(answer.next()).await.unwrap().unwrap();
+    let last = answer.stop().unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&last).contains("\"draining\""));
+    assert_eq!(answer.next().await, Ok(None));
+    drop(answer);
+    assert_eq!(rig.record()["error"], "draining");
+    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
+}
+
+#[tokio::test]
+async fn a_reader_that_pauses_holds_the_provider_back() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let answer = rig.open(stream(CHAT, "mock?chunks=20000&chunk_bytes=5000")).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let sent = provider.ledger()[0].bytes_sent;
+    assert!(sent < 20_000_000, "{sent} of 100,000,000 bytes left the provider");
+    drop(answer);
+    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
+}

@@ -1,0 +1,56 @@
+"""What the README promises of `penstock.toml`: keys, providers and configs under names, read again when the file changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.gateway import Gateway, Mock
+
+TABLES: dict[str, Any] = {
+    "keys": [{"name": "team-a", "key": "pk-team-a"}],
+    "providers": [{"slug": "my-mock", "provider": "mock", "api_key": "${MOCK_KEY}"}],
+    "configs": [{"slug": "pc-main", "config": {"provider": "@my-mock"}}],
+}
+ENVIRONMENT = {"MOCK_KEY": "sk-saved"}
+
+
+def ask(served: Gateway, **headers: str) -> None:
+    """Ask once, with the gateway's key alone."""
+    named = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
+    with openai.OpenAI(
+        base_url=f"{served.base_url}/v1", api_key="pk-team-a", default_headers=named, max_retries=0, timeout=10
+    ) as client:
+        client.chat.completions.create(model="mock", messages=[{"role": "user", "content": "say something"}])
+
+
+@pytest.mark.parametrize("headers", [{"provider": "@my-mock"}, {"config": "pc-main"}], ids=["provider", "config"])
+def test_a_saved_name_brings_its_own_credential(gateway: Callable[..., Gateway], mock: Mock, headers: dict[str, str]):
+    ask(gateway(TABLES, env=ENVIRONMENT), **headers)
+    (seen,) = mock.ledger()
+    sent = {name.lower(): value for name, value in dict(seen["headers"]).items()}
+    assert sent["authorization"] == "Bearer sk-saved"
+
+
+def test_a_changed_file_is_read_again(gateway: Callable[..., Gateway], mock: Mock):
+    served = gateway({"mock": {"host": mock.url}, **TABLES}, env=ENVIRONMENT)
+    with pytest.raises(openai.BadRequestError):
+        ask(served, config="pc-new")
+    configs = [*TABLES["configs"], {"slug": "pc-new", "config": {"provider": "@my-mock"}}]
+    served.configure({"mock": {"host": mock.url}, **TABLES, "configs": configs})
+
+    def known() -> bool | None:
+        try:
+            ask(served, config="pc-new")
+        except openai.BadRequestError:
+            return None
+        return True
+
+    assert wait("the new config", known)

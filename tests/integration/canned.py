@@ -1,0 +1,64 @@
+"""A provider that sends exactly the bytes it was given: for answers that no HTTP server would let anyone send."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Self
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Canned:
+    """Reads the head of each request, sends the bytes, and closes."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+        self.heads: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a caller sends to reach it; the gateway must trust 127.0.0.1."""
+        return {"x-gateway-provider": "openai", "x-gateway-custom-host": self.url, "authorization": "Bearer sk-canned"}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Wakes the thread that waits for a connection, which closing alone does not.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(10)
+        read = b""
+        while b"\r\n\r\n" not in read:
+            piece = connection.recv(65536)
+            if not piece:
+                return
+            read += piece
+        head, _, body = read.partition(b"\r\n\r\n")
+        self.heads.append(head)
+        length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+        while len(body) < length:
+            body += connection.recv(65536)
+        for piece in self.pieces:
+            connection.sendall(piece)
+        # FIN and not RST: what was sent must arrive.
+        connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(TimeoutError):
+            connection.settimeout(2)
+            connection.recv(1)

@@ -1,0 +1,30 @@
+"""`penstock` as tests need it: with interception switched off, or with engine settings that operators do not get."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from penstock import cli, door, settings
+from penstock.engine import Engine
+
+INTERCEPT = os.environ.pop("TEST_INTERCEPT", "1") == "1"
+ENGINE = json.loads(os.environ.pop("TEST_ENGINE", "{}"))
+
+engine_json = settings.Settings.engine_json
+
+
+def changed_engine_json(self: settings.Settings, worker: int) -> bytes:
+    return json.dumps({**json.loads(engine_json(self, worker)), **ENGINE}).encode()
+
+
+def create(chosen: settings.Settings, worker: int, snapshot: bytes) -> door.Door:
+    engine = Engine(chosen.engine_json(worker))
+    engine.apply(snapshot)
+    return door.Door(engine, intercept=INTERCEPT)
+
+
+if __name__ == "__main__":
+    settings.Settings.engine_json = changed_engine_json
+    door.create = create
+    cli.main()

@@ -1,0 +1,93 @@
+"""Gateways as the integration tests start them, and what can be learned of one from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway import Gateway
+from tests.integration.wire import Answer, ask
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.gateway import Mock, Tables
+
+# How requests enter: taken before they become a task of the event loop, or through one.
+WAYS = ("intercepted", "plain")
+LAUNCHER = Path(__file__).with_name("launcher.py")
+
+
+@contextlib.contextmanager
+def running(
+    folder: Path,
+    tables: Tables,
+    way: str = "intercepted",
+    *,
+    engine: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Gateway]:
+    """A gateway that is stopped and checked at the end; `engine` changes what no operator can set."""
+    changes = {"TEST_INTERCEPT": str(int(way == "intercepted")), "TEST_ENGINE": json.dumps(engine or {})}
+    is_usual = way == "intercepted" and not engine
+    program = ("-m", "penstock") if is_usual else (LAUNCHER,)
+    gateway = Gateway(folder, tables, {**(env or {}), **({} if is_usual else changes)}, program=program)
+    try:
+        yield gateway
+    finally:
+        print(gateway.program.output())
+        gateway.stop()
+
+
+def health(gateway: Gateway) -> Any:  # noqa: ANN401
+    return ask(gateway.base_url, "/v1/health", headers={}).json()
+
+
+def edges(gateway: Gateway, count: int = 1) -> list[int]:
+    """The edge processes, once that many have told of themselves and all of them live."""
+
+    def look() -> list[int] | None:
+        answer = ask(gateway.base_url, "/v1/health", headers={})
+        if answer.status != 200:
+            return None
+        pids = [worker["pid"] for worker in answer.json()["workers"]]
+        return pids if len(pids) == count and set(pids) <= set(gateway.pids()) else None
+
+    return wait(f"{count} edge processes", look, 15)
+
+
+def control(gateway: Gateway, edge_count: int = 1) -> int:
+    """The control process: the one that is neither an edge process nor the supervisor."""
+    others = {gateway.program.pid, *edges(gateway, edge_count)}
+    return wait("the control process", lambda: next(iter(set(gateway.pids()) - others), None))
+
+
+def counters(gateway: Gateway) -> dict[str, float]:
+    """Every figure at `/metrics`, summed over workers and labels."""
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(ask(gateway.base_url, "/metrics", headers={}).body.decode()):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    return sums
+
+
+def entry(mock: Mock, path: str = "", *, ended: bool = False, seconds: float = 5.0) -> dict[str, Any]:
+    """The only request that the provider saw, once it is there (or over)."""
+
+    def look() -> dict[str, Any] | None:
+        seen = [entry for entry in mock.ledger() if entry["path"].startswith(path)]
+        assert len(seen) <= 1, seen
+        return seen[0] if seen and not (ended and seen[0]["outcome"] == "open") else None
+
+    return wait("a request at the provider" + (" and its end" if ended else ""), look, seconds)
+
+
+def without_ours(answer: Answer) -> dict[str, str]:
+    """The header fields of an answer that must be as the provider sent them."""
+    own = {"connection", "transfer-encoding", "content-length", "server", "date", "x-request-id", "request-id"}
+    return {name: value for name, value in answer.fields if name not in own and not name.startswith("x-gateway-")}

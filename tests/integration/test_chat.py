@@ -1,0 +1,277 @@
+"""Calls go through whole and streamed, small and large, byte for byte, over every kind of connection."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from tests.integration import memory
+from tests.integration.serving import edges, entry, without_ours
+from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, chunked, request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+
+ID = re.compile(rb"req_\d{16}")
+# An answer of the provider's that is no error, however odd: what the caller gets must be the same bytes.
+STREAMS = [
+    "mock",
+    "mock?chunks=1",
+    "mock?chunks=300&burst=on",
+    "mock?chunks=20&chunk_ms=5",
+    "mock?chunks=3&chunk_bytes=100000",
+    "mock?usage=on",
+    "mock?fault=crlf",
+    "mock?fault=cr",
+    "mock?fault=bom",
+    "mock?fault=malformed_chunk",
+    "mock?fault=invalid_utf8",
+    "mock?fault=huge_event",
+    "mock?fault=done_then_data",
+    "mock?fault=early_1xx",
+    "mock?fault=overloaded_first",
+    "mock?fault=error_event",
+    "mock?fault=gzip",
+]
+WHOLES = [
+    "mock",
+    "mock?answer_bytes=100000",
+    "mock?answer_bytes=3000000",
+    "mock?fault=429",
+    "mock?fault=429&retry_after=7",
+    "mock?status=500",
+    "mock?fault=malformed_chunk",
+    "mock?fault=invalid_utf8",
+    "mock?fault=gzip",
+    "mock?fault=early_1xx",
+    "mock?fault=redirect_metadata",
+]
+
+
+def same_through(served: Gateway, provider: Mock, path: str, body: bytes) -> None:
+    """Ask both ways and compare; the provider prepares an answer once, so that even its times are the same."""
+    direct = ask(provider.url, path, body, JSON)
+    answer = ask(served.base_url, path, body)
+    assert (answer.status, answer.end, len(answer.body)) == (direct.status, direct.end, len(direct.body))
+    # Some errors repeat the provider's id of the request.
+    assert ID.sub(b"", answer.body) == ID.sub(b"", direct.body)
+    assert without_ours(answer) == without_ours(direct)
+    assert answer.get("x-gateway-provider") == "mock"
+    assert answer.get("x-gateway-trace-id")
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("model", WHOLES)
+def test_a_whole_answer_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
+    same_through(served, provider, path, asked(model))
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("model", STREAMS)
+def test_a_stream_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
+    same_through(served, provider, path, asked(model, stream=True))
+
+
+def test_the_provider_gets_the_body_as_it_was_sent(served: Gateway, provider: Mock):
+    body = b'{ "model":"mock",\t"messages": [],  "unknown": 1.50e1, "text": "\\u00e9\xc3\xa9" }'
+    assert ask(served.base_url, CHAT, body).status == 200
+    assert entry(provider)["body_bytes"] == len(body)
+    echo = ask(served.base_url, "/v1/echo", body).json()
+    assert echo["body_sha"] == hashlib.sha256(body).hexdigest()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("prefix", ["/v1", "/v1/proxy"])
+def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method: str, prefix: str):
+    body = b'{"a": 1}' if method in {"POST", "PUT", "PATCH"} else None
+    answer = ask(served.base_url, f"{prefix}/some/th%20ing/x?b=2&a=%2F", body, method=method)
+    assert answer.status == 200
+    seen = entry(provider)
+    assert (seen["method"], seen["path"]) == (method, "/v1/some/th%20ing/x?b=2&a=%2F")
+    assert seen["body_bytes"] == len(body or b"")
+    if method == "HEAD":
+        assert int(answer.get("content-length") or 0) > 0
+    else:
+        assert answer.json()["method"] == method
+
+
+def test_a_raw_proxy_call_passes_its_own_headers_and_none_of_ours(served: Gateway, provider: Mock):
+    headers = {**MOCK, "x-own": "kept", "te": "trailers", "connection": "x-hop", "x-hop": "1", "cookie": "a=b"}
+    ask(served.base_url, "/v1/proxy/chat/completions", asked(), headers)
+    seen = entry(provider)["headers"]
+    assert (seen["x-own"], seen["authorization"]) == ("kept", "Bearer sk-provider")
+    assert not {"x-hop", "te", "cookie"} & set(seen)
+    assert not [name for name in seen if name.startswith("x-gateway-")]
+
+
+def test_listed_headers_are_forwarded_and_others_are_not(served: Gateway, provider: Mock):
+    headers = {**MOCK, "x-team": "red", "x-other": "blue", "x-gateway-forward-headers": "X-Team"}
+    ask(served.base_url, CHAT, asked(), headers)
+    seen = entry(provider)["headers"]
+    assert (seen.get("x-team"), seen.get("x-other")) == ("red", None)
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_multipart_upload_keeps_its_boundary(served: Gateway, provider: Mock, is_chunked: bool):
+    part = b'--b0undary\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+    body = part + bytes(range(256)) * 8192 + b"\r\n--b0undary--\r\n"
+    kind = {"content-type": 'multipart/form-data; boundary="b0undary"'}
+    framing = {"transfer-encoding": "chunked"} if is_chunked else {}
+    sent = chunked(body[:1000], body[1000:900_000], body[900_000:]) if is_chunked else body
+    answer = ask(served.base_url, "/v1/audio/transcriptions", sent, {**MOCK, **kind, **framing})
+    assert answer.json()["body_sha"] == hashlib.sha256(body).hexdigest()
+    assert entry(provider)["headers"]["content-type"] == kind["content-type"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 1_000_000, 1_048_576, 1_048_577, 20_000_000])
+def test_a_chat_body_of_any_size_arrives(served: Gateway, provider: Mock, size: int):
+    body = asked(text="x" * size)
+    answer = ask(served.base_url, CHAT, body)
+    assert (answer.status, answer.json()["object"]) == (200, "chat.completion")
+    assert entry(provider)["body_bytes"] == len(body)
+
+
+def test_a_large_upload_is_streamed_through_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edges(served)
+    body = bytes(range(256)) * 8192 * 10
+    kind = {"content-type": "application/octet-stream"}
+    ask(served.base_url, "/v1/files", body[:2_000_000], {**MOCK, **kind})
+    provider.forget()
+    before = memory.rss(edge)
+    memory.forget_peak(edge)
+    answer = ask(served.base_url, "/v1/files", body, {**MOCK, **kind})
+    assert answer.json()["body_sha"] == hashlib.sha256(body).hexdigest()
+    assert entry(provider)["body_bytes"] == len(body)
+    grown = memory.peak(edge) - before
+    assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 20"
+
+
+def test_a_large_answer_is_streamed_through_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edges(served)
+    model = "mock?answer_bytes=20000000"
+    direct = ask(provider.url, CHAT, asked(model), JSON)
+    ask(served.base_url, CHAT, asked("mock?answer_bytes=2000000"))
+    before = memory.rss(edge)
+    memory.forget_peak(edge)
+    answer = ask(served.base_url, CHAT, asked(model))
+    assert answer.end == "length"
+    # The second may differ: nothing that large is prepared once and kept.
+    assert len(answer.body) == len(direct.body) >= 20_000_000
+    assert answer.body[-1000:] == direct.body[-1000:]
+    grown = memory.peak(edge) - before
+    assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an answer of 20"
+
+
+def test_a_body_over_the_limit_is_refused_before_it_has_come(served: Gateway, provider: Mock):
+    limit = 100 * 1024 * 1024
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", "/v1/files", {**MOCK, "content-length": str(limit + 1)}, b"only the start"))
+        answer = wire.answer()
+    assert answer.status == 413
+    assert str(limit) in answer.json()["error"]["message"]
+    assert not provider.ledger()
+
+
+def test_one_connection_carries_many_requests(served: Gateway):
+    with Wire(served.base_url) as wire:
+        for number in range(20):
+            answer = wire.ask(CHAT, asked(stream=number % 3 == 0))
+            assert (answer.status, answer.end) == (200, "chunk" if number % 3 == 0 else "length")
+
+
+def test_requests_sent_at_once_are_answered_in_order(served: Gateway, provider: Mock):
+    models = [f"mock?chunks={1 + 9 * (number % 2)}&first_ms={30 * (number % 3)}" for number in range(6)]
+    bodies = [asked(model, stream=number % 2 == 0) for number, model in enumerate(models)]
+    with Wire(served.base_url) as wire:
+        wire.send(b"".join(request("POST", CHAT, MOCK, body) for body in bodies))
+        answers = [wire.answer() for _ in bodies]
+    assert [answer.end for answer in answers] == ["chunk", "length"] * 3
+    assert [answer.body for answer in answers] == [ask(provider.url, CHAT, body, JSON).body for body in bodies]
+
+
+def test_a_client_that_waits_for_a_go_ahead_gets_it(served: Gateway):
+    body = asked()
+    with Wire(served.base_url, timeout=5) as wire:
+        wire.send(request("POST", CHAT, {**MOCK, "expect": "100-continue", "content-length": str(len(body))}))
+        assert wire.socket.recv(1024).startswith(b"HTTP/1.1 100 ")
+        wire.send(body)
+        # The blank line of the 100 may come on its own.
+        assert wire.answer().status == 200
+
+
+def test_a_connection_that_is_asked_to_close_closes(served: Gateway):
+    with Wire(served.base_url) as wire:
+        answer = wire.ask(CHAT, asked(stream=True), {**MOCK, "connection": "close"})
+        assert answer.events[-1] == b"data: [DONE]"
+        assert wire.is_closed()
+
+
+def test_http_1_0_gets_a_stream_that_ends_with_the_connection(served: Gateway):
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", CHAT, MOCK, asked(stream=True)).replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n"))
+        answer = wire.answer()
+    assert (answer.status, answer.end, answer.events[-1]) == (200, "close", b"data: [DONE]")
+
+
+def test_an_ordinary_client_pools_its_connections(served: Gateway):
+    with httpx2.Client(base_url=served.base_url, headers=MOCK, timeout=20) as client:
+        for _ in range(5):
+            assert client.post(CHAT, content=asked()).json()["object"] == "chat.completion"
+            with client.stream("POST", CHAT, content=asked("mock?chunks=40", stream=True)) as answer:
+                assert sum(line.startswith("data: ") for line in answer.iter_lines()) == 43
+
+
+@pytest.mark.parametrize("path", ["/v1/x/../keys", "/v1/%2e%2e/x", "/v1/proxy/./x"])
+def test_a_path_with_dot_segments_is_refused(served: Gateway, provider: Mock, path: str):
+    assert ask(served.base_url, path).status == 400
+    assert not provider.ledger()
+
+
+# ── HTTP/2 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def has_http2() -> bool:
+    curl = shutil.which("curl")
+    return bool(curl) and b"HTTP2" in subprocess.run([curl, "--version"], check=True, capture_output=True).stdout
+
+
+over_http2 = pytest.mark.skipif(not has_http2(), reason="needs a curl with HTTP/2")
+
+
+def curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -> tuple[bytes, str]:
+    """Ask over HTTP/2 without TLS; the body that came, and `version status`."""
+    sent, got = folder / "sent", folder / "got"
+    sent.write_bytes(body)
+    headers = [part for name, value in MOCK.items() for part in ("-H", f"{name}: {value}")]
+    command = ["curl", "--silent", "--show-error", "--no-buffer", "--http2-prior-knowledge", "--max-time", "30", *headers]
+    command += ["--data-binary", f"@{sent}", "--output", str(got), "--write-out", "%{http_version} %{http_code}", *options]
+    done = subprocess.run([*command, served.base_url + path], check=True, capture_output=True, text=True, timeout=40)
+    return got.read_bytes(), done.stdout
+
+
+@over_http2
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("model", ["mock", "mock?chunks=100&chunk_ms=2", "mock?chunks=2000&burst=on"])
+def test_http_2_gets_the_same_bytes(served: Gateway, provider: Mock, path: str, model: str, tmp_path: Path):
+    for stream in (False, True):
+        body = asked(model, stream=stream)
+        answer, said = curl(served, path, body, tmp_path)
+        assert said == "2 200"
+        assert answer == ask(provider.url, path, body, JSON).body
+
+
+@over_http2
+def test_http_2_carries_a_large_upload(served: Gateway, tmp_path: Path):
+    body = bytes(range(256)) * 8192 * 4
+    kind = ("-H", "content-type: application/octet-stream")
+    answer, said = curl(served, "/v1/files", body, tmp_path, *kind)
+    assert said == "2 200"
+    assert hashlib.sha256(body).hexdigest().encode() in answer

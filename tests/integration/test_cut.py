@@ -1,0 +1,132 @@
+"""An answer that breaks off is never shown as complete: a stream of events says so, any other ends its connection."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.canned import CHUNKED, Canned
+from tests.integration.serving import entry
+from tests.integration.test_chat import over_http2
+from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway, Mock
+
+TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
+FILE = "/v1/files/f-1/content"
+# The head, a piece, and then the end of the connection where more was promised.
+CUTS = {
+    "between chunks": (CHUNKED, b"5\r\nhello\r\n"),
+    "in a chunk": (CHUNKED, b"5\r\nhello\r\nff\r\nwor"),
+    "in a chunk's size": (CHUNKED, b"5\r\nhello\r\nf"),
+    "before the last line": (CHUNKED, b"5\r\nhello\r\n0\r\n"),
+    "by broken framing": (CHUNKED, b"5\r\nhello\r\nzz\r\n"),
+    "in a known length": (b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 3000000\r\n\r\n", b"hello"),
+    "in a large chunked body": (CHUNKED, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
+}
+STREAM_FAULTS = ["cut", "cut_reset", "bad_framing", "no_done", "long_length"]
+
+
+def last_event(path: str, body: bytes) -> dict:
+    """The error that a stream ends with, out of what its dialect wraps it in."""
+    last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
+    name, _, data = last.rpartition(b"data: ")
+    assert name == (b"event: error\n" if path == MESSAGES else b""), last
+    return json.loads(data)["error"]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("fault", STREAM_FAULTS)
+def test_a_cut_stream_ends_in_an_error_event(served: Gateway, provider: Mock, path: str, fault: str):
+    with Wire(served.base_url) as wire:
+        answer = wire.ask(path, asked(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
+        assert answer.status == 200
+        assert answer.end == "chunk" if fault != "long_length" else answer.end in {"chunk", "broken"}
+        error = last_event(path, answer.body)
+        assert error["type"] == "api_error"
+        assert "the provider's answer broke off" in error["message"]
+        # What came before it is the provider's own.
+        assert answer.body.count(b"\n\n") >= 5
+        if answer.end == "chunk":
+            assert wire.ask(path, asked()).status == 200
+    assert entry(provider, ended=True, path=path)["outcome"].startswith("fault:") if answer.end != "chunk" else True
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_another_answer_that_is_cut_ends_in_a_broken_connection(served: Gateway, name: str):
+    count = len(served.records(0))
+    with Canned(*CUTS[name]) as canned, Wire(served.base_url) as wire:
+        answer = wire.ask(FILE, headers=canned.headers)
+        # A piece that came with its cut may be left out; a good end may not be made up.
+        assert (answer.status, answer.end) == (200, "broken")
+        assert b"hello".startswith(answer.body[:5])
+    record = served.records(count + 1)[-1]
+    assert (record["outcome"], record["is_success"], record["error"]) == ("cut", False, "upstream_broke")
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_a_cut_answer_of_json_is_a_502_while_nothing_was_sent(served: Gateway, name: str):
+    head, rest = CUTS[name]
+    head = head.replace(b"application/octet-stream", b"application/json").replace(b"3000000", b"300000")
+    with Canned(head, rest) as canned:
+        answer = ask(served.base_url, CHAT, asked(), {**canned.headers, **JSON})
+    if name == "in a large chunked body":
+        assert (answer.status, answer.end) == (200, "broken")
+    else:
+        assert (answer.status, answer.end) == (502, "length")
+        assert answer.json()["error"]["code"] == "upstream_broke"
+
+
+@pytest.mark.parametrize("fault", ["cut", "cut_reset", "long_length", "bad_framing", "half_close"])
+def test_a_whole_answer_that_is_cut_is_a_502(served: Gateway, fault: str):
+    answer = ask(served.base_url, CHAT, asked(f"mock?fault={fault}"))
+    assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_broke")
+
+
+def test_a_large_whole_answer_that_is_cut_ends_in_a_broken_connection(served: Gateway):
+    answer = ask(served.base_url, CHAT, asked("mock?fault=cut&answer_bytes=4000000"))
+    assert (answer.status, answer.end) == (200, "broken")
+    assert 0 < len(answer.body) < 4_000_000
+
+
+def test_a_body_without_any_length_ends_well_with_its_connection(served: Gateway):
+    with Canned(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n\r\n", b"all of it") as canned:
+        answer = ask(served.base_url, FILE, headers=canned.headers)
+    assert (answer.status, answer.end, answer.body) == (200, "chunk", b"all of it")
+
+
+def test_a_cut_ends_no_other_connection(served: Gateway):
+    with Wire(served.base_url) as slow, Canned(*CUTS["in a chunk"]) as canned:
+        slow.send(b"")
+        body = asked("mock?chunks=40&chunk_ms=25", stream=True)
+        slow.send(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-gateway-provider: mock\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        head = slow.head()
+        for _ in range(5):
+            assert ask(served.base_url, FILE, headers=canned.headers).end == "broken"
+        rest = b"".join(slow.pieces(head))
+    assert (head.end, rest.count(b"data: ")) == ("chunk", 43)
+
+
+@over_http2
+def test_http_2_sees_a_cut_as_an_error(served: Gateway):
+    with Canned(*CUTS["in a chunk"]) as canned:
+        headers = [part for name, value in canned.headers.items() for part in ("-H", f"{name}: {value}")]
+        command = ["curl", "-sS", "--http2-prior-knowledge", "--max-time", "10", *headers, served.base_url + FILE]
+        done = subprocess.run(command, check=False, capture_output=True, timeout=20)
+    assert done.returncode not in {0, 28}, done
+    assert b"hello".startswith(done.stdout[:5])
+
+
+def test_a_cut_leaves_the_gateway_as_it_was(served: Gateway):
+    for _ in range(20):
+        with Canned(*CUTS["between chunks"]) as canned:
+            ask(served.base_url, FILE, headers=canned.headers)
+    wait("the next answer", lambda: ask(served.base_url, CHAT, asked()).status == 200 or None)

@@ -1,0 +1,77 @@
+"""Asks an ASGI application without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    App = Callable[..., Awaitable[None]]
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:  # noqa: ANN401
+        return msgspec.json.decode(self.body)
+
+
+async def ask(
+    app: App, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, query: str = ""
+) -> Answer:
+    """Send one request and collect the answer."""
+    sent: list[dict[str, Any]] = []
+    asked = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if asked:
+            return asked.pop()
+        await asyncio.sleep(3600)
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    given = {"host": "control", "content-length": str(len(body)), **(headers or {})}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "client": ("", 0),
+        "server": ("", 0),
+        "state": {},
+        "extensions": {},
+    }
+    await app(scope, receive, send)
+    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], answered, b"".join(part.get("body", b"") for part in sent[1:]))
+
+
+@asynccontextmanager
+async def living(app: App) -> AsyncIterator[None]:
+    """Run the lifespan around what is inside."""
+    events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    task = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, events.get, told.put))
+    await events.put({"type": "lifespan.startup"})
+    assert (await told.get())["type"] == "lifespan.startup.complete"
+    yield
+    await events.put({"type": "lifespan.shutdown"})
+    assert (await told.get())["type"] == "lifespan.shutdown.complete"
+    await task

@@ -1,0 +1,46 @@
+"""The path is the file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from penstock import resources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_name_becomes_a_path():
+    assert resources.prefixes("api_keys") == ("/v1/api-keys",)
+    assert resources.prefixes("policies.rate_limits") == ("/v1/policies/rate-limits",)
+    assert resources.prefixes("metrics") == ("/metrics", "/dataservice/metrics")
+    assert resources.prefixes("internal") == ()
+
+
+def test_files_and_folders_are_found_and_private_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in (
+        "__init__.py",
+        "_shared.py",
+        "health.py",
+        "page.html",
+        "policies/__init__.py",
+        "policies/usage_limits.py",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(resources, "__file__", str(tmp_path / "__init__.py"))
+    assert resources.names() == ["health", "policies.usage_limits"]
+    assert resources.paths() == ["/v1/health", "/v1/policies/usage-limits"]
+
+
+def test_what_faces_the_network_imports_neither_litestar_nor_a_resource():
+    code = (
+        "import sys, penstock.cli, penstock.serve, penstock.door; from penstock import resources; resources.paths();"
+        "print([name for name in sys.modules if name.startswith(('litestar', 'penstock.resources.', 'penstock.app'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,64 @@
+"""The command: what it prints and how it fails."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock import __version__
+from penstock.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*words: str, **env: str) -> Result:
+    return CliRunner().invoke(main, words, env=dict(env))
+
+
+def test_the_version_is_printed():
+    assert run("version").output == f"penstock {__version__}\n"
+
+
+def test_the_settings_are_printed_as_a_table():
+    assert run("settings").output.startswith("| key in `penstock.toml` |")
+
+
+def test_the_description_is_printed_as_json():
+    assert json.loads(run("openapi").output)["info"]["title"] == "Penstock management API"
+
+
+def test_a_good_file_is_called_good(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    file.write_text("[[keys]]\nname = 'a'\nkey = 'canary'\n")
+    done = run("check", str(file))
+    assert (done.exit_code, "is good: 1 keys" in done.output) == (0, True)
+    assert "canary" not in done.output
+
+
+def test_a_bad_file_is_refused_with_its_problems_and_without_its_secrets(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    file.write_text("[[keys]]\nname = 'a'\nkey = 'canary'\nport = 1\n")
+    done = run("check", str(file))
+    assert done.exit_code == 1
+    assert "keys[0].port: is not known" in done.output
+    assert "canary" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--host", "::"), "no gateway key is configured"),
+        (("--port", "70000"), "--port: 70000 is not allowed"),
+        (("--mock", "/no/such/program"), "cannot start the pretend provider '/no/such/program': No such file"),
+        (("--config", "/no/such/file"), "cannot read '/no/such/file'"),
+    ],
+)
+def test_what_cannot_start_says_why_and_ends(words: tuple[str, ...], said: str):
+    done = run("serve", *words)
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output

@@ -1,0 +1,40 @@
+"""The lines to paste are whole commands."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+
+import pytest
+
+from penstock.examples import lines
+
+URL = "http://127.0.0.1:8787"
+
+
+def commands(*, key_needed: bool) -> list[list[str]]:
+    return [shlex.split(line) for line in lines(URL, key_needed=key_needed) if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("key_needed", [False, True])
+def test_each_line_is_one_command_with_a_body_that_parses(key_needed: bool):
+    given = commands(key_needed=key_needed)
+    assert [command[0] for command in given] == ["curl", "curl", "curl", "curl", "python3"]
+    bodies = [json.loads(command[command.index("-d") + 1]) for command in given[:3]]
+    assert [body.get("stream") for body in bodies] == [None, True, None]
+    ast.parse(given[4][2])
+    for command in (*given[:3], given[4]):
+        assert any("x-gateway-api-key" in word for word in command) is key_needed
+
+
+def test_one_is_streamed_one_speaks_anthropics_way_and_one_manages():
+    addresses = [
+        next(word for word in command if word.startswith("http")) for command in commands(key_needed=False)[:4]
+    ]
+    assert addresses == [
+        f"{URL}/v1/chat/completions",
+        f"{URL}/v1/chat/completions",
+        f"{URL}/v1/messages",
+        f"{URL}/v1/health",
+    ]

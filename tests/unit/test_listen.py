@@ -1,0 +1,73 @@
+"""What is bound, and how it is refused."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock import listen
+from penstock.errors import StartError
+from penstock.settings import Server, Settings
+
+
+def given(**options: object) -> Settings:
+    return Settings(server=msgspec.structs.replace(Server(port=0, workers=1), **options))
+
+
+def close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
+
+
+def test_a_port_in_use_is_said_in_one_line():
+    taken = listen.open_ports(given())
+    port = taken[0].getsockname()[1]
+    for workers in (1, 2):
+        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
+            listen.open_ports(given(port=port, workers=workers))
+    close(taken)
+
+
+def test_each_worker_has_a_socket_of_its_own_on_the_same_port():
+    sockets = listen.open_ports(given(workers=3))
+    assert len({one.getsockname() for one in sockets}) == 1
+    assert len(sockets) == 3
+    close(sockets)
+
+
+def test_connections_wait_while_nobody_accepts():
+    sockets = listen.open_ports(given())
+    with socket.create_connection(sockets[0].getsockname(), timeout=1):
+        pass
+    close(sockets)
+
+
+def test_the_run_folder_is_private_short_and_goes_with_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    settings = given(run_dir=listen.make_run_dir(given()))
+    folder = Path(settings.server.run_dir)
+    assert folder.parent == tmp_path
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    listen.open_control_socket(settings.control_socket).close()
+    assert stat.S_IMODE(Path(settings.control_socket).stat().st_mode) == 0o600
+    listen.open_control_socket(settings.control_socket).close()
+    listen.remove_run_dir(settings)
+    assert not folder.exists()
+
+
+def test_a_run_folder_that_holds_something_else_stays(tmp_path: Path):
+    settings = given(run_dir=str(tmp_path))
+    assert listen.make_run_dir(settings) == str(tmp_path)
+    listen.open_control_socket(settings.control_socket).close()
+    (tmp_path / "mine").touch()
+    listen.remove_run_dir(settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_socket_path_that_is_too_long_is_said(tmp_path: Path):
+    with pytest.raises(StartError, match="at most 107 characters"):
+        listen.open_control_socket(str(tmp_path / ("x" * 200) / "control.sock"))

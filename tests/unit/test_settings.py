@@ -1,0 +1,181 @@
+"""What an operator sets: where it is read, what wins, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock import settings as module
+from penstock.errors import SettingsError
+from penstock.settings import Secret, Server, Settings, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ANYWHERE = "0.0.0.0"  # noqa: S104
+
+
+def write(folder: Path, text: str) -> str:
+    file = folder / "penstock.toml"
+    file.write_text(text)
+    return str(file)
+
+
+def problems(error: SettingsError) -> dict[str, str]:
+    return {problem.path: problem.message for problem in error.problems}
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Path):
+    file = write(tmp_path, "[server]\nport = 1\nhost = '127.0.0.2'\ndrain_seconds = 3\n[limits]\nbody_bytes = 2048\n")
+    read = load(file, {"PENSTOCK_SERVER_PORT": "2", "PENSTOCK_SERVER_HOST": "127.0.0.3"}, {"server.port": 3})
+    assert (read.server.port, read.server.host, read.server.drain_seconds) == (3, "127.0.0.3", 3.0)
+    assert read.limits.body_bytes == 2048
+    assert read.file == file
+
+
+def test_without_anything_the_defaults_hold():
+    assert load(None, {}) == Settings()
+    assert Settings().address == "127.0.0.1"
+    assert Settings().server.port == 8787
+
+
+def test_the_names_that_the_specification_gives_are_used_as_they_are(tmp_path: Path):
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    env = {
+        "REQUEST_TIMEOUT": "1500",
+        "TRUSTED_CUSTOM_HOSTS": "one.example, two.example,",
+        "BLOCK_INLINE_CONFIG": "ON",
+        "ENABLE_PROMETHEUS": "true",
+        "TLS_CA": str(ca),
+    }
+    read = load(None, env)
+    assert read.upstream.request_timeout_ms == 1500
+    assert read.upstream.trusted_custom_hosts == ("one.example", "two.example")
+    assert read.security.block_inline_config
+    assert read.metrics.enabled
+    assert read.upstream.tls_ca == str(ca)
+
+
+def test_all_problems_are_said_at_once_with_their_place_and_what_is_allowed(tmp_path: Path):
+    file = write(
+        tmp_path,
+        "[server]\nprot = 1\nport = 'x'\n[sever]\nport = 1\n[log]\nlevel = 'loud'\n[upstream]\ntls_ca = '/no/such'\n",
+    )
+    with pytest.raises(SettingsError) as caught:
+        load(file, {"REQUEST_TIMEOUT": "soon", "PENSTOCK_RECORDS_PAHT": "x", "PENSTOCK_MY_OWN": "fine"})
+    found = problems(caught.value)
+    assert set(found) == {
+        "server.prot",
+        "server.port",
+        "sever",
+        "log.level",
+        "REQUEST_TIMEOUT",
+        "PENSTOCK_RECORDS_PAHT",
+        "upstream.tls_ca",
+    }
+    assert "allowed: host, port, workers" in found["server.prot"]
+    assert "allowed: server, security" in found["sever"]
+    assert "PENSTOCK_RECORDS_PATH" in found["PENSTOCK_RECORDS_PAHT"]
+    assert "'x'" in found["server.port"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server", "is not valid TOML"),
+        ("server = 1", "must be a table"),
+        ("[server]\nhost = 'example.com'", "IP address"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, said: str):
+    with pytest.raises(SettingsError, match=said):
+        load(write(tmp_path, text), {})
+
+
+def test_a_file_that_is_not_there_is_an_error():
+    with pytest.raises(SettingsError, match="cannot read '/no/such/file': No such file"):
+        load("/no/such/file", {})
+
+
+def test_the_tables_of_the_snapshot_are_no_settings(tmp_path: Path):
+    assert load(write(tmp_path, "[[keys]]\nname = 'a'\nkey = 'b'\n"), {}).server == Server()
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "required", "refused"),
+    [
+        ("127.0.0.1", 0, None, False),
+        ("localhost", 0, None, False),
+        ("::1", 0, None, False),
+        (ANYWHERE, 0, None, True),
+        ("::", 0, None, True),
+        ("10.0.0.1", 0, None, True),
+        (ANYWHERE, 1, None, False),
+        (ANYWHERE, 0, True, False),
+        (ANYWHERE, 0, False, False),
+    ],
+)
+def test_without_a_key_only_this_machine_is_served(host: str, keys: int, required: bool | None, refused: bool):
+    settings = load(None, {}, {"server.host": host, "security.require_key": required})
+    if not refused:
+        module.refuse_open_host(settings, keys)
+        return
+    with pytest.raises(SettingsError) as caught:
+        module.refuse_open_host(settings, keys)
+    said = str(caught.value)
+    assert all(way in said for way in ("[[keys]]", "--host 127.0.0.1", "PENSTOCK_SECURITY_REQUIRE_KEY=false"))
+
+
+def test_a_key_is_required_off_loopback_even_if_the_last_one_goes():
+    assert not Settings().require_key
+    assert load(None, {"PENSTOCK_SERVER_HOST": ANYWHERE}).require_key
+    assert not load(None, {"PENSTOCK_SERVER_HOST": ANYWHERE, "PENSTOCK_SECURITY_REQUIRE_KEY": "no"}).require_key
+    assert load(None, {"PENSTOCK_SECURITY_REQUIRE_KEY": "yes"}).require_key
+
+
+def test_the_engine_is_told_what_it_must_know():
+    told = json.loads(load(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"}).engine_json(3))
+    assert told == {
+        "control_socket": "/run/p/control.sock",
+        "worker": 3,
+        "request_timeout_ms": 300_000,
+        "connect_timeout_ms": 3000,
+        "max_body_bytes": 104_857_600,
+        "trusted_custom_hosts": [],
+        "header_aliases": ["x-portkey-"],
+        "require_key": False,
+        "block_inline_config": False,
+        "records": True,
+        "outbox_bytes": 67_108_864,
+        "sensitive_headers": [],
+        "mock_host": None,
+        "tls_ca": None,
+    }
+
+
+def test_the_reference_lists_every_setting_with_a_description():
+    rows = module.markdown().splitlines()[2:]
+    assert len(rows) == len(list(module.entries()))
+    assert all(entry.description for entry in module.entries())
+    assert "| `upstream.request_timeout_ms` | `REQUEST_TIMEOUT` | integer | `300000` |" in module.markdown()
+
+
+def test_the_file_is_the_one_asked_for_or_the_one_that_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert module.find_file(None, {}) is None
+    write(tmp_path, "")
+    assert module.find_file(None, {}) == str(tmp_path / "penstock.toml")
+    assert module.find_file(None, {"PENSTOCK_CONFIG": "/b"}) == "/b"
+    assert module.find_file("/a", {"PENSTOCK_CONFIG": "/b"}) == "/a"
+
+
+def test_a_secret_prints_as_dots_and_does_not_travel():
+    secret = Secret("canary")
+    assert secret.reveal() == "canary"
+    assert "canary" not in f"{secret} {secret!r} {[secret]}"
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
