@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.serving import WAYS, counters, entry, running
-from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, chunked
+from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, chunked, request
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def every_kind(gateway: Gateway, provider: Mock) -> None:
     assert ask(url, "/v1/version", headers={}).status == 200
     provider.forget()
     with Wire(url) as wire:
-        wire.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-gateway-provider: mock\r\ncontent-length: ")
-        body = asked("mock?chunk_ms=50&chunks=1000", stream=True)
-        wire.send(b"%d\r\ncontent-type: application/json\r\n\r\n%s" % (len(body), body))
+        wire.send(request("POST", CHAT, MOCK, asked("mock?chunk_ms=50&chunks=1000", stream=True)))
         wire.events(wire.head(), 2)
     assert entry(provider, ended=True)["outcome"] == "client_closed"
 

@@ -115,8 +115,11 @@ class Wire:
                 return answer
 
     def answer(self, *, bodiless: bool = False) -> Answer:
-        """Read a whole answer, or as much of it as comes."""
-        answer = self.head()
+        """Read a whole answer, or as much of it as comes; where nothing comes its status is 0."""
+        try:
+            answer = self.head()
+        except ConnectionError:
+            return Answer(0, [], end="broken")
         if bodiless or answer.status in BODILESS:
             answer.end = "length"
             return answer

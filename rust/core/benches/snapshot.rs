@@ -9,7 +9,9 @@ use sha2::{Digest, Sha256};
 
 fn published(keys: usize) -> Vec<u8> {
     let rows: Vec<_> = (0..keys)
-        .map(|index| json!({"id": format!("k-{index}"), "name": format!("key {index}"), "sha256": digest(&text(index))}))
+        .map(
+            |index| json!({"id": format!("k-{index}"), "name": format!("key {index}"), "sha256": digest(&text(index))}),
+        )
         .collect();
     json!({"epoch": "1", "keys": rows}).to_string().into_bytes()
 }

@@ -25,6 +25,11 @@ impl Reply {
         Self { status, headers }
     }
 
+    /// Whether the body is a stream of events.
+    pub fn is_events(&self) -> bool {
+        self.headers.text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"))
+    }
+
     pub fn set_length(&mut self, length: Option<usize>) {
         if let Some(length) = length {
             self.headers.push(b"content-length", itoa::Buffer::new().format(length).as_bytes());
@@ -63,6 +68,11 @@ impl Answer {
         Self { reply, body: Bytes::from_static(text.as_bytes()).into() }
     }
 
+    /// What is said where an answer broke off before any of it was sent.
+    pub fn broken_off() -> Self {
+        Self::error(&Error::UpstreamBroke { cause: "it ended before it was complete".into() }, Dialect::OpenAi)
+    }
+
     /// What is said where the walk itself failed.
     pub fn internal_error() -> Self {
         Self::error(&Error::Panicked, Dialect::OpenAi)
@@ -93,7 +103,8 @@ pub struct Stream {
 pub struct Cut;
 
 impl Stream {
-    pub fn new(body: AnswerBody, events: Option<Dialect>, ends_with_event: bool, record: Record) -> Self {
+    pub fn new(mut body: AnswerBody, events: Option<Dialect>, ends_with_event: bool, record: Record) -> Self {
+        body.in_small_pieces();
         let meter = events.map(|dialect| (Meter::new(dialect), dialect));
         Self { body, meter, ends_with_event, record: Some(record), over: false }
     }
@@ -152,6 +163,15 @@ impl Stream {
             (false, _) => Ok(None),
             (true, Some(dialect)) => Ok(Some(told(dialect, error))),
             (true, None) => Err(Cut),
+        }
+    }
+}
+
+impl Drop for Stream {
+    /// A caller who left has still cost what the provider counted so far.
+    fn drop(&mut self) {
+        if let (Some(record), Some((meter, _))) = (&mut self.record, self.meter.take()) {
+            record.facts.usage = meter.finish().usage;
         }
     }
 }

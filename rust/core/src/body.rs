@@ -35,6 +35,14 @@ impl Body {
         }
     }
 
+    /// The same, with an error in the place of what comes after `limit` bytes.
+    pub fn limited(self, limit: usize) -> Self {
+        match self {
+            Self::Fed(feed, length) => Self::Fed(Feed { limit, ..feed }, length),
+            whole @ Self::Whole(_) => whole,
+        }
+    }
+
     /// Reads it to its end; more than `limit` bytes is an error.
     pub async fn collect(self, limit: usize) -> Result<Bytes> {
         if self.length().is_some_and(|length| length > limit as u64) {
@@ -67,7 +75,11 @@ struct State {
 }
 
 /// The reading end of a body that is still arriving. The other end is a [`Feeder`].
-pub struct Feed(Arc<Mutex<State>>);
+pub struct Feed {
+    state: Arc<Mutex<State>>,
+    taken: usize,
+    limit: usize,
+}
 
 /// The writing end: whoever talks to the caller's connection.
 #[derive(Clone)]
@@ -77,7 +89,7 @@ pub struct Feeder(Arc<Mutex<State>>);
 pub fn feed(resume: impl Fn() + Send + 'static) -> (Feeder, Feed) {
     let state = State { resume: Some(Box::new(resume)), ..State::default() };
     let shared = Arc::new(Mutex::new(state));
-    (Feeder(Arc::clone(&shared)), Feed(shared))
+    (Feeder(Arc::clone(&shared)), Feed { state: shared, taken: 0, limit: usize::MAX })
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -113,10 +125,16 @@ fn wake(mut state: MutexGuard<'_, State>) {
 }
 
 impl Feed {
-    /// The next piece; `None` at the end; an error where the caller left before it.
+    /// The next piece; `None` at the end; an error where the caller left before it or sent too much.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
+        let piece = self.piece().await;
+        self.taken += piece.as_ref().map_or(0, |piece| piece.as_ref().map_or(0, Bytes::len));
+        if self.taken > self.limit { Some(Err(Error::BodyTooLarge { limit: self.limit })) } else { piece }
+    }
+
+    async fn piece(&self) -> Option<Result<Bytes>> {
         poll_fn(|context| {
-            let mut state = lock(&self.0);
+            let mut state = lock(&self.state);
             if let Some(piece) = state.pieces.pop_front() {
                 state.waiting -= piece.len();
                 if state.paused && state.waiting < HIGH_WATER / 2 {

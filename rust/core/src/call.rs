@@ -186,11 +186,13 @@ impl<'c> Choice<'c> {
         Err(Error::InlineBlocked { code: blocked.0, field: blocked.1 })
     }
 
-    /// The provider's credential as the caller sent it; the gateway's own key is none.
+    /// The provider's credential as the caller sent it; the gateway's own key is none, wherever it stands.
     fn sent_credential(&self) -> Option<&'c str> {
         let headers = &self.call.head.headers;
-        let bearer = if self.caller.in_authorization { None } else { caller::bearer(headers) };
-        bearer.or_else(|| headers.text("x-api-key")).or_else(|| headers.text("api-key"))
+        let bearer = caller::bearer(headers);
+        let own = if self.caller.in_authorization { bearer } else { self.call.control.api_key };
+        let sent = [bearer, headers.text("x-api-key"), headers.text("api-key")];
+        sent.into_iter().flatten().find(|text| Some(*text) != own)
     }
 }
 

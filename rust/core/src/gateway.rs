@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Answers up to this size are read whole before they are passed on.
-const WHOLE: usize = 1024 * 1024;
+const WHOLE: usize = 256 * 1024;
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Gateway {
             return Err(Error::BodyTooLarge { limit });
         }
         if !operation.takes_json() {
-            return Ok(body);
+            return Ok(body.limited(limit));
         }
         let kind = call.head.headers.text("content-type");
         if kind.is_some_and(|kind| !kind.to_ascii_lowercase().contains("json")) {
@@ -204,7 +204,8 @@ impl Gateway {
             match upstream::collect(&mut body, WHOLE).await {
                 Ok(Some(bytes)) => {
                     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
-                    let length = if call.head.method == "HEAD" { declared } else { Some(bytes.len()) };
+                    let is_bodiless = call.head.method == "HEAD" || matches!(answered.status, 204 | 304);
+                    let length = if is_bodiless { declared } else { Some(bytes.len()) };
                     reply.set_length(length);
                     return whole(reply, bytes, dialect, record);
                 }
@@ -212,12 +213,15 @@ impl Gateway {
                 Err(error) => return refuse(&error, call, record),
             }
         }
-        reply.set_length(body.expected());
+        // An event may be added at the end of events: their length is open.
+        reply.set_length(if is_events { None } else { body.expected() });
         self.sink.metrics.streams.add(1);
         let operation = call.route.operation;
         let ends_with_event = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Messages)
             && answered.status < 300;
-        let stream = Stream::new(body, is_events.then_some(dialect), ends_with_event, record);
+        // What is compressed can be neither read nor added to: where it breaks off it is cut.
+        let is_plain = answered.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
+        let stream = Stream::new(body, (is_events && is_plain).then_some(dialect), ends_with_event, record);
         Answer { reply, body: stream.into() }
     }
 
@@ -281,7 +285,8 @@ fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
     record.facts.status = answered.status;
     record.facts.error = Some(error.code());
     record.facts.bytes_out = body.len() as u64;
-    record.close(Outcome::Refused);
+    let left = matches!(error, Error::BrokenBody);
+    record.close(if left { Outcome::Aborted } else { Outcome::Refused });
     let mut reply = Reply::new(answered.status, answered.headers);
     reply.set_length(Some(body.len()));
     Answer { reply, body: body.into() }

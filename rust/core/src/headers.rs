@@ -204,11 +204,10 @@ pub fn odd_path(path: &str) -> Option<&'static str> {
     if !path.contains('.') && !path.contains('%') {
         return None;
     }
-    let is_dots = |segment: &str| {
-        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
-        plain == "." || plain == ".."
-    };
-    path.split('/').any(is_dots).then_some("must not hold dot segments")
+    // Whoever decodes it sees a separator where an encoded one stands.
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    let mut segments = plain.split(['/', '\\']);
+    segments.any(|segment| segment == "." || segment == "..").then_some("must not hold dot segments")
 }
 
 /// A response without its body.

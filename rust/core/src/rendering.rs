@@ -85,19 +85,15 @@ fn passes(name: &[u8], call: &Call<'_>, target: &Target<'_>, aliases: &[String],
         return false;
     }
     match name {
-        b"host" | b"content-length" | b"expect" | b"cookie" => false,
-        // A credential is written once, from where it was decided. A scheme that is no bearer passes where none was.
-        b"authorization" | b"x-api-key" | b"api-key" => !has_key && is_no_gateway_key(name, head),
+        // A credential is written once, from where it was decided; what is left is the gateway's own key.
+        b"host" | b"content-length" | b"expect" | b"cookie" | b"x-api-key" | b"api-key" => false,
+        // A scheme that is no bearer passes where there is no credential.
+        b"authorization" => !has_key && crate::caller::bearer(&head.headers).is_none(),
         _ if target.forward.contains(name) => true,
         _ if call.route.operation == Operation::Proxy => !is_named_by_connection(name, head),
         b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" | b"traceparent" | b"tracestate" => true,
         _ => name.starts_with(b"anthropic-") || name.starts_with(b"openai-"),
     }
-}
-
-/// `authorization` with a bearer token that is not the provider's credential is the gateway's own key.
-fn is_no_gateway_key(name: &[u8], head: &Head) -> bool {
-    name != b"authorization" || crate::caller::bearer(&head.headers).is_none()
 }
 
 fn is_named_by_connection(name: &[u8], head: &Head) -> bool {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use penstock_core::{
+    body::Body,
     config::{Config, Unknown},
     error::Problem,
     gateway::{Gateway, Request},
@@ -166,10 +167,7 @@ impl Engine {
         let client = scope.get_item(intern!(scope.py(), "client"))?.map(Bound::unbind);
         let exchange = Exchange::new(proto, client, done);
         if expected == Expected::Nothing {
-            jobs.submit(
-                scope.py(),
-                Job { request: Request { head, body: penstock_core::body::Body::empty() }, exchange },
-            );
+            jobs.submit(Job { request: Request { head, body: Body::empty() }, exchange });
         } else {
             Reader::begin(scope.py(), jobs.clone(), head, exchange, expected);
         }

@@ -1,6 +1,9 @@
 //! The way back to the caller: an answer handed to the server, piece by piece, no faster than the caller reads.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use penstock_core::{
@@ -31,11 +34,15 @@ pub struct Exchange {
     client: Option<Py<PyAny>>,
     /// Ends the server's own task, where there is one.
     done: Option<Py<PyAny>>,
+    /// Known already where something else is told when the caller leaves.
+    gone: Option<Gone>,
+    /// What waits to be sent before the first piece.
+    head: Option<Reply>,
     answered: bool,
 }
 
 /// Resolves when the caller has left.
-type Gone = oneshot::Receiver<()>;
+pub type Gone = oneshot::Receiver<()>;
 
 /// What ends a stream besides its own end.
 struct Ends<'g> {
@@ -68,26 +75,35 @@ pub async fn serve(gateway: &Gateway, job: Job) {
     };
     let Answer { reply, body } = answer;
     match body {
-        Contents::Whole(bytes) => exchange.whole(&reply, &bytes),
+        Contents::Whole(bytes) => exchange.whole(reply, &bytes),
         Contents::Stream(stream) => {
             let gone = gone.unwrap_or_else(|| exchange.watch());
             let stall = Duration::from_millis(gateway.settings.write_stall_ms);
             let closing = gateway.closing();
-            exchange.stream(&reply, *stream, Ends { gone, closing, stall }).await;
+            exchange.stream(reply, *stream, Ends { gone, closing, stall }).await;
         }
     }
 }
 
 impl Exchange {
     pub fn new(proto: Py<PyAny>, client: Option<Py<PyAny>>, done: Option<Py<PyAny>>) -> Self {
-        Self { proto, client, done, answered: false }
+        Self { proto, client, done, gone: None, head: None, answered: false }
+    }
+
+    /// Leaves it to others to notice that the caller leaves.
+    pub fn watched(mut self, gone: Gone) -> Self {
+        self.gone = Some(gone);
+        self
     }
 
     pub fn proto(&self, py: Python<'_>) -> Py<PyAny> {
         self.proto.clone_ref(py)
     }
 
-    fn watch(&self) -> Gone {
+    fn watch(&mut self) -> Gone {
+        if let Some(gone) = self.gone.take() {
+            return gone;
+        }
         let (tell, gone) = oneshot::channel();
         Python::attach(|py| callback::watch(py, &self.proto, tell));
         gone
@@ -98,25 +114,25 @@ impl Exchange {
         self.answered = true;
     }
 
-    fn whole(&mut self, reply: &Reply, body: &[u8]) {
-        Python::attach(|py| {
-            if self.start(py, reply).is_ok() {
-                drop(self.send(py, body, false));
-            }
-        });
+    fn whole(&mut self, reply: Reply, body: &[u8]) {
+        self.head = Some(reply);
+        Python::attach(|py| drop(self.send(py, body, false)));
     }
 
-    async fn stream(&mut self, reply: &Reply, mut stream: Stream, ends: Ends<'_>) {
+    async fn stream(&mut self, reply: Reply, mut stream: Stream, ends: Ends<'_>) {
         let Ends { mut gone, closing, stall } = ends;
         let mut closing = std::pin::pin!(closing);
-        if Python::attach(|py| self.start(py, reply)).is_err() {
+        let at_once = reply.is_events();
+        self.head = Some(reply);
+        // Any other head waits for the first piece: until then there is a better answer to a cut.
+        if at_once && Python::attach(|py| self.start(py)).is_err() {
             return;
         }
         loop {
             let piece = tokio::select! {
                 biased;
                 piece = stream.next() => piece,
-                _ = &mut gone => return,
+                _ = &mut gone => return self.abandon(),
                 () = &mut closing => stream.stop(),
             };
             let sent = match piece {
@@ -153,7 +169,9 @@ impl Exchange {
                 Python::attach(|py| self.send(py, &joined, true))
             }
             Err(Cut) => {
-                Python::attach(|py| drop(self.send(py, bytes, true)));
+                if self.answered {
+                    Python::attach(|py| drop(self.send(py, bytes, true)));
+                }
                 self.cut();
                 Sent::Closed
             }
@@ -162,12 +180,23 @@ impl Exchange {
 
     /// Ends the answer in a way that no client takes for a good end.
     fn cut(&mut self) {
+        if !self.answered {
+            return self.answer_error(Answer::broken_off());
+        }
         if let Some(client) = Python::attach(|py| self.client.as_ref().and_then(|client| client.extract(py).ok())) {
             hangup::hang_up(client);
         }
     }
 
-    fn start(&mut self, py: Python<'_>, reply: &Reply) -> PyResult<()> {
+    fn answer_error(&mut self, answer: Answer) {
+        if let Contents::Whole(body) = answer.body {
+            self.whole(answer.reply, &body);
+        }
+    }
+
+    /// Sends the head, where it was not sent yet.
+    fn start(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(reply) = self.head.take() else { return Ok(()) };
         let message = PyDict::new(py);
         message.set_item(intern!(py, "type"), intern!(py, "http.response.start"))?;
         message.set_item(intern!(py, "status"), reply.status)?;
@@ -176,7 +205,7 @@ impl Exchange {
         self.proto.bind(py).call_method1(intern!(py, "send"), (message,)).map(drop)
     }
 
-    fn send(&self, py: Python<'_>, body: &[u8], more: bool) -> Sent {
+    fn send(&mut self, py: Python<'_>, body: &[u8], more: bool) -> Sent {
         match self.try_send(py, body, more) {
             Ok(future) if more && is_pending(&future) => {
                 let (tell, room) = oneshot::channel();
@@ -188,7 +217,8 @@ impl Exchange {
         }
     }
 
-    fn try_send<'py>(&self, py: Python<'py>, body: &[u8], more: bool) -> PyResult<Bound<'py, PyAny>> {
+    fn try_send<'py>(&mut self, py: Python<'py>, body: &[u8], more: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.start(py)?;
         let message = PyDict::new(py);
         message.set_item(intern!(py, "type"), intern!(py, "http.response.body"))?;
         message.set_item(intern!(py, "body"), PyBytes::new(py, body))?;
@@ -197,9 +227,19 @@ impl Exchange {
     }
 }
 
-/// The server's futures can be told from its answers that are there already by what they can do.
+/// Whether the server has to be waited for. Its answers that are there already have a type of their own, without callbacks;
+/// it is remembered, because asking an object for what it lacks costs an exception.
 fn is_pending(future: &Bound<'_, PyAny>) -> bool {
-    future.hasattr(intern!(future.py(), "add_done_callback")).unwrap_or(false)
+    static READY: AtomicUsize = AtomicUsize::new(0);
+    let kind = future.get_type().as_ptr() as usize;
+    if kind == READY.load(Ordering::Relaxed) {
+        return false;
+    }
+    let pending = future.hasattr(intern!(future.py(), "add_done_callback")).unwrap_or(false);
+    if !pending {
+        READY.store(kind, Ordering::Relaxed);
+    }
+    pending
 }
 
 fn fields<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList>> {
@@ -216,16 +256,11 @@ impl Drop for Exchange {
         if self.answered && self.done.is_none() {
             return;
         }
-        Python::attach(|py| {
-            if !self.answered {
-                let Answer { reply, body } = Answer::internal_error();
-                if let (Contents::Whole(body), Ok(())) = (body, self.start(py, &reply)) {
-                    drop(self.send(py, &body, false));
-                }
-            }
-            if let Some(done) = self.done.take() {
-                drop(done.call0(py));
-            }
-        });
+        if !self.answered {
+            self.answer_error(Answer::internal_error());
+        }
+        if let Some(done) = self.done.take() {
+            Python::attach(|py| drop(done.call0(py)));
+        }
     }
 }

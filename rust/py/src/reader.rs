@@ -9,9 +9,10 @@ use penstock_core::{
     headers::Head,
 };
 use pyo3::prelude::*;
+use tokio::sync::oneshot;
 
 use crate::{
-    callback::{Event, Message, receive},
+    callback::{Event, Message, receive, watch},
     exchange::Exchange,
     runtime::{Job, Jobs},
     scope::Expected,
@@ -29,7 +30,15 @@ pub struct Reader {
     gathered: Vec<u8>,
     expected: Option<u64>,
     read: u64,
-    feeding: Option<(Feeder, Parking)>,
+    feeding: Option<Feeding>,
+}
+
+/// How a large body reaches the engine.
+struct Feeding {
+    feeder: Feeder,
+    parking: Parking,
+    /// Tells that the caller left: while a body comes, only its reader can know.
+    tell: oneshot::Sender<()>,
 }
 
 /// Where a reader waits while the engine has enough to do.
@@ -54,23 +63,23 @@ impl Reader {
         let request = Some((head, exchange));
         let reader = Box::new(Self { proto, jobs, request, gathered, expected, read: 0, feeding: None });
         // What is known to be large is fed from the start: the engine may refuse it before it has come.
-        let reader = if expected.is_some_and(|length| length > GATHERED as u64) { reader.feed(py) } else { reader };
+        let reader = if expected.is_some_and(|length| length > GATHERED as u64) { reader.feed() } else { reader };
         reader.more(py);
     }
 
     /// A piece has come, or (`None`) will never come.
     pub fn take(mut self: Box<Self>, py: Python<'_>, message: Option<Message<'_>>) {
-        let Some(Message { body: Some(body), more }) = message else { return self.fail(py) };
+        let Some(Message { body: Some(body), more }) = message else { return self.fail() };
         let piece = body.as_bytes();
         self.read += piece.len() as u64;
         let complete = !more || self.expected == Some(self.read);
         if self.feeding.is_none() {
             self.gathered.extend_from_slice(piece);
             if complete {
-                return self.submit_whole(py);
+                return self.submit_whole();
             }
             if self.gathered.len() > GATHERED {
-                self = self.feed(py);
+                self = self.feed();
             }
             return self.more(py);
         }
@@ -78,12 +87,16 @@ impl Reader {
         self.push(py, piece, complete);
     }
 
-    fn push(self: Box<Self>, py: Python<'_>, piece: Bytes, complete: bool) {
-        let Some((feeder, parking)) = self.feeding.clone() else { return };
+    fn push(mut self: Box<Self>, py: Python<'_>, piece: Bytes, complete: bool) {
+        let Some(Feeding { feeder, parking, .. }) = &self.feeding else { return };
+        let parking = parking.clone();
         parking.reading();
         let wants_more = feeder.push(piece);
         if complete {
             feeder.end(true);
+            if let Some(Feeding { tell, .. }) = self.feeding.take() {
+                watch(py, &self.proto, tell);
+            }
         } else if wants_more {
             self.more(py);
         } else if let Some(reader) = parking.park(self) {
@@ -96,34 +109,37 @@ impl Reader {
         receive(py, &proto, Event::Piece(self));
     }
 
-    fn submit_whole(mut self: Box<Self>, py: Python<'_>) {
+    fn submit_whole(mut self: Box<Self>) {
         if let Some((head, exchange)) = self.request.take() {
             let body = Body::Whole(std::mem::take(&mut self.gathered).into());
-            self.jobs.submit(py, Job { request: Request { head, body }, exchange });
+            self.jobs.submit(Job { request: Request { head, body }, exchange });
         }
     }
 
     /// From here on pieces are fed.
-    fn feed(mut self: Box<Self>, py: Python<'_>) -> Box<Self> {
+    fn feed(mut self: Box<Self>) -> Box<Self> {
         let parking = Parking::default();
         let place = parking.clone();
         let (feeder, reading) = feed(move || place.resume());
         if !self.gathered.is_empty() {
             feeder.push(std::mem::take(&mut self.gathered).into());
         }
-        self.feeding = Some((feeder, parking));
+        let (tell, gone) = oneshot::channel();
+        self.feeding = Some(Feeding { feeder, parking, tell });
         if let Some((head, exchange)) = self.request.take() {
             let body = Body::Fed(reading, self.expected);
-            self.jobs.submit(py, Job { request: Request { head, body }, exchange });
+            self.jobs.submit(Job { request: Request { head, body }, exchange: exchange.watched(gone) });
         }
         self
     }
 
-    fn fail(self: Box<Self>, py: Python<'_>) {
+    fn fail(self: Box<Self>) {
         // A request that was not handed over yet is, so that it is answered and has its record.
-        let reader = if self.feeding.is_none() { self.feed(py) } else { self };
-        if let Some((feeder, _)) = &reader.feeding {
+        let mut reader = if self.feeding.is_none() { self.feed() } else { self };
+        if let Some(Feeding { feeder, tell, .. }) = reader.feeding.take() {
+            // In this order: whoever waits for the body learns that it is broken, whoever does not that nobody waits for him.
             feeder.end(false);
+            tell.send(()).ok();
         }
     }
 }

@@ -41,17 +41,15 @@ pub struct Jobs {
 impl Jobs {
     /// Begins a request here and now, on the thread that brought it, as far as it goes without waiting: usually until it
     /// was sent upstream. The engine's thread goes on when the answer comes, and is not woken a second time before.
-    pub fn submit(&self, py: Python<'_>, job: Job) {
+    pub fn submit(&self, job: Job) {
         let gateway = Arc::clone(&self.gateway);
         let ready = self.ready.clone();
         let work = async move { exchange::serve(&gateway, job).await };
         // Where the runtime has ended the task is dropped, and so its request is answered with an error.
         let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
         handle.detach();
-        py.detach(|| {
-            let _context = self.handle.enter();
-            advance(task);
-        });
+        let _context = self.handle.enter();
+        advance(task);
     }
 }
 

@@ -26,10 +26,10 @@ use crate::{
 };
 
 /// Bytes are read into one buffer per thread and copied out exactly, so that a quiet stream holds none.
-const SCRATCH: usize = 128 * 1024;
+pub const LARGEST_READ: usize = 64 * 1024;
 
 thread_local! {
-    static SCRATCH_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; SCRATCH]);
+    static SCRATCH_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; LARGEST_READ]);
 }
 
 enum Io {
@@ -55,14 +55,14 @@ impl Connection {
         Self { io, buffer: BytesMut::new() }
     }
 
-    /// Reads what is there into `buffer`; 0 at the end.
-    pub async fn read(&mut self) -> io::Result<usize> {
-        poll_fn(|context| self.poll_read(context)).await
+    /// Reads what is there into `buffer`, at most `most` bytes (no more than [`LARGEST_READ`]); 0 at the end.
+    pub async fn read(&mut self, most: usize) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, most)).await
     }
 
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
-            let mut read = ReadBuf::new(scratch);
+            let mut read = ReadBuf::new(&mut scratch[..most.min(LARGEST_READ)]);
             ready!(self.poll_io_read(context, &mut read))?;
             self.buffer.extend_from_slice(read.filled());
             Poll::Ready(Ok(read.filled().len()))
@@ -77,11 +77,15 @@ impl Connection {
         }
     }
 
-    /// Writes all of `first` and then all of `second`, in as few calls as the socket allows.
+    /// Writes all of `first` and then all of `second`, in as few calls as the socket allows. Fails where a refusal comes first.
     pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let mut rest = first.chain(second);
         while rest.has_remaining() {
-            let written = poll_fn(|context| self.poll_write(context, &rest)).await?;
+            let written = poll_fn(|context| match self.poll_write(context, &rest) {
+                Poll::Pending => self.poll_refused(context).map(Err),
+                written => written,
+            });
+            let written = written.await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -91,6 +95,24 @@ impl Connection {
             poll_fn(|context| Pin::new(&mut *stream).poll_flush(context)).await?;
         }
         Ok(())
+    }
+
+    /// Resolves when the other side has ended, or has begun an answer that makes the rest of a request useless.
+    pub async fn refused(&mut self) -> io::Error {
+        poll_fn(|context| self.poll_refused(context)).await
+    }
+
+    fn poll_refused(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        while self.buffer.len() < LARGEST_READ {
+            match ready!(self.poll_read(context, LARGEST_READ)) {
+                Err(error) => return Poll::Ready(error),
+                Ok(0) => return Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
+                // The first digit of a status: 1xx is no answer yet, 2xx may be one to what was sent so far.
+                Ok(_) if matches!(self.buffer.get(9), None | Some(b'1' | b'2')) => (),
+                Ok(_) => return Poll::Ready(io::ErrorKind::ConnectionAborted.into()),
+            }
+        }
+        Poll::Pending
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, rest: &impl Buf) -> Poll<io::Result<usize>> {

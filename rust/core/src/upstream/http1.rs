@@ -5,9 +5,13 @@ use std::{future::Future, pin::pin, task::Poll, time::Duration};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Shape, broke, connection::Connection, pool::Home};
+use super::{
+    Shape, broke,
+    connection::{Connection, LARGEST_READ},
+    pool::Home,
+};
 use crate::{
-    body::Body,
+    body::{Body, Feed},
     error::{Error, Result},
     headers::Headers,
 };
@@ -18,6 +22,8 @@ const LARGEST_HEAD: usize = 64 * 1024;
 const LARGEST_SIZE_LINE: usize = 4 * 1024;
 /// Bodies up to this size leave in one write with their head.
 const JOINED: usize = 16 * 1024;
+/// Between here and a caller's socket about ten pieces may wait: together they must stay below 256 KB.
+const SMALL_PIECE: usize = 16 * 1024;
 
 /// How an answer's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,33 +46,34 @@ pub struct AnswerHead {
 
 /// Writes a request and reads the head of its answer.
 pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: Shape) -> Result<AnswerHead> {
-    match body {
-        Body::Whole(bytes) => {
-            let written = if bytes.len() <= JOINED {
-                let joined = [head, &bytes].concat();
-                connection.write(&joined, &[]).await
-            } else {
-                connection.write(head, &bytes).await
-            };
-            written.map_err(|error| broke(&error))?;
-            read_head(connection, shape.bodiless).await
+    let sent = match body {
+        Body::Whole(bytes) if bytes.len() <= JOINED => {
+            let joined = [head, &bytes].concat();
+            connection.write(&joined, &[]).await.map_err(|error| broke(&error))
         }
-        Body::Fed(feed, _) => {
-            connection.write(head, &[]).await.map_err(|error| broke(&error))?;
-            let sent = send_fed(connection, feed, shape.chunked).await;
-            match (sent, read_head(connection, shape.bodiless).await) {
-                (Ok(()), answer) => answer,
-                // A provider may answer before it has read everything, and close: its answer says why.
-                (Err(Error::UpstreamBroke { .. }), Ok(answer)) => Ok(AnswerHead { reusable: false, ..answer }),
-                (Err(error), _) => Err(error),
-            }
+        Body::Whole(bytes) => connection.write(head, &bytes).await.map_err(|error| broke(&error)),
+        Body::Fed(feed, _) => send_fed(connection, head, feed, shape.chunked).await,
+    };
+    match sent {
+        Ok(()) => read_head(connection, shape.bodiless).await,
+        // A provider may answer before it has read everything, and read no more: its answer says why.
+        Err(broken @ Error::UpstreamBroke { .. }) => {
+            let answer = read_head(connection, shape.bodiless).await;
+            answer.map(|answer| AnswerHead { reusable: false, ..answer }).map_err(|_| broken)
         }
+        Err(error) => Err(error),
     }
 }
 
-async fn send_fed(connection: &mut Connection, mut feed: crate::body::Feed, chunked: bool) -> Result<()> {
-    while let Some(piece) = feed.next().await {
-        let piece = piece?;
+async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Feed, chunked: bool) -> Result<()> {
+    connection.write(head, &[]).await.map_err(|error| broke(&error))?;
+    loop {
+        let piece = tokio::select! {
+            biased;
+            piece = feed.next() => piece,
+            refusal = connection.refused() => return Err(broke(&refusal)),
+        };
+        let Some(piece) = piece.transpose()? else { break };
         if piece.is_empty() {
             continue;
         }
@@ -107,7 +114,7 @@ async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<Answer
                 None => (),
             }
         }
-        if connection.read().await.map_err(|error| broke(&error))? == 0 {
+        if connection.read(LARGEST_READ).await.map_err(|error| broke(&error))? == 0 {
             return Err(Error::UpstreamBroke { cause: "the connection closed before an answer came".into() });
         }
     }
@@ -175,6 +182,8 @@ pub struct AnswerBody {
     chunk: Chunk,
     home: Option<Home>,
     idle: Duration,
+    /// Largest piece to read.
+    most: usize,
     returned: Option<Bytes>,
 }
 
@@ -182,7 +191,8 @@ impl AnswerBody {
     pub fn new(connection: Connection, framing: Framing, home: Option<Home>, idle: Duration) -> Self {
         let left = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
-        let mut body = Self { connection, framing, left, chunk: Chunk::Size, home, idle, returned: None };
+        let mut body =
+            Self { connection, framing, left, chunk: Chunk::Size, home, idle, most: LARGEST_READ, returned: None };
         if framing == Framing::Length(0) {
             body.finish();
         }
@@ -202,6 +212,11 @@ impl AnswerBody {
         }
     }
 
+    /// From here on in pieces that a caller who reads slowly may be behind by several of.
+    pub fn in_small_pieces(&mut self) {
+        self.most = SMALL_PIECE;
+    }
+
     /// Puts bytes back, to be read first again.
     pub fn put_back(&mut self, bytes: Bytes) {
         self.returned = Some(bytes);
@@ -209,7 +224,10 @@ impl AnswerBody {
 
     /// All that is ready, in one piece; `None` at the end; an error where it was cut, stalled or is not HTTP.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        if let Some(bytes) = self.returned.take() {
+        if let Some(mut bytes) = self.returned.take() {
+            if bytes.len() > self.most {
+                self.returned = Some(bytes.split_off(self.most));
+            }
             return Some(Ok(bytes));
         }
         loop {
@@ -232,7 +250,7 @@ impl AnswerBody {
     /// Waits for more bytes, no longer than the idle limit. The end of a `Close` body ends it; any other is a cut.
     async fn fill(&mut self) -> Result<()> {
         let Some(connection) = self.connection.as_mut() else { return Ok(()) };
-        let read = within(self.idle, connection.read()).await;
+        let read = within(self.idle, connection.read(self.most)).await;
         let count = read.ok_or(Error::UpstreamBroke { cause: format!("nothing came for {:?}", self.idle) })?;
         match (count.map_err(|error| broke(&error))?, self.framing) {
             (0, Framing::Close) => self.connection = None,

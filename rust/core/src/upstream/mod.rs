@@ -1,9 +1,9 @@
 //! The way out: where a request goes, over which connection, and the answer as it comes. The only module that opens sockets.
 
 mod address;
-mod base;
 mod connection;
 mod http1;
+mod origin;
 mod pool;
 mod tls;
 
@@ -11,8 +11,8 @@ use std::{io, time::Duration};
 
 use bytes::Bytes;
 
-pub use base::{Base, Origin};
 pub use http1::{AnswerBody, AnswerHead};
+pub use origin::{Base, Origin};
 
 use crate::{
     body::Body,

@@ -144,10 +144,7 @@ pub fn get(target: &str) -> Ask {
 }
 
 pub fn post(target: &str, json: impl Into<Bytes>) -> Ask {
-    Ask::new("POST", target)
-        .header("x-gateway-provider", "mock")
-        .header("content-type", "application/json")
-        .body(json)
+    Ask::new("POST", target).header("x-gateway-provider", "mock").header("content-type", "application/json").body(json)
 }
 
 pub fn words(model: &str, stream: bool) -> String {

@@ -178,10 +178,8 @@ fn unchunked(mut framed: &[u8]) -> Vec<u8> {
 /// A whole answer of JSON.
 pub fn whole(status: &str, more: &str, body: &str) -> Vec<u8> {
     let length = body.len();
-    format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{more}content-length: {length}\r\n\r\n{body}"
-    )
-    .into_bytes()
+    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{more}content-length: {length}\r\n\r\n{body}")
+        .into_bytes()
 }
 
 pub const EVENTS_HEAD: &str =

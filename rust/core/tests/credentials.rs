@@ -1,0 +1,207 @@
+//! Who calls whom with what: the gateway's key opens the gateway and goes no further, the provider's goes to its provider only.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{Ask, CHAT, MESSAGES, Rig, words};
+use penstock_mock::{Entry, Server};
+use serde_json::{Value, json};
+
+const KEY: &str = "pk-canary-0123456789";
+
+fn plain(path: &str) -> Ask {
+    Ask::new("POST", path).header("content-type", "application/json").body(words("mock", false))
+}
+
+fn sha256(text: &str) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn keyed() -> Value {
+    json!({"epoch": "1", "keys": [{"id": "k-1", "name": "dev", "sha256": sha256(KEY)},
+        {"id": "k-old", "name": "old", "sha256": sha256("pk-old"), "expires_at": 1}]})
+}
+
+/// The only request that reached the provider since the last look; the gateway's key is nowhere in it.
+fn sent(provider: &Server) -> Entry {
+    let mut entries = provider.ledger();
+    provider.clear_ledger();
+    assert_eq!(entries.len(), 1, "{entries:#?}");
+    let entry = entries.remove(0);
+    assert!(!format!("{entry:?}").contains("canary"), "{entry:#?}");
+    assert!(!entry.headers.iter().any(|(name, _)| name.starts_with("x-gateway") || name.starts_with("x-portkey")));
+    entry
+}
+
+#[tokio::test]
+async fn a_provider_name_and_a_bearer_token_are_enough() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for path in [CHAT, MESSAGES, "/v1/proxy/anything"] {
+        let ask = plain(path).header("x-gateway-provider", "mock").header("Authorization", "bearer sk-caller");
+        assert_eq!(rig.send(ask).await.status, 200, "{path}");
+        assert_eq!(sent(&provider).header("authorization"), Some("Bearer sk-caller"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_custom_host_takes_the_place_of_the_providers_address() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let host = format!("{}/some/where/", provider.url());
+    let to = |slug, path| plain(path).header("x-gateway-provider", slug).header("x-gateway-custom-host", &host);
+    assert_eq!(rig.send(to("openai", CHAT).header("authorization", "Bearer sk-caller")).await.status, 200);
+    let entry = sent(&provider);
+    assert_eq!(
+        (entry.path.as_str(), entry.header("authorization"), entry.header("host")),
+        ("/some/where/chat/completions", Some("Bearer sk-caller"), Some(provider.addr.to_string().as_str()))
+    );
+    // Anthropic's SDK sends its key in a header of its own.
+    assert_eq!(rig.send(to("anthropic", MESSAGES).header("x-api-key", "sk-ant")).await.status, 200);
+    let entry = sent(&provider);
+    let said = ["x-api-key", "authorization", "anthropic-version"].map(|name| entry.header(name));
+    assert_eq!(said, [Some("sk-ant"), None, Some("2023-06-01")]);
+}
+
+#[tokio::test]
+async fn an_inline_config_with_one_provider_is_enough() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let config = json!({"provider": "openai", "api_key": "sk-config", "custom_host": format!("{}/v1", provider.url())});
+    let ask = plain(CHAT).header("x-gateway-config", &config.to_string()).header("authorization", "Bearer sk-caller");
+    assert_eq!(rig.send(ask).await.status, 200);
+    assert_eq!(sent(&provider).header("authorization"), Some("Bearer sk-config"));
+}
+
+#[tokio::test]
+async fn saved_providers_and_configs_bring_their_own_key() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved", "custom_host": format!("{}/v1", provider.url())}],
+        "configs": [{"slug": "pc-main", "config": {"provider": "@mine"}}]}));
+    for (name, value) in
+        [("x-gateway-provider", "@mine"), ("x-gateway-virtual-key", "mine"), ("x-gateway-config", "pc-main")]
+    {
+        let told = rig.send(plain(CHAT).header(name, value)).await;
+        assert_eq!(told.status, 200, "{name}: {}", told.text());
+        assert_eq!(sent(&provider).header("authorization"), Some("Bearer sk-saved"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_saved_key_is_not_sent_to_a_host_of_the_requests_choice() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"}]}));
+    let ask = plain(CHAT).header("x-gateway-provider", "@mine").header("x-gateway-custom-host", &provider.url());
+    let told = rig.send(ask).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"));
+    let config = json!({"provider": "@mine", "custom_host": provider.url()}).to_string();
+    assert_eq!(rig.send(plain(CHAT).header("x-gateway-config", &config)).await.status, 400);
+    assert!(provider.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn the_gateways_key_opens_in_its_header_and_in_authorization() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.apply(&keyed());
+    for path in [CHAT, MESSAGES, "/v1/proxy/anything"] {
+        let ask = || plain(path).header("x-gateway-provider", "mock");
+        let own = ask().header("x-gateway-api-key", KEY).header("authorization", "Bearer sk-caller");
+        assert_eq!(rig.send(own).await.status, 200, "{path}");
+        assert_eq!(sent(&provider).header("authorization"), Some("Bearer sk-caller"), "{path}");
+        let alias = ask().header("x-portkey-api-key", KEY);
+        assert_eq!(rig.send(alias).await.status, 200, "{path}");
+        assert_eq!(sent(&provider).header("authorization"), None, "{path}");
+        let bearer = ask().header("authorization", &format!("Bearer {KEY}"));
+        assert_eq!(rig.send(bearer).await.status, 200, "{path}");
+        assert_eq!(sent(&provider).header("authorization"), None, "{path}");
+        assert!(rig.records().iter().all(|record| record["api_key_id"] == "k-1"));
+    }
+}
+
+#[tokio::test]
+async fn the_gateways_key_goes_no_further_even_where_it_is_sent_twice() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.apply(&keyed());
+    // SDKs insist on a key of their own; people give them the one they have.
+    for (name, value) in
+        [("authorization", format!("Bearer {KEY}")), ("x-api-key", KEY.into()), ("api-key", KEY.into())]
+    {
+        for path in [CHAT, MESSAGES, "/v1/proxy/anything"] {
+            let ask = plain(path).header("x-gateway-provider", "mock").header("x-gateway-api-key", KEY);
+            assert_eq!(rig.send(ask.header(name, &value)).await.status, 200, "{path} {name}");
+            let entry = sent(&provider);
+            let said = ["authorization", "x-api-key", "api-key"].map(|name| entry.header(name));
+            assert_eq!(said, [None; 3], "{path} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_a_valid_key_nothing_leaves() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.apply(&keyed());
+    let ask = |path| plain(path).header("x-gateway-provider", "mock");
+    for (name, value, code) in [
+        ("x-none", "", "api_key_missing"),
+        ("authorization", "Bearer sk-caller", "api_key_missing"),
+        ("authorization", "Basic cGs6cGs=", "api_key_missing"),
+        ("x-gateway-api-key", "pk-wrong", "03"),
+        ("x-gateway-api-key", "pk-old", "03"),
+        ("authorization", "Bearer pk-old", "03"),
+    ] {
+        let told = rig.send(ask(CHAT).header(name, value)).await;
+        assert_eq!((told.status, told.code().as_str()), (401, code), "{name}: {value}");
+        let told = rig.send(ask(MESSAGES).header(name, value)).await;
+        assert_eq!(told.json()["error"]["type"], "authentication_error", "{name}: {value}");
+    }
+    assert!(provider.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn a_key_can_be_required_before_any_is_configured() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.require_key = true);
+    assert_eq!(rig.send(plain(CHAT).header("x-gateway-provider", "mock")).await.status, 401);
+    assert!(provider.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn what_names_no_provider_or_an_unknown_one_is_refused() {
+    let rig = Rig::at("http://127.0.0.1:1");
+    for (name, value, code) in [
+        ("x-none", "", "provider_needed"),
+        ("x-gateway-provider", "nobody", "invalid_provider"),
+        ("x-gateway-provider", "@nobody", "not_found_in_workspace"),
+        ("x-gateway-config", "pc-nobody", "not_found_in_workspace"),
+        ("x-gateway-config", "{}", "provider_needed"),
+        ("x-gateway-config", "{", "invalid_config"),
+        ("x-gateway-config", r#"{"provider":"mock","retry":{"attempts":3}}"#, "invalid_config"),
+        ("x-gateway-provider", "ollama", "invalid_custom_host"),
+    ] {
+        let told = rig.send(plain(CHAT).header(name, value)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, code), "{name}: {value}");
+    }
+}
+
+#[tokio::test]
+async fn no_error_repeats_a_credential() {
+    let rig = Rig::at("http://127.0.0.1:1");
+    rig.apply(&keyed());
+    let config = r#"{"provider":"nobody","api_key":"sk-canary"}"#;
+    for ask in [
+        plain(CHAT).header("x-gateway-api-key", "pk-canary-wrong"),
+        plain(CHAT).header("x-gateway-api-key", KEY).header("x-gateway-config", config),
+        plain(CHAT).header("x-gateway-api-key", KEY).header("x-gateway-provider", "mock"),
+        plain(MESSAGES).header("authorization", "Bearer sk-canary"),
+    ] {
+        let told = rig.send(ask).await;
+        assert!(told.status >= 400 && !told.text().contains("canary"), "{}", told.text());
+    }
+}
