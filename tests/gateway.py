@@ -121,7 +121,8 @@ class Gateway:
         """Wait for that many records, and give all there are."""
 
         def look() -> list[dict[str, Any]] | None:
-            lines = self.records_file.read_text().splitlines() if self.records_file.exists() else []
+            # Text may hold what Python takes for the end of a line; and what has no end yet is still being written.
+            lines = self.records_file.read_bytes().split(b"\n")[:-1] if self.records_file.exists() else []
             return [json.loads(line) for line in lines] if len(lines) >= count else None
 
         return wait(f"{count} records in {self.records_file}", look, seconds)

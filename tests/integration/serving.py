@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway import Gateway
+from tests.gateway import Gateway, binary
 from tests.integration.wire import Answer, ask
 from tests.processes import wait
 
@@ -91,3 +92,23 @@ def without_ours(answer: Answer) -> dict[str, str]:
     """The header fields of an answer that must be as the provider sent them."""
     own = {"connection", "transfer-encoding", "content-length", "server", "date", "x-request-id", "request-id"}
     return {name: value for name, value in answer.fields if name not in own and not name.startswith("x-gateway-")}
+
+
+@contextlib.contextmanager
+def load(mode: str, url: str, **options: object) -> Iterator[dict[str, Any]]:
+    """Run the load client meanwhile; what it reports is in the dictionary afterwards."""
+    command: list[str] = [str(binary("penstock-load")), mode, "--url", url]
+    for name, value in options.items():
+        if name == "headers":
+            command += [part for field, text in dict(value).items() for part in ("-H", f"{field}: {text}")]
+        else:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    report: dict[str, Any] = {}
+    try:
+        yield report
+        report.update(json.loads(process.communicate(timeout=40)[0]))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

@@ -78,7 +78,11 @@ class Wire:
             # Before connecting: the window is agreed on then.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
         self.socket.settimeout(self.timeout)
-        self.socket.connect((at.hostname, at.port))
+        try:
+            self.socket.connect((at.hostname, at.port))
+        except OSError:
+            self.socket.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

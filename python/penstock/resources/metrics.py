@@ -11,7 +11,8 @@ from penstock.jobs.records import RecordWriter
 from penstock.metrics import Figures
 from penstock.settings import Settings
 
-TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+# Litestar adds the charset.
+TEXT_FORMAT = "text/plain; version=0.0.4"
 
 
 @get("/", guards=[anyone], sync_to_thread=False, media_type=TEXT_FORMAT, summary="Metrics", tags=["Service"])

@@ -75,7 +75,7 @@ fn target() -> Option<Target<'static>> {
         base: Base::parse("https://api.openai.com/v1").ok()?,
         credential: Some("sk-0123456789abcdef0123456789abcdef".into()),
         forward: ForwardHeaders::default(),
-        timeout: Duration::from_secs(300),
+        timeout: Duration::from_mins(5),
     })
 }
 

@@ -36,6 +36,7 @@ impl Body {
     }
 
     /// The same, with an error in the place of what comes after `limit` bytes.
+    #[must_use]
     pub fn limited(self, limit: usize) -> Self {
         match self {
             Self::Fed(feed, length) => Self::Fed(Feed { limit, ..feed }, length),

@@ -122,7 +122,12 @@ impl Gateway {
         let call = Call { route, head: &head, control };
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call);
-        match self.serve(&snapshot, &call, body, &mut record.facts).await {
+        let served = tokio::select! {
+            biased;
+            served = self.serve(&snapshot, &call, body, &mut record.facts) => served,
+            () = self.closing() => Err(Error::Draining),
+        };
+        match served {
             Ok(served) => self.deliver(served, &call, record).await,
             Err(error) => refuse(&error, &call, record),
         }
@@ -201,7 +206,12 @@ impl Gateway {
             && body.expected().map_or_else(|| is_kind(&answered.headers, "application/json"), |length| length <= WHOLE);
         let mut reply = Reply::new(answered.status, passed_on(&answered.headers, call, &record));
         if is_small {
-            match upstream::collect(&mut body, WHOLE).await {
+            let collected = tokio::select! {
+                biased;
+                collected = upstream::collect(&mut body, WHOLE) => collected,
+                () = self.closing() => Err(Error::Draining),
+            };
+            match collected {
                 Ok(Some(bytes)) => {
                     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
                     let is_bodiless = call.head.method == "HEAD" || matches!(answered.status, 204 | 304);

@@ -327,6 +327,8 @@ impl Serialize for Masked<'_> {
             let is_inline = name.ends_with("-config") && value.trim_ascii_start().first() == Some(&b'{');
             if may_be_secret(&name) || is_inline || is_listed(self.listed) || is_listed(self.always) {
                 map.serialize_entry(&*name, MASK)?;
+            } else if name.ends_with("-custom-host") {
+                map.serialize_entry(&*name, bare_url(&String::from_utf8_lossy(value)))?;
             } else {
                 map.serialize_entry(&*name, &*String::from_utf8_lossy(value))?;
             }
@@ -342,6 +344,15 @@ fn may_be_secret(name: &str) -> bool {
     PARTS.iter().any(|part| memchr::memmem::find(name.as_bytes(), part.as_bytes()).is_some())
 }
 
+/// A URL without what may be a secret in it: its user and its query.
+fn bare_url(url: &str) -> &str {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.rsplit_once('@') {
+        Some((_, host)) => host,
+        None => url,
+    }
+}
+
 /// Path and query; the values of parameters that may be secrets are masked.
 fn masked_url(head: &Head) -> String {
     if head.query.is_empty() {
@@ -353,7 +364,7 @@ fn masked_url(head: &Head) -> String {
             url.push('&');
         }
         match pair.split_once('=') {
-            Some((name, _)) if may_be_secret(&name.to_ascii_lowercase()) => {
+            Some((name, _)) if may_be_secret(&plain(name)) => {
                 url.push_str(name);
                 url.push('=');
                 url.push_str(MASK);
@@ -362,6 +373,11 @@ fn masked_url(head: &Head) -> String {
         }
     }
     url
+}
+
+/// A parameter's name as its reader will see it: escapes undone, in lower case.
+fn plain(name: &str) -> String {
+    url::form_urlencoded::parse(name.as_bytes()).next().map_or_else(String::new, |(name, _)| name.to_ascii_lowercase())
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl Snapshot {
             keys: compile_keys(published.keys, &mut problems),
             providers: compile_providers(published.providers, &mut problems),
             configs: compile_configs(published.configs, &mut problems),
-            management: published.management,
+            management: compile_management(published.management, &mut problems),
         };
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
     }
@@ -177,6 +177,17 @@ fn compile_configs(saved: Vec<PublishedConfig>, problems: &mut Vec<Problem>) -> 
         }
     }
     compiled
+}
+
+/// What the control process serves to the engine alone stays out of everybody else's reach, whatever was published.
+fn compile_management(prefixes: Vec<String>, problems: &mut Vec<Problem>) -> Vec<String> {
+    for (index, prefix) in prefixes.iter().enumerate() {
+        let first = prefix.strip_prefix('/').and_then(|rest| rest.split('/').next());
+        if matches!(first, None | Some("" | "internal")) {
+            problems.push(Problem::new(format!("$.management[{index}]"), "must be a path, and not below `/internal`"));
+        }
+    }
+    prefixes
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 mod harness;
 
-use harness::{Ask, CHAT, MESSAGES, Rig, words};
+use harness::{Ask, CHAT, MESSAGES, Rig, sha256, words};
 use penstock_mock::{Entry, Server};
 use serde_json::{Value, json};
 
@@ -11,11 +11,6 @@ const KEY: &str = "pk-canary-0123456789";
 
 fn plain(path: &str) -> Ask {
     Ask::new("POST", path).header("content-type", "application/json").body(words("mock", false))
-}
-
-fn sha256(text: &str) -> String {
-    use sha2::Digest;
-    sha2::Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn keyed() -> Value {

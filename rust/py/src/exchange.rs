@@ -152,6 +152,7 @@ impl Exchange {
                     biased;
                     _ = room => (),
                     _ = &mut gone => return,
+                    () = &mut closing => return self.cut(),
                     () = tokio::time::sleep(stall) => return self.cut(),
                 },
             }

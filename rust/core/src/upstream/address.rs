@@ -19,18 +19,15 @@ const METADATA: &[IpAddr] = &[
 
 impl Trusted {
     pub fn new(hosts: &[String]) -> Self {
-        Self(hosts.iter().map(|host| host.trim().trim_start_matches("*.").to_ascii_lowercase()).collect())
-    }
-
-    /// Adds one host.
-    pub fn and(mut self, host: &str) -> Self {
-        self.0.push(host.to_ascii_lowercase());
-        self
+        let lowered = hosts.iter().map(|host| host.trim().trim_start_matches("*.").to_ascii_lowercase());
+        Self(lowered.filter(|host| !host.is_empty()).collect())
     }
 
     fn holds(&self, host: &str) -> bool {
+        // An address has no subdomains.
+        let is_name = host.parse::<IpAddr>().is_err();
         self.0.iter().any(|trusted| {
-            host == trusted || host.strip_suffix(trusted.as_str()).is_some_and(|rest| rest.ends_with('.'))
+            host == trusted || is_name && host.strip_suffix(trusted.as_str()).is_some_and(|rest| rest.ends_with('.'))
         })
     }
 

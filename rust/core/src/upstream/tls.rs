@@ -30,9 +30,10 @@ pub fn client(extra: Option<&Path>) -> Result<Arc<ClientConfig>, Problem> {
 
 fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
     let certificates = CertificateDer::pem_file_iter(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let before = roots.len();
     for certificate in certificates {
         let certificate = certificate.map_err(|error| error.to_string())?;
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
-    Ok(())
+    if roots.len() == before { Err(format!("{}: holds no certificate", path.display())) } else { Ok(()) }
 }

@@ -254,3 +254,10 @@ pub async fn direct(addr: SocketAddr, target: &str, body: &str) -> Vec<u8> {
 pub fn pick<const N: usize>(record: &Value, names: [&str; N]) -> Value {
     names.map(|name| record[name].clone()).to_vec().into()
 }
+
+/// The digest in hexadecimal, as snapshots and the provider's echo have it.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    use sha2::Digest;
+    let digits = |hex: String, byte: &u8| hex + &format!("{byte:02x}");
+    sha2::Sha256::digest(bytes).iter().fold(String::new(), digits)
+}

@@ -1,0 +1,226 @@
+"""The management API through the edge: what it says, what it keeps to itself, and what is not reachable at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import INTERFACE, __version__
+from tests.integration.serving import counters, edges, running
+from tests.integration.wire import CHAT, MOCK, Answer, Wire, ask, asked, request
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+
+INTERNAL = ("/internal/records", "/internal/metrics", "/internal/snapshot")
+
+
+def get(gateway: Gateway, path: str, **headers: str) -> Answer:
+    return ask(gateway.base_url, path, headers=headers)
+
+
+def test_health_says_which_workers_there_are(served: Gateway):
+    pids = edges(served)
+    health = get(served, "/v1/health").json()
+    assert health["status"] == "success"
+    assert health["uptime_seconds"] >= 0
+    assert [worker["pid"] for worker in health["workers"]] == pids
+    assert set(pids) < set(served.pids())
+
+
+def test_version_says_which_release_answers(served: Gateway):
+    assert get(served, "/v1/version").json() == {"version": __version__, "interface": INTERFACE}
+
+
+def test_the_edge_answers_for_itself(served: Gateway):
+    assert [get(served, path).body for path in ("/live", "/ready", "/")] == [b"live", b"ready", b"Penstock says hey!"]
+    assert ask(served.base_url, "/ready", headers={}, method="HEAD").status == 200
+
+
+def test_the_description_is_openapi_and_names_every_public_route(served: Gateway):
+    answer = get(served, "/schema/openapi.json")
+    assert (answer.get("content-type") or "").startswith("application/")
+    description = answer.json()
+    assert description["openapi"].startswith("3.1")
+    assert {"/v1/health", "/v1/version", "/metrics"} <= set(description["paths"])
+    assert not [path for path in description["paths"] if "internal" in path]
+
+
+def test_the_page_loads_nothing_from_elsewhere(served: Gateway):
+    answer = get(served, "/schema")
+    assert (answer.get("content-type") or "").startswith("text/html")
+    assert "default-src 'none'" in (answer.get("content-security-policy") or "")
+    assert b"openapi.json" in answer.body
+    assert b"src=" not in answer.body.replace(b"default-src=", b"")
+    assert b"https://" not in answer.body.replace(b"https://www.w3.org", b"")
+
+
+def test_what_does_not_exist_is_a_404_in_its_envelope(served: Gateway):
+    answer = get(served, "/v1/health/nothing")
+    assert (answer.status, answer.json()["success"]) == (404, False)
+
+
+def test_a_wrong_method_is_a_405(served: Gateway):
+    assert ask(served.base_url, "/v1/version", b"{}", {}).status == 405
+
+
+def test_management_needs_no_key_to_say_how_it_is_and_gets_no_call(served: Gateway, provider: Mock):
+    assert ask(served.base_url, "/v1/health", headers=MOCK).status == 200
+    assert not provider.ledger()
+
+
+def test_one_connection_carries_both_kinds(served: Gateway):
+    with Wire(served.base_url) as wire:
+        for _ in range(10):
+            assert wire.ask("/v1/health", headers={}).json()["status"] == "success"
+            assert wire.ask(CHAT, asked()).status == 200
+        wire.send(request("GET", "/v1/version") + request("POST", CHAT, MOCK, asked()) + request("GET", "/live"))
+        assert [wire.answer().status for _ in range(3)] == [200, 200, 200]
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_enable_prometheus_there_are_no_metrics(served: Gateway):
+    for path in ("/metrics", "/dataservice/metrics"):
+        answer = get(served, path)
+        assert answer.status == 404
+        assert "ENABLE_PROMETHEUS" in answer.body.decode()
+
+
+def test_metrics_are_what_prometheus_reads(provider: Mock, tmp_path: Path):
+    with running(tmp_path, {"mock": {"host": provider.url}}, env={"ENABLE_PROMETHEUS": "true"}) as gateway:
+        for _ in range(7):
+            ask(gateway.base_url, CHAT, asked())
+        ask(gateway.base_url, CHAT, asked("mock?fault=429"))
+        ask(gateway.base_url, CHAT, asked("mock?fault=cut", stream=True))
+        wait("the figures", lambda: counters(gateway).get("penstock_records_total", 0) >= 9 or None, 5)
+        answer = get(gateway, "/metrics")
+        assert get(gateway, "/dataservice/metrics").status == 200
+    assert answer.get("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
+    requests = {sample.labels["status"]: sample.value for sample in families["penstock_requests"].samples}
+    assert (requests["2xx"], requests["4xx"], requests["5xx"]) == (8, 1, 0)
+    assert all(family.documentation and family.type != "unknown" for family in families.values()), families
+    assert all(sample.labels.get("worker") == "1" for sample in families["penstock_answers_cut"].samples)
+    duration = families["penstock_request_duration_seconds"]
+    buckets = [sample.value for sample in duration.samples if sample.name.endswith("_bucket")]
+    assert (duration.type, buckets, buckets[-1]) == ("histogram", sorted(buckets), 9)
+    # Figures are named once: a family that comes twice is refused by Prometheus.
+    names = [line.split()[2] for line in answer.body.decode().splitlines() if line.startswith("# TYPE ")]
+    assert len(names) == len(set(names))
+
+
+# ── what the network never reaches ───────────────────────────────────────────────────────────────────────────────────
+
+TRICKS = [
+    *INTERNAL,
+    "/internal",
+    "/internal/",
+    "//internal/records",
+    "/v1/health//internal/records",
+    "/v1/health/../internal/records",
+    "/v1/health/../../internal/records",
+    "/v1/health/..;/internal/records",
+    "/v1/health/%2e%2e/%2e%2e/internal/records",
+    "/v1/health/%2E%2E/internal/records",
+    "/v1/health/.%2e/internal/records",
+    "/v1/health%2f..%2f..%2finternal%2frecords",
+    "/v1/health/..%2finternal/records",
+    "/v1/health/..%5cinternal/records",
+    "/v1/health/..\\internal\\records",
+    "/schema/../internal/snapshot",
+    "/metrics/../internal/snapshot",
+    "/metrics/..%2f..%2finternal%2fsnapshot",
+    "/dataservice/metrics/%252e%252e/internal/snapshot",
+    "/%69nternal/records",
+    "/INTERNAL/records",
+    "/internal%2frecords",
+    "/internal/records;x=1",
+    "/v1/../internal/records",
+    "/v1/proxy/../../internal/records",
+    "/./internal/records",
+    "/v1/health?x=/../internal/records",
+    "/v1/health%00/internal/records",
+    "/v1/health/%0d%0aGET%20/internal/records",
+]
+
+
+@pytest.mark.parametrize("path", TRICKS)
+def test_the_internal_paths_are_not_reachable(served: Gateway, path: str):
+    before = served.records_file.read_bytes() if served.records_file.exists() else b""
+    planted = {"worker": 77, "pid": 4242, "requests": {}}
+    for method, body in (("GET", None), ("POST", json.dumps(planted).encode())):
+        answer = ask(served.base_url, path, body, {}, method=method)
+        if path.split("?")[0] != "/v1/health":
+            # 400 or 404, or 401 in time: nothing that did something, and no snapshot.
+            assert 400 <= answer.status < 500, answer
+        assert b"epoch" not in answer.body
+        assert answer.get("x-penstock-epoch") is None
+    after = served.records_file.read_bytes() if served.records_file.exists() else b""
+    assert b"4242" not in after.removeprefix(before)
+    assert 4242 not in edges(served)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-http-method-override": "POST", "x-original-url": "/internal/snapshot", "x-rewrite-url": "/internal/snapshot"},
+        {"x-forwarded-path": "/internal/snapshot", "x-forwarded-prefix": "/internal"},
+        {"host": "control"},
+    ],
+)
+def test_headers_do_not_lead_there_either(served: Gateway, headers: dict[str, str]):
+    for path in ("/internal/snapshot", "/v1/version"):
+        answer = get(served, path, **headers)
+        assert b"epoch" not in answer.body
+        assert answer.status == (404 if path == "/internal/snapshot" else 200)
+
+
+@pytest.mark.parametrize("target", ["http://control/internal/snapshot", "http://gateway.test/internal/records"])
+def test_a_target_in_absolute_form_does_not_lead_there(served: Gateway, target: str):
+    with Wire(served.base_url) as wire:
+        wire.send(request("GET", target))
+        answer = wire.answer()
+    assert 400 <= answer.status < 500
+    assert b"epoch" not in answer.body
+
+
+def test_a_request_hidden_in_a_body_is_a_body(served: Gateway):
+    """What would be a second request to a server that reads the length otherwise."""
+    hidden = request("POST", "/internal/records", {}, b'{"smuggled": 4242}')
+    for path in ("/v1/health", "/v1/version"):
+        with Wire(served.base_url) as wire:
+            answer = wire.ask(path, hidden, {})
+            assert answer.status == 405
+            assert wire.ask("/live", headers={}).status == 200
+        both = {"transfer-encoding": "chunked", "content-length": "4"}
+        with Wire(served.base_url) as wire:
+            wire.send(request("GET", path, both, b"0\r\n\r\n" + hidden))
+            wire.answer()
+    assert not [record for record in served.records(0) if "smuggled" in record]
+
+
+def test_the_control_socket_is_for_its_owner_alone(served: Gateway):
+    (folder,) = served.temporary.iterdir()
+    assert oct(folder.stat().st_mode & 0o777) == "0o700"
+    socket_file = folder / "control.sock"
+    assert oct(socket_file.stat().st_mode & 0o777) == "0o600"
+    assert socket_file.stat().st_uid == os.getuid()
+
+
+def test_over_the_socket_itself_a_forwarded_request_is_turned_away(served: Gateway):
+    """The second line, should the first one fail."""
+    (folder,) = served.temporary.iterdir()
+    transport = httpx2.HTTPTransport(uds=str(folder / "control.sock"))
+    with httpx2.Client(transport=transport, base_url="http://control") as client:
+        assert client.get("/internal/snapshot", headers={"x-forwarded-for": "192.0.2.1"}).status_code == 404
+        assert client.get("/internal/snapshot").headers["x-penstock-epoch"]
