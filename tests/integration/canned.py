@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from typing import Self
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Canned:
-    """Reads the head of each request, sends the bytes, and closes."""
+    """Reads each request, sends the bytes, with a pause after each piece, and closes."""
 
-    def __init__(self, *pieces: bytes) -> None:
-        self.pieces = pieces
+    def __init__(self, *pieces: bytes, pause: float = 0.0) -> None:
+        self.pieces, self.pause = pieces, pause
         self.heads: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -57,6 +58,7 @@ class Canned:
             body += connection.recv(65536)
         for piece in self.pieces:
             connection.sendall(piece)
+            time.sleep(self.pause)
         # FIN and not RST: what was sent must arrive.
         connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(TimeoutError):

@@ -307,6 +307,24 @@ def test_the_last_records_are_written(fresh: Gateway):
     assert [record["ai_model"] for record in fresh.records(0)] == [f"mock-{number}" for number in range(200)]
 
 
+def test_records_that_are_just_leaving_are_written_once(fresh: Gateway):
+    """The end comes while a batch has been sent and not been taken yet, and others wait behind it."""
+    before = len(fresh.records(0))
+    taker = control(fresh)
+    os.kill(taker, signal.SIGSTOP)
+    try:
+        for number in range(40):
+            ask(fresh.base_url, CHAT, asked(f"mock-{number}"))
+            time.sleep(0.01)
+        began = end(fresh)
+        time.sleep(0.3)
+    finally:
+        os.kill(taker, signal.SIGCONT)
+    ended(fresh, began, DRAIN + 1)
+    models = [record["ai_model"] for record in fresh.records(0)[before:]]
+    assert sorted(models) == sorted(f"mock-{number}" for number in range(40))
+
+
 def test_asked_twice_it_ends_without_patience(fresh: Gateway):
     with Wire(fresh.base_url) as wire:
         wire.send(request("POST", CHAT, MOCK, asked("mock?chunks=100000&chunk_ms=50", stream=True)))
