@@ -53,7 +53,9 @@ class Canned:
             read += piece
         head, _, body = read.partition(b"\r\n\r\n")
         self.heads.append(head)
-        length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
         while len(body) < length:
             body += connection.recv(65536)
         for piece in self.pieces:

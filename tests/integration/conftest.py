@@ -24,7 +24,9 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def served(request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def served(
+    request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
     """A gateway whose requests are intercepted, and one whose requests come through Python tasks."""
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
     with running(tmp_path_factory.mktemp(request.param), tables, request.param) as gateway:

@@ -250,8 +250,25 @@ def curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -
     sent, got = folder / "sent", folder / "got"
     sent.write_bytes(body)
     headers = [part for name, value in MOCK.items() for part in ("-H", f"{name}: {value}")]
-    command = ["curl", "--silent", "--show-error", "--no-buffer", "--http2-prior-knowledge", "--max-time", "30", *headers]
-    command += ["--data-binary", f"@{sent}", "--output", str(got), "--write-out", "%{http_version} %{http_code}", *options]
+    command = [
+        "curl",
+        "--silent",
+        "--show-error",
+        "--no-buffer",
+        "--http2-prior-knowledge",
+        "--max-time",
+        "30",
+        *headers,
+    ]
+    command += [
+        "--data-binary",
+        f"@{sent}",
+        "--output",
+        str(got),
+        "--write-out",
+        "%{http_version} %{http_code}",
+        *options,
+    ]
     done = subprocess.run([*command, served.base_url + path], check=True, capture_output=True, text=True, timeout=40)
     return got.read_bytes(), done.stdout
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tests.integration import memory
 from tests.integration.serving import edges, load, running
@@ -109,7 +109,7 @@ class Flood:
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(2)]
 
-    def __enter__(self) -> Flood:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self

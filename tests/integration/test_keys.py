@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.serving import entry
-from tests.integration.wire import CHAT, JSON, MESSAGES, Answer, ask, asked, request, Wire
+from tests.integration.wire import CHAT, JSON, MESSAGES, Answer, Wire, ask, asked, request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -31,7 +31,9 @@ PROVIDER = {"x-gateway-provider": "mock", **JSON}
 
 def call(served: Gateway, path: str = CHAT, **fields: str) -> Answer:
     """A call with these header fields; an underscore stands for a dash."""
-    return ask(served.base_url, path, asked(), {**PROVIDER, **{name.replace("_", "-"): text for name, text in fields.items()}})
+    return ask(
+        served.base_url, path, asked(), {**PROVIDER, **{name.replace("_", "-"): text for name, text in fields.items()}}
+    )
 
 
 @pytest.mark.parametrize("key", [KEY, BY_DIGEST, LATER])

@@ -12,6 +12,8 @@ from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, reque
 from tests.processes import wait
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.gateway import Gateway, Mock
 
 # The promise is 100 ms at most; a machine that is busy compiling gets more.
@@ -20,7 +22,7 @@ UPLOAD = {**MOCK, "content-type": "application/octet-stream", "content-length": 
 
 
 @pytest.fixture(params=["FIN", "RST"])
-def leave(request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+def leave(request: pytest.FixtureRequest) -> Callable[[Wire], None]:
     return Wire.close if request.param == "FIN" else Wire.reset
 
 
@@ -48,7 +50,7 @@ def assert_one_aborted(served: Gateway, before: int, model: str = "") -> dict[st
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("stream", [False, True])
 def test_while_waiting_for_the_first_byte(
-    served: Gateway, provider: Mock, before: int, leave: Any, path: str, stream: bool
+    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None], path: str, stream: bool
 ):
     model = "mock?first_ms=30000"
     with Wire(served.base_url) as wire:
@@ -65,7 +67,9 @@ def test_while_waiting_for_the_first_byte(
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("chunk_ms", [10, 20_000])
-def test_in_a_stream(served: Gateway, provider: Mock, before: int, leave: Any, path: str, chunk_ms: int):
+def test_in_a_stream(
+    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None], path: str, chunk_ms: int
+):
     model = f"mock?chunks=5000&chunk_ms={chunk_ms}"
     with Wire(served.base_url) as wire:
         wire.send(request("POST", path, MOCK, asked(model, stream=True)))
@@ -78,7 +82,7 @@ def test_in_a_stream(served: Gateway, provider: Mock, before: int, leave: Any, p
     assert record["bytes_out"] > 0
 
 
-def test_in_a_large_answer(served: Gateway, provider: Mock, before: int, leave: Any):
+def test_in_a_large_answer(served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]):
     model = "mock?answer_bytes=50000000"
     with Wire(served.base_url, receive_buffer=4096) as wire:
         wire.send(request("POST", CHAT, MOCK, asked(model)))
@@ -88,7 +92,7 @@ def test_in_a_large_answer(served: Gateway, provider: Mock, before: int, leave: 
     assert_one_aborted(served, before, model)
 
 
-def test_while_uploading(served: Gateway, provider: Mock, before: int, leave: Any):
+def test_while_uploading(served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]):
     with Wire(served.base_url) as wire:
         wire.send(request("POST", "/v1/files", UPLOAD, b"x" * 3_000_000))
         # The provider has seen nothing that it could show yet: its ledger is written when a request is complete or broken off.
@@ -101,7 +105,7 @@ def test_while_uploading(served: Gateway, provider: Mock, before: int, leave: An
     assert [record["outcome"] for record in aborted] == ["aborted"]
 
 
-def test_while_uploading_in_chunks(served: Gateway, provider: Mock, before: int, leave: Any):
+def test_while_uploading_in_chunks(served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]):
     headers = {**MOCK, "content-type": "application/octet-stream", "transfer-encoding": "chunked"}
     with Wire(served.base_url) as wire:
         wire.send(request("POST", "/v1/files", headers, b"%x\r\n%s\r\n" % (2_000_000, b"x" * 2_000_000)))
@@ -114,7 +118,7 @@ def test_while_uploading_in_chunks(served: Gateway, provider: Mock, before: int,
     assert [record["outcome"] for record in aborted] == ["aborted"]
 
 
-def test_before_a_small_body_has_come(served: Gateway, provider: Mock, before: int, leave: Any):
+def test_before_a_small_body_has_come(served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]):
     with Wire(served.base_url) as wire:
         wire.send(request("POST", CHAT, {**MOCK, "content-length": "1000"}, b'{"model":'))
         assert ask(served.base_url, CHAT, asked("between")).status == 200
@@ -126,7 +130,7 @@ def test_before_a_small_body_has_come(served: Gateway, provider: Mock, before: i
     assert [record["outcome"] for record in left] in (["aborted"], ["refused"])
 
 
-def test_on_a_kept_connection(served: Gateway, provider: Mock, before: int, leave: Any):
+def test_on_a_kept_connection(served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]):
     model = "mock?chunks=5000&chunk_ms=10"
     with Wire(served.base_url) as wire:
         for _ in range(3):

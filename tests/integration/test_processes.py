@@ -137,7 +137,7 @@ def test_a_killed_control_process_is_missed_by_no_call(fresh: Gateway):
         first = control(fresh)
         os.kill(first, signal.SIGKILL)
         calls.more(50)
-        second = wait("another control process", lambda: (pid := control(fresh)) != first and pid or None, 15)
+        second = wait("another control process", lambda: ((pid := control(fresh)) != first and pid) or None, 15)
         calls.more(20)
     assert not probes.refused
     assert set(calls.statuses) == {200}
@@ -176,7 +176,7 @@ def test_a_control_process_that_keeps_dying_takes_nobody_along(fresh: Gateway):
             first = control(fresh)
             os.kill(first, signal.SIGKILL)
             calls.more(5)
-            wait("another control process", lambda dead=first: (pid := control(fresh)) != dead and pid or None, 15)
+            wait("another control process", lambda dead=first: ((pid := control(fresh)) != dead and pid) or None, 15)
     assert set(calls.statuses) == {200}
     assert edges(fresh) == [edge]
 
@@ -290,7 +290,7 @@ def test_an_upload_that_does_not_come_does_not_hold_the_end_up(fresh: Gateway):
 
 def test_it_is_not_ready_while_it_drains(provider: Mock, tmp_path: Path):
     # Known to more than this machine it gives notice; a key makes that allowed.
-    chosen = {**tables(provider, host="0.0.0.0", notice_seconds=1.0), "keys": [{"name": "k", "key": "pk-1"}]}
+    chosen = {**tables(provider, host="0.0.0.0", notice_seconds=1.0), "keys": [{"name": "k", "key": "pk-1"}]}  # noqa: S104
     with running(tmp_path, chosen) as gateway:
         began = end(gateway)
         with Probes(gateway) as probes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import datetime
+import datetime as dt
 import json
 import stat
 import urllib.parse
@@ -59,14 +59,16 @@ def test_a_whole_call(served: Gateway, new: Callable[..., list[dict[str, Any]]])
     assert {name: record.get(name) for name in expected} == expected
     assert record["trace_id"] == record["id"] == answer.get("x-gateway-trace-id")
     assert 0 < record["upstream_response_time"] <= record["time_to_first_byte"] <= record["response_time"] < 20_000
-    created = datetime.datetime.fromisoformat(record["created_at"])
-    assert abs((datetime.datetime.now(datetime.UTC) - created).total_seconds()) < 60
+    created = dt.datetime.fromisoformat(record["created_at"])
+    assert abs((dt.datetime.now(dt.UTC) - created).total_seconds()) < 60
 
 
 @pytest.mark.parametrize(("path", "operation"), [(CHAT, "chatComplete"), (MESSAGES, "messages")])
 def test_a_stream(served: Gateway, new: Callable[..., list[dict[str, Any]]], path: str, operation: str):
     options = {"include_usage": True} if path == CHAT else {}
-    answer = ask(served.base_url, path, asked("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options), HEADERS)
+    answer = ask(
+        served.base_url, path, asked("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options), HEADERS
+    )
     (record,) = new()
     assert (record["outcome"], record["stream_mode"], record["operation"]) == ("complete", True, operation)
     assert (record["res_units"], record["bytes_out"]) == (5, len(answer.body))
@@ -228,7 +230,9 @@ def canary_requests() -> list[tuple[str, str, bytes | None, dict[str, str]]]:
     for fields in every:
         calls += [("POST", path, asked(stream=path == MESSAGES), {**MOCKED, **fields}) for path in (CHAT, MESSAGES)]
         calls.append(("GET", "/v1/proxy/some/where", None, {**MOCKED, **fields}))
-    for number, name in enumerate(("key", "api_key", "api-key", "apiKey", "access_token", "sig%6Eature", "X-Amz-Signature")):
+    for number, name in enumerate(
+        ("key", "api_key", "api-key", "apiKey", "access_token", "sig%6Eature", "X-Amz-Signature")
+    ):
         query = urllib.parse.quote(name, safe="%") + "=" + canary(30 + number)
         calls.append(("GET", f"/v1/models?a=b&{query}", None, MOCKED))
     # Errors of either side, each with a secret in its body that must stay out of what is written down.

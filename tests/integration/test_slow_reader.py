@@ -51,7 +51,9 @@ def wait_pushed_back(mock: Mock, count: int = 1) -> list[int]:
     return wait("the provider pushed back on", look, 20)
 
 
-@pytest.mark.parametrize("body", [asked(ENDLESS, stream=True), asked("mock?answer_bytes=60000000")], ids=["stream", "whole"])
+@pytest.mark.parametrize(
+    "body", [asked(ENDLESS, stream=True), asked("mock?answer_bytes=60000000")], ids=["stream", "whole"]
+)
 def test_a_client_that_never_reads_costs_little(served: Gateway, provider: Mock, body: bytes):
     (edge,) = edges(served)
     is_stream = b'"stream": true' in body

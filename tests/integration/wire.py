@@ -32,7 +32,9 @@ def request(method: str, path: str, headers: Mapping[str, str] | None = None, bo
     fields = {"host": "gateway.test", **(headers or {})}
     if body is not None and "transfer-encoding" not in fields:
         fields.setdefault("content-length", str(len(body)))
-    head = "".join([f"{method} {path} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in fields.items()), "\r\n"])
+    head = "".join(
+        [f"{method} {path} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in fields.items()), "\r\n"]
+    )
     return head.encode("latin-1") + (body or b"")
 
 

@@ -151,12 +151,17 @@ impl Stream {
             Some((meter, dialect)) => (Some(meter.finish()), Some(dialect)),
             None => (None, None),
         };
-        let is_unfinished =
-            self.ends_with_event && metered.as_ref().is_some_and(|metered| !metered.terminated && !metered.error_event);
-        let is_cut = error.is_some() || is_unfinished;
+        let failed = metered.as_ref().is_some_and(|metered| metered.error_event);
+        let is_told = failed || metered.as_ref().is_some_and(|metered| metered.terminated);
+        // After the event that says how it ended, it does not matter how the connection does.
+        let is_cut = !is_told && (error.is_some() || (self.ends_with_event && metered.is_some()));
         if let Some(mut record) = self.record.take() {
             record.facts.usage = metered.and_then(|metered| metered.usage);
-            record.facts.error = is_cut.then(|| error.map_or("upstream_broke", Error::code));
+            record.facts.error = if is_cut {
+                Some(error.map_or("upstream_broke", Error::code))
+            } else {
+                failed.then_some("upstream_error_event")
+            };
             record.close(if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
         match (is_cut, dialect) {

@@ -47,6 +47,10 @@ async fn forwarded(gateway: &Gateway, head: &Head, body: Body) -> Result<Incomin
             fields.push(name, value);
         }
     }
+    // Tells the control process that this is somebody else's request: what is the engine's own is not open to it.
+    if fields.get("x-forwarded-for").is_none() {
+        fields.push(b"x-forwarded-for", b"unknown");
+    }
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
     ask(gateway, Question { method: &head.method, target: &target, fields: &fields, body }).await
 }
@@ -103,8 +107,16 @@ pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
 
 async fn hand_over(gateway: &Gateway, batch: &Batch) {
     let mut pause = SHORTEST_PAUSE;
-    while !post(gateway, "/internal/records", batch.lines.clone()).await {
-        sleep(pause).await;
+    loop {
+        match post(gateway, "/internal/records", batch.lines.clone()).await {
+            Some(200..300) => break,
+            // It will not be taken the next time either, and must not hold up those behind it.
+            Some(400..500) => {
+                gateway.sink.outbox.lose(batch);
+                break;
+            }
+            _ => sleep(pause).await,
+        }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     gateway.sink.outbox.acknowledge(batch);
@@ -159,13 +171,12 @@ async fn news(gateway: &Gateway) -> Result<()> {
     }
 }
 
-async fn post(gateway: &Gateway, target: &str, body: Bytes) -> bool {
+/// The status of the answer; `None` where none came.
+async fn post(gateway: &Gateway, target: &str, body: Bytes) -> Option<u16> {
     let mut fields = Headers::with_capacity(1);
     fields.push(b"content-type", b"application/octet-stream");
-    let Ok(Incoming { head, mut body }) =
-        ask(gateway, Question { method: "POST", target, fields: &fields, body }).await
-    else {
-        return false;
-    };
-    upstream::collect(&mut body, 64 * 1024).await.is_ok() && head.status < 300
+    let question = Question { method: "POST", target, fields: &fields, body };
+    let Incoming { head, mut body } = ask(gateway, question).await.ok()?;
+    upstream::collect(&mut body, 64 * 1024).await.ok()?;
+    Some(head.status)
 }

@@ -271,7 +271,9 @@ fn is_kind(headers: &Headers, kind: &str) -> bool {
 fn passed_on(answered: &Headers, call: &Call<'_>, record: &Record) -> Headers {
     let mut passed = Headers::with_capacity(answered.len() + 6);
     for (name, value) in answered.iter() {
-        if !headers::is_hop_by_hop(name) && name != b"content-length" {
+        let is_ours =
+            name.starts_with(headers::PREFIX) || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
+        if !headers::is_hop_by_hop(name) && name != b"content-length" && !is_ours {
             passed.push(name, value);
         }
     }

@@ -95,6 +95,11 @@ impl Outbox {
         self.held.fetch_sub(batch.lines.len(), Ordering::Relaxed);
     }
 
+    /// A batch will never be taken over.
+    pub fn lose(&self, batch: &Batch) {
+        self.dropped.fetch_add(batch.records, Ordering::Relaxed);
+    }
+
     /// Records that are held and not acknowledged, in bytes.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)

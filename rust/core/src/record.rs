@@ -256,7 +256,7 @@ impl<'a> Line<'a> {
             request_method: &record.head.method,
             request_url: masked_url(&record.head),
             response_status_code: *status,
-            is_success: (200..300).contains(status) && outcome == Outcome::Complete,
+            is_success: (200..300).contains(status) && outcome == Outcome::Complete && facts.error.is_none(),
             outcome,
             error: facts.error,
             response_time: milliseconds(took),
