@@ -73,7 +73,7 @@ def test_serve_with_the_pretend_provider_prints_lines_that_work(tmp_path: Path):
     program, url = serve(tmp_path, "--mock", str(binary("penstock-mock")))
     try:
         assert url in program.output()
-        assert "curl" in program.output()
+        wait("lines to try", lambda: "curl" in program.output() or None)
         answer = ask(url, CHAT, asked(stream=True))
         assert answer.events[-1] == b"data: [DONE]"
     finally:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import UnavailableError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
 WAITING_BYTES = 64 * 1024 * 1024
+# What other workers may have written since.
+LOOK_BACK_BYTES = 16 * 1024 * 1024
 
 
 class RecordFile:
@@ -27,10 +30,12 @@ class RecordFile:
         self._keep = settings.keep
         self._file = -1
 
-    def append(self, batch: bytes) -> None:
-        """Write a batch; on failure take back what got in and raise."""
+    def append(self, batch: bytes, *, again: bool = False) -> None:
+        """Write a batch; on failure take back what got in and raise. What was sent before may be there already."""
         lines = batch if batch.endswith(b"\n") else batch + b"\n"
         size = self._open()
+        if again and self._holds(lines, size):
+            return
         if size and size + len(lines) > self._limit:
             self._rotate()
             size = self._open()
@@ -62,6 +67,13 @@ class RecordFile:
         os.fchmod(self._file, OWNER_ONLY)
         return os.fstat(self._file).st_size
 
+    def _holds(self, lines: bytes, size: int) -> bool:
+        """Look for the first line of a batch, which no other has, in what was written last."""
+        start = max(0, size - len(lines) - LOOK_BACK_BYTES)
+        with open(self._path, "rb") as written:  # noqa: PTH123
+            written.seek(start)
+            return lines[: lines.index(b"\n") + 1] in written.read()
+
     def _rotate(self) -> None:
         """Move every file one number up; the last falls off."""
         self.close()
@@ -84,7 +96,7 @@ class RecordWriter:
         self.written = 0
         self.refused = 0
 
-    async def write(self, batch: bytes) -> None:
+    async def write(self, batch: bytes, *, again: bool = False) -> None:
         """Return when the batch is in the file, raise when it is not: the engine then keeps it."""
         if self._waiting and self._waiting + len(batch) > WAITING_BYTES:
             self.refused += 1
@@ -92,7 +104,7 @@ class RecordWriter:
             raise UnavailableError(message)
         self._waiting += len(batch)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._records.append, batch)
+            await asyncio.get_running_loop().run_in_executor(self._thread, partial(self._records.append, batch, again=again))
         except OSError as error:
             self.refused += 1
             message = f"the record file cannot be written: {error.strerror or error}"

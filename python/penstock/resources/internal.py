@@ -19,10 +19,12 @@ EPOCH_HEADER = "x-penstock-epoch"
 
 
 @post("/records", status_code=204)
-async def accept_records(request: Request[Any, Any, Any], records: NamedDependency[RecordWriter]) -> None:
-    """Append a batch of records; the answer comes when it is written."""
+async def accept_records(
+    request: Request[Any, Any, Any], records: NamedDependency[RecordWriter], again: FromQuery[bool] = False
+) -> None:
+    """Append a batch of records; the answer comes when it is written. `again`: it was sent before, with no answer."""
     if batch := await request.body():
-        await records.write(batch)
+        await records.write(batch, again=again)
 
 
 @post("/metrics", status_code=204)

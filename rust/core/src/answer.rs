@@ -68,11 +68,6 @@ impl Answer {
         Self { reply, body: Bytes::from_static(text.as_bytes()).into() }
     }
 
-    /// What is said where an answer broke off before any of it was sent.
-    pub fn broken_off() -> Self {
-        Self::error(&Error::UpstreamBroke { cause: "it ended before it was complete".into() }, Dialect::OpenAi)
-    }
-
     /// What is said where the walk itself failed.
     pub fn internal_error() -> Self {
         Self::error(&Error::Panicked, Dialect::OpenAi)

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::dialect::Dialect;
-use tokio::time::sleep;
+use tokio::{sync::oneshot, time::sleep};
 
 use crate::{
     answer::{Answer, Reply, Stream},
@@ -85,10 +85,16 @@ async fn ask(gateway: &Gateway, question: Question<'_>) -> Result<Incoming> {
     }
 }
 
-/// Hands records over in batches, for ever. A batch that was not taken is kept and offered again.
-pub async fn ship_records(gateway: Arc<Gateway>) {
+/// Hands records over in batches. A batch that was not taken is kept and offered again.
+/// A batch that is just being handed over is not left behind when `stop` is told.
+pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>) {
     loop {
-        if let Some(batch) = gateway.sink.outbox.batch().await {
+        let batch = tokio::select! {
+            biased;
+            _ = &mut stop => return,
+            batch = gateway.sink.outbox.batch() => batch,
+        };
+        if let Some(batch) = batch {
             hand_over(&gateway, &batch).await;
         }
     }
@@ -106,9 +112,9 @@ pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
 }
 
 async fn hand_over(gateway: &Gateway, batch: &Batch) {
-    let mut pause = SHORTEST_PAUSE;
+    let (mut pause, mut target) = (SHORTEST_PAUSE, "/internal/records");
     loop {
-        match post(gateway, "/internal/records", batch.lines.clone()).await {
+        match post(gateway, target, batch.lines.clone()).await {
             Some(200..300) => break,
             // It will not be taken the next time either, and must not hold up those behind it.
             Some(400..500) => {
@@ -117,6 +123,8 @@ async fn hand_over(gateway: &Gateway, batch: &Batch) {
             }
             _ => sleep(pause).await,
         }
+        // It may have been written, and only the word of it been lost: the control process looks.
+        target = "/internal/records?again=true";
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     gateway.sink.outbox.acknowledge(batch);

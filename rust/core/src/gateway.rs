@@ -223,6 +223,17 @@ impl Gateway {
                 Err(error) => return refuse(&error, call, record),
             }
         }
+        if !is_events {
+            // The status is still ours to choose until something of the body is there.
+            let first = tokio::select! {
+                biased;
+                first = body.begun() => first,
+                () = self.closing() => Err(Error::Draining),
+            };
+            if let Err(error) = first {
+                return refuse(&error, call, record);
+            }
+        }
         // An event may be added at the end of events: their length is open.
         reply.set_length(if is_events { None } else { body.expected() });
         self.sink.metrics.streams.add(1);

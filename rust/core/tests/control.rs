@@ -266,7 +266,8 @@ async fn records_are_shipped_in_batches() {
     let provider = Server::start().await;
     let control = Control::up(|_| Some(taken()));
     let rig = control.rig(&provider.url());
-    let shipping = tokio::spawn(control::ship_records(Arc::clone(&rig.gateway)));
+    let (_go_on, stop) = tokio::sync::oneshot::channel();
+    let shipping = tokio::spawn(control::ship_records(Arc::clone(&rig.gateway), stop));
     for index in 0..200 {
         rig.send(chat("mock").header("x-gateway-trace-id", &format!("t-{index}"))).await;
     }
@@ -284,7 +285,8 @@ async fn records_are_offered_until_they_are_taken() {
     let count = Arc::clone(&times);
     let mut control = Control::down();
     let rig = control.rig(&provider.url());
-    let shipping = tokio::spawn(control::ship_records(Arc::clone(&rig.gateway)));
+    let (_go_on, stop) = tokio::sync::oneshot::channel();
+    let shipping = tokio::spawn(control::ship_records(Arc::clone(&rig.gateway), stop));
     for _ in 0..3 {
         rig.send(chat("mock")).await;
     }

@@ -124,7 +124,7 @@ impl Exchange {
         let mut closing = std::pin::pin!(closing);
         let at_once = reply.is_events();
         self.head = Some(reply);
-        // Any other head waits for the first piece: until then there is a better answer to a cut.
+        // Any other head leaves with the first piece, which is there.
         if at_once && Python::attach(|py| self.start(py)).is_err() {
             return;
         }
@@ -170,9 +170,7 @@ impl Exchange {
                 Python::attach(|py| self.send(py, &joined, true))
             }
             Err(Cut) => {
-                if self.answered {
-                    Python::attach(|py| drop(self.send(py, bytes, true)));
-                }
+                Python::attach(|py| drop(self.send(py, bytes, true)));
                 self.cut();
                 Sent::Closed
             }
@@ -181,17 +179,8 @@ impl Exchange {
 
     /// Ends the answer in a way that no client takes for a good end.
     fn cut(&mut self) {
-        if !self.answered {
-            return self.answer_error(Answer::broken_off());
-        }
         if let Some(client) = Python::attach(|py| self.client.as_ref().and_then(|client| client.extract(py).ok())) {
             hangup::hang_up(client);
-        }
-    }
-
-    fn answer_error(&mut self, answer: Answer) {
-        if let Contents::Whole(body) = answer.body {
-            self.whole(answer.reply, &body);
         }
     }
 
@@ -258,7 +247,10 @@ impl Drop for Exchange {
             return;
         }
         if !self.answered {
-            self.answer_error(Answer::internal_error());
+            let Answer { reply, body } = Answer::internal_error();
+            if let Contents::Whole(body) = body {
+                self.whole(reply, &body);
+            }
         }
         if let Some(done) = self.done.take() {
             Python::attach(|py| drop(done.call0(py)));

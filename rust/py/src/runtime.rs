@@ -100,8 +100,9 @@ impl Runtime {
 }
 
 async fn run(gateway: Arc<Gateway>, mut queue: mpsc::UnboundedReceiver<Runnable>, mut stopped: oneshot::Receiver<()>) {
+    let (stop_shipping, stop) = oneshot::channel();
+    let shipping = tokio::spawn(control::ship_records(Arc::clone(&gateway), stop));
     let background = [
-        tokio::spawn(control::ship_records(Arc::clone(&gateway))),
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
         tokio::spawn(control::follow_snapshots(Arc::clone(&gateway))),
     ];
@@ -118,5 +119,7 @@ async fn run(gateway: Arc<Gateway>, mut queue: mpsc::UnboundedReceiver<Runnable>
     for task in background {
         task.abort();
     }
+    stop_shipping.send(()).ok();
+    drop(tokio::time::timeout(FLUSH, shipping).await);
     control::flush_records(&gateway, FLUSH).await;
 }

@@ -22,8 +22,10 @@ const LARGEST_HEAD: usize = 64 * 1024;
 const LARGEST_SIZE_LINE: usize = 4 * 1024;
 /// Bodies up to this size leave in one write with their head.
 const JOINED: usize = 16 * 1024;
+/// With a head comes its body where that is small; a larger buffer would stay with the connection.
+const FIRST_READ: usize = 16 * 1024;
 /// Between here and a caller's socket about ten pieces may wait: together they must stay below 256 KB.
-const SMALL_PIECE: usize = 16 * 1024;
+const SMALL_PIECE: usize = 8 * 1024;
 
 /// How an answer's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +116,7 @@ async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<Answer
                 None => (),
             }
         }
-        if connection.read(LARGEST_READ).await.map_err(|error| broke(&error))? == 0 {
+        if connection.read(FIRST_READ).await.map_err(|error| broke(&error))? == 0 {
             return Err(Error::UpstreamBroke { cause: "the connection closed before an answer came".into() });
         }
     }
@@ -215,6 +217,14 @@ impl AnswerBody {
     /// From here on in pieces that a caller who reads slowly may be behind by several of.
     pub fn in_small_pieces(&mut self) {
         self.most = SMALL_PIECE;
+    }
+
+    /// Waits until there is something to read, or the end.
+    pub async fn begun(&mut self) -> Result<()> {
+        if self.returned.is_none() {
+            self.returned = self.next().await.transpose()?;
+        }
+        Ok(())
     }
 
     /// Puts bytes back, to be read first again.
