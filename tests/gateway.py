@@ -39,16 +39,19 @@ class Mock:
         command = [binary("penstock-mock"), "--host", "127.0.0.1", "--port", "0", *options]
         self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
         self.url = self.program.listening()
+        # Kept: making one reads the system's certificates, and tests ask often.
+        self._client = httpx2.Client(base_url=self.url, timeout=5)
 
     def ledger(self) -> list[dict[str, Any]]:
         """Every request since the start, oldest first."""
-        return httpx2.get(f"{self.url}/_ledger", timeout=5).json()
+        return self._client.get("/_ledger").json()
 
     def forget(self) -> None:
         """Clear the ledger."""
-        httpx2.delete(f"{self.url}/_ledger", timeout=5).raise_for_status()
+        self._client.delete("/_ledger").raise_for_status()
 
     def stop(self) -> None:
+        self._client.close()
         self.program.kill()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from penstock import process
 from penstock.engine import Engine
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
     Receive = Callable[[], Awaitable[dict[str, Any]]]
     Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Answered(msgspec.Struct):
+    """What the door reads of the engine's counters: how many requests ended, by how long they took."""
+
+    durations: list[int]
 
 
 class Door:
@@ -48,14 +55,14 @@ class Door:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        if sys.platform == "linux":
-            # A thread that is woken waits for its turn instead of interrupting the one that woke it: on a busy core
-            # the threads of a request then work in batches, at two thirds of the cost. On an idle one nothing changes.
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         self._engine.start(loop)
+        process.Pace(self._answered).keep(loop)
         if self._intercept:
             # Granian hands a request to the loop by this call and no other; see docs/architecture.md.
             loop.call_soon_threadsafe = self._engine.intercept
+
+    def _answered(self) -> int:
+        return sum(msgspec.json.decode(self._engine.metrics(), type=Answered).durations)
 
     def drain(self, seconds: float) -> None:
         """Say no on `/ready` from now on, and end what still streams after so many seconds."""

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
@@ -67,6 +67,44 @@ def leave_when_alone(lifeline: int, leave: Callable[[], None]) -> None:
         leave()
 
     loop.add_reader(lifeline, alone)
+
+
+class Pace:
+    """Has the threads of a busy process work in batches, and those of any other answer at once.
+
+    A request passes between threads. Under SCHED_BATCH a thread that is woken waits for its turn instead of interrupting
+    the one that woke it: with much to do each turn then serves many requests, and one costs a quarter less. With little
+    to do there is nothing to gain, and turns of other processes on the same core would be waited for as well.
+    """
+
+    LOOK_SECONDS = 0.2
+    # Per second; measured: at 2,000 batches gain a fifth of little, from 10,000 on a quarter of much.
+    BUSY, CALM = 5_000, 2_500
+
+    def __init__(self, done: Callable[[], int]) -> None:
+        """Take what tells how many requests were answered so far."""
+        self._done = done
+        self._last = 0
+        self._batches = False
+
+    def keep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look now and then for as long as the loop runs."""
+        self.look()
+        loop.call_later(self.LOOK_SECONDS, self.keep, loop)
+
+    def look(self) -> None:
+        """Change the policy of all threads when the load has changed."""
+        done = self._done()
+        rate = (done - self._last) / self.LOOK_SECONDS
+        self._last = done
+        batches = rate > (self.CALM if self._batches else self.BUSY)
+        if batches != self._batches and sys.platform == "linux":
+            self._batches = batches
+            for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
+                # It may have ended meanwhile.
+                with suppress(ProcessLookupError, PermissionError):
+                    policy = os.SCHED_BATCH if batches else os.SCHED_OTHER
+                    os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
 
 @contextmanager

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway import Gateway, binary
-from tests.integration.wire import Answer, ask
+from tests.integration.wire import CHAT, MOCK, Answer, ask, asked
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -31,11 +32,16 @@ def running(
     way: str = "intercepted",
     *,
     engine: Mapping[str, object] | None = None,
+    burn: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Gateway]:
-    """A gateway that is stopped and checked at the end; `engine` changes what no operator can set."""
-    changes = {"TEST_INTERCEPT": str(int(way == "intercepted")), "TEST_ENGINE": json.dumps(engine or {})}
-    is_usual = way == "intercepted" and not engine
+    """A gateway that is stopped and checked at the end; `engine` changes what no operator can set, `burn` adds a costly route."""
+    is_usual = way == "intercepted" and not engine and not burn
+    changes = {
+        "TEST_INTERCEPT": str(int(way == "intercepted")),
+        "TEST_ENGINE": json.dumps(engine or {}),
+        "TEST_BURN": str(int(burn)),
+    }
     program = ("-m", "penstock") if is_usual else (LAUNCHER,)
     gateway = Gateway(folder, tables, {**(env or {}), **({} if is_usual else changes)}, program=program)
     try:
@@ -57,7 +63,7 @@ def edges(gateway: Gateway, count: int = 1) -> list[int]:
         if answer.status != 200:
             return None
         pids = [worker["pid"] for worker in answer.json()["workers"]]
-        return pids if len(pids) == count and set(pids) <= set(gateway.pids()) else None
+        return pids if len(pids) == count and all(Path(f"/proc/{pid}").exists() for pid in pids) else None
 
     return wait(f"{count} edge processes", look, 15)
 
@@ -75,6 +81,18 @@ def counters(gateway: Gateway) -> dict[str, float]:
         for sample in family.samples:
             sums[sample.name] = sums.get(sample.name, 0) + sample.value
     return sums
+
+
+def settled(gateway: Gateway, headers: Mapping[str, str] = MOCK) -> int:
+    """How many records there are, with those of everything that was over before."""
+    model = f"settled-{uuid.uuid4()}"
+    assert ask(gateway.base_url, CHAT, asked(model), headers).status == 200
+
+    def look() -> int | None:
+        records = gateway.records(0)
+        return len(records) if any(record["ai_model"] == model for record in records) else None
+
+    return wait("the records of before", look)
 
 
 def entry(mock: Mock, path: str = "", *, ended: bool = False, seconds: float = 5.0) -> dict[str, Any]:

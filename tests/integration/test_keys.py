@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import entry
+from tests.integration.serving import entry, settled
 from tests.integration.wire import CHAT, JSON, MESSAGES, Answer, Wire, ask, asked, request
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_a_stored_credential_goes_to_no_host_that_a_request_names(served: Gatewa
 
 
 def test_the_record_names_the_key_and_not_its_text(served: Gateway):
-    before = len(served.records(0))
+    before = settled(served, {**PROVIDER, "x-gateway-api-key": LATER})
     call(served, x_gateway_api_key=KEY)
     record = served.records(before + 1)[before]
     assert record["api_key_id"] == "k-one"

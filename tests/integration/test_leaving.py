@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.serving import entry
+from tests.integration.serving import entry, settled
 from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, request
 from tests.processes import wait
 
@@ -27,9 +27,11 @@ def leave(request: pytest.FixtureRequest) -> Callable[[Wire], None]:
 
 
 @pytest.fixture
-def before(served: Gateway) -> int:
+def before(served: Gateway, provider: Mock) -> int:
     """How many records there were."""
-    return len(served.records(0))
+    count = settled(served)
+    provider.forget()
+    return count
 
 
 def assert_one_aborted(served: Gateway, before: int, model: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.serving import running
+from tests.integration.serving import running, settled
 from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, request
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ HEADERS = {**MOCK, "x-gateway-api-key": "pk-0123456789"}
 @pytest.fixture
 def new(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
     """Wait for the records of this test."""
-    before = len(served.records(0))
+    before = settled(served, HEADERS)
     return lambda count=1: served.records(before + count)[before:]
 
 
