@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Answered(msgspec.Struct):
-    """What the door reads of the engine's counters: how many requests ended, by how long they took."""
+class Work(msgspec.Struct):
+    """What the door reads of the engine's counters: how much was passed on."""
 
     durations: list[int]
+    """How many requests ended, by how long they took."""
+    pieces: int
 
 
 class Door:
@@ -56,13 +58,14 @@ class Door:
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._engine.start(loop)
-        process.Pace(self._answered).keep(loop)
+        process.Pace(self._work).keep(loop)
         if self._intercept:
             # Granian hands a request to the loop by this call and no other; see docs/architecture.md.
             loop.call_soon_threadsafe = self._engine.intercept
 
-    def _answered(self) -> int:
-        return sum(msgspec.json.decode(self._engine.metrics(), type=Answered).durations)
+    def _work(self) -> int:
+        work = msgspec.json.decode(self._engine.metrics(), type=Work)
+        return sum(work.durations) + work.pieces
 
     def drain(self, seconds: float) -> None:
         """Say no on `/ready` from now on, and end what still streams after so many seconds."""

@@ -34,6 +34,7 @@ FAMILIES = {
     "aborted": Family("penstock_requests_aborted_total", "counter", "requests whose caller left before the end"),
     "cut": Family("penstock_answers_cut_total", "counter", "answers that the provider broke off"),
     "streams": Family("penstock_streams_total", "counter", "streamed answers"),
+    "pieces": Family("penstock_stream_pieces_total", "counter", "portions in which streamed answers were passed on"),
     "bytes_out": Family("penstock_bytes_out_total", "counter", "bytes of answers passed on"),
     "tokens_in": Family("penstock_tokens_in_total", "counter", "tokens asked, as the providers count them"),
     "tokens_out": Family("penstock_tokens_out_total", "counter", "tokens answered, as the providers count them"),

@@ -120,7 +120,7 @@ impl Stream {
                     meter.feed(&bytes);
                 }
                 if let Some(record) = &mut self.record {
-                    record.facts.bytes_out += bytes.len() as u64;
+                    record.passed_on(bytes.len());
                 }
                 Ok(Some(bytes))
             }

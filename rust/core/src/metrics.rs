@@ -32,6 +32,8 @@ pub struct Metrics {
     pub aborted: Counter,
     pub cut: Counter,
     pub streams: Counter,
+    /// Portions in which streams were passed on.
+    pub pieces: Counter,
     pub bytes_out: Counter,
     pub tokens_in: Counter,
     pub tokens_out: Counter,
@@ -71,7 +73,7 @@ impl Metrics {
         json!({
             "requests": statuses, "in_flight": self.in_flight(),
             "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_us.get(),
-            "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(),
+            "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(), "pieces": self.pieces.get(),
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
             "management": self.management.get(), "panics": self.panics.get(),
             "intercepted": self.intercepted.get(), "plain": self.plain.get(),

@@ -112,6 +112,12 @@ impl Record {
         self.started.elapsed()
     }
 
+    /// A portion of a stream went to the caller.
+    pub fn passed_on(&mut self, bytes: usize) {
+        self.facts.bytes_out += bytes as u64;
+        self.sink.metrics.pieces.add(1);
+    }
+
     /// The last thing that happens to a request.
     pub fn close(mut self, outcome: Outcome) {
         self.emit(outcome);
