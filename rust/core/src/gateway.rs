@@ -204,7 +204,11 @@ impl Gateway {
         let is_events = is_kind(&answered.headers, "text/event-stream");
         let is_small = !is_events
             && body.expected().map_or_else(|| is_kind(&answered.headers, "application/json"), |length| length <= WHOLE);
-        let mut reply = Reply::new(answered.status, passed_on(&answered.headers, call, &record));
+        // What is compressed can be neither read nor added to: where it breaks off it is cut.
+        let is_plain = answered.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
+        let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
+        let status = answered.status;
+        let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
         if is_small {
             let collected = tokio::select! {
                 biased;
@@ -213,8 +217,7 @@ impl Gateway {
             };
             match collected {
                 Ok(Some(bytes)) => {
-                    let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
-                    let is_bodiless = call.head.method == "HEAD" || matches!(answered.status, 204 | 304);
+                    let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
                     let length = if is_bodiless { declared } else { Some(bytes.len()) };
                     reply.set_length(length);
                     return whole(reply, bytes, dialect, record);
@@ -238,10 +241,8 @@ impl Gateway {
         reply.set_length(if is_events { None } else { body.expected() });
         self.sink.metrics.streams.add(1);
         let operation = call.route.operation;
-        let ends_with_event = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Messages)
-            && answered.status < 300;
-        // What is compressed can be neither read nor added to: where it breaks off it is cut.
-        let is_plain = answered.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
+        let ends_with_event =
+            matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Messages) && status < 300;
         let stream = Stream::new(body, (is_events && is_plain).then_some(dialect), ends_with_event, record);
         Answer { reply, body: stream.into() }
     }
@@ -279,17 +280,14 @@ fn is_kind(headers: &Headers, kind: &str) -> bool {
 }
 
 /// The provider's header fields that the caller gets, and ours.
-fn passed_on(answered: &Headers, call: &Call<'_>, record: &Record) -> Headers {
-    let mut passed = Headers::with_capacity(answered.len() + 6);
-    for (name, value) in answered.iter() {
+fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers {
+    answered.retain(|name| {
         let is_ours =
             name.starts_with(headers::PREFIX) || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
-        if !headers::is_hop_by_hop(name) && name != b"content-length" && !is_ours {
-            passed.push(name, value);
-        }
-    }
-    mark(&mut passed, call, record);
-    passed
+        !headers::is_hop_by_hop(name) && name != b"content-length" && !is_ours
+    });
+    mark(&mut answered, call, record);
+    answered
 }
 
 fn whole(reply: Reply, bytes: Bytes, dialect: Dialect, mut record: Record) -> Answer {

@@ -37,6 +37,12 @@ impl Headers {
         self.spans.push(Span { name: start as u32, value: middle as u32, end: self.bytes.len() as u32 });
     }
 
+    /// Forgets the fields whose name does not pass.
+    pub fn retain(&mut self, mut passes: impl FnMut(&[u8]) -> bool) {
+        let Self { bytes, spans } = self;
+        spans.retain(|span| passes(&bytes[span.name as usize..span.value as usize]));
+    }
+
     pub fn len(&self) -> usize {
         self.spans.len()
     }

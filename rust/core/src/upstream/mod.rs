@@ -67,14 +67,15 @@ impl Upstream {
     /// Sends a request and waits for the head of its answer. The caller bounds the wait.
     pub async fn send(&self, origin: &Origin, request: Outgoing) -> Result<Incoming> {
         let Outgoing { head, body, shape, replayable } = request;
-        if let Some(mut connection) = self.pool.take(origin) {
+        let home = self.pool.home(origin);
+        if let Some(mut connection) = home.take() {
             // A kept connection may have been closed while the request was on its way; what may be sent twice is.
             let again = match &body {
                 Body::Whole(bytes) if replayable => Some(Body::Whole(bytes.clone())),
                 _ => None,
             };
             match (http1::exchange(&mut connection, &head, body, shape).await, again) {
-                (Ok(head), _) => return Ok(self.incoming(head, connection, origin)),
+                (Ok(head), _) => return Ok(self.incoming(head, connection, home)),
                 (Err(error), None) => return Err(error),
                 (Err(_), Some(body)) => return self.send_fresh(origin, &head, body, shape).await,
             }
@@ -94,11 +95,11 @@ impl Upstream {
     async fn send_fresh(&self, origin: &Origin, head: &[u8], body: Body, shape: Shape) -> Result<Incoming> {
         let mut connection = self.dialer.connect(origin).await?;
         let head = http1::exchange(&mut connection, head, body, shape).await?;
-        Ok(self.incoming(head, connection, origin))
+        Ok(self.incoming(head, connection, self.pool.home(origin)))
     }
 
-    fn incoming(&self, head: AnswerHead, connection: Connection, origin: &Origin) -> Incoming {
-        let home = head.reusable.then(|| self.pool.home(origin));
+    fn incoming(&self, head: AnswerHead, connection: Connection, home: pool::Home) -> Incoming {
+        let home = head.reusable.then_some(home);
         let body = AnswerBody::new(connection, head.framing, home, self.idle);
         Incoming { head, body }
     }

@@ -24,7 +24,7 @@ pub struct Pool {
     shelves: Mutex<HashMap<Origin, Shelf>>,
 }
 
-/// The place to which a connection returns when its answer was read to the end.
+/// The place of an origin's connections: to which one returns when its answer was read to the end.
 pub struct Home(Shelf);
 
 impl std::fmt::Debug for Home {
@@ -34,6 +34,16 @@ impl std::fmt::Debug for Home {
 }
 
 impl Home {
+    /// The connection that was used last, if one is still open.
+    pub fn take(&self) -> Option<Connection> {
+        loop {
+            let mut idle = lock(&self.0).pop()?;
+            if idle.since.elapsed() < LONGEST_IDLE && idle.connection.is_quiet() {
+                return Some(idle.connection);
+            }
+        }
+    }
+
     pub fn put(&self, connection: Connection) {
         let mut idle = lock(&self.0);
         if idle.len() < MOST_IDLE_PER_ORIGIN {
@@ -43,17 +53,6 @@ impl Home {
 }
 
 impl Pool {
-    /// The connection that was used last, if one is still open.
-    pub fn take(&self, origin: &Origin) -> Option<Connection> {
-        let found = Arc::clone(lock(&self.shelves).get(origin)?);
-        loop {
-            let mut idle = lock(&found).pop()?;
-            if idle.since.elapsed() < LONGEST_IDLE && idle.connection.is_quiet() {
-                return Some(idle.connection);
-            }
-        }
-    }
-
     pub fn home(&self, origin: &Origin) -> Home {
         let mut shelves = lock(&self.shelves);
         if let Some(known) = shelves.get(origin) {
