@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock._engine import Engine, EngineError, catalogue as _catalogue, check
+from penstock._engine import Engine, EngineError, check
+from penstock._engine import catalogue as _catalogue
 
 if TYPE_CHECKING:
     from typing import Any

@@ -104,7 +104,9 @@ class RecordWriter:
             raise UnavailableError(message)
         self._waiting += len(batch)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, partial(self._records.append, batch, again=again))
+            await asyncio.get_running_loop().run_in_executor(
+                self._thread, partial(self._records.append, batch, again=again)
+            )
         except OSError as error:
             self.refused += 1
             message = f"the record file cannot be written: {error.strerror or error}"
