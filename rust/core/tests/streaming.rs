@@ -94,6 +94,16 @@ async fn odd_but_whole_streams_pass_untouched() {
 }
 
 #[tokio::test]
+async fn what_comes_in_quick_succession_leaves_together() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let told = rig.send(stream(CHAT, "mock?chunks=400")).await;
+    let events = told.text().matches("data: ").count();
+    assert!(events > 400 && told.text().ends_with("data: [DONE]\n\n"), "{events} events");
+    assert!(told.pieces.len() < 200, "{} pieces", told.pieces.len());
+}
+
+#[tokio::test]
 async fn a_huge_event_passes() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
