@@ -40,7 +40,7 @@ class Mock:
         self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
         self.url = self.program.listening()
         # Kept: making one reads the system's certificates, and tests ask often.
-        self._client = httpx2.Client(base_url=self.url, timeout=5)
+        self._client = httpx2.Client(base_url=self.url, timeout=20)
 
     def ledger(self) -> list[dict[str, Any]]:
         """Every request since the start, oldest first."""
