@@ -8,6 +8,7 @@ use crate::behaviour::Behaviour;
 use crate::faults::{self, Fault};
 use crate::framing::{LAST_CHUNK, frame_chunk};
 use crate::request::Marks;
+use crate::shapes::objects::Contents;
 use crate::shapes::{Ask, Family, Shape, filler, text, texts};
 use crate::steps::{Block, Pieces, Step, burst, drip};
 
@@ -209,8 +210,21 @@ pub fn generated(shape: &dyn Shape, ask: &Ask<'_>, status: u32, marks: Marks) ->
 
 /// Any JSON as an answer, or whatever the fault makes of it.
 pub fn whole(status: u32, family: Family, body: &Value, behaviour: &Behaviour, marks: Marks) -> Vec<Step> {
+    let body = body.to_string().into_bytes();
+    contents(status, Contents { family, kind: "application/json", extra: "", body }, behaviour, marks)
+}
+
+/// Anything as an answer, or whatever the fault makes of it.
+pub fn contents(status: u32, contents: Contents, behaviour: &Behaviour, marks: Marks) -> Vec<Step> {
+    let Contents { family, kind, extra, mut body } = contents;
     let mut head = Head::new(status, family, behaviour, marks);
-    let mut body = if matches!(status, 204 | 304) { Vec::new() } else { body.to_string().into_bytes() };
+    head.content_type = kind;
+    head.extra += extra;
+    if matches!(status, 204 | 304) {
+        body.clear();
+    } else if let (Some(size), false) = (behaviour.answer_bytes, kind == "application/json") {
+        body = body.iter().copied().cycle().take(size).collect();
+    }
     if let Some(fault) = behaviour.fault {
         body = fault.rewrite_whole(body);
     }

@@ -16,5 +16,6 @@ mod shapes;
 mod steps;
 mod wire;
 
+pub use faults::Fault;
 pub use ledger::{Entry, Outcome};
 pub use server::{Options, Server, serve};

@@ -1,7 +1,9 @@
 //! What the providers' answers look like on the wire, whole and streamed.
 
 pub mod anthropic;
+pub mod objects;
 pub mod openai;
+pub mod responses;
 
 use serde_json::Value;
 

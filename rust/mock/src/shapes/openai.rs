@@ -107,7 +107,7 @@ impl Shape for Completion {
     }
 }
 
-fn event(data: &Value) -> String {
+pub fn event(data: &Value) -> String {
     format!("data: {data}\n\n")
 }
 
