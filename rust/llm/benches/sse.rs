@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use penstock_llm::{dialect::Dialect, stream::sse::Splitter, usage::Meter};
+use penstock_llm::{dialect::Dialect, operation::Operation, stream::sse::Splitter, usage::Meter};
 
 const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 const NULL_USAGE: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n";
@@ -42,6 +42,9 @@ fn meter(c: &mut Criterion) {
         let mut meter = warm(dialect);
         group.bench_function(name, |b| b.iter(|| meter.feed(black_box(chunk))));
     }
+    let mut meter = Meter::counting(Dialect::OpenAi, Operation::ChatComplete);
+    (0..8).for_each(|_| meter.feed(DELTA));
+    group.bench_function("delta whose text is kept", |b| b.iter(|| meter.feed(black_box(DELTA))));
     let mut meter = warm(Dialect::OpenAi);
     group.bench_function("delta in two reads", |b| {
         b.iter(|| {

@@ -53,9 +53,14 @@ fn prose() -> String {
     text
 }
 
-fn letters() -> String {
-    let mut roll = dice();
-    (0..SIZE).map(|_| char::from(b'a' + roll(26) as u8)).collect()
+/// Characters of these in no order and without a break.
+fn drawn(alphabet: &str) -> String {
+    let (mut roll, alphabet) = (dice(), alphabet.chars().collect::<Vec<_>>());
+    let mut text = String::with_capacity(SIZE + 4);
+    while text.len() < SIZE {
+        text.push(alphabet[roll(alphabet.len())]);
+    }
+    text
 }
 
 fn tokens(c: &mut Criterion) {
@@ -63,10 +68,17 @@ fn tokens(c: &mut Criterion) {
     let cases = [
         ("prose", prose()),
         ("one letter", "a".repeat(SIZE)),
-        ("letters without a break", letters()),
+        ("letters without a break", drawn("abcdefghijklmnopqrstuvwxyz")),
+        ("capitals without a break", drawn("ABCDEFGHIJKLMNOPQRSTUVWXYZ")),
         ("spaces", " ".repeat(SIZE)),
-        ("smileys", "🙂".repeat(SIZE / 4)),
-        ("symbols", "^".repeat(SIZE)),
+        ("line breaks", "\n".repeat(SIZE)),
+        ("digits", "0".repeat(SIZE)),
+        ("one symbol", "^".repeat(SIZE)),
+        ("symbols without a break", drawn("!#$%&()*+,-.:;<=>?@[]^_{|}~")),
+        ("one smiley", "🙂".repeat(SIZE / 4)),
+        ("smileys", drawn("😀😁😂🤣😃😄😅🚀👍🎉🔥")),
+        ("signs without a break", drawn("的一是不了人我在有他这中大来上国个到说们")),
+        ("everything mixed", drawn("aZ0 ^🙂é的\n'sTb9")),
     ];
     for (name, text) in &cases {
         group.throughput(Throughput::Bytes(text.len() as u64));

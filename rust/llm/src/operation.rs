@@ -1,78 +1,174 @@
-//! The operations that an inference API offers, and the path that stands for each.
+//! The operations that an inference API offers, and the method and path that stand for each.
 
 use crate::dialect::Dialect;
 
-/// What a request asks for. `Proxy` is everything without a row of its own: forwarded as it came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
-    ChatComplete,
-    Complete,
-    Embed,
-    Messages,
-    MessagesCountTokens,
-    CreateModelResponse,
-    Moderate,
-    Rerank,
-    ImageGenerate,
-    CreateSpeech,
-    Models,
-    Proxy,
+/// What comes with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// One JSON object, read before it is forwarded.
+    Json,
+    /// A form with files, passed on as it comes.
+    Form,
+    Nothing,
 }
+
+/// A segment of a request's path that may be anything.
+const ANY: &str = ":id";
 
 struct Row {
     operation: Operation,
     method: &'static str,
     path: &'static str,
     id: &'static str,
+    takes: Takes,
+    /// Its path has a segment that may be anything.
+    is_pattern: bool,
 }
 
-const fn row(operation: Operation, method: &'static str, path: &'static str, id: &'static str) -> Row {
-    Row { operation, method, path, id }
+/// One list makes both: the names that code uses and the rows that requests are looked up in.
+macro_rules! operations {
+    ($(($operation:ident, $method:literal, $path:literal, $id:literal, $takes:ident),)*) => {
+        /// What a request asks for. `Proxy` is everything without a row of its own: forwarded as it came.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Operation {
+            $($operation,)*
+            Proxy,
+        }
+
+        impl Operation {
+            /// Every operation that has a row, in the order of the rows.
+            pub const ALL: &[Self] = &[$(Self::$operation),*];
+        }
+
+        const ROWS: &[Row] = &[$(Row {
+            operation: Operation::$operation,
+            method: $method,
+            path: $path,
+            id: $id,
+            takes: Takes::$takes,
+            is_pattern: has_colon($path),
+        }),*];
+    };
 }
 
-/// One row an operation: method, path after `/v1`, function id.
-const OPERATIONS: &[Row] = &[
-    row(Operation::ChatComplete, "POST", "/chat/completions", "chatComplete"),
-    row(Operation::Messages, "POST", "/messages", "messages"),
-    row(Operation::CreateModelResponse, "POST", "/responses", "createModelResponse"),
-    row(Operation::Embed, "POST", "/embeddings", "embed"),
-    row(Operation::Complete, "POST", "/completions", "complete"),
-    row(Operation::MessagesCountTokens, "POST", "/messages/count_tokens", "messagesCountTokens"),
-    row(Operation::Moderate, "POST", "/moderations", "moderate"),
-    row(Operation::Rerank, "POST", "/rerank", "rerank"),
-    row(Operation::ImageGenerate, "POST", "/images/generations", "imageGenerate"),
-    row(Operation::CreateSpeech, "POST", "/audio/speech", "createSpeech"),
-    row(Operation::Models, "GET", "/models", "models"),
-];
+// Name, method, path after `/v1`, function id, what comes with it. The first match counts, so what is asked for most is first.
+operations! {
+    (ChatComplete, "POST", "/chat/completions", "chatComplete", Json),
+    (Messages, "POST", "/messages", "messages", Json),
+    (CreateModelResponse, "POST", "/responses", "createModelResponse", Json),
+    (Embed, "POST", "/embeddings", "embed", Json),
+    (Complete, "POST", "/completions", "complete", Json),
+    (MessagesCountTokens, "POST", "/messages/count_tokens", "messagesCountTokens", Json),
+    (Moderate, "POST", "/moderations", "moderate", Json),
+    (Rerank, "POST", "/rerank", "rerank", Json),
+    (Ocr, "POST", "/ocr", "ocr", Json),
+    (ImageGenerate, "POST", "/images/generations", "imageGenerate", Json),
+    (ImageEdit, "POST", "/images/edits", "imageEdit", Form),
+    (CreateSpeech, "POST", "/audio/speech", "createSpeech", Json),
+    (CreateTranscription, "POST", "/audio/transcriptions", "createTranscription", Form),
+    (CreateTranslation, "POST", "/audio/translations", "createTranslation", Form),
+    (Models, "GET", "/models", "models", Nothing),
+    (ListFiles, "GET", "/files", "listFiles", Nothing),
+    (UploadFile, "POST", "/files", "uploadFile", Form),
+    (ListBatches, "GET", "/batches", "listBatches", Nothing),
+    (CreateBatch, "POST", "/batches", "createBatch", Json),
+    (ListFinetunes, "GET", "/fine_tuning/jobs", "listFinetunes", Nothing),
+    (CreateFinetune, "POST", "/fine_tuning/jobs", "createFinetune", Json),
+    (GetModelResponse, "GET", "/responses/:id", "getModelResponse", Nothing),
+    (DeleteModelResponse, "DELETE", "/responses/:id", "deleteModelResponse", Nothing),
+    (ListResponseInputItems, "GET", "/responses/:id/input_items", "listResponseInputItems", Nothing),
+    (RetrieveFile, "GET", "/files/:id", "retrieveFile", Nothing),
+    (DeleteFile, "DELETE", "/files/:id", "deleteFile", Nothing),
+    (RetrieveFileContent, "GET", "/files/:id/content", "retrieveFileContent", Nothing),
+    (RetrieveBatch, "GET", "/batches/:id", "retrieveBatch", Nothing),
+    (GetBatchOutput, "GET", "/batches/:id/output", "getBatchOutput", Nothing),
+    (CancelBatch, "POST", "/batches/:id/cancel", "cancelBatch", Nothing),
+    (RetrieveFinetune, "GET", "/fine_tuning/jobs/:id", "retrieveFinetune", Nothing),
+    (CancelFinetune, "POST", "/fine_tuning/jobs/:id/cancel", "cancelFinetune", Nothing),
+}
 
 impl Operation {
-    /// The operation behind a method and a path (the path after `/v1`, without query).
+    /// The operation behind a method and a path: the path after `/v1` as it came, percent-encoded and without query.
     pub fn of(method: &str, path: &str) -> Self {
-        OPERATIONS.iter().find(|row| row.path == path && row.method == method).map_or(Self::Proxy, |row| row.operation)
+        let is_it = |row: &&Row| row.method == method && row.stands_for(path);
+        ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
     }
 
     /// The function id that records and policies use, such as `chatComplete`.
     pub fn id(self) -> &'static str {
-        OPERATIONS.iter().find(|row| row.operation == self).map_or("proxy", |row| row.id)
+        self.row().map_or("proxy", |row| row.id)
     }
 
-    /// The path after `/v1` that providers of `OpenAI`'s shape serve it at; `None` where the caller's own path counts.
-    pub fn path(self) -> Option<&'static str> {
-        OPERATIONS.iter().find(|row| row.operation == self).map(|row| row.path)
+    /// What comes with it; `None` where that may be anything.
+    pub fn takes(self) -> Option<Takes> {
+        self.row().map(|row| row.takes)
     }
 
-    /// The dialect in which its callers write and read.
-    pub fn dialect(self) -> Dialect {
+    /// The dialect in which its callers write and read; `None` where both have this path.
+    pub fn dialect(self) -> Option<Dialect> {
         match self {
-            Self::Messages | Self::MessagesCountTokens => Dialect::Anthropic,
-            _ => Dialect::OpenAi,
+            Self::Messages | Self::MessagesCountTokens => Some(Dialect::Anthropic),
+            Self::Proxy
+            | Self::Models
+            | Self::ListFiles
+            | Self::UploadFile
+            | Self::RetrieveFile
+            | Self::DeleteFile
+            | Self::RetrieveFileContent => None,
+            _ => Some(Dialect::OpenAi),
         }
+    }
+
+    /// Whether a good stream of it ends with an event that says so.
+    pub fn ends_with_event(self) -> bool {
+        matches!(self, Self::ChatComplete | Self::Complete | Self::Messages | Self::CreateModelResponse)
+    }
+
+    /// Whether its request and its answer are text, which can be counted where the provider did not.
+    pub fn is_countable(self) -> bool {
+        self.ends_with_event() || self == Self::Embed
+    }
+
+    /// Whether it brings something to be worked on, which may cost tokens.
+    pub fn is_work(self) -> bool {
+        matches!(self.takes(), Some(Takes::Json | Takes::Form))
     }
 
     /// Whether its body is one JSON object, read before it is forwarded.
     pub fn takes_json(self) -> bool {
-        !matches!(self, Self::Models | Self::Proxy)
+        self.takes() == Some(Takes::Json)
     }
+
+    // Rows stand in the order of the names; `Proxy` comes after the last of them.
+    fn row(self) -> Option<&'static Row> {
+        ROWS.get(self as usize)
+    }
+}
+
+impl Row {
+    fn stands_for(&self, path: &str) -> bool {
+        self.path == path || (self.is_pattern && fits(self.path, path))
+    }
+}
+
+fn fits(pattern: &str, path: &str) -> bool {
+    let mut segments = path.split('/');
+    let all = pattern.split('/').all(|wanted| match segments.next() {
+        Some(segment) if wanted == ANY => !segment.is_empty(),
+        found => found == Some(wanted),
+    });
+    all && segments.next().is_none()
+}
+
+const fn has_colon(path: &str) -> bool {
+    let mut rest = path.as_bytes();
+    while let [first, more @ ..] = rest {
+        if *first == b':' {
+            return true;
+        }
+        rest = more;
+    }
+    false
 }
 
 #[cfg(test)]
@@ -88,9 +184,37 @@ mod tests {
 
     #[test]
     fn every_operation_is_found_by_its_own_row() {
-        for row in OPERATIONS {
-            assert_eq!(Operation::of(row.method, row.path), row.operation);
-            assert_eq!(row.operation.id(), row.id);
+        for (operation, row) in Operation::ALL.iter().zip(ROWS) {
+            assert_eq!(Operation::of(row.method, &row.path.replace(ANY, "x-1")), *operation, "{}", row.path);
+            assert_eq!((operation.id(), operation.takes()), (row.id, Some(row.takes)));
+        }
+        assert_eq!((Operation::Proxy.id(), Operation::Proxy.takes()), ("proxy", None));
+    }
+
+    #[test]
+    fn an_id_may_be_anything_but_empty_and_is_one_segment_of_the_raw_path() {
+        let found = |path| Operation::of("GET", path);
+        assert_eq!(found("/files/file-1"), Operation::RetrieveFile);
+        assert_eq!(found("/files/s3%3A%2F%2Fbucket%2Fa.jsonl"), Operation::RetrieveFile);
+        assert_eq!(found("/files/file-1/content"), Operation::RetrieveFileContent);
+        for path in ["/files/", "/files//content", "/files/a/b", "/files/a/content/", "/files/a%2Fcontent/x", "//files"]
+        {
+            assert_eq!(found(path), Operation::Proxy, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_row_passes_through() {
+        for (method, path) in [
+            ("PATCH", "/chat/completions"),
+            ("GET", "/fine_tuning/jobs/ft-1/events"),
+            ("GET", "/fine_tuning/jobs/ft-1/checkpoints"),
+            ("POST", "/images/variations"),
+            ("POST", "/threads/t-1/runs"),
+            ("POST", "/messages/batches"),
+            ("PUT", "/files/file-1"),
+        ] {
+            assert_eq!(Operation::of(method, path), Operation::Proxy, "{method} {path}");
         }
     }
 }

@@ -3,10 +3,14 @@
 use memchr::memmem;
 
 use crate::dialect::{
-    Dialect,
+    Dialect, PeekError,
     scan::{closes_after, fields, fields_from},
 };
-pub use crate::stream::meter::{Meter, Metered};
+pub use crate::stream::{
+    deltas::Deltas,
+    meter::{Meter, Metered},
+    skim::Skim,
+};
 
 /// Tokens in disjoint buckets: their sum is the provider's total, no token is in two.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,21 +47,27 @@ impl Usage {
 
     /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
     pub fn from_answer(dialect: Dialect, answer: &[u8]) -> Option<Self> {
-        let mut counts = Counts::default();
-        if let Some(end) = counts.read_last(answer)
-            && closes_after(answer, end).is_ok()
-        {
-            return counts.settle(dialect);
-        }
-        counts = Counts::default();
-        let read = fields(answer, |key, at| {
-            if key == b"usage" {
-                counts.read(&answer[at]);
-            }
-            Ok(())
-        });
-        read.ok().and_then(|()| counts.settle(dialect))
+        from_tail(dialect, answer).or_else(|| {
+            let mut counts = Counts::default();
+            let read = counts.read_fields(answer);
+            read.ok().and_then(|()| counts.settle(dialect))
+        })
     }
+}
+
+/// From bytes with which an answer ends: the last usage, where nothing but the answer itself is open around it.
+pub(crate) fn from_tail(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
+    let mut counts = Counts::default();
+    let end = counts.read_last(tail).or_else(|| counts.read_last_meta(tail))?;
+    closes_after(tail, end).ok().and_then(|()| counts.settle(dialect))
+}
+
+/// From bytes with which an answer begins: of its own fields, those that are whole.
+pub(crate) fn from_head(dialect: Dialect, head: &[u8]) -> Option<Usage> {
+    let mut counts = Counts::default();
+    // It breaks off somewhere, always.
+    let _ = counts.read_fields(head);
+    counts.settle(dialect)
 }
 
 /// Offset and first byte of the value that follows a key; `None` where there is no colon.
@@ -90,12 +100,46 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn is_seen(&self) -> bool {
+        self.seen
+    }
+
     /// Reads a `usage` object; of a broken one, what stands before the fault.
     pub(crate) fn read(&mut self, object: &[u8]) {
         let _ = fields(object, |key, at| {
             self.take(key, &object[at]);
             Ok(())
         });
+    }
+
+    /// Reads what stands of usage among the fields of an answer.
+    fn read_fields(&mut self, answer: &[u8]) -> Result<(), PeekError> {
+        fields(answer, |key, at| {
+            match key {
+                b"usage" => self.read(&answer[at]),
+                b"meta" => self.read_meta(&answer[at]),
+                _ => (),
+            }
+            Ok(())
+        })
+    }
+
+    /// Cohere's way, for rerank too.
+    fn read_meta(&mut self, object: &[u8]) {
+        let _ = fields(object, |key, at| {
+            if matches!(key, b"tokens" | b"billed_units") {
+                self.read(&object[at]);
+            }
+            Ok(())
+        });
+    }
+
+    fn read_last_meta(&mut self, json: &[u8]) -> Option<usize> {
+        let key = memmem::rfind(json, b"\"meta\"")?;
+        let (start, _) = value_start(json, key + 6)?;
+        let end = fields_from(json, start, |_, _| Ok(())).ok()?;
+        self.read_meta(&json[start..end]);
+        Some(end)
     }
 
     /// Reads the last `"usage": {…}`, wherever it is. Returns where it ends.
@@ -149,6 +193,10 @@ impl Counts {
             return None;
         }
         let mut usage = Usage { input: self.input, output: self.output, ..Usage::default() };
+        if self.input == 0 && self.output == 0 {
+            // Some that rerank or embed give the sum alone.
+            usage.input = self.total;
+        }
         let long = self.cache_write_1h;
         let short = self.cache_write_5m.max(self.cache_write.saturating_sub(long));
         match dialect {

@@ -38,7 +38,7 @@ fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Split {
 /// Its name, its bytes, and the name and data of each message.
 type Case = (&'static str, Vec<u8>, Vec<(&'static str, &'static str)>);
 
-/// web-platform-tests, eventsource/: what the server sends there, and the messages that must come of it.
+/// web-platform-tests (BSD-3-Clause), eventsource/: what the server sends there, and the messages that must come of it.
 fn public_cases() -> Vec<Case> {
     let message = |data| ("message", data);
     let long = "x".repeat(2048);

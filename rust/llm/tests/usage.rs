@@ -3,6 +3,7 @@
 
 use penstock_llm::{
     dialect::Dialect::{self, Anthropic, OpenAi},
+    operation::Operation,
     usage::{Meter, Metered, Usage},
 };
 use proptest::prelude::*;
@@ -149,6 +150,7 @@ fn chat() -> Metered {
         terminated: true,
         error_event: false,
         model: Some("gpt-4o-2024".into()),
+        deltas: None,
     }
 }
 
@@ -158,6 +160,7 @@ fn messages() -> Metered {
         terminated: true,
         error_event: false,
         model: Some("claude-x".into()),
+        deltas: None,
     }
 }
 
@@ -224,18 +227,71 @@ fn usage_behind_a_huge_or_broken_event_is_still_found() {
     assert_eq!(meter(OpenAi, [broken.as_bytes()]).usage, metered.usage);
 }
 
+const RESPONSE: &str = concat!(
+    "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"model\":\"gpt-5\",\"usage\":null}}\n\n",
+    "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"\\\"response.failed\\\" \\u00e9\"}\n\n",
+    "event: response.output_text.done\ndata: {\"type\":\"response.output_text.done\",\"text\":\"twice\"}\n\n",
+    "event: response.incomplete\ndata: {\"type\":\"response.incomplete\",\"response\":{\"error\":null,\"usage\":null}}\n\n",
+);
+
+const FAILING: &str = concat!(
+    "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n: ping\n\n",
+    "data: {\"choices\":[{\"delta\":\ndata: {\"content\":\"two lines\"}}]}\n\n",
+    "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DO",
+);
+
+/// The stream, in a dialect and for an operation, with any line ends, with a byte order mark or without.
+fn any_stream() -> impl Strategy<Value = (Operation, String)> {
+    let streams = vec![
+        (Operation::ChatComplete, CHAT),
+        (Operation::Messages, MESSAGES),
+        (Operation::CreateModelResponse, RESPONSE),
+        (Operation::ChatComplete, FAILING),
+        (Operation::Complete, "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\n"),
+    ];
+    let ends = prop::sample::select(vec!["\n", "\r\n", "\r"]);
+    (prop::sample::select(streams), ends, prop::sample::select(vec!["", "\u{feff}"]))
+        .prop_map(|((operation, stream), end, mark)| (operation, format!("{mark}{}", stream.replace('\n', end))))
+}
+
+#[test]
+fn a_response_ends_however_it_ends() {
+    for (end, failed) in [("completed", false), ("incomplete", false), ("failed", true)] {
+        let error = if failed { "{}" } else { "null" };
+        let event =
+            format!("data: {{\"type\":\"response.{end}\",\"response\":{{\"error\":{error},\"usage\":null}}}}\n\n");
+        let metered = meter(OpenAi, [RESPONSE.split_at(200).0.as_bytes(), b"\n\n", event.as_bytes()]);
+        assert_eq!((metered.terminated, metered.error_event), (true, failed), "{end}");
+    }
+    assert!(!meter(OpenAi, [RESPONSE.rsplit_once("event:").unwrap().0.as_bytes()]).terminated);
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
     #[test]
-    fn cutting_changes_nothing(mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
+    fn cutting_changes_nothing((operation, stream) in any_stream(), mut cuts in prop::collection::vec(0..1000usize, 0..20)) {
         cuts.sort_unstable();
-        for (dialect, stream, whole) in [(OpenAi, CHAT, chat()), (Anthropic, MESSAGES, messages())] {
-            let mut meter = Meter::new(dialect);
+        let feed = |cuts: &[usize]| {
+            let mut meter = Meter::counting(operation.dialect().unwrap(), operation);
             let mut from = 0;
             for cut in cuts.iter().copied().chain([stream.len()]).map(|cut| cut.min(stream.len())) {
                 meter.feed(&stream.as_bytes()[from..cut]);
                 from = cut;
             }
-            prop_assert_eq!(meter.finish(), whole);
+            meter.finish()
+        };
+        let whole = feed(&[]);
+        prop_assert_eq!(&feed(&cuts), &whole);
+        match (operation, whole.usage) {
+            (Operation::ChatComplete, Some(_)) => prop_assert_eq!(whole, chat()),
+            (Operation::Messages, _) => prop_assert_eq!(whole, messages()),
+            (Operation::CreateModelResponse, _) => {
+                prop_assert_eq!(whole.deltas.unwrap().text(), "\"response.failed\" é");
+                prop_assert!(whole.terminated && !whole.error_event);
+            }
+            (Operation::Complete, _) => prop_assert_eq!(whole.deltas.unwrap().text(), "ab"),
+            _ => prop_assert!(whole.error_event && !whole.terminated),
         }
     }
 

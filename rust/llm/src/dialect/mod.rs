@@ -1,10 +1,12 @@
 //! The two dialects that callers and providers speak, what is read of a request, and how errors are said in each.
 
 pub mod chat;
+mod form;
 pub mod messages;
 mod peek;
 pub(crate) mod scan;
 
+pub use form::Form;
 pub use peek::{Peek, peek};
 pub use scan::{MAX_DEPTH, PeekError};
 

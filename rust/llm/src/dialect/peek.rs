@@ -49,9 +49,12 @@ impl Peek {
     }
 }
 
-/// Reads a JSON request body in one pass without building a tree.
-/// Its structure is checked; the text of strings that nobody here reads is not.
+/// Reads a JSON request body without building a tree, and refuses what is not JSON in UTF-8.
 pub fn peek(body: &[u8]) -> Result<Peek, PeekError> {
+    if simdutf8::basic::from_utf8(body).is_err() {
+        let at = std::str::from_utf8(body).err().map_or(0, |error| error.valid_up_to());
+        return Err(PeekError { at, message: "invalid UTF-8" });
+    }
     let mut found = Peek::default();
     fields(body, |key, at| found.take(body, key, at))?;
     Ok(found)

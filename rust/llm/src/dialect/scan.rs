@@ -62,6 +62,12 @@ pub(crate) fn closes_after(json: &[u8], value_end: usize) -> Scan<()> {
     scanner.end()
 }
 
+/// The string literal that begins at `at`, quotes included; empty where it does not end.
+pub(crate) fn string_at(json: &[u8], at: usize) -> &[u8] {
+    let mut scanner = Scanner { json, at: at + 1 };
+    scanner.skip_string().map_or(&[], |()| &json[at..scanner.at])
+}
+
 /// The text of a string literal, quotes included in what is given.
 pub(crate) fn unescape(literal: &[u8]) -> Option<String> {
     serde_json::from_slice(literal).ok()
@@ -78,6 +84,48 @@ fn quotes_in(word: u64) -> u64 {
 /// Whether what follows these bytes of a string is escaped: after an odd number of backslashes.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+/// Whether text has neither escapes nor control characters: most has not.
+#[inline]
+fn is_plain(text: &[u8]) -> bool {
+    let (words, rest) = text.as_chunks::<8>();
+    let is_odd = |byte: u8| u8::from(byte < b' ') | u8::from(byte == b'\\');
+    if words.len() > SHORT / 8 {
+        // Without an early end this is a loop over vectors.
+        return text.iter().fold(0, |odd, byte| odd | is_odd(*byte)) == 0;
+    }
+    words.iter().all(|word| odd_in(u64::from_le_bytes(*word)) == 0) && rest.iter().all(|byte| is_odd(*byte) == 0)
+}
+
+/// Not zero where one of eight bytes is a backslash or a control character.
+fn odd_in(word: u64) -> u64 {
+    const LOW: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
+    let zero_where_backslash = word ^ u64::from_le_bytes([b'\\'; 8]);
+    let backslashes = zero_where_backslash.wrapping_sub(LOW) & !zero_where_backslash;
+    let controls = word.wrapping_sub(u64::from_le_bytes([b' '; 8])) & !word;
+    (backslashes | controls) & HIGH
+}
+
+/// Where text holds what a string may not: a control character, or an escape that is none.
+#[cold]
+fn check_escapes(text: &[u8]) -> Result<(), (usize, &'static str)> {
+    // A loop over vectors; the place is looked for only where there is one.
+    if text.iter().fold(0, |odd, byte| odd | u8::from(*byte < b' ')) != 0 {
+        let at = text.iter().position(|byte| *byte < b' ').unwrap_or_default();
+        return Err((at, "control character in a string"));
+    }
+    let mut at = 0;
+    while let Some(next) = memchr(b'\\', &text[at..]) {
+        at += next;
+        at += match text.get(at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
+            Some(b'u') if text.get(at + 2..at + 6).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) => 6,
+            _ => return Err((at, "invalid escape")),
+        };
+    }
+    Ok(())
 }
 
 struct Scanner<'a> {
@@ -176,6 +224,16 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn skip_string(&mut self) -> Scan<()> {
         let start = self.at;
+        self.find_end(start)?;
+        let text = &self.json[start..self.at - 1];
+        if is_plain(text) {
+            return Ok(());
+        }
+        check_escapes(text).map_err(|(at, message)| PeekError { at: start + at, message })
+    }
+
+    #[inline]
+    fn find_end(&mut self, start: usize) -> Scan<()> {
         loop {
             let Some(quote) = self.next_quote() else {
                 self.at = self.json.len();

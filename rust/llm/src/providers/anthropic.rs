@@ -1,12 +1,14 @@
 //! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
 
-use super::{Credential, Provider};
+use super::{Credential, FILES, Group, Known, MESSAGES, Provider, options::sent};
 use crate::dialect::Dialect;
 
 pub(super) struct Anthropic;
 
 /// OAuth access tokens begin so; the API takes them as a bearer token only.
 const OAUTH_PREFIX: &str = "sk-ant-oat";
+
+const OPTIONS: &[Known] = &[sent("anthropic_version", "anthropic-version"), sent("anthropic_beta", "anthropic-beta")];
 
 impl Provider for Anthropic {
     fn slug(&self) -> &'static str {
@@ -15,6 +17,14 @@ impl Provider for Anthropic {
 
     fn base_url(&self) -> &'static str {
         "https://api.anthropic.com/v1"
+    }
+
+    fn offers(&self) -> &'static [Group] {
+        &[MESSAGES, FILES]
+    }
+
+    fn options(&self) -> &'static [Known] {
+        OPTIONS
     }
 
     fn credential(&self, key: &str) -> Credential {

@@ -1,7 +1,12 @@
 //! The providers: what is the same for all of them as a trait's defaults, and the one list of who there is.
 
 mod anthropic;
+mod azure_openai;
 mod compatible;
+mod openai;
+mod options;
+
+pub use options::{Known, Options};
 
 use crate::{dialect::Dialect, operation::Operation};
 
@@ -14,17 +19,106 @@ pub enum Credential {
     Header(&'static str),
 }
 
+/// Operations that providers offer together.
+type Group = &'static [Operation];
+
+const CHAT: Group = &[Operation::ChatComplete];
+const COMPLETE: Group = &[Operation::Complete];
+const EMBED: Group = &[Operation::Embed];
+const MESSAGES: Group = &[Operation::Messages, Operation::MessagesCountTokens];
+const IMAGE: Group = &[Operation::ImageGenerate];
+const IMAGE_EDIT: Group = &[Operation::ImageEdit];
+const SPEECH: Group = &[Operation::CreateSpeech];
+const TRANSCRIBE: Group = &[Operation::CreateTranscription, Operation::CreateTranslation];
+const OCR: Group = &[Operation::Ocr];
+const RESPOND: Group = &[Operation::CreateModelResponse];
+const RESPONSES: Group = &[
+    Operation::CreateModelResponse,
+    Operation::GetModelResponse,
+    Operation::DeleteModelResponse,
+    Operation::ListResponseInputItems,
+];
+const FILES: Group = &[
+    Operation::ListFiles,
+    Operation::UploadFile,
+    Operation::RetrieveFile,
+    Operation::DeleteFile,
+    Operation::RetrieveFileContent,
+];
+const BATCHES: Group = &[
+    Operation::ListBatches,
+    Operation::CreateBatch,
+    Operation::RetrieveBatch,
+    Operation::GetBatchOutput,
+    Operation::CancelBatch,
+];
+const FINE_TUNING: Group =
+    &[Operation::ListFinetunes, Operation::CreateFinetune, Operation::RetrieveFinetune, Operation::CancelFinetune];
+/// Forwarded to whoever is named: most have them, and where they do not the provider says so.
+const EVERYWHERE: Group = &[Operation::Models, Operation::Moderate, Operation::Proxy];
+
+/// What is asked of a provider, as far as the address depends on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    pub operation: Operation,
+    /// The caller's own, after `/v1`, with its leading slash and percent-encoded as it came.
+    pub path: &'a str,
+    /// Without its question mark.
+    pub query: &'a str,
+    /// The path of the base URL or the custom host.
+    pub prefix: &'a str,
+    /// What the body names; may be empty.
+    pub model: &'a str,
+    pub stated: Stated<'a>,
+}
+
+/// What clients made for one provider say in the path, before what others say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stated<'a> {
+    pub deployment: Option<&'a str>,
+    pub version: Option<&'a str>,
+}
+
 /// What differs between providers; `OpenAI`'s behaviour is the default.
 pub trait Provider: Sync {
     /// The name that `x-gateway-provider` and configs use.
     fn slug(&self) -> &'static str;
 
-    /// Where its API starts, version segment included, without a trailing slash. Empty where only a custom host makes sense.
+    /// Where its API starts, without a trailing slash. Empty where that takes options or a custom host.
     fn base_url(&self) -> &'static str;
 
-    /// The path after the base URL that serves an operation; `None` means it is not offered.
-    fn path(&self, operation: Operation) -> Option<&'static str> {
-        operation.path()
+    /// The operations it offers, by group.
+    fn offers(&self) -> &'static [Group];
+
+    /// What it may be told besides a credential.
+    fn options(&self) -> &'static [Known] {
+        &[]
+    }
+
+    /// Where its API starts for these options; `None` where that does not depend on them. An error says what is missing.
+    fn base(&self, _options: &Options) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+
+    /// The segment that stands between the base URL and the path of an operation.
+    fn version(&self) -> &'static str {
+        ""
+    }
+
+    /// Writes what follows the base URL in the request line, query included. An error says what is missing.
+    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        let version = if asked.operation == Operation::Proxy { "" } else { self.version() };
+        // Clients whose base URL lacks the version segment say it twice.
+        let is_said = asked.prefix.ends_with("/v1");
+        let path = if is_said { asked.path.strip_prefix("/v1").unwrap_or(asked.path) } else { asked.path };
+        let version = if is_said && version == "/v1" { "" } else { version };
+        out.extend_from_slice(version.as_bytes());
+        out.extend_from_slice(path.as_bytes());
+        if !asked.query.is_empty() {
+            out.push(b'?');
+            out.extend_from_slice(asked.query.as_bytes());
+        }
+        Ok(())
     }
 
     /// Where a credential goes.
@@ -32,22 +126,45 @@ pub trait Provider: Sync {
         Credential::Bearer
     }
 
+    /// A bearer token among the options; it goes before every key.
+    fn token<'o>(&self, _options: &'o Options) -> Option<&'o str> {
+        None
+    }
+
+    /// The model's own name, where requests call it by another.
+    fn model<'o>(&self, _options: &'o Options) -> Option<&'o str> {
+        None
+    }
+
     /// A header that must be present, with the value to send when the caller set none.
     fn required_header(&self) -> Option<(&'static str, &'static str)> {
         None
     }
 
-    /// The dialect of its errors and of paths without an operation of their own.
+    /// The dialect of its errors and of paths that several dialects have.
     fn dialect(&self) -> Dialect {
         Dialect::OpenAi
     }
 }
 
+impl dyn Provider {
+    /// Whether it offers an operation.
+    pub fn serves(&self, operation: Operation) -> bool {
+        let offered = |group: &Group| group.contains(&operation);
+        self.offers().iter().any(offered) || offered(&EVERYWHERE)
+    }
+}
+
 /// Every provider, by slug.
 pub fn all() -> impl Iterator<Item = &'static dyn Provider> {
-    let modules: [&'static dyn Provider; 1] = [&anthropic::Anthropic];
+    let modules: [&'static dyn Provider; 3] = [&anthropic::Anthropic, &azure_openai::AzureOpenAi, &openai::OpenAi];
     let rows = compatible::ROWS.iter().map(|row| row as &'static dyn Provider);
     modules.into_iter().chain(rows)
+}
+
+/// The option of this key, whoever knows it.
+pub fn option(key: &str) -> Option<Known> {
+    all().flat_map(Provider::options).find(|option| option.key == key).copied()
 }
 
 /// The provider of this slug.
@@ -58,6 +175,13 @@ pub fn find(slug: &str) -> Option<&'static dyn Provider> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn target(slug: &str, prefix: &str, operation: Operation, path: &str) -> String {
+        let asked = Asked { operation, path, query: "a=1", prefix, model: "", stated: Stated::default() };
+        let mut out = Vec::new();
+        find(slug).unwrap().write_target(&asked, &Options::default(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
 
     #[test]
     fn slugs_are_unique_and_lower_case() {
@@ -78,5 +202,29 @@ mod tests {
             assert!(provider.base_url().starts_with("https://") || local, "{}", provider.slug());
             assert!(!provider.base_url().ends_with('/'), "{}", provider.slug());
         }
+    }
+
+    #[test]
+    fn silence_means_unsupported_but_for_what_has_no_shape_of_ours() {
+        let serves = |slug: &str, operation| find(slug).unwrap().serves(operation);
+        assert!(serves("groq", Operation::ChatComplete) && !serves("groq", Operation::Embed));
+        assert!(serves("anthropic", Operation::Messages) && !serves("anthropic", Operation::ChatComplete));
+        assert!(!serves("openai", Operation::Messages) && serves("mistral-ai", Operation::Ocr));
+        for provider in all() {
+            assert!(provider.serves(Operation::Proxy) && provider.serves(Operation::Moderate), "{}", provider.slug());
+        }
+        assert!(Operation::ALL.iter().all(|operation| serves("mock", *operation)));
+    }
+
+    #[test]
+    fn a_version_segment_is_said_once() {
+        let chat = |slug, prefix| target(slug, prefix, Operation::ChatComplete, "/chat/completions");
+        assert_eq!(chat("openai", "/v1"), "/chat/completions?a=1");
+        assert_eq!(chat("deepseek", ""), "/v1/chat/completions?a=1");
+        assert_eq!(chat("ollama", "/v1"), "/chat/completions?a=1");
+        let proxy = |slug, prefix, path| target(slug, prefix, Operation::Proxy, path);
+        assert_eq!(proxy("anthropic", "/v1", "/v1/messages/batches"), "/messages/batches?a=1");
+        assert_eq!(proxy("deepseek", "", "/user/balance"), "/user/balance?a=1");
+        assert_eq!(proxy("deepseek", "", "/v1/models"), "/v1/models?a=1");
     }
 }

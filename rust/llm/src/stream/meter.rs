@@ -4,12 +4,13 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::sse;
+use super::{deltas::Deltas, sse};
 use crate::{
     dialect::{
         Dialect,
         scan::{fields, unescape},
     },
+    operation::Operation,
     usage::{Counts, Usage, value_start},
 };
 
@@ -22,6 +23,7 @@ const MODEL_LOOKS: u8 = 4;
 static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 static DONE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
+static RESPONSE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response."));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
@@ -31,6 +33,8 @@ pub struct Meter {
     /// The beginning of an event whose end has not come yet.
     carry: Vec<u8>,
     counts: Counts,
+    /// Only where somebody will count, and until the provider has.
+    deltas: Option<Deltas>,
     model: Option<String>,
     looks: u8,
     terminated: bool,
@@ -47,6 +51,8 @@ pub struct Metered {
     pub error_event: bool,
     /// The model as the provider names it.
     pub model: Option<String>,
+    /// What there is to count where usage is none.
+    pub deltas: Option<Deltas>,
 }
 
 impl Meter {
@@ -55,11 +61,17 @@ impl Meter {
             dialect,
             carry: Vec::new(),
             counts: Counts::default(),
+            deltas: None,
             model: None,
             looks: 0,
             terminated: false,
             error_event: false,
         }
+    }
+
+    /// One that keeps the text of the answer until the provider says what it cost.
+    pub fn counting(dialect: Dialect, operation: Operation) -> Self {
+        Self { deltas: Some(Deltas::of(operation)), ..Self::new(dialect) }
     }
 
     /// Takes the next bytes of the stream.
@@ -80,6 +92,16 @@ impl Meter {
         }
     }
 
+    /// Whether the provider has said what it cost.
+    pub fn has_usage(&self) -> bool {
+        self.counts.is_seen()
+    }
+
+    /// Whether something may be said here without falling into the middle of an event.
+    pub fn between_events(&self) -> bool {
+        self.carry.is_empty()
+    }
+
     /// Whether the event that ends a good stream has passed.
     pub fn terminated(&self) -> bool {
         self.terminated
@@ -94,10 +116,14 @@ impl Meter {
             terminated: self.terminated,
             error_event: self.error_event,
             model: self.model,
+            deltas: self.deltas,
         }
     }
 
     fn look(&mut self, events: &[u8]) {
+        if let Some(deltas) = &mut self.deltas {
+            deltas.take(events);
+        }
         if !self.wants_model() && !self.notable(events) {
             return;
         }
@@ -108,6 +134,9 @@ impl Meter {
                 self.read(&data);
             }
         }
+        if self.counts.is_seen() {
+            self.deltas = None;
+        }
     }
 
     fn wants_model(&self) -> bool {
@@ -116,11 +145,11 @@ impl Meter {
 
     /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
     fn notable(&self, bytes: &[u8]) -> bool {
-        let terminal = match self.dialect {
-            Dialect::OpenAi => &DONE,
-            Dialect::Anthropic => &STOP,
+        let is_terminal = match self.dialect {
+            Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes),
+            Dialect::Anthropic => STOP.find(bytes).is_some(),
         };
-        terminal.find(bytes).is_some()
+        is_terminal
             || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
             || ERROR.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
     }
@@ -164,10 +193,15 @@ impl Meter {
     fn take_kind(&mut self, literal: &[u8]) {
         match literal {
             b"\"error\"" => self.error_event = true,
-            b"\"message_stop\"" | b"\"response.completed\"" | b"\"response.incomplete\"" | b"\"response.failed\"" => {
-                self.terminated = true;
-            }
+            b"\"message_stop\"" => self.terminated = true,
+            _ if ends_response(literal) => self.terminated = true,
             _ => {}
         }
     }
+}
+
+/// Whether there is one of the types with which a stream of responses ends.
+fn ends_response(bytes: &[u8]) -> bool {
+    const ENDS: [&[u8]; 4] = [b"completed\"", b"incomplete\"", b"failed\"", b"cancelled\""];
+    RESPONSE.find_iter(bytes).any(|at| ENDS.iter().any(|end| bytes[at + 10..].starts_with(end)))
 }

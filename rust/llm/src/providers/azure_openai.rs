@@ -1,0 +1,244 @@
+//! Azure `OpenAI`: an address for each customer, the deployment in the path, the API's version in the query.
+
+use std::fmt::Write;
+
+use super::{
+    Asked, Credential, Group, Known, Options, Provider,
+    openai::OFFERS,
+    options::{known, sent},
+};
+use crate::operation::Operation;
+
+pub(super) struct AzureOpenAi;
+
+const OPTIONS: &[Known] = &[
+    known("resource_name", "azure-resource-name"),
+    known("deployment_id", "azure-deployment-id"),
+    known("api_version", "azure-api-version"),
+    known("azure_ad_token", "azure-ad-token"),
+    known("azure_auth_mode", "azure-auth-mode"),
+    known("azure_model_name", "azure-model-name"),
+    sent("openai_beta", "openai-beta"),
+];
+
+/// Access tokens are JSON web tokens and begin so; keys of the service are not.
+const TOKEN_PREFIX: &str = "eyJ";
+
+/// The version whose paths name no deployment and whose queries no version.
+const VERSION_ONE: &str = "v1";
+
+impl Provider for AzureOpenAi {
+    fn slug(&self) -> &'static str {
+        "azure-openai"
+    }
+
+    fn base_url(&self) -> &'static str {
+        ""
+    }
+
+    fn offers(&self) -> &'static [Group] {
+        OFFERS
+    }
+
+    fn options(&self) -> &'static [Known] {
+        OPTIONS
+    }
+
+    fn base(&self, options: &Options) -> Result<Option<String>, String> {
+        let name = options.get("resource_name").ok_or("no resource: send x-gateway-azure-resource-name")?;
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            return Err("resource_name must be letters, digits and dashes".into());
+        }
+        Ok(Some(format!("https://{name}.openai.azure.com/openai")))
+    }
+
+    fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if let (None, Some(mode @ ("entra" | "managed" | "workload"))) =
+            (self.token(options), options.get("azure_auth_mode"))
+        {
+            return Err(format!("azure_auth_mode `{mode}` is not available in this version"));
+        }
+        let version = asked.stated.version.or_else(|| options.get("api_version"));
+        let is_raw = asked.operation == Operation::Proxy && is_whole(asked.path);
+        if version == Some(VERSION_ONE) && !is_raw {
+            out.extend_from_slice(b"/v1");
+        } else if is_deployed(asked.operation) {
+            out.extend_from_slice(b"/deployments/");
+            out.extend_from_slice(deployment(asked, options)?.as_bytes());
+        }
+        out.extend_from_slice(asked.path.as_bytes());
+        write_query(asked, version.filter(|version| *version != VERSION_ONE), out);
+        let has_version = version.is_some() || names_version(asked.query) || asked.operation == Operation::Proxy;
+        if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
+    }
+
+    fn credential(&self, key: &str) -> Credential {
+        if key.starts_with(TOKEN_PREFIX) { Credential::Bearer } else { Credential::Header("api-key") }
+    }
+
+    fn token<'o>(&self, options: &'o Options) -> Option<&'o str> {
+        options.get("azure_ad_token")
+    }
+
+    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+        options.get("azure_model_name")
+    }
+}
+
+/// Whether a path says all that there is to say after the base.
+fn is_whole(path: &str) -> bool {
+    path.starts_with("/deployments/") || path.starts_with("/v1/")
+}
+
+/// Whether a deployment serves it; all else belongs to the resource.
+fn is_deployed(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::ChatComplete
+            | Operation::Complete
+            | Operation::Embed
+            | Operation::ImageGenerate
+            | Operation::ImageEdit
+            | Operation::CreateSpeech
+            | Operation::CreateTranscription
+            | Operation::CreateTranslation
+    )
+}
+
+/// The deployment as a segment of the path: the options', the one in the caller's path, or the one of the model's name.
+fn deployment(asked: &Asked<'_>, options: &Options) -> Result<String, String> {
+    let stated = || asked.stated.deployment.map(ToOwned::to_owned);
+    let named = || Some(asked.model).filter(|model| !model.is_empty()).map(escaped);
+    let segment = options.get("deployment_id").map(escaped).or_else(stated).or_else(named);
+    let segment = segment.ok_or("no deployment: send x-gateway-azure-deployment-id, or name a model")?;
+    if segment == "." || segment == ".." { Err("a deployment must not be dots".into()) } else { Ok(segment) }
+}
+
+fn write_query(asked: &Asked<'_>, version: Option<&str>, out: &mut Vec<u8>) {
+    let version = version.filter(|_| !names_version(asked.query));
+    if !asked.query.is_empty() || version.is_some() {
+        out.push(b'?');
+    }
+    out.extend_from_slice(asked.query.as_bytes());
+    if let Some(version) = version {
+        if !asked.query.is_empty() {
+            out.push(b'&');
+        }
+        out.extend_from_slice(b"api-version=");
+        out.extend_from_slice(escaped(version).as_bytes());
+    }
+}
+
+fn names_version(query: &str) -> bool {
+    query.split('&').any(|pair| pair.starts_with("api-version="))
+}
+
+/// Percent-encoded but for what may stand in a segment as it is.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte.into());
+        } else {
+            // A String takes every write.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::Stated;
+
+    fn options(given: &[(&str, &str)]) -> Options {
+        let mut options = Options::default();
+        for (key, value) in given {
+            let option = OPTIONS.iter().find(|option| option.key == *key).unwrap();
+            options.put(*option, (*value).to_owned());
+        }
+        options
+    }
+
+    const CHAT: Asked<'_> = Asked {
+        operation: Operation::ChatComplete,
+        path: "/chat/completions",
+        query: "",
+        prefix: "/openai",
+        model: "gpt-4o",
+        stated: Stated { deployment: None, version: None },
+    };
+
+    fn target(asked: &Asked<'_>, given: &[(&str, &str)]) -> Result<String, String> {
+        let mut out = Vec::new();
+        AzureOpenAi.write_target(asked, &options(given), &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn a_resource_is_a_host_and_nothing_else() {
+        let base = |name| AzureOpenAi.base(&options(&[("resource_name", name)]));
+        assert_eq!(base("my-res").unwrap().unwrap(), "https://my-res.openai.azure.com/openai");
+        for name in ["", "evil.example/", "a.b", "a@b", "a:80", "ä"] {
+            assert!(base(name).is_err(), "{name}");
+        }
+        assert!(AzureOpenAi.base(&Options::default()).unwrap_err().contains("x-gateway-azure-resource-name"));
+    }
+
+    #[test]
+    fn a_deployment_is_named_by_an_option_the_path_or_the_model() {
+        let version = ("api_version", "2024-10-21");
+        assert_eq!(
+            target(&CHAT, &[version, ("deployment_id", "d 1")]).unwrap(),
+            "/deployments/d%201/chat/completions?api-version=2024-10-21"
+        );
+        let stated = Stated { deployment: Some("a%2Fb"), version: None };
+        assert_eq!(
+            target(&Asked { stated, query: "api-version=2025-01-01&x=1", ..CHAT }, &[version]).unwrap(),
+            "/deployments/a%2Fb/chat/completions?api-version=2025-01-01&x=1"
+        );
+        assert!(target(&CHAT, &[version]).unwrap().starts_with("/deployments/gpt-4o/"));
+        assert!(target(&Asked { model: "", ..CHAT }, &[version]).unwrap_err().contains("no deployment"));
+        assert!(target(&Asked { model: "..", ..CHAT }, &[version]).is_err());
+        let split = target(&Asked { model: "a HTTP/1.1\r\nx: /?#", ..CHAT }, &[version]).unwrap();
+        assert!(!split.contains([' ', '\r', '#']) && split.matches('?').count() == 1, "{split}");
+    }
+
+    #[test]
+    fn a_version_must_be_said_somewhere() {
+        assert!(target(&CHAT, &[]).unwrap_err().contains("x-gateway-azure-api-version"));
+        assert!(target(&Asked { query: "api-version=1", ..CHAT }, &[]).is_ok());
+    }
+
+    #[test]
+    fn version_one_has_neither_deployment_nor_query() {
+        assert_eq!(target(&CHAT, &[("api_version", "v1")]).unwrap(), "/v1/chat/completions");
+        let stated = Stated { deployment: None, version: Some("v1") };
+        assert_eq!(target(&Asked { stated, query: "x=1", ..CHAT }, &[]).unwrap(), "/v1/chat/completions?x=1");
+    }
+
+    #[test]
+    fn what_belongs_to_the_resource_is_not_below_a_deployment() {
+        let files = Asked { operation: Operation::ListFiles, path: "/files", query: "limit=2", ..CHAT };
+        assert_eq!(target(&files, &[("api_version", "2024-10-21")]).unwrap(), "/files?limit=2&api-version=2024-10-21");
+    }
+
+    #[test]
+    fn a_pass_through_gets_a_version_where_one_is_known() {
+        let raw = |path, given: &[(&str, &str)]| target(&Asked { operation: Operation::Proxy, path, ..CHAT }, given);
+        assert_eq!(raw("/assistants", &[]).unwrap(), "/assistants");
+        assert_eq!(raw("/assistants", &[("api_version", "2")]).unwrap(), "/assistants?api-version=2");
+        assert_eq!(raw("/conversations", &[("api_version", "v1")]).unwrap(), "/v1/conversations");
+        assert_eq!(raw("/deployments/d/x", &[("api_version", "v1")]).unwrap(), "/deployments/d/x");
+    }
+
+    #[test]
+    fn a_token_is_a_bearer_and_a_key_is_not() {
+        assert_eq!(AzureOpenAi.credential("eyJhbGciOi"), Credential::Bearer);
+        assert_eq!(AzureOpenAi.credential("0123456789abcdef"), Credential::Header("api-key"));
+        assert_eq!(AzureOpenAi.token(&options(&[("azure_ad_token", "t")])), Some("t"));
+        let asked = [("api_version", "2"), ("azure_auth_mode", "managed")];
+        assert!(target(&CHAT, &asked).unwrap_err().contains("managed"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Reads what a large whole answer cost from its two ends as it passes by.
+
+use crate::{
+    dialect::Dialect,
+    usage::{Usage, from_head, from_tail},
+};
+
+/// So much of either end is kept: usage stands at one of them, before or behind what makes the answer large.
+const EDGE: usize = 16 * 1024;
+
+/// An answer of JSON on its way, of which only the ends are kept.
+#[derive(Debug, Default)]
+pub struct Skim {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    length: u64,
+}
+
+impl Skim {
+    /// Takes the next bytes of the answer.
+    pub fn feed(&mut self, chunk: &[u8]) {
+        self.length += chunk.len() as u64;
+        let (begin, rest) = chunk.split_at(chunk.len().min(EDGE - self.head.len()));
+        self.head.extend_from_slice(begin);
+        let rest = &rest[rest.len().saturating_sub(EDGE)..];
+        if self.tail.len() + rest.len() > EDGE * 2 {
+            self.tail.drain(..self.tail.len() + rest.len() - EDGE);
+        }
+        self.tail.extend_from_slice(rest);
+    }
+
+    /// How many bytes have passed.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The answer is over.
+    pub fn finish(&self, dialect: Dialect) -> Option<Usage> {
+        if self.length == self.head.len() as u64 {
+            return Usage::from_answer(dialect, &self.head);
+        }
+        // The ends may touch: what is at hand of the last bytes is looked at in one piece.
+        let last = if self.tail.len() < EDGE { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
+        from_tail(dialect, last).or_else(|| from_head(dialect, &self.head))
+    }
+}

@@ -1,0 +1,42 @@
+//! Counts tokens where a provider did not say; vocabularies come with the binary and are unpacked at first use.
+//!
+//! The first count in an encoding takes tens of milliseconds and long texts take their time: not for an event loop.
+
+mod bodies;
+mod runs;
+
+pub use bodies::{count_answer, count_messages};
+
+/// A vocabulary and its way of cutting text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Encoding(&'static str);
+
+impl Encoding {
+    pub const O200K_BASE: Self = Self("o200k_base");
+    pub const CL100K_BASE: Self = Self("cl100k_base");
+    pub const P50K_BASE: Self = Self("p50k_base");
+    pub const R50K_BASE: Self = Self("r50k_base");
+
+    /// The encoding of this name, such as `cl100k_base`, if its vocabulary is on board.
+    pub fn named(name: &str) -> Option<Self> {
+        tiktoken::list_encodings().iter().find(|known| **known == name).map(|known| Self(known))
+    }
+
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+/// The encoding of a model; `o200k_base` where its own is not known or not public.
+pub fn encoding_for(model: &str) -> Encoding {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    tiktoken::model_to_encoding(name).and_then(Encoding::named).unwrap_or(Encoding::O200K_BASE)
+}
+
+/// How many tokens a text has; marks such as `<|endoftext|>` are text like any other.
+pub fn count(encoding: Encoding, text: &str) -> usize {
+    match tiktoken::get_encoding(encoding.0) {
+        Some(vocabulary) => runs::count(encoding, vocabulary, text),
+        None => text.len().div_ceil(4),
+    }
+}
