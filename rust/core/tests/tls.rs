@@ -3,46 +3,22 @@
 
 mod harness;
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use harness::{
     Ask, CHAT, Rig, post,
     scripted::{CHAT_EVENTS, EVENTS_HEAD, chunks, events, request, whole},
+    tls::{acceptor, file},
     words,
-};
-use rustls::{
-    ServerConfig,
-    crypto::aws_lc_rs,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
-
-/// A leaf for `localhost` and the authority that signed it, made for these tests and trusted by nobody else.
-fn file(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
-}
-
-fn acceptor() -> TlsAcceptor {
-    let certificate = CertificateDer::from_pem_file(file("certificate.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(file("key.pem")).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .unwrap();
-    TlsAcceptor::from(Arc::new(config))
-}
+use tokio_rustls::server::TlsStream;
 
 /// Listens on loopback with the test certificate; counts the handshakes that were completed.
 async fn secured<P, F>(play: P) -> (u16, Arc<AtomicUsize>)
@@ -53,7 +29,7 @@ where
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let handshakes = Arc::new(AtomicUsize::new(0));
-    let (acceptor, count) = (acceptor(), Arc::clone(&handshakes));
+    let (acceptor, count) = (acceptor(&[]), Arc::clone(&handshakes));
     tokio::spawn(async move {
         while let Ok((io, _)) = listener.accept().await {
             if let Ok(stream) = acceptor.accept(io).await {

@@ -1,73 +1,277 @@
-//! Which addresses may be dialled: decided on what a name resolved to, in the dialer, for every request alike.
+//! Which hosts may be dialled: names, ports and addresses, judged alike for every request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Hosts that an operator trusts: themselves and their subdomains may resolve to private addresses.
+/// Names, with all below them, that are refused whatever is trusted; and why.
+const NEVER: &[(&str, &[&str])] = &[
+    (
+        "it is a cloud metadata service",
+        &[
+            "metadata",
+            "metadata.google.internal",
+            "metadata.google",
+            "metadata.goog",
+            "metadata.internal",
+            "metadata.azure.com",
+            "metadata.azure.internal",
+            "metadata.packet.net",
+            "metadata.platformequinix.com",
+            "metadata.tencentyun.com",
+            "metadata.oraclecloud.com",
+            "instance-data",
+            "instance-data.ec2.internal",
+            "rancher-metadata",
+        ],
+    ),
+    (
+        "it is the API of a Kubernetes cluster",
+        &[
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+            "kubernetes.docker.internal",
+        ],
+    ),
+    (
+        "names below it stand for whatever address they spell",
+        &[
+            "nip.io",
+            "sslip.io",
+            "xip.io",
+            "xip.name",
+            "backname.io",
+            "localtest.me",
+            "lvh.me",
+            "vcap.me",
+            "fuf.me",
+            "lacolhost.com",
+            "localho.st",
+            "local.gd",
+            "traefik.me",
+            "1u.ms",
+            "rbndr.us",
+        ],
+    ),
+];
+
+/// Names, with all below them, that lead into somebody's own network: only where they are trusted.
+const PRIVATE: &[&str] = &[
+    "local",
+    "localdomain",
+    "localhost",
+    "internal",
+    "intranet",
+    "private",
+    "lan",
+    "home",
+    "home.arpa",
+    "corp",
+    "test",
+    "invalid",
+    "onion",
+];
+
+/// Ports of services that are no HTTP API: shells, mail, directories, databases, queues, clusters.
+const SERVICES: &[u16] = &[
+    7, 9, 19, 21, 22, 23, 25, 53, 69, 110, 111, 135, 137, 139, 143, 161, 389, 445, 465, 512, 513, 514, 587, 636, 873,
+    993, 995, 1433, 1521, 2049, 2181, 2375, 2376, 2379, 2380, 3306, 3389, 4369, 5432, 5672, 5900, 5984, 5985, 5986,
+    6379, 6443, 6667, 9042, 9092, 9160, 9200, 9300, 10250, 10255, 10256, 11211, 15672, 25672, 26379, 27017, 27018,
+    27019, 28017,
+];
+
+/// What a host is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Name,
+    Address(IpAddr),
+    /// An address in a spelling that readers of URLs disagree on, or an IPv4 address inside of an IPv6 one.
+    Disguised(IpAddr),
+}
+
+impl Kind {
+    /// Of a host as a URL has it, an IPv6 address in brackets. An error where it looks like an address and is none.
+    pub fn of(host: &str) -> Result<Self, &'static str> {
+        if let Some(inner) = host.strip_prefix('[') {
+            let address = inner.strip_suffix(']').and_then(|text| text.parse::<Ipv6Addr>().ok());
+            let address = address.ok_or("is no IPv6 address")?;
+            let is_plain = carried(address).next().is_none();
+            return Ok(if is_plain { Self::Address(address.into()) } else { Self::Disguised(address.into()) });
+        }
+        if let Ok(address) = host.parse::<Ipv4Addr>() {
+            return Ok(Self::Address(address.into()));
+        }
+        let last = host.rsplit('.').next().unwrap_or_default();
+        if !is_numeric(last) {
+            return Ok(Self::Name);
+        }
+        spelled(host).map(|address| Self::Disguised(address.into())).ok_or("is no IPv4 address")
+    }
+
+    pub fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Name => None,
+            Self::Address(address) | Self::Disguised(address) => Some(address),
+        }
+    }
+}
+
+fn is_numeric(label: &str) -> bool {
+    let hex = label.strip_prefix("0x").or_else(|| label.strip_prefix("0X"));
+    let is_decimal = !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_digit());
+    is_decimal || hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// An IPv4 address as old resolvers read it: up to four parts, decimal, octal or hexadecimal, the last of them the rest.
+fn spelled(host: &str) -> Option<Ipv4Addr> {
+    let parts: Vec<u32> = host.split('.').map(part).collect::<Option<_>>()?;
+    let (last, first) = parts.split_last()?;
+    if first.len() > 3 || first.iter().any(|part| *part > 0xff) {
+        return None;
+    }
+    let room = 8 * (4 - first.len() as u32);
+    if room < 32 && *last >> room != 0 {
+        return None;
+    }
+    let high = first.iter().enumerate().map(|(index, part)| part << (24 - 8 * index)).sum::<u32>();
+    Some(Ipv4Addr::from(high | last))
+}
+
+fn part(text: &str) -> Option<u32> {
+    let (digits, radix) = match text.as_bytes() {
+        [] => return None,
+        [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+        [b'0', _, ..] => (&text[1..], 8),
+        _ => (text, 10),
+    };
+    // `from_str_radix` would take a sign.
+    let is_digits = digits.bytes().all(|byte| char::from(byte).is_digit(radix));
+    match digits {
+        "" => Some(0),
+        _ if is_digits => u32::from_str_radix(digits, radix).ok(),
+        _ => None,
+    }
+}
+
+/// Refuses what no trust opens: some names, some ports, metadata services.
+pub fn never(host: &str, port: u16) -> Result<(), &'static str> {
+    if SERVICES.contains(&port) {
+        return Err("its port belongs to a service that is no HTTP API");
+    }
+    if let Some((reason, _)) = NEVER.iter().find(|(_, names)| names.iter().any(|name| is_below(host, name))) {
+        return Err(reason);
+    }
+    Kind::of(host)?.address().map_or(Ok(()), refuse_metadata)
+}
+
+fn refuse_metadata(address: IpAddr) -> Result<(), &'static str> {
+    if is_metadata(address) { Err("it is a cloud metadata address") } else { Ok(()) }
+}
+
+/// The name itself, or a subdomain of it.
+fn is_below(host: &str, name: &str) -> bool {
+    host.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// Hosts that an operator trusts: themselves and their subdomains may be private.
 #[derive(Debug, Clone, Default)]
 pub struct Trusted(Vec<String>);
 
-/// Cloud metadata services: never dialled, whatever is trusted.
-const METADATA: &[IpAddr] = &[
-    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
-    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
-    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-];
-
 impl Trusted {
     pub fn new(hosts: &[String]) -> Self {
-        let lowered = hosts.iter().map(|host| host.trim().trim_start_matches("*.").to_ascii_lowercase());
-        Self(lowered.filter(|host| !host.is_empty()).collect())
+        let plain = |host: &String| {
+            let host = host.trim().trim_start_matches("*.").trim_matches(['[', ']']).to_ascii_lowercase();
+            // An address may be written in more than one way.
+            host.parse::<IpAddr>().map_or(host, |address| address.to_string())
+        };
+        Self(hosts.iter().map(plain).filter(|host| !host.is_empty()).collect())
     }
 
-    fn holds(&self, host: &str) -> bool {
-        // An address has no subdomains.
-        let is_name = host.parse::<IpAddr>().is_err();
-        self.0.iter().any(|trusted| {
-            host == trusted || is_name && host.strip_suffix(trusted.as_str()).is_some_and(|rest| rest.ends_with('.'))
-        })
+    fn holds(&self, host: &str, kind: Kind) -> bool {
+        match kind.address() {
+            None => self.0.iter().any(|trusted| is_below(host, trusted)),
+            Some(address) => {
+                let plain = address.to_string();
+                self.0.iter().any(|trusted| *trusted == plain || trusted == host)
+            }
+        }
+    }
+
+    /// Whether this host may be looked up and dialled, as far as its name says; otherwise why not.
+    pub fn allows_host(&self, host: &str) -> Result<(), &'static str> {
+        let kind = Kind::of(host)?;
+        let reason = match kind {
+            Kind::Name if PRIVATE.iter().any(|name| is_below(host, name)) => {
+                "its name is one of private networks; list it in TRUSTED_CUSTOM_HOSTS to allow it"
+            }
+            Kind::Disguised(_) => {
+                "it is an address in an unusual spelling; list the address in TRUSTED_CUSTOM_HOSTS to allow it"
+            }
+            Kind::Address(address) => return self.allows(host, address),
+            Kind::Name => return Ok(()),
+        };
+        if self.holds(host, kind) { Ok(()) } else { Err(reason) }
     }
 
     /// Whether this address of this host may be dialled; otherwise why not.
     pub fn allows(&self, host: &str, address: IpAddr) -> Result<(), &'static str> {
-        let address = unwrapped(address);
-        if METADATA.contains(&address) {
-            return Err("it is a cloud metadata address");
-        }
-        if is_public(address) || self.holds(&host.to_ascii_lowercase()) {
+        refuse_metadata(address)?;
+        if is_public(address) || self.holds(host, Kind::of(host)?) {
             return Ok(());
         }
         Err("it is a private or reserved address; list the host in TRUSTED_CUSTOM_HOSTS to allow it")
     }
 }
 
-/// An IPv4 address that hides in an IPv6 one (mapped, compatible, 6to4, NAT64), as itself.
-fn unwrapped(address: IpAddr) -> IpAddr {
-    let IpAddr::V6(v6) = address else { return address };
-    let parts = v6.segments();
-    let [.., high, low] = parts;
-    let tail = || IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
-    match parts {
-        [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => tail(),
-        [0, 0, 0, 0, 0, 0, ..] if !v6.is_loopback() && !v6.is_unspecified() => tail(),
-        [0x2002, a, b, ..] => IpAddr::V4(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b))),
-        _ => address,
+/// The IPv4 addresses that an IPv6 one may stand for: mapped, compatible, 6to4, NAT64, Teredo (its server and its client).
+fn carried(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+    let v4 = |high: u16, low: u16| Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    let found = match address.segments() {
+        _ if address.is_loopback() || address.is_unspecified() => [None, None],
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => [v4(high, low), None],
+        // RFC 6052 §2.2: in a prefix of 48 bits the address stands around the ninth byte.
+        [0x64, 0xff9b, 1, first, second, third, high, low] => [v4(high, low), v4(first, (second << 8) | (third >> 8))],
+        [0x2001, 0, server_high, server_low, _, _, high, low] => [v4(server_high, server_low), v4(!high, !low)],
+        _ => [None, None],
+    };
+    found.into_iter().flatten()
+}
+
+fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_metadata_v4(v4),
+        IpAddr::V6(v6) => {
+            let [a, b, rest @ ..] = v6.segments();
+            let is_own = (a, b) == (0xfd00, 0xec2) && rest[..4] == [0; 4]
+                || (a, b) == (0xfd20, 0xce) && rest == [0, 0, 0, 0, 0, 0x254];
+            is_own || carried(v6).any(is_metadata_v4)
+        }
     }
+}
+
+fn is_metadata_v4(address: Ipv4Addr) -> bool {
+    matches!(
+        address.octets(),
+        [169, 254, 169, _] | [169, 254, 170, 2 | 23] | [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192]
+    )
 }
 
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
-        IpAddr::V6(v6) => {
-            let first = v6.segments()[0];
-            // Global unicast is 2000::/3; Teredo, documentation and ORCHID within it are not.
-            first & 0xe000 == 0x2000
-                && !(first == 0x2001 && (v6.segments()[1] < 0x200 || v6.segments()[1] == 0xdb8))
-                && first != 0x3fff
-        }
+        IpAddr::V6(v6) => match v6.segments() {
+            // Where DNS64 is at work every provider without IPv6 resolves to this prefix: what it carries counts.
+            [0x64, 0xff9b, 0, 0, 0, 0, ..] => carried(v6).all(is_public_v4),
+            // Global unicast is 2000::/3; Teredo, ORCHID, benchmarks, documentation and 6to4 within it are not.
+            [first, second, ..] => {
+                first & 0xe000 == 0x2000
+                    && !(first == 0x2001 && (second < 0x200 || second == 0xdb8))
+                    && !matches!(first, 0x2002 | 0x3fff)
+            }
+        },
     }
 }
 
@@ -91,14 +295,17 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 mod tests {
     use super::*;
 
+    fn trusting(hosts: &[&str]) -> Trusted {
+        Trusted::new(&hosts.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
     fn allowed(trusted: &[&str], host: &str, address: &str) -> bool {
-        let hosts: Vec<_> = trusted.iter().map(ToString::to_string).collect();
-        Trusted::new(&hosts).allows(host, address.parse().unwrap()).is_ok()
+        trusting(trusted).allows(host, address.parse().unwrap()).is_ok()
     }
 
     #[test]
     fn public_addresses_are_dialled() {
-        for address in ["1.1.1.1", "104.18.7.192", "2606:4700::6810:1"] {
+        for address in ["1.1.1.1", "104.18.7.192", "2606:4700::6810:1", "64:ff9b::101:101"] {
             assert!(allowed(&[], "api.example.com", address), "{address}");
         }
     }
@@ -110,24 +317,85 @@ mod tests {
             "10.0.0.1",
             "192.168.1.1",
             "100.64.0.1",
+            "198.18.0.1",
             "::1",
             "fd00::1",
             "::ffff:127.0.0.1",
-            "2002:7f00:1::",
+            "::ffff:1.1.1.1",
+            "::1.1.1.1",
+            "2002:101:101::",
+            "2001:0:101:101::",
             "64:ff9b::7f00:1",
+            "64:ff9b:1::101:101",
             "0.0.0.0",
             "fe80::1",
+            "ff02::1",
         ] {
             assert!(!allowed(&[], "llm.corp.example", address), "{address}");
-            assert!(allowed(&["corp.example"], "llm.corp.example", address), "{address}");
+            for trusted in ["corp.example", "*.corp.example", " CORP.example ", "llm.corp.example"] {
+                assert!(allowed(&[trusted], "llm.corp.example", address), "{address}");
+            }
             assert!(!allowed(&["corp.example"], "evilcorp.example", address), "{address}");
         }
     }
 
     #[test]
     fn metadata_addresses_are_never_dialled() {
-        for address in ["169.254.169.254", "fd00:ec2::254", "::ffff:169.254.169.254", "100.100.100.200"] {
+        for address in [
+            "169.254.169.254",
+            "169.254.169.1",
+            "169.254.170.23",
+            "100.100.100.200",
+            "fd00:ec2::254",
+            "fd00:ec2::1",
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::a9fe:a9fe",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "2002:a9fe:a9fe::1",
+            "2001:0:a9fe:a9fe::",
+            "2001:0:101:101:0:0:5601:5601",
+        ] {
             assert!(!allowed(&["meta.example"], "meta.example", address), "{address}");
+        }
+    }
+
+    #[test]
+    fn old_spellings_of_an_address_are_known_for_what_they_are() {
+        for host in ["127.1", "127.0.1", "2130706433", "0x7f000001", "0X7F.0.0.1", "0177.0.0.1", "017700000001"] {
+            assert_eq!(Kind::of(host), Ok(Kind::Disguised([127, 0, 0, 1].into())), "{host}");
+            assert!(trusting(&[]).allows_host(host).is_err() && trusting(&["127.0.0.1"]).allows_host(host).is_ok());
+        }
+        for host in ["256.1.1.1", "1.2.3.4.5", "4294967296", "1.2.3.256", "1..1", "089.1.1.1", "0x1ffffffff", "a.b.1"] {
+            assert!(Kind::of(host).is_err(), "{host}");
+        }
+        assert_eq!(Kind::of("8.8.8.8"), Ok(Kind::Address([8, 8, 8, 8].into())));
+        assert_eq!(Kind::of("1password.com"), Ok(Kind::Name));
+    }
+
+    #[test]
+    fn names_of_private_networks_need_trust_and_some_have_none() {
+        for host in ["localhost", "printer.local", "host.docker.internal", "x.home.arpa", "a.b.corp", "x.onion"] {
+            assert!(never(host, 443).is_ok() && trusting(&[]).allows_host(host).is_err(), "{host}");
+            assert!(trusting(&[host]).allows_host(host).is_ok(), "{host}");
+        }
+        for host in ["metadata.google.internal", "kubernetes.default.svc", "10.0.0.1.nip.io", "app.lvh.me", "metadata"]
+        {
+            assert!(never(host, 443).is_err(), "{host}");
+        }
+        for host in ["api.openai.com", "mylocal.example", "metadata.example.com", "notnip.io"] {
+            assert!(never(host, 443).is_ok() && trusting(&[]).allows_host(host).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn ports_of_other_services_are_never_dialled() {
+        for port in [22, 25, 445, 3306, 5432, 6379, 6443, 9200, 27017] {
+            assert!(never("api.example.com", port).is_err(), "{port}");
+        }
+        for port in [80, 443, 3000, 5000, 8000, 8080, 8443, 11434] {
+            assert!(never("api.example.com", port).is_ok(), "{port}");
         }
     }
 }

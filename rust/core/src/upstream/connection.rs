@@ -1,29 +1,19 @@
-//! One connection to a provider or to the control process: opened within the rules, read without holding a buffer while idle.
+//! One connection to a provider or to the control process, read without holding a buffer while idle.
 
 use std::{
     cell::RefCell,
     future::poll_fn,
     io,
-    net::SocketAddr,
     pin::Pin,
-    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use bytes::{Buf, BytesMut};
-use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpStream, UnixStream, lookup_host},
+    net::{TcpStream, UnixStream},
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
-
-use super::{Origin, address::Trusted, tls};
-use crate::{
-    error::{Error, Problem, Result},
-    settings::Settings,
-};
+use tokio_rustls::client::TlsStream;
 
 /// Bytes are read into one buffer per thread and copied out exactly, so that a quiet stream holds none.
 pub const LARGEST_READ: usize = 64 * 1024;
@@ -32,7 +22,7 @@ thread_local! {
     static SCRATCH_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; LARGEST_READ]);
 }
 
-enum Io {
+pub enum Io {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
@@ -51,7 +41,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    fn new(io: Io) -> Self {
+    pub fn new(io: Io) -> Self {
         Self { io, buffer: BytesMut::new() }
     }
 
@@ -137,95 +127,4 @@ impl Connection {
             Io::Unix(stream) => stream.poll_read_ready(&mut context).is_pending(),
         }
     }
-}
-
-/// Opens connections within the rules of [`Trusted`].
-pub struct Dialer {
-    trusted: Trusted,
-    /// Where the pretend provider listens: that port may be dialled, no other of its host.
-    mock: Option<Origin>,
-    timeout: Duration,
-    tls_ca: Option<std::path::PathBuf>,
-    // Reading the system's certificates takes milliseconds: not before the first TLS connection.
-    tls: OnceLock<Arc<ClientConfig>>,
-}
-
-impl Dialer {
-    pub fn new(settings: &Settings) -> std::result::Result<Self, Vec<Problem>> {
-        let trusted = Trusted::new(&settings.trusted_custom_hosts);
-        let mock = settings.mock_host.as_deref().map(super::Base::parse).transpose();
-        let mock = mock.map_err(|message| vec![Problem::new("$.mock_host", message)])?.map(|base| base.origin);
-        let tls = OnceLock::new();
-        if settings.tls_ca.is_some() {
-            // An operator's own file is checked at once: a mistake must not wait for the first request.
-            let client = tls::client(settings.tls_ca.as_deref()).map_err(|problem| vec![problem])?;
-            drop(tls.set(client));
-        }
-        let timeout = Duration::from_millis(settings.connect_timeout_ms);
-        Ok(Self { trusted, mock, timeout, tls_ca: settings.tls_ca.clone(), tls })
-    }
-
-    pub async fn connect(&self, origin: &Origin) -> Result<Connection> {
-        match tokio::time::timeout(self.timeout, self.dial(origin)).await {
-            Ok(connected) => connected,
-            Err(_) => Err(Error::ConnectTimeout { host: origin.authority() }),
-        }
-    }
-
-    async fn dial(&self, origin: &Origin) -> Result<Connection> {
-        match origin {
-            Origin::Unix(path) => {
-                let stream = UnixStream::connect(path.as_path()).await.map_err(|_| Error::ControlDown)?;
-                Ok(Connection::new(Io::Unix(stream)))
-            }
-            Origin::Network { secure, host, port } => {
-                let stream = self.tcp(origin, host, *port).await?;
-                let io =
-                    if *secure { Io::Tls(Box::new(self.tls(origin, host, stream).await?)) } else { Io::Tcp(stream) };
-                Ok(Connection::new(io))
-            }
-        }
-    }
-
-    /// Resolves, judges every address (one forbidden address fails the name), connects to exactly those judged.
-    async fn tcp(&self, origin: &Origin, host: &str, port: u16) -> Result<TcpStream> {
-        let name = host.trim_start_matches('[').trim_end_matches(']');
-        let addresses: Vec<SocketAddr> =
-            lookup_host((name, port)).await.map_err(|error| failed(origin, &error))?.collect();
-        for address in &addresses {
-            if self.mock.as_ref() != Some(origin)
-                && let Err(reason) = self.trusted.allows(name, address.ip())
-            {
-                return Err(Error::HostRefused { message: format!("`{host}` may not be called: {reason}") });
-            }
-        }
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => {
-                    stream.set_nodelay(true).map_err(|error| failed(origin, &error))?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(failed(origin, &last))
-    }
-
-    async fn tls(&self, origin: &Origin, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>> {
-        let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
-        let client = if let Some(client) = self.tls.get() {
-            Arc::clone(client)
-        } else {
-            let client = tls::client(self.tls_ca.as_deref())
-                .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
-            Arc::clone(self.tls.get_or_init(|| client))
-        };
-        TlsConnector::from(client).connect(name, stream).await.map_err(|error| failed(origin, &error))
-    }
-}
-
-fn failed(origin: &Origin, error: &io::Error) -> Error {
-    Error::ConnectFailed { host: origin.authority(), cause: error.to_string() }
 }

@@ -1,15 +1,10 @@
 //! HTTP/1.1 as a client: a request out, the head of its answer in, then the body as it comes, with all that is ready in one piece.
 
-use std::{future::Future, pin::pin, task::Poll, time::Duration};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::time::{Instant, sleep_until};
 
-use super::{
-    Shape, broke,
-    connection::{Connection, LARGEST_READ},
-    pool::Home,
-};
+use super::{AnswerHead, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
 use crate::{
     body::{Body, Feed},
     error::{Error, Result},
@@ -24,8 +19,6 @@ const LARGEST_SIZE_LINE: usize = 4 * 1024;
 const JOINED: usize = 16 * 1024;
 /// With a head comes its body where that is small; a larger buffer would stay with the connection.
 const FIRST_READ: usize = 16 * 1024;
-/// Between here and a caller's socket about ten pieces may wait: together they must stay below 256 KB.
-const SMALL_PIECE: usize = 8 * 1024;
 
 /// How an answer's body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,18 +29,17 @@ pub enum Framing {
     Close,
 }
 
-/// Status and header fields of an answer.
+/// The head of an answer, and what it says of the connection.
 #[derive(Debug)]
-pub struct AnswerHead {
-    pub status: u16,
-    pub headers: Headers,
+pub struct Head {
+    pub answer: AnswerHead,
     pub framing: Framing,
     /// The connection may be used again after the body.
     pub reusable: bool,
 }
 
 /// Writes a request and reads the head of its answer.
-pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: Shape) -> Result<AnswerHead> {
+pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: Shape) -> Result<Head> {
     let sent = match body {
         Body::Whole(bytes) if bytes.len() <= JOINED => {
             let joined = [head, &bytes].concat();
@@ -61,7 +53,7 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
         // A provider may answer before it has read everything, and read no more: its answer says why.
         Err(broken @ Error::UpstreamBroke { .. }) => {
             let answer = read_head(connection, shape.bodiless).await;
-            answer.map(|answer| AnswerHead { reusable: false, ..answer }).map_err(|_| broken)
+            answer.map(|answer| Head { reusable: false, ..answer }).map_err(|_| broken)
         }
         Err(error) => Err(error),
     }
@@ -96,7 +88,7 @@ async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Feed, chun
     Ok(())
 }
 
-async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<AnswerHead> {
+async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<Head> {
     let mut total = 0;
     loop {
         if !connection.buffer.is_empty() {
@@ -127,7 +119,7 @@ fn too_long() -> Error {
 }
 
 /// `None`: not complete. Otherwise its length, and the head where it is final.
-fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Option<AnswerHead>)>> {
+fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Option<Head>)>> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut parsed = httparse::Response::new(&mut fields);
     let broken = |error: httparse::Error| Error::UpstreamBroke { cause: format!("not an HTTP answer: {error}") };
@@ -144,7 +136,7 @@ fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Option<Ans
     let framing = if bodiless || status == 204 || status == 304 { Framing::Length(0) } else { framing(&headers)? };
     let keeps = parsed.version == Some(1) && !headers.has_token("connection", "close");
     let reusable = framing != Framing::Close && keeps;
-    Ok(Some((length, Some(AnswerHead { status, headers, framing, reusable }))))
+    Ok(Some((length, Some(Head { answer: AnswerHead { status, headers }, framing, reusable }))))
 }
 
 fn framing(headers: &Headers) -> Result<Framing> {
@@ -176,37 +168,31 @@ enum Chunk {
 
 /// The body of an answer, as it comes.
 #[derive(Debug)]
-pub struct AnswerBody {
+pub struct Reading {
     connection: Option<Connection>,
     framing: Framing,
     /// What is left of a `Length` body.
     left: u64,
     chunk: Chunk,
     home: Option<Home>,
-    idle: Duration,
-    /// Largest piece to read.
-    most: usize,
-    returned: Option<Bytes>,
+    patience: Patience,
 }
 
-impl AnswerBody {
+impl Reading {
     pub fn new(connection: Connection, framing: Framing, home: Option<Home>, idle: Duration) -> Self {
         let left = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
-        let mut body =
-            Self { connection, framing, left, chunk: Chunk::Size, home, idle, most: LARGEST_READ, returned: None };
+        let mut body = Self { connection, framing, left, chunk: Chunk::Size, home, patience: Patience::new(idle) };
         if framing == Framing::Length(0) {
             body.finish();
         }
         body
     }
 
-    /// All bytes are read, but for what was put back.
     pub fn is_done(&self) -> bool {
-        self.connection.is_none() && self.returned.is_none()
+        self.connection.is_none()
     }
 
-    /// The length that the provider declared.
     pub fn expected(&self) -> Option<usize> {
         match self.framing {
             Framing::Length(length) => Some(length as usize),
@@ -214,32 +200,13 @@ impl AnswerBody {
         }
     }
 
-    /// From here on in pieces that a caller who reads slowly may be behind by several of.
-    pub fn in_small_pieces(&mut self) {
-        self.most = SMALL_PIECE;
+    /// From here on an empty piece tells of each silence of this length.
+    pub fn in_steps(&mut self, step: Duration) {
+        self.patience.in_steps(step);
     }
 
-    /// Waits until there is something to read, or the end.
-    pub async fn begun(&mut self) -> Result<()> {
-        if self.returned.is_none() {
-            self.returned = self.next().await.transpose()?;
-        }
-        Ok(())
-    }
-
-    /// Puts bytes back, to be read first again.
-    pub fn put_back(&mut self, bytes: Bytes) {
-        self.returned = Some(bytes);
-    }
-
-    /// All that is ready, in one piece; `None` at the end; an error where it was cut, stalled or is not HTTP.
-    pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        if let Some(mut bytes) = self.returned.take() {
-            if bytes.len() > self.most {
-                self.returned = Some(bytes.split_off(self.most));
-            }
-            return Some(Ok(bytes));
-        }
+    /// All that is ready, in one piece of at most `most` bytes that were not read before.
+    pub async fn next(&mut self, most: usize) -> Option<Result<Bytes>> {
         loop {
             let connection = self.connection.as_mut()?;
             if !connection.buffer.is_empty() {
@@ -250,24 +217,26 @@ impl AnswerBody {
                 }
                 self.connection.as_ref()?;
             }
-            if let Err(error) = self.fill().await {
-                return Some(Err(self.fail(error)));
+            match self.fill(most).await {
+                Ok(true) => (),
+                Ok(false) => return Some(Ok(Bytes::new())),
+                Err(error) => return Some(Err(self.fail(error))),
             }
             self.connection.as_ref()?;
         }
     }
 
-    /// Waits for more bytes, no longer than the idle limit. The end of a `Close` body ends it; any other is a cut.
-    async fn fill(&mut self) -> Result<()> {
-        let Some(connection) = self.connection.as_mut() else { return Ok(()) };
-        let read = within(self.idle, connection.read(self.most)).await;
-        let count = read.ok_or(Error::UpstreamBroke { cause: format!("nothing came for {:?}", self.idle) })?;
+    /// Waits for more bytes; `false` where only a step of the wait has passed. The end of a `Close` body ends it; any
+    /// other is a cut.
+    async fn fill(&mut self, most: usize) -> Result<bool> {
+        let Some(connection) = self.connection.as_mut() else { return Ok(true) };
+        let Some(count) = self.patience.bound(connection.read(most)).await? else { return Ok(false) };
         match (count.map_err(|error| broke(&error))?, self.framing) {
             (0, Framing::Close) => self.connection = None,
             (0, _) => return Err(Error::UpstreamBroke { cause: "the connection closed before the end".into() }),
             _ => (),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn decode(&mut self) -> Result<Bytes> {
@@ -306,20 +275,6 @@ impl AnswerBody {
     fn fail(&mut self, error: Error) -> Error {
         self.connection = None;
         error
-    }
-}
-
-/// Waits for `work`, but not longer than `limit`. The clock is looked at only when there is something to wait for.
-async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
-    let mut work = pin!(work);
-    let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
-    if let Poll::Ready(output) = first {
-        return Some(output);
-    }
-    tokio::select! {
-        biased;
-        output = work => Some(output),
-        () = sleep_until(Instant::now() + limit) => None,
     }
 }
 
@@ -435,7 +390,7 @@ mod tests {
             assert!(parse_head(line.as_bytes(), false).is_err(), "{line}");
         }
         let (_, head) = parse_head(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", false).unwrap().unwrap();
-        assert_eq!(head.unwrap().status, 600);
+        assert_eq!(head.unwrap().answer.status, 600);
     }
 
     #[test]

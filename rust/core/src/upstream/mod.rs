@@ -1,25 +1,37 @@
 //! The way out: where a request goes, over which connection, and the answer as it comes. The only module that opens sockets.
 
 mod address;
+mod answer_body;
 mod connection;
+mod dialer;
+mod feed;
 mod http1;
+mod http2;
 mod origin;
 mod pool;
+mod proxy;
+mod resolver;
 mod tls;
 
 use std::{io, time::Duration};
 
 use bytes::Bytes;
 
-pub use http1::{AnswerBody, AnswerHead};
+pub use answer_body::AnswerBody;
+pub use feed::Feed;
 pub use origin::{Base, Origin};
+pub use resolver::LookUp;
 
 use crate::{
     body::Body,
     error::{Error, Problem, Result},
+    headers::Headers,
     settings::Settings,
 };
 use connection::Connection;
+use dialer::Dialled;
+use http2::Lease;
+use pool::Home;
 
 /// A request ready to be written: its head rendered, its body as it came.
 #[derive(Debug)]
@@ -41,6 +53,13 @@ pub struct Shape {
     pub bodiless: bool,
 }
 
+/// Status and header fields of an answer.
+#[derive(Debug)]
+pub struct AnswerHead {
+    pub status: u16,
+    pub headers: Headers,
+}
+
 /// An answer whose head has come.
 #[derive(Debug)]
 pub struct Incoming {
@@ -51,36 +70,48 @@ pub struct Incoming {
 /// Opens connections, keeps them, and speaks over them.
 pub struct Upstream {
     pool: pool::Pool,
-    dialer: connection::Dialer,
+    dialer: dialer::Dialer,
     idle: Duration,
 }
 
 impl Upstream {
     pub fn new(settings: &Settings) -> std::result::Result<Self, Vec<Problem>> {
+        Self::with_look_up(settings, resolver::system())
+    }
+
+    /// With another way to look up names than the system's.
+    pub fn with_look_up(settings: &Settings, look_up: LookUp) -> std::result::Result<Self, Vec<Problem>> {
         Ok(Self {
-            pool: pool::Pool::default(),
-            dialer: connection::Dialer::new(settings)?,
+            pool: pool::Pool::new(settings.http2),
+            dialer: dialer::Dialer::new(settings, look_up)?,
             idle: Duration::from_millis(settings.idle_timeout_ms),
         })
     }
 
     /// Sends a request and waits for the head of its answer. The caller bounds the wait.
-    pub async fn send(&self, origin: &Origin, request: Outgoing) -> Result<Incoming> {
-        let Outgoing { head, body, shape, replayable } = request;
+    pub async fn send(&self, origin: &Origin, mut request: Outgoing) -> Result<Incoming> {
+        if let Some(proxy) = self.dialer.plain_proxy(origin) {
+            request.head = proxy.absolute(&request.head, origin);
+        }
         let home = self.pool.home(origin);
         if let Some(mut connection) = home.take() {
+            let Outgoing { head, body, shape, replayable } = request;
             // A kept connection may have been closed while the request was on its way; what may be sent twice is.
-            let again = match &body {
-                Body::Whole(bytes) if replayable => Some(Body::Whole(bytes.clone())),
-                _ => None,
-            };
+            let again = if replayable { body.again() } else { None };
             match (http1::exchange(&mut connection, &head, body, shape).await, again) {
                 (Ok(head), _) => return Ok(self.incoming(head, connection, home)),
                 (Err(error), None) => return Err(error),
-                (Err(_), Some(body)) => return self.send_fresh(origin, &head, body, shape).await,
+                (Err(_), Some(body)) => request = Outgoing { head, body, shape, replayable },
             }
         }
-        self.send_fresh(origin, &head, body, shape).await
+        // Boxed: what is seldom walked must not make room on every request's walk.
+        match Box::pin(self.line(origin, &home)).await? {
+            Line::Own(mut connection) => {
+                let head = http1::exchange(&mut connection, &request.head, request.body, request.shape).await?;
+                Ok(self.incoming(head, connection, home))
+            }
+            Line::Shared(lease) => Box::pin(self.send_shared(origin, &home, lease, request)).await,
+        }
     }
 
     /// Forgets the connections that were idle for too long.
@@ -92,17 +123,62 @@ impl Upstream {
         self.pool.len()
     }
 
-    async fn send_fresh(&self, origin: &Origin, head: &[u8], body: Body, shape: Shape) -> Result<Incoming> {
-        let mut connection = self.dialer.connect(origin).await?;
-        let head = http1::exchange(&mut connection, head, body, shape).await?;
-        Ok(self.incoming(head, connection, self.pool.home(origin)))
+    /// A place on a connection that is shared, or a new connection.
+    async fn line(&self, origin: &Origin, home: &Home) -> Result<Line> {
+        if let Some(lease) = home.lease() {
+            return Ok(Line::Shared(lease));
+        }
+        let turn = if home.shares() { Some(home.turn().await) } else { None };
+        if let Some(lease) = home.lease() {
+            return Ok(Line::Shared(lease));
+        }
+        // Whoever had the turn before may have failed, or found that there is nothing to share: then nobody waits for nobody.
+        let turn = turn.filter(|_| home.shares());
+        let dialled = self.dialer.connect(origin).await;
+        home.set_shares(matches!(dialled, Ok(Dialled::Http2(_))));
+        let line = match dialled? {
+            Dialled::Http1(connection) => Line::Own(connection),
+            Dialled::Http2(stream) => {
+                let (shared, lease) = http2::open(stream, http2::Beat::default()).await?;
+                home.share(shared);
+                Line::Shared(lease)
+            }
+        };
+        drop(turn);
+        Ok(line)
     }
 
-    fn incoming(&self, head: AnswerHead, connection: Connection, home: pool::Home) -> Incoming {
-        let home = head.reusable.then_some(home);
-        let body = AnswerBody::new(connection, head.framing, home, self.idle);
-        Incoming { head, body }
+    /// Over HTTP/2. What the provider did not begin to work on, or what may be done twice, is sent once more.
+    async fn send_shared(&self, origin: &Origin, home: &Home, lease: Lease, request: Outgoing) -> Result<Incoming> {
+        let Outgoing { head, body, shape, replayable } = request;
+        let again = body.again();
+        let failed = match http2::exchange(lease, &head, body, shape, self.idle).await {
+            Ok(incoming) => return Ok(incoming),
+            Err(failed) => failed,
+        };
+        let Some(body) = again.filter(|_| failed.untouched || replayable) else { return Err(failed.error) };
+        match self.line(origin, home).await? {
+            Line::Own(mut connection) => {
+                let head = http1::exchange(&mut connection, &head, body, shape).await?;
+                Ok(self.incoming(head, connection, self.pool.home(origin)))
+            }
+            Line::Shared(lease) => {
+                http2::exchange(lease, &head, body, shape, self.idle).await.map_err(|failed| failed.error)
+            }
+        }
     }
+
+    fn incoming(&self, head: http1::Head, connection: Connection, home: Home) -> Incoming {
+        let home = head.reusable.then_some(home);
+        let body = http1::Reading::new(connection, head.framing, home, self.idle).into();
+        Incoming { head: head.answer, body }
+    }
+}
+
+/// What a request is sent over.
+enum Line {
+    Own(Connection),
+    Shared(Lease),
 }
 
 /// Reads a body to its end; `None` where it is longer than `limit` (what was read is put back to be read again).

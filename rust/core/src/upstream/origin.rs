@@ -1,16 +1,24 @@
-//! Where a provider's API starts: an origin and a path.
+//! Where a provider's API starts: an origin and a path. What is not plainly such a URL is refused here, before anything else reads it.
 
 use std::{path::PathBuf, sync::Arc};
 
-use url::{Host, Url};
+use super::address;
+use crate::headers;
 
-/// Longest custom host URL and longest hostname.
+/// Longest custom host URL.
 const LIMIT: usize = 2048;
+const MOST_LABELS: usize = 10;
+const LONGEST_LABEL: usize = 63;
 
 /// One place to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Origin {
-    Network { secure: bool, host: Arc<str>, port: u16 },
+    /// The host is in lower case, an IPv6 address in brackets.
+    Network {
+        secure: bool,
+        host: Arc<str>,
+        port: u16,
+    },
     Unix(Arc<PathBuf>),
 }
 
@@ -34,32 +42,88 @@ pub struct Base {
 }
 
 impl Base {
-    /// From an http or https URL: no credentials, query or fragment, at most 2048 characters.
+    /// From an http or https URL that every reader reads alike, and whose host may be called if only it is trusted.
     pub fn parse(url: &str) -> Result<Self, String> {
         if url.len() > LIMIT {
             return Err(format!("must be at most {LIMIT} characters"));
         }
-        let parsed = Url::parse(url).map_err(|error| format!("must be a URL: {error}"))?;
-        let secure = match parsed.scheme() {
+        if let Some(odd) = url.chars().find(|character| !is_plain(*character)) {
+            return Err(match odd {
+                '?' | '#' => "must not have a query or a fragment".into(),
+                odd => format!("must not hold {odd:?}"),
+            });
+        }
+        let (scheme, rest) = url.split_once("://").ok_or("must be a URL such as `https://llm.example/v1`")?;
+        let secure = match scheme.to_ascii_lowercase().as_str() {
             "https" => true,
             "http" => false,
             other => return Err(format!("must be http or https, not `{other}`")),
         };
-        if !parsed.username().is_empty() || parsed.password().is_some() {
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.contains('@') {
             return Err("must not hold credentials".into());
         }
-        if parsed.query().is_some() || parsed.fragment().is_some() {
-            return Err("must not have a query or a fragment".into());
+        if let Some(odd) = headers::odd_path(path) {
+            return Err(odd.into());
         }
-        let host = match parsed.host() {
-            Some(Host::Ipv6(address)) => format!("[{address}]"),
-            Some(host) => host.to_string(),
-            None => return Err("must name a host".into()),
-        };
-        let port = parsed.port().unwrap_or(default_port(secure));
+        let (host, port) = split_port(authority)?;
+        let port = port.unwrap_or(default_port(secure));
+        let host = host.to_ascii_lowercase();
+        if !host.starts_with('[') {
+            check_name(&host)?;
+        }
+        address::Kind::of(&host).map_err(|reason| format!("`{host}` {reason}"))?;
+        address::never(&host, port).map_err(|reason| format!("`{host}` may not be called: {reason}"))?;
         let origin = Origin::Network { secure, host: host.into(), port };
-        Ok(Self { origin, prefix: parsed.path().trim_end_matches('/').into() })
+        Ok(Self { origin, prefix: path.trim_end_matches('/').into() })
     }
+}
+
+/// Characters that stand for themselves in every part of a URL that may be here.
+fn is_plain(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "-._~:/[]@!$&'()*+,;=%".contains(character)
+}
+
+/// The host, and the port where one is named.
+fn split_port(authority: &str) -> Result<(&str, Option<u16>), String> {
+    // The colons of an IPv6 address are within its brackets.
+    let after_host = authority.rfind(']').map_or(0, |end| end + 1);
+    let Some(colon) = authority[after_host..].find(':') else { return Ok((authority, None)) };
+    let (host, port) = authority.split_at(after_host + colon);
+    let digits = &port[1..];
+    let is_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse::<u16>() {
+        Ok(port) if is_digits && port > 0 => Ok((host, Some(port))),
+        _ => Err("must have a port between 1 and 65535, or none".into()),
+    }
+}
+
+fn check_name(host: &str) -> Result<(), String> {
+    if host.is_empty() {
+        return Err("must name a host".into());
+    }
+    if let Some(odd) = host.chars().find(|character| !(character.is_ascii_alphanumeric() || "-._".contains(*character)))
+    {
+        return Err(format!("must not hold {odd:?} in its host"));
+    }
+    if host.ends_with('.') {
+        return Err("must not end its host with a dot".into());
+    }
+    let labels = || host.split('.');
+    if labels().count() > MOST_LABELS {
+        return Err(format!("must have at most {MOST_LABELS} labels in its host"));
+    }
+    if labels().any(|label| label.starts_with("xn--")) {
+        return Err("must not be in punycode".into());
+    }
+    let is_odd =
+        |label: &str| label.is_empty() || label.len() > LONGEST_LABEL || label.starts_with('-') || label.ends_with('-');
+    if labels().any(is_odd) {
+        return Err(format!(
+            "must have labels of 1 to {LONGEST_LABEL} characters in its host, with no hyphen at an end"
+        ));
+    }
+    Ok(())
 }
 
 fn default_port(secure: bool) -> u16 {
@@ -73,15 +137,59 @@ mod tests {
     #[test]
     fn splits_origin_and_prefix() {
         let base = Base::parse("https://api.example.com/v1/").unwrap();
-        assert_eq!(base.origin.authority(), "api.example.com");
-        assert_eq!(&*base.prefix, "/v1");
-        assert_eq!(Base::parse("http://127.0.0.1:9/").unwrap().origin.authority(), "127.0.0.1:9");
+        assert_eq!((base.origin.authority().as_str(), &*base.prefix), ("api.example.com", "/v1"));
+        assert_eq!(Base::parse("http://127.0.0.1:9000/").unwrap().origin.authority(), "127.0.0.1:9000");
+        let base = Base::parse("HTTP://[2606:4700::1]:8080/a@b/c").unwrap();
+        assert_eq!((base.origin.authority().as_str(), &*base.prefix), ("[2606:4700::1]:8080", "/a@b/c"));
+        assert_eq!(Base::parse("https://A_b.Example.:443").ok(), None);
+        assert_eq!(Base::parse("https://A_b.Example:443").unwrap().origin.authority(), "a_b.example");
     }
 
     #[test]
-    fn refuses_what_is_no_plain_http_url() {
-        for url in ["ftp://a", "https://u:p@a", "https://a?x", "https://a#x", "a", "https://"] {
-            assert!(Base::parse(url).is_err(), "{url}");
+    fn says_what_is_wrong() {
+        for (url, said) in [
+            ("ftp://a", "http or https"),
+            ("a", "must be a URL"),
+            ("http:/a", "must be a URL"),
+            ("https://", "must name a host"),
+            ("https:///v1", "must name a host"),
+            ("https://:443", "must name a host"),
+            ("https://u:p@a", "credentials"),
+            ("https://a?x", "query or a fragment"),
+            ("https://a#x", "query or a fragment"),
+            ("https://a\\b", r"'\\'"),
+            ("https://a b", "' '"),
+            ("https://a\tb", r"'\t'"),
+            ("https://ä.example", "'ä'"),
+            ("https://a<b", "'<'"),
+            ("https://%61.example", "'%' in its host"),
+            ("https://a,b", "',' in its host"),
+            ("https://a]", "']' in its host"),
+            ("https://[::1", "port"),
+            ("https://[::1%25eth0]", "IPv6 address"),
+            ("https://[::1]a", "IPv6 address"),
+            ("https://a.example.", "dot"),
+            ("https://a..example", "labels of 1 to 63"),
+            ("https://-a.example", "hyphen"),
+            ("https://xn--80ak6aa92e.com", "punycode"),
+            ("https://a.b.c.d.e.f.g.h.i.j.k", "at most 10 labels"),
+            ("https://a:0", "port"),
+            ("https://a:", "port"),
+            ("https://a:+1", "port"),
+            ("https://a:65536", "port"),
+            ("https://a:1:2", "port"),
+            ("https://a:6379", "no HTTP API"),
+            ("https://1.2.3.4.5", "no IPv4 address"),
+            ("https://300.1.1.1", "no IPv4 address"),
+            ("https://169.254.169.254", "metadata"),
+            ("https://0xa9fea9fe", "metadata"),
+            ("https://kubernetes.default.svc", "Kubernetes"),
+            ("https://127.0.0.1.nip.io", "spell"),
+            ("https://a/v1/../x", "dot segments"),
+        ] {
+            let message = Base::parse(url).unwrap_err();
+            assert!(message.contains(said), "{url}: {message}");
         }
+        assert!(Base::parse(&format!("https://a/{}", "x".repeat(2048))).unwrap_err().contains("2048"));
     }
 }

@@ -1,31 +1,45 @@
-//! Connections that wait to be used again: per origin, newest first, bounded in number and age.
+//! Connections that wait to be used again, and those that many requests share: per origin, bounded in number and age.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use super::{Origin, connection::Connection};
+use super::{
+    Origin,
+    connection::Connection,
+    http2::{Lease, Shared},
+};
 
 const MOST_IDLE_PER_ORIGIN: usize = 1024;
 /// Providers and the balancers before them close at 60 s and later: leave before they do.
-const LONGEST_IDLE: Duration = Duration::from_secs(50);
+pub const LONGEST_IDLE: Duration = Duration::from_secs(50);
 
 struct Idle {
     connection: Connection,
     since: Instant,
 }
 
-type Shelf = Arc<Mutex<Vec<Idle>>>;
-
 #[derive(Default)]
+struct Shelf {
+    idle: Mutex<Vec<Idle>>,
+    shared: Mutex<Vec<Shared>>,
+    /// The next connection may be one to share: who needs one waits for whoever is just making it.
+    shares: AtomicBool,
+    turn: tokio::sync::Mutex<()>,
+}
+
 pub struct Pool {
-    shelves: Mutex<HashMap<Origin, Shelf>>,
+    shelves: Mutex<HashMap<Origin, Arc<Shelf>>>,
+    http2: bool,
 }
 
 /// The place of an origin's connections: to which one returns when its answer was read to the end.
-pub struct Home(Shelf);
+pub struct Home(Arc<Shelf>);
 
 impl std::fmt::Debug for Home {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,7 +51,7 @@ impl Home {
     /// The connection that was used last, if one is still open.
     pub fn take(&self) -> Option<Connection> {
         loop {
-            let mut idle = lock(&self.0).pop()?;
+            let mut idle = lock(&self.0.idle).pop()?;
             if idle.since.elapsed() < LONGEST_IDLE && idle.connection.is_quiet() {
                 return Some(idle.connection);
             }
@@ -45,32 +59,68 @@ impl Home {
     }
 
     pub fn put(&self, connection: Connection) {
-        let mut idle = lock(&self.0);
+        let mut idle = lock(&self.0.idle);
         if idle.len() < MOST_IDLE_PER_ORIGIN {
             idle.push(Idle { connection, since: Instant::now() });
         }
     }
+
+    /// A place on a shared connection that has one left. Those that are going away are forgotten.
+    pub fn lease(&self) -> Option<Lease> {
+        if !self.shares() {
+            return None;
+        }
+        let mut shared = lock(&self.0.shared);
+        shared.retain_mut(Shared::is_open);
+        shared.iter_mut().find_map(Shared::lease)
+    }
+
+    pub fn share(&self, shared: Shared) {
+        lock(&self.0.shared).push(shared);
+    }
+
+    /// Whether the last connection was one to share; before there was any, whether it might be.
+    pub fn shares(&self) -> bool {
+        self.0.shares.load(Ordering::Relaxed)
+    }
+
+    pub fn set_shares(&self, shares: bool) {
+        self.0.shares.store(shares, Ordering::Relaxed);
+    }
+
+    /// Waits for the turn to make a connection that others will want to share.
+    pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.0.turn.lock().await
+    }
 }
 
 impl Pool {
+    pub fn new(http2: bool) -> Self {
+        Self { shelves: Mutex::default(), http2 }
+    }
+
     pub fn home(&self, origin: &Origin) -> Home {
         let mut shelves = lock(&self.shelves);
         if let Some(known) = shelves.get(origin) {
             return Home(Arc::clone(known));
         }
-        Home(Arc::clone(shelves.entry(origin.clone()).or_default()))
+        let shares = self.http2 && matches!(origin, Origin::Network { secure: true, .. });
+        let new = Shelf { shares: shares.into(), ..Shelf::default() };
+        Home(Arc::clone(shelves.entry(origin.clone()).or_insert(Arc::new(new))))
     }
 
     pub fn len(&self) -> usize {
-        lock(&self.shelves).values().map(|shelf| lock(shelf).len()).sum()
+        let kept = |shelf: &Arc<Shelf>| lock(&shelf.idle).len() + lock(&shelf.shared).len();
+        lock(&self.shelves).values().map(kept).sum()
     }
 
     /// Drops what is too old, and the shelves that stay empty.
     pub fn reap(&self) {
         lock(&self.shelves).retain(|_, shelf| {
-            let mut idle = lock(shelf);
+            let (mut idle, mut shared) = (lock(&shelf.idle), lock(&shelf.shared));
             idle.retain(|idle| idle.since.elapsed() < LONGEST_IDLE);
-            !idle.is_empty() || Arc::strong_count(shelf) > 1
+            shared.retain_mut(|shared| shared.is_open() && !shared.is_stale());
+            !idle.is_empty() || !shared.is_empty() || Arc::strong_count(shelf) > 1
         });
     }
 }

@@ -10,8 +10,11 @@ use rustls::{
 
 use crate::error::Problem;
 
-/// The client's side of TLS 1.2 and 1.3.
-pub fn client(extra: Option<&Path>) -> Result<Arc<ClientConfig>, Problem> {
+/// What a server that speaks HTTP/2 agrees to.
+pub const HTTP2: &[u8] = b"h2";
+
+/// The client's side of TLS 1.2 and 1.3; where `http2` is set it offers that first.
+pub fn client(extra: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, Problem> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
@@ -20,11 +23,14 @@ pub fn client(extra: Option<&Path>) -> Result<Arc<ClientConfig>, Problem> {
     if let Some(path) = extra {
         add(&mut roots, path).map_err(|message| Problem::new("$.tls_ca", message))?;
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| Problem::new("$.tls", error.to_string()))?
         .with_root_certificates(roots)
         .with_no_client_auth();
+    if http2 {
+        config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+    }
     Ok(Arc::new(config))
 }
 

@@ -1,0 +1,155 @@
+//! The body of an answer, over whichever version of HTTP it comes.
+
+use std::{future::Future, pin::pin, task::Poll, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep_until};
+
+use super::{connection::LARGEST_READ, http1, http2};
+use crate::error::{Error, Result};
+
+/// Between here and a caller's socket about ten pieces may wait: together they must stay below 256 KB.
+const SMALL_PIECE: usize = 8 * 1024;
+
+#[derive(Debug)]
+enum Source {
+    Http1(http1::Reading),
+    Http2(Box<http2::Reading>),
+    /// So many bytes, which are here.
+    AtHand(usize),
+}
+
+/// The body of an answer, as it comes.
+#[derive(Debug)]
+pub struct AnswerBody {
+    source: Source,
+    /// Largest piece to read.
+    most: usize,
+    returned: Option<Bytes>,
+}
+
+impl From<http1::Reading> for AnswerBody {
+    fn from(reading: http1::Reading) -> Self {
+        Self { source: Source::Http1(reading), most: LARGEST_READ, returned: None }
+    }
+}
+
+impl From<http2::Reading> for AnswerBody {
+    fn from(reading: http2::Reading) -> Self {
+        Self { source: Source::Http2(Box::new(reading)), most: LARGEST_READ, returned: None }
+    }
+}
+
+impl AnswerBody {
+    /// A body that is at hand: nothing is read for it.
+    pub fn whole(bytes: Bytes) -> Self {
+        Self { source: Source::AtHand(bytes.len()), most: LARGEST_READ, returned: Some(bytes) }
+    }
+
+    /// All bytes are read, but for what was put back.
+    pub fn is_done(&self) -> bool {
+        let is_read = match &self.source {
+            Source::Http1(reading) => reading.is_done(),
+            Source::Http2(reading) => reading.is_done(),
+            Source::AtHand(_) => true,
+        };
+        is_read && self.returned.is_none()
+    }
+
+    /// The length that the provider declared.
+    pub fn expected(&self) -> Option<usize> {
+        match &self.source {
+            Source::Http1(reading) => reading.expected(),
+            Source::Http2(reading) => reading.expected(),
+            Source::AtHand(length) => Some(*length),
+        }
+    }
+
+    /// From here on in pieces that a caller who reads slowly may be behind by several of.
+    pub fn in_small_pieces(&mut self) {
+        self.most = SMALL_PIECE;
+    }
+
+    /// From here on an empty piece tells of each silence of this length.
+    pub fn in_steps(&mut self, step: Duration) {
+        match &mut self.source {
+            Source::Http1(reading) => reading.in_steps(step),
+            Source::Http2(reading) => reading.in_steps(step),
+            Source::AtHand(_) => (),
+        }
+    }
+
+    /// Waits until there is something to read, or the end.
+    pub async fn begun(&mut self) -> Result<()> {
+        if self.returned.is_none() {
+            self.returned = self.next().await.transpose()?;
+        }
+        Ok(())
+    }
+
+    /// Puts bytes back, to be read first again.
+    pub fn put_back(&mut self, bytes: Bytes) {
+        self.returned = Some(bytes);
+    }
+
+    /// All that is ready, in one piece (an empty one after a silence, where that was asked for); `None` at the end; an error where it was cut, stalled or is not HTTP.
+    pub async fn next(&mut self) -> Option<Result<Bytes>> {
+        if let Some(mut bytes) = self.returned.take() {
+            if bytes.len() > self.most {
+                self.returned = Some(bytes.split_off(self.most));
+            }
+            return Some(Ok(bytes));
+        }
+        match &mut self.source {
+            Source::Http1(reading) => reading.next(self.most).await,
+            Source::Http2(reading) => reading.next(self.most).await,
+            Source::AtHand(_) => None,
+        }
+    }
+}
+
+/// How long a provider may say nothing within its answer, and in which steps its reader wants to know of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    idle: Duration,
+    step: Duration,
+    silent: Duration,
+}
+
+impl Patience {
+    pub fn new(idle: Duration) -> Self {
+        Self { idle, step: idle, silent: Duration::ZERO }
+    }
+
+    pub fn in_steps(&mut self, step: Duration) {
+        self.step = step.min(self.idle);
+    }
+
+    /// Waits for what comes next; `None` where only a step has passed, an error where nothing came for too long.
+    pub async fn bound<F: Future>(&mut self, work: F) -> Result<Option<F::Output>> {
+        let step = self.step.min(self.idle.saturating_sub(self.silent));
+        if let Some(output) = within(step, work).await {
+            self.silent = Duration::ZERO;
+            return Ok(Some(output));
+        }
+        self.silent += step;
+        if self.silent < self.idle {
+            return Ok(None);
+        }
+        Err(Error::Silence { milliseconds: self.idle.as_millis() as u64 })
+    }
+}
+
+/// Waits for `work`, but not longer than `limit`. The clock is looked at only when there is something to wait for.
+async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+    if let Poll::Ready(output) = first {
+        return Some(output);
+    }
+    tokio::select! {
+        biased;
+        output = work => Some(output),
+        () = sleep_until(Instant::now() + limit) => None,
+    }
+}

@@ -1,0 +1,292 @@
+//! The one place where connections begin: the host is judged, its name looked up once, and exactly the judged addresses dialled.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::{
+    Base, Origin,
+    address::{Kind, Trusted},
+    connection::{Connection, Io},
+    proxy::{Proxies, Proxy},
+    resolver::{LookUp, Resolver},
+    tls,
+};
+use crate::{
+    error::{Error, Problem, Result},
+    settings::Settings,
+};
+
+/// After so long without a connection the next address is tried as well (RFC 8305 §5).
+const STAGGER: Duration = Duration::from_millis(250);
+/// A name with more addresses is not worth more attempts.
+const MOST_ATTEMPTS: usize = 16;
+/// Longest head of a proxy's answer.
+const LARGEST_ANSWER: usize = 16 * 1024;
+
+/// A new connection, by what is spoken over it.
+pub enum Dialled {
+    Http1(Connection),
+    Http2(Box<TlsStream<TcpStream>>),
+}
+
+/// Longest times for the steps of making a connection.
+struct Limits {
+    dns: Duration,
+    connect: Duration,
+    tls: Duration,
+}
+
+/// Opens connections within the rules of [`Trusted`].
+pub struct Dialer {
+    trusted: Trusted,
+    resolver: Resolver,
+    limits: Limits,
+    /// Where the pretend provider listens: that port may be dialled, no other of its host.
+    mock: Option<Origin>,
+    proxies: Proxies,
+    http2: bool,
+    tls_ca: Option<std::path::PathBuf>,
+    // Reading the system's certificates takes milliseconds: not before the first TLS connection.
+    tls: OnceLock<Arc<ClientConfig>>,
+}
+
+impl Dialer {
+    pub fn new(settings: &Settings, look_up: LookUp) -> std::result::Result<Self, Vec<Problem>> {
+        let mock = settings.mock_host.as_deref().map(Base::parse).transpose();
+        let mock = mock.map_err(|message| vec![Problem::new("$.mock_host", message)])?.map(|base| base.origin);
+        let tls = OnceLock::new();
+        if settings.tls_ca.is_some() {
+            // An operator's own file is checked at once: a mistake must not wait for the first request.
+            let client = tls::client(settings.tls_ca.as_deref(), settings.http2).map_err(|problem| vec![problem])?;
+            drop(tls.set(client));
+        }
+        let limits = Limits {
+            dns: Duration::from_millis(settings.dns_timeout_ms),
+            connect: Duration::from_millis(settings.connect_timeout_ms),
+            tls: Duration::from_millis(settings.tls_timeout_ms),
+        };
+        Ok(Self {
+            trusted: Trusted::new(&settings.trusted_custom_hosts),
+            resolver: Resolver::new(look_up),
+            limits,
+            mock,
+            proxies: Proxies::new(settings)?,
+            http2: settings.http2,
+            tls_ca: settings.tls_ca.clone(),
+            tls,
+        })
+    }
+
+    pub async fn connect(&self, origin: &Origin) -> Result<Dialled> {
+        match origin {
+            Origin::Unix(path) => {
+                let connected = timeout(self.limits.connect, UnixStream::connect(path.as_path())).await;
+                let stream = connected.map_err(|_| Error::ControlDown)?.map_err(|_| Error::ControlDown)?;
+                Ok(Dialled::Http1(Connection::new(Io::Unix(stream))))
+            }
+            Origin::Network { secure, host, port } => {
+                let stream = self.tcp(origin, *secure, (host, *port)).await?;
+                if !secure {
+                    return Ok(Dialled::Http1(Connection::new(Io::Tcp(stream))));
+                }
+                let stream = Box::new(self.secured(origin, host, stream).await?);
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
+                Ok(if is_http2 { Dialled::Http2(stream) } else { Dialled::Http1(Connection::new(Io::Tls(stream))) })
+            }
+        }
+    }
+
+    /// The proxy that wants the heads of an origin's requests in its own form: one that tunnels does not.
+    pub fn plain_proxy(&self, origin: &Origin) -> Option<&Proxy> {
+        let is_plain = matches!(origin, Origin::Network { secure: false, .. });
+        if is_plain { self.proxies.of(origin) } else { None }
+    }
+
+    async fn tcp(&self, origin: &Origin, secure: bool, (host, port): (&str, u16)) -> Result<TcpStream> {
+        let is_mock = self.mock.as_ref() == Some(origin);
+        if !is_mock {
+            self.trusted.allows_host(host).map_err(|reason| refused(host, reason))?;
+        }
+        let Some(proxy) = self.proxies.of(origin) else {
+            let addresses = self.resolved(origin, host).await?;
+            let judge = |address: &IpAddr| self.trusted.allows(host, *address);
+            if !is_mock {
+                addresses.iter().try_for_each(judge).map_err(|reason| refused(host, reason))?;
+            }
+            return self.raced(origin, &addresses, port).await;
+        };
+        // Where the proxy is, is the operator's choice; where it leads is for itself to judge, beyond what was judged above.
+        let addresses = self.resolved(origin, &proxy.host).await?;
+        let mut stream = self.raced(origin, &addresses, proxy.port).await?;
+        if secure {
+            let tunnelled = tunnel(&mut stream, proxy.connect(host, port));
+            step(origin, "proxy", self.limits.connect, tunnelled).await?;
+        }
+        Ok(stream)
+    }
+
+    async fn resolved(&self, origin: &Origin, host: &str) -> Result<Arc<[IpAddr]>> {
+        match Kind::of(host).map_err(|reason| refused(host, reason))?.address() {
+            Some(address) => Ok(Arc::from([address])),
+            None => step(origin, "name look-up", self.limits.dns, self.resolver.resolve(host)).await,
+        }
+    }
+
+    async fn raced(&self, origin: &Origin, addresses: &[IpAddr], port: u16) -> Result<TcpStream> {
+        let addresses = in_turns(addresses).map(|address| SocketAddr::new(address, port)).collect();
+        let stream = step(origin, "connection", self.limits.connect, race(addresses)).await?;
+        stream.set_nodelay(true).map_err(|error| failed(origin, &error))?;
+        Ok(stream)
+    }
+
+    async fn secured(&self, origin: &Origin, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>> {
+        let name = host.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
+        let client = if let Some(client) = self.tls.get() {
+            Arc::clone(client)
+        } else {
+            let client = tls::client(self.tls_ca.as_deref(), self.http2)
+                .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
+            Arc::clone(self.tls.get_or_init(|| client))
+        };
+        step(origin, "TLS handshake", self.limits.tls, TlsConnector::from(client).connect(name, stream)).await
+    }
+}
+
+/// One step of making a connection, within its time.
+async fn step<T>(
+    origin: &Origin,
+    step: &'static str,
+    limit: Duration,
+    work: impl Future<Output = io::Result<T>>,
+) -> Result<T> {
+    match timeout(limit, work).await {
+        Ok(done) => done.map_err(|error| failed(origin, &error)),
+        Err(_) => Err(Error::ConnectTimeout { host: origin.authority(), step }),
+    }
+}
+
+/// Asks a proxy for a tunnel. What the other end says is only said after we did: nothing may follow the proxy's answer.
+async fn tunnel(stream: &mut TcpStream, asked: Vec<u8>) -> io::Result<()> {
+    stream.write_all(&asked).await?;
+    let mut answer = Vec::with_capacity(1024);
+    while !answer.ends_with(b"\r\n\r\n") {
+        let is_too_long = answer.len() > LARGEST_ANSWER || memchr::memmem::find(&answer, b"\r\n\r\n").is_some();
+        if is_too_long || stream.read_buf(&mut answer).await? == 0 {
+            return Err(io::Error::other("the proxy's answer is not one to CONNECT"));
+        }
+    }
+    match answer.get(..12) {
+        Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', _, b' ', b'2', _, _]) => Ok(()),
+        line => {
+            let status = line.map(|line| String::from_utf8_lossy(&line[9..]).into_owned()).unwrap_or_default();
+            Err(io::Error::other(format!("the proxy refused with status {status}")))
+        }
+    }
+}
+
+fn refused(host: &str, reason: &str) -> Error {
+    Error::HostRefused { message: format!("`{host}` may not be called: {reason}") }
+}
+
+fn failed(origin: &Origin, error: &io::Error) -> Error {
+    Error::ConnectFailed { host: origin.authority(), cause: error.to_string() }
+}
+
+/// The families of addresses by turns, beginning with the resolver's first choice: where one family leads nowhere the other is next.
+fn in_turns(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let first_is_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
+    let family = move |is_v6: bool| addresses.iter().copied().filter(move |address| address.is_ipv6() == is_v6);
+    let (mut first, mut second) = (family(first_is_v6), family(!first_is_v6));
+    let by_turns = std::iter::from_fn(move || match (first.next(), second.next()) {
+        (None, None) => None,
+        pair => Some(pair),
+    });
+    by_turns.flat_map(|(one, other)| one.into_iter().chain(other)).take(MOST_ATTEMPTS)
+}
+
+/// The first connection that is there. The next address is tried when one has failed, or has not answered for a moment.
+async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    if let [only] = addresses[..] {
+        return TcpStream::connect(only).await;
+    }
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    let mut waiting = addresses.into_iter();
+    let mut attempts = JoinSet::new();
+    loop {
+        match waiting.next() {
+            Some(address) => drop(attempts.spawn(TcpStream::connect(address))),
+            None if attempts.is_empty() => return Err(last),
+            None => (),
+        }
+        let done = tokio::select! {
+            biased;
+            done = attempts.join_next() => done,
+            () = sleep(STAGGER), if waiting.len() > 0 => None,
+        };
+        match done.transpose().map_err(io::Error::other)? {
+            Some(Ok(stream)) => return Ok(stream),
+            Some(Err(error)) => last = error,
+            None => (),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, time::Instant};
+
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let of = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let turns = |texts: &[&str]| in_turns(&of(texts)).map(|address| address.to_string()).collect::<Vec<_>>();
+        assert_eq!(turns(&["::1", "::2", "::3", "1.1.1.1"]), ["::1", "1.1.1.1", "::2", "::3"]);
+        assert_eq!(turns(&["1.1.1.1", "::1", "2.2.2.2"]), ["1.1.1.1", "::1", "2.2.2.2"]);
+        assert_eq!(turns(&["1.1.1.1"; 99]).len(), MOST_ATTEMPTS);
+    }
+
+    #[tokio::test]
+    async fn a_refused_address_is_passed_over_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let gone = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
+        let began = Instant::now();
+        assert_eq!(race(vec![gone, there]).await.unwrap().peer_addr().unwrap(), there);
+        assert!(began.elapsed() < STAGGER);
+        assert!(race(vec![gone, gone]).await.is_err());
+        assert!(race(Vec::new()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_dead_address_does_not_eat_the_time_of_the_next() {
+        // A queue of one that is full: further connections get no answer.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let full = socket.listen(1).unwrap();
+        let dead = full.local_addr().unwrap();
+        let mut held = Vec::new();
+        while let Ok(stream) = timeout(Duration::from_millis(100), TcpStream::connect(dead)).await {
+            held.push(stream);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let began = Instant::now();
+        assert_eq!(race(vec![dead, there]).await.unwrap().peer_addr().unwrap(), there);
+        assert!((STAGGER..STAGGER * 3).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+}

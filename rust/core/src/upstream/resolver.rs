@@ -1,0 +1,179 @@
+//! Names to addresses, on threads of their own: bounded in number, and a name that many ask for at once is looked up once.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, ToSocketAddrs},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+/// Asks the system for the addresses of a name; blocks as long as the system likes.
+pub type LookUp = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
+
+/// The system's resolver may hang for half a minute. What it holds up then is only this many threads and who waits for one,
+/// and everybody's wait is bounded.
+const MOST_THREADS: usize = 128;
+/// Who comes later than this asks anew: what has taken so long may have been lost.
+const JOINED: Duration = Duration::from_secs(1);
+const STACK: usize = 512 * 1024;
+
+type Answer = Result<Arc<[IpAddr]>, Arc<str>>;
+
+/// A look-up under way.
+#[derive(Clone)]
+struct Flight {
+    began: Instant,
+    answer: watch::Receiver<Option<Answer>>,
+}
+
+pub struct Resolver {
+    look_up: LookUp,
+    flights: Arc<Mutex<HashMap<String, Flight>>>,
+    threads: Arc<Semaphore>,
+}
+
+/// The system's own way: its files, its servers, its order.
+pub fn system() -> LookUp {
+    Arc::new(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
+}
+
+impl Resolver {
+    pub fn new(look_up: LookUp) -> Self {
+        Self { look_up, flights: Arc::default(), threads: Arc::new(Semaphore::new(MOST_THREADS)) }
+    }
+
+    /// All addresses of a name. The caller bounds the wait.
+    pub async fn resolve(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
+        let under_way = self.under_way(name);
+        let mut flight = match under_way {
+            Some(flight) => flight,
+            None => self.begin(name).await?,
+        };
+        let landed = flight.answer.wait_for(Option::is_some).await.map_err(io::Error::other)?;
+        match landed.as_ref() {
+            Some(Ok(addresses)) => Ok(Arc::clone(addresses)),
+            Some(Err(message)) => Err(io::Error::other(message.to_string())),
+            None => Err(io::ErrorKind::Interrupted.into()),
+        }
+    }
+
+    fn under_way(&self, name: &str) -> Option<Flight> {
+        lock(&self.flights).get(name).filter(|flight| flight.began.elapsed() < JOINED).cloned()
+    }
+
+    async fn begin(&self, name: &str) -> io::Result<Flight> {
+        let permit = Arc::clone(&self.threads).acquire_owned().await.map_err(io::Error::other)?;
+        // Somebody else may have begun while this one waited.
+        if let Some(flight) = self.under_way(name) {
+            return Ok(flight);
+        }
+        let (sender, answer) = watch::channel(None);
+        let flight = Flight { began: Instant::now(), answer };
+        lock(&self.flights).insert(name.to_owned(), flight.clone());
+        let started = self.start(name.to_owned(), sender, permit);
+        if started.is_err() {
+            lock(&self.flights).remove(name);
+        }
+        started.map(|()| flight)
+    }
+
+    fn start(
+        &self,
+        name: String,
+        answer: watch::Sender<Option<Answer>>,
+        permit: OwnedSemaphorePermit,
+    ) -> io::Result<()> {
+        let (look_up, flights) = (Arc::clone(&self.look_up), Arc::clone(&self.flights));
+        let work = move || {
+            let found = look_up(&name).map(Arc::from).map_err(|error| error.to_string().into());
+            let own = answer.subscribe();
+            let mut flights = lock(&flights);
+            if flights.get(&name).is_some_and(|flight| flight.answer.same_channel(&own)) {
+                flights.remove(&name);
+            }
+            drop(flights);
+            answer.send_replace(Some(found));
+            drop(permit);
+        };
+        thread::Builder::new().name("penstock-dns".into()).stack_size(STACK).spawn(work).map(drop)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Condvar,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+
+    /// Counts the look-ups; those of names that begin with `slow` wait for the gate.
+    fn counting(gate: Arc<(Mutex<bool>, Condvar)>) -> (Resolver, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let look_up = move |name: &str| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let mut open = lock(&gate.0);
+            while name.starts_with("slow") && !*open {
+                open = gate.1.wait(open).unwrap();
+            }
+            if name.ends_with("missing") {
+                Err(io::ErrorKind::NotFound.into())
+            } else {
+                Ok(vec![[192, 0, 2, 1].into()])
+            }
+        };
+        (Resolver::new(Arc::new(look_up)), asked)
+    }
+
+    async fn within<F: Future>(work: F) -> Option<F::Output> {
+        tokio::time::timeout(Duration::from_millis(100), work).await.ok()
+    }
+
+    #[tokio::test]
+    async fn many_who_ask_for_a_name_at_once_cost_one_look_up() {
+        let gate = Arc::default();
+        let (resolver, asked) = counting(Arc::clone(&gate));
+        let opened = async {
+            tokio::task::yield_now().await;
+            *lock(&gate.0) = true;
+            gate.1.notify_all();
+        };
+        let (one, two, ()) = tokio::join!(resolver.resolve("slow"), resolver.resolve("slow"), opened);
+        assert_eq!(one.unwrap(), two.unwrap());
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        resolver.resolve("slow").await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "an answer is not kept");
+    }
+
+    #[tokio::test]
+    async fn a_look_up_that_hangs_holds_up_no_other() {
+        let gate = Arc::default();
+        let (resolver, asked) = counting(Arc::clone(&gate));
+        for number in 1..MOST_THREADS {
+            // Who gave up waiting has left a thread behind.
+            drop(within_a_moment(resolver.resolve(&format!("slow-{number}"))).await);
+        }
+        assert!(within(resolver.resolve("quick")).await.unwrap().is_ok());
+        assert!(within(resolver.resolve("missing")).await.unwrap().is_err());
+        drop(within_a_moment(resolver.resolve("slow-last")).await);
+        assert!(within(resolver.resolve("quick")).await.is_none(), "the number of threads is bounded");
+        *lock(&gate.0) = true;
+        gate.1.notify_all();
+        assert!(resolver.resolve("quick").await.is_ok());
+        assert_eq!(asked.load(Ordering::Relaxed), MOST_THREADS + 3);
+    }
+
+    async fn within_a_moment<F: Future>(work: F) -> Option<F::Output> {
+        tokio::time::timeout(Duration::from_millis(1), work).await.ok()
+    }
+}

@@ -1,0 +1,29 @@
+//! The server's side of TLS for `localhost` and `llm.example`, under an authority that nobody else trusts.
+
+use std::{path::PathBuf, sync::Arc};
+
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use tokio_rustls::TlsAcceptor;
+
+/// A leaf and the authority that signed it, made for these tests.
+pub fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
+}
+
+/// Agrees on one of these protocols; on none where none is named.
+pub fn acceptor(protocols: &[&[u8]]) -> TlsAcceptor {
+    let certificate = CertificateDer::from_pem_file(file("certificate.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(file("key.pem")).unwrap();
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    TlsAcceptor::from(Arc::new(config))
+}

@@ -1,0 +1,175 @@
+//! Through a proxy: a tunnel for https, the whole URL for http, its password for it alone, and no way around what is forbidden.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use harness::{
+    Ask, CHAT, Rig, post,
+    scripted::{Scripted, request, request_head, whole},
+    tls::{acceptor, file},
+    words,
+};
+use penstock_core::{secret::Secret, settings::Settings, upstream::LookUp};
+use tokio::{
+    io::{AsyncWriteExt, copy_bidirectional},
+    net::TcpStream,
+};
+
+/// A proxy that leads everything to one place, whatever it is asked for, and keeps what it was asked.
+struct Proxy {
+    scripted: Scripted,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl Proxy {
+    async fn before(provider: SocketAddr) -> Self {
+        let heads = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&heads);
+        let scripted = Scripted::start(move |stream, _| pass(stream, provider, Arc::clone(&kept))).await;
+        Self { scripted, heads }
+    }
+
+    /// With a password, under a name that only it can be looked up by.
+    fn url(&self) -> String {
+        format!("http://alice:sesame@proxy.internal:{}", self.scripted.addr.port())
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.heads.lock().unwrap())
+    }
+}
+
+async fn pass(mut caller: TcpStream, provider: SocketAddr, heads: Arc<Mutex<Vec<String>>>) {
+    let keep = |head: &[u8]| heads.lock().unwrap().push(String::from_utf8_lossy(head).into_owned());
+    let Some(head) = request_head(&mut caller).await else { return };
+    keep(&head);
+    let mut onward = TcpStream::connect(provider).await.unwrap();
+    if head.starts_with(b"CONNECT ") {
+        caller.write_all(b"HTTP/1.1 200 Connection established\r\nvia: a proxy\r\n\r\n").await.unwrap();
+    } else {
+        onward.write_all(&head).await.unwrap();
+    }
+    let _ = copy_bidirectional(&mut caller, &mut onward).await;
+}
+
+/// Knows the proxy and nobody else: what lies behind it is for the proxy to find.
+fn only_the_proxy() -> LookUp {
+    Arc::new(|name| match name {
+        "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
+        other => Err(io::Error::other(format!("nobody should ask for {other}"))),
+    })
+}
+
+fn rig(proxy: &str, change: impl FnOnce(&mut Settings)) -> Rig {
+    Rig::looking_up(only_the_proxy(), |settings| {
+        settings.https_proxy = Some(Secret::new(proxy));
+        settings.http_proxy = Some(Secret::new(proxy));
+        settings.tls_ca = Some(file("authority.pem"));
+        change(settings);
+    })
+}
+
+fn to(url: &str) -> Ask {
+    post(CHAT, words("m", false)).header("x-gateway-custom-host", url).header("authorization", "Bearer sk-1")
+}
+
+async fn provider() -> Scripted {
+    Scripted::answering(whole("200 OK", "", "{}")).await
+}
+
+const CREDENTIALS: &str = "proxy-authorization: Basic YWxpY2U6c2VzYW1l\r\n";
+
+#[tokio::test]
+async fn https_goes_through_a_tunnel() {
+    let provider = Scripted::start(|stream, _| async move {
+        let mut stream = acceptor(&[]).accept(stream).await.unwrap();
+        while let Some(asked) = request(&mut stream).await {
+            assert!(!String::from_utf8_lossy(&asked).contains("proxy-"));
+            stream.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+        }
+    })
+    .await;
+    let proxy = Proxy::before(provider.addr).await;
+    let rig = rig(&proxy.url(), |_| ());
+    for _ in 0..3 {
+        let told = rig.send(to("https://llm.example/v1")).await;
+        assert_eq!((told.status, told.text().as_str()), (200, "{}"));
+    }
+    let asked = format!("CONNECT llm.example:443 HTTP/1.1\r\nhost: llm.example:443\r\n{CREDENTIALS}\r\n");
+    assert_eq!(proxy.asked(), [asked]);
+}
+
+#[tokio::test]
+async fn http_goes_with_its_whole_url_each_time() {
+    let provider = provider().await;
+    let proxy = Proxy::before(provider.addr).await;
+    let rig = rig(&proxy.url(), |_| ());
+    assert_eq!(rig.send(to("http://llm.example:8080/v1")).await.status, 200);
+    let asked = proxy.asked().concat();
+    let line =
+        format!("POST http://llm.example:8080/v1/chat/completions HTTP/1.1\r\n{CREDENTIALS}host: llm.example:8080\r\n");
+    assert!(asked.starts_with(&line) && asked.contains("\r\nauthorization: Bearer sk-1\r\n"), "{asked}");
+    // The kept connection is the proxy's too: it is used again for the same origin, in the same form.
+    assert_eq!(rig.send(to("http://llm.example:8080/v1")).await.status, 200);
+    assert_eq!(provider.connections(), 1);
+}
+
+#[tokio::test]
+async fn some_hosts_are_reached_without_it() {
+    let provider = provider().await;
+    let proxy = Proxy::before(provider.addr).await;
+    let rig = rig(&proxy.url(), |settings| {
+        settings.no_proxy = vec!["other.example".into(), "127.0.0.0/8".into()];
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
+    });
+    assert_eq!(rig.send(to(&provider.url())).await.status, 200);
+    assert!(rig.send(to("http://other.example")).await.text().contains("nobody should ask for other.example"));
+    assert!(proxy.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_proxy_is_no_way_around_what_is_forbidden() {
+    let provider = provider().await;
+    let proxy = Proxy::before(provider.addr).await;
+    let rig = rig(&proxy.url(), |_| ());
+    for host in
+        ["10.0.0.1", "169.254.169.254", "0x0a000001", "[fd00::1]", "metadata.google.internal", "x.lan", "a.nip.io"]
+    {
+        for scheme in ["http", "https"] {
+            let told = rig.send(to(&format!("{scheme}://{host}"))).await;
+            assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}");
+        }
+    }
+    assert!(proxy.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_or_is_silent_is_told_without_its_password() {
+    for answer in
+        ["HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nsurplus", "SSH-2.0-x\r\n\r\n"]
+    {
+        let proxy = Scripted::answering(answer).await;
+        let told = rig(&format!("http://u:sesame@{}", proxy.addr), |_| ()).send(to("https://llm.example")).await;
+        assert_eq!((told.status, told.code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
+        assert!(told.text().contains("proxy") && !told.text().contains("sesame"), "{}", told.text());
+    }
+    let silent = Scripted::answering("").await;
+    let rig = rig(&format!("http://u:sesame@{}", silent.addr), |settings| settings.connect_timeout_ms = 100);
+    let told = rig.send(to("https://llm.example")).await;
+    assert_eq!((told.status, told.code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
+    assert!(!format!("{:?}", rig.gateway.settings).contains("sesame"));
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_none_is_told_at_the_start() {
+    let settings = Settings { https_proxy: Some(Secret::new("socks5://u:sesame@proxy:1080")), ..Settings::default() };
+    let problems = penstock_core::gateway::Gateway::new(settings).err().expect("a problem");
+    assert_eq!(problems[0].path, "$.https_proxy");
+    assert!(!problems[0].message.contains("sesame"), "{problems:?}");
+}
