@@ -4,13 +4,17 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    call::{Call, Route, Target},
+    call::{Call, Target},
     features::forward_headers::ForwardHeaders,
     headers::{Control, Head, Headers},
     rendering::{self, Length},
+    route::Route,
     upstream::Base,
 };
-use penstock_llm::{operation::Operation, providers};
+use penstock_llm::{
+    operation::Operation,
+    providers::{self, Options, Stated},
+};
 
 /// What an official SDK sends, and the gateway's own fields beside it.
 const SENT: &[(&str, &str)] = &[
@@ -61,10 +65,12 @@ fn render(c: &mut Criterion) {
         Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers: filled() };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
-        let route = Route { operation, path: "/chat/completions" };
+        let route = Route { operation, path: "/chat/completions", stated: Stated::default() };
         let call = Call { route, head: &head, control: Control::read(&head.headers, &aliases) };
         let Some(target) = target() else { return };
-        group.bench_function(name, |b| b.iter(|| rendering::head(&call, &target, &aliases, Length::Known(412))));
+        group.bench_function(name, |b| {
+            b.iter(|| rendering::head(&call, &target, "gpt-4o", &aliases, Length::Known(412)));
+        });
     }
     group.finish();
 }
@@ -73,9 +79,13 @@ fn target() -> Option<Target<'static>> {
     Some(Target {
         provider: providers::find("openai")?,
         base: Base::parse("https://api.openai.com/v1").ok()?,
+        options: Options::default(),
         credential: Some("sk-0123456789abcdef0123456789abcdef".into()),
+        authorization: None,
+        gateway_key: None,
         forward: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
+        inspects: false,
     })
 }
 

@@ -5,20 +5,19 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     headers::Head,
-    metrics::Metrics,
-    outbox::Outbox,
     record::{Facts, Outcome, Record, Sink},
+    settings::Settings,
 };
 use penstock_llm::{operation::Operation, usage::Usage};
 
 fn sink(records: bool) -> Arc<Sink> {
-    Arc::new(Sink {
-        outbox: Outbox::new(1 << 30),
-        metrics: Metrics::default(),
-        worker: 1,
+    Arc::new(Sink::new(&Settings {
+        control_socket: Some("/nonexistent".into()),
+        outbox_bytes: 1 << 30,
         records,
-        sensitive: vec!["x-team".into()],
-    })
+        sensitive_headers: vec!["x-team".into()],
+        ..Settings::default()
+    }))
 }
 
 fn head() -> Arc<Head> {

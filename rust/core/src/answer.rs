@@ -1,15 +1,16 @@
 //! An answer on its way to the caller: whole, or a stream that meters itself and closes its record.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{Dialect, Failure, error_event},
-    usage::Meter,
+    usage::{Meter, Metered, Skim, Usage},
 };
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
+    counting::Answered,
     error::Error,
     headers::{Headers, Whole},
     record::{Outcome, Record},
@@ -78,18 +79,64 @@ impl Answer {
 
     /// An error outside the walk: it has no record.
     pub fn error(error: &Error, dialect: Dialect) -> Self {
-        let Whole { answered, body } = error.answer(dialect);
+        let Whole { answered, body } = error.answer(dialect, None);
         let mut reply = Reply::new(answered.status, answered.headers);
         reply.set_length(Some(body.len()));
         Self { reply, body: body.into() }
     }
 }
 
+/// What is read of an answer as it passes by.
+#[derive(Default)]
+pub enum Reading {
+    Events(Meter),
+    /// A whole answer that is too large to be held.
+    Body(Skim),
+    #[default]
+    Nothing,
+}
+
+/// What an answer turned out to be.
+#[derive(Default)]
+struct Read {
+    usage: Option<Usage>,
+    /// What there is to count where usage is none.
+    answered: Option<Answered>,
+    is_events: bool,
+    terminated: bool,
+    failed: bool,
+}
+
+impl Reading {
+    fn feed(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Events(meter) => meter.feed(bytes),
+            Self::Body(skim) => skim.feed(bytes),
+            Self::Nothing => (),
+        }
+    }
+
+    fn finish(self, dialect: Dialect) -> Read {
+        match self {
+            Self::Nothing => Read::default(),
+            Self::Body(skim) => {
+                Read { usage: skim.finish(dialect), answered: Some(Answered::Length(skim.length())), ..Read::default() }
+            }
+            Self::Events(meter) => {
+                let Metered { usage, terminated, error_event: failed, deltas, .. } = meter.finish();
+                // Who failed before the first word has done nothing that costs.
+                let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
+                Read { usage, answered: deltas.map(Answered::Deltas), is_events: true, terminated, failed }
+            }
+        }
+    }
+}
+
 /// The rest of an answer, read as the caller takes it.
 pub struct Stream {
     body: AnswerBody,
-    /// Only for streams of events.
-    meter: Option<(Meter, Dialect)>,
+    reading: Reading,
+    dialect: Dialect,
     /// A good stream of this operation ends with an event that says so.
     ends_with_event: bool,
     record: Option<Record>,
@@ -105,6 +152,9 @@ struct Pace {
     /// How many small pieces in a row came quickly one after the other.
     quick: u8,
 }
+
+/// A comment, which readers of events skip: it keeps those awake who close what is quiet for long.
+const HEARTBEAT: &[u8] = b": keep-alive\n\n";
 
 /// Pieces that are closer to each other than this are quick. Timers ring to the millisecond.
 const GATHER: Duration = Duration::from_millis(1);
@@ -137,18 +187,26 @@ impl Pace {
 pub struct Cut;
 
 impl Stream {
-    pub fn new(mut body: AnswerBody, events: Option<Dialect>, ends_with_event: bool, record: Record) -> Self {
+    pub fn new(mut body: AnswerBody, read: (Reading, Dialect), ends_with_event: bool, record: Record) -> Self {
         body.in_small_pieces();
-        let meter = events.map(|dialect| (Meter::new(dialect), dialect));
-        Self { body, meter, ends_with_event, record: Some(record), pace: Pace::default(), over: false }
+        let (reading, dialect) = read;
+        Self { body, reading, dialect, ends_with_event, record: Some(record), pace: Pace::default(), over: false }
+    }
+
+    /// Says a word in each silence of this length, where it falls between two events.
+    #[must_use]
+    pub fn with_heartbeat(mut self, every: Duration) -> Self {
+        self.body.in_steps(every);
+        self
     }
 
     /// A stream that is only passed on: no meter, no record.
     pub fn plain(body: AnswerBody) -> Self {
-        Self { body, meter: None, ends_with_event: false, record: None, pace: Pace::default(), over: false }
+        let (reading, dialect) = (Reading::Nothing, Dialect::OpenAi);
+        Self { body, reading, dialect, ends_with_event: false, record: None, pace: Pace::default(), over: false }
     }
 
-    /// All bytes that are ready, as the provider sent them; `None` at the end.
+    /// All bytes that are ready, as the provider sent them, or a heartbeat; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Cut> {
         if self.over {
             return Ok(None);
@@ -156,14 +214,26 @@ impl Stream {
         if !self.body.is_done() {
             self.pace.gather().await;
         }
-        match self.body.next().await {
+        let read = loop {
+            match self.body.next().await {
+                Some(Ok(silence)) if silence.is_empty() => {
+                    if matches!(&self.reading, Reading::Events(meter) if meter.between_events() && !meter.terminated())
+                    {
+                        return Ok(Some(Bytes::from_static(HEARTBEAT)));
+                    }
+                }
+                read => break read,
+            }
+        };
+        match read {
             Some(Ok(bytes)) => {
                 self.pace.passed(bytes.len());
-                if let Some((meter, _)) = &mut self.meter {
-                    meter.feed(&bytes);
-                }
+                self.reading.feed(&bytes);
                 if let Some(record) = &mut self.record {
                     record.passed_on(bytes.len());
+                    if matches!(&self.reading, Reading::Events(meter) if meter.has_usage()) {
+                        record.facts.asked = None;
+                    }
                 }
                 Ok(Some(bytes))
             }
@@ -185,27 +255,22 @@ impl Stream {
     /// The end: the record closes, and where the end is not a good one the caller is told so.
     fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, Cut> {
         self.over = true;
-        let (metered, dialect) = match self.meter.take() {
-            Some((meter, dialect)) => (Some(meter.finish()), Some(dialect)),
-            None => (None, None),
-        };
-        let failed = metered.as_ref().is_some_and(|metered| metered.error_event);
-        let is_told = failed || metered.as_ref().is_some_and(|metered| metered.terminated);
+        let read = mem::take(&mut self.reading).finish(self.dialect);
         // After the event that says how it ended, it does not matter how the connection does.
-        let is_cut = !is_told && (error.is_some() || (self.ends_with_event && metered.is_some()));
+        let is_told = read.failed || read.terminated;
+        let is_cut = !is_told && (error.is_some() || (self.ends_with_event && read.is_events));
         if let Some(mut record) = self.record.take() {
-            record.facts.usage = metered.and_then(|metered| metered.usage);
             record.facts.error = if is_cut {
                 Some(error.map_or("upstream_broke", Error::code))
             } else {
-                failed.then_some("upstream_error_event")
+                read.failed.then_some("upstream_error_event")
             };
-            record.close(if is_cut { Outcome::Cut } else { Outcome::Complete });
+            record.settle(read.usage, read.answered, if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
-        match (is_cut, dialect) {
+        match (is_cut, read.is_events) {
             (false, _) => Ok(None),
-            (true, Some(dialect)) => Ok(Some(told(dialect, error))),
-            (true, None) => Err(Cut),
+            (true, true) => Ok(Some(told(self.dialect, error))),
+            (true, false) => Err(Cut),
         }
     }
 }
@@ -213,8 +278,9 @@ impl Stream {
 impl Drop for Stream {
     /// A caller who left has still cost what the provider counted so far.
     fn drop(&mut self) {
-        if let (Some(record), Some((meter, _))) = (&mut self.record, self.meter.take()) {
-            record.facts.usage = meter.finish().usage;
+        if let (Some(record), false) = (self.record.take(), std::thread::panicking()) {
+            let read = mem::take(&mut self.reading).finish(self.dialect);
+            record.settle(read.usage, read.answered, Outcome::Aborted);
         }
     }
 }

@@ -1,18 +1,73 @@
-//! Request bodies: whole where they are small, fed in bounded pieces where they are large.
+//! Request bodies: whole where they are small, fed in bounded pieces where they are large, and never waited for without end.
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
+use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    settings::Settings,
+};
 
 /// A feeder is told to pause when this many bytes wait to be read.
 const HIGH_WATER: usize = 256 * 1024;
+
+/// How large a body may be, and how slow its caller. Only time spent waiting for the caller counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub bytes: usize,
+    /// Longest wait for the next piece.
+    pub idle: Duration,
+    /// Longest wait in all.
+    pub total: Duration,
+    /// So much waiting is forgiven; each second on top must have brought `rate` bytes.
+    pub grace: Duration,
+    pub rate: u32,
+}
+
+impl Limits {
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            bytes: settings.max_body_bytes,
+            idle: Duration::from_millis(settings.body_idle_ms),
+            total: Duration::from_millis(settings.body_total_ms),
+            grace: Duration::from_millis(settings.body_grace_ms),
+            rate: settings.body_rate,
+        }
+    }
+
+    fn too_large(&self) -> Error {
+        Error::BodyTooLarge { limit: self.bytes }
+    }
+
+    /// How much longer the next piece may take after so much waiting for the first `taken` bytes, and what limits it.
+    fn patience(&self, taken: usize, waited: Duration) -> (Duration, &'static str) {
+        let earned = Duration::from_millis(taken as u64 * 1000 / u64::from(self.rate.max(1)));
+        let total = self.total.saturating_sub(waited);
+        let slowest = (self.grace + earned).saturating_sub(waited);
+        let limits = [(total, "body_total_ms"), (slowest, "body_rate")];
+        limits
+            .into_iter()
+            .fold((self.idle, "body_idle_ms"), |least, limit| if limit.0 < least.0 { limit } else { least })
+    }
+
+    fn timeout(&self, limit: &'static str) -> Error {
+        let value = match limit {
+            "body_rate" => u64::from(self.rate),
+            "body_total_ms" => self.total.as_millis() as u64,
+            _ => self.idle.as_millis() as u64,
+        };
+        Error::BodyTimeout { limit, value }
+    }
+}
 
 /// A request's body.
 #[derive(Debug)]
@@ -35,20 +90,45 @@ impl Body {
         }
     }
 
-    /// The same, with an error in the place of what comes after `limit` bytes.
-    #[must_use]
-    pub fn limited(self, limit: usize) -> Self {
+    /// How far it has come, where it is still arriving.
+    pub fn upload(&self) -> Option<Upload> {
         match self {
-            Self::Fed(feed, length) => Self::Fed(Feed { limit, ..feed }, length),
-            whole @ Self::Whole(_) => whole,
+            Self::Fed(feed, _) => Some(Upload(Arc::clone(&feed.state))),
+            Self::Whole(_) => None,
         }
     }
 
-    /// Reads it to its end; more than `limit` bytes is an error.
-    pub async fn collect(self, limit: usize) -> Result<Bytes> {
-        if self.length().is_some_and(|length| length > limit as u64) {
-            return Err(Error::BodyTooLarge { limit });
+    /// The same once more, where it is there to be sent again.
+    pub fn again(&self) -> Option<Self> {
+        match self {
+            Self::Whole(bytes) => Some(Self::Whole(bytes.clone())),
+            Self::Fed(..) => None,
         }
+    }
+
+    /// The same within limits: what is known to be too large is refused, what turns out so ends in an error.
+    pub fn limited(mut self, limits: Limits) -> Result<Self> {
+        if self.length().is_some_and(|length| length > limits.bytes as u64) {
+            return Err(limits.too_large());
+        }
+        if let Self::Fed(feed, _) = &mut self {
+            feed.limits = Some(limits);
+        }
+        Ok(self)
+    }
+
+    /// The same, with someone who sees all of it on its way.
+    #[must_use]
+    pub fn watched(mut self, mut watcher: Watcher) -> Self {
+        match &mut self {
+            Self::Fed(feed, _) => feed.watcher = Some(watcher),
+            Self::Whole(bytes) => watcher(bytes),
+        }
+        self
+    }
+
+    /// Reads it to its end.
+    pub async fn collect(self) -> Result<Bytes> {
         let (mut feed, length) = match self {
             Self::Whole(bytes) => return Ok(bytes),
             Self::Fed(feed, length) => (feed, length),
@@ -56,12 +136,30 @@ impl Body {
         let mut whole = Vec::with_capacity(length.map_or(HIGH_WATER, |length| length as usize));
         while let Some(piece) = feed.next().await {
             whole.extend_from_slice(&piece?);
-            if whole.len() > limit {
-                return Err(Error::BodyTooLarge { limit });
-            }
         }
         Ok(Bytes::from(whole))
     }
+}
+
+/// How a body ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Complete,
+    /// The caller left before.
+    Left,
+    /// The caller is there, but what it sends is no body.
+    Broken,
+}
+
+/// What the reading end makes of what is fed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interest {
+    #[default]
+    Reads,
+    /// The request was answered without the rest.
+    Lost,
+    /// The rest took too long.
+    TimedOut,
 }
 
 #[derive(Default)]
@@ -69,28 +167,53 @@ struct State {
     pieces: VecDeque<Bytes>,
     waiting: usize,
     paused: bool,
-    /// `Some(true)`: complete. `Some(false)`: the caller left or broke the framing.
-    ended: Option<bool>,
+    interest: Interest,
+    ended: Option<End>,
+    /// When the reading end got what it asked for last; `None` while it waits for the caller.
+    taken: Option<Instant>,
     reader: Option<Waker>,
-    resume: Option<Box<dyn Fn() + Send>>,
+    resume: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// The reading end of a body that is still arriving. The other end is a [`Feeder`].
 pub struct Feed {
     state: Arc<Mutex<State>>,
     taken: usize,
-    limit: usize,
+    limits: Option<Limits>,
+    clock: Clock,
+    watcher: Option<Watcher>,
 }
+
+/// Sees every piece before it goes on.
+pub type Watcher = Box<dyn FnMut(&[u8]) + Send + Sync>;
 
 /// The writing end: whoever talks to the caller's connection.
 #[derive(Clone)]
 pub struct Feeder(Arc<Mutex<State>>);
 
-/// A feed and its feeder. `resume` is called when the feeder was told to pause and may go on.
-pub fn feed(resume: impl Fn() + Send + 'static) -> (Feeder, Feed) {
-    let state = State { resume: Some(Box::new(resume)), ..State::default() };
+/// What is known of a body while it is being sent on.
+#[derive(Clone)]
+pub struct Upload(Arc<Mutex<State>>);
+
+impl Upload {
+    /// When the last piece was taken; `None` while the caller is waited for.
+    pub fn last_taken(&self) -> Option<Instant> {
+        lock(&self.0).taken
+    }
+}
+
+impl std::fmt::Debug for Upload {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Upload")
+    }
+}
+
+/// A feed and its feeder. `resume` is called when the feeder was told to pause and may go on, or when nobody reads any more.
+pub fn feed(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Feed) {
+    let state = State { resume: Some(Arc::new(resume)), ..State::default() };
     let shared = Arc::new(Mutex::new(state));
-    (Feeder(Arc::clone(&shared)), Feed { state: shared, taken: 0, limit: usize::MAX })
+    let feed = Feed { state: shared.clone(), taken: 0, limits: None, clock: Clock::default(), watcher: None };
+    (Feeder(shared), feed)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -101,6 +224,9 @@ impl Feeder {
     /// Adds a piece; `false` asks to pause until `resume` is called.
     pub fn push(&self, piece: Bytes) -> bool {
         let mut state = lock(&self.0);
+        if state.interest != Interest::Reads {
+            return true;
+        }
         state.waiting += piece.len();
         state.pieces.push_back(piece);
         state.paused = state.waiting >= HIGH_WATER;
@@ -109,10 +235,24 @@ impl Feeder {
         more
     }
 
-    /// The body is complete, or (`complete == false`) will never be.
-    pub fn end(&self, complete: bool) {
+    /// Sends nothing before it is asked to.
+    pub fn pause(&self) {
+        lock(&self.0).paused = true;
+    }
+
+    pub fn is_paused(&self) -> bool {
+        let state = lock(&self.0);
+        state.paused && state.interest == Interest::Reads
+    }
+
+    pub fn interest(&self) -> Interest {
+        lock(&self.0).interest
+    }
+
+    /// There is no more to come.
+    pub fn end(&self, end: End) {
         let mut state = lock(&self.0);
-        state.ended.get_or_insert(complete);
+        state.ended.get_or_insert(end);
         wake(state);
     }
 }
@@ -126,36 +266,77 @@ fn wake(mut state: MutexGuard<'_, State>) {
 }
 
 impl Feed {
-    /// The next piece; `None` at the end; an error where the caller left before it or sent too much.
+    /// The next piece; `None` at the end; an error where the caller left before it, sent too much or too slowly.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        let piece = self.piece().await;
-        self.taken += piece.as_ref().map_or(0, |piece| piece.as_ref().map_or(0, Bytes::len));
-        if self.taken > self.limit { Some(Err(Error::BodyTooLarge { limit: self.limit })) } else { piece }
+        let piece = poll_fn(|context| self.poll_next(context)).await;
+        if let Some(Ok(bytes)) = &piece {
+            self.taken += bytes.len();
+            if let Some(limits) = self.limits.filter(|limits| self.taken > limits.bytes) {
+                return Some(Err(limits.too_large()));
+            }
+            if let Some(watcher) = &mut self.watcher {
+                watcher(bytes);
+            }
+        }
+        piece
     }
 
-    async fn piece(&self) -> Option<Result<Bytes>> {
-        poll_fn(|context| {
-            let mut state = lock(&self.state);
-            if let Some(piece) = state.pieces.pop_front() {
-                state.waiting -= piece.len();
-                if state.paused && state.waiting < HIGH_WATER / 2 {
-                    state.paused = false;
-                    if let Some(resume) = &state.resume {
-                        resume();
-                    }
-                }
-                return Poll::Ready(Some(Ok(piece)));
-            }
-            match state.ended {
-                Some(true) => Poll::Ready(None),
-                Some(false) => Poll::Ready(Some(Err(Error::BrokenBody))),
-                None => {
-                    state.reader = Some(context.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        if let Poll::Ready(piece) = poll_piece(&self.state, context) {
+            self.clock.stop();
+            return Poll::Ready(piece);
+        }
+        let Some(limits) = self.limits else { return Poll::Pending };
+        let (patience, limit) = limits.patience(self.taken, self.clock.waited);
+        ready!(self.clock.poll_rings(context, patience));
+        lock(&self.state).interest = Interest::TimedOut;
+        Poll::Ready(Some(Err(limits.timeout(limit))))
+    }
+}
+
+fn poll_piece(shared: &Mutex<State>, context: &Context<'_>) -> Poll<Option<Result<Bytes>>> {
+    let mut state = lock(shared);
+    state.taken = Some(Instant::now());
+    let piece = state.pieces.pop_front();
+    state.waiting -= piece.as_ref().map_or(0, Bytes::len);
+    let resume = if state.paused && state.waiting < HIGH_WATER / 2 {
+        state.paused = false;
+        state.resume.clone()
+    } else {
+        None
+    };
+    let polled = match (piece, state.ended) {
+        (Some(piece), _) => Poll::Ready(Some(Ok(piece))),
+        (None, Some(End::Complete)) => Poll::Ready(None),
+        (None, Some(End::Left)) => Poll::Ready(Some(Err(Error::BrokenBody))),
+        (None, Some(End::Broken)) => Poll::Ready(Some(Err(Error::BadFraming))),
+        (None, None) => {
+            state.taken = None;
+            state.reader = Some(context.waker().clone());
+            Poll::Pending
+        }
+    };
+    // Whoever resumes may wait for a thread that waits for this lock.
+    drop(state);
+    if let Some(resume) = resume {
+        resume();
+    }
+    polled
+}
+
+impl Drop for Feed {
+    /// The feeder may wait to be asked for more: it learns that it will not be.
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        if state.interest == Interest::Reads {
+            state.interest = Interest::Lost;
+        }
+        state.pieces.clear();
+        let resume = state.resume.take().filter(|_| !matches!(state.ended, Some(End::Complete | End::Left)));
+        drop(state);
+        if let Some(resume) = resume {
+            resume();
+        }
     }
 }
 
@@ -165,28 +346,120 @@ impl std::fmt::Debug for Feed {
     }
 }
 
+/// Measures how long is waited for a caller.
+#[derive(Default)]
+struct Clock {
+    /// In all, before the piece that is waited for now.
+    waited: Duration,
+    since: Option<Instant>,
+    /// One for a body, not one for each piece: where pieces came meanwhile it rings too early and is set again.
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl Clock {
+    fn stop(&mut self) {
+        if let Some(since) = self.since.take() {
+            self.waited += since.elapsed();
+        }
+    }
+
+    fn poll_rings(&mut self, context: &mut Context<'_>, patience: Duration) -> Poll<()> {
+        let deadline = *self.since.get_or_insert_with(Instant::now) + patience;
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if deadline < alarm.deadline() {
+            alarm.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(alarm.as_mut().poll(context));
+            if alarm.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            alarm.as_mut().reset(deadline);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
+    const LIMITS: Limits = Limits {
+        bytes: 10_000,
+        idle: Duration::from_secs(10),
+        total: Duration::from_mins(1),
+        grace: Duration::from_secs(15),
+        rate: 100,
+    };
+
+    /// A fed body that gets so many bytes every so many seconds, and how it ends after how long.
+    async fn dripped(bytes: usize, seconds: u64) -> (Result<usize>, u64) {
+        let (feeder, feed) = feed(|| ());
+        let started = Instant::now();
+        let dripping = tokio::spawn(async move {
+            for _ in 0..200 {
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                feeder.push(Bytes::from(vec![0; bytes]));
+            }
+            feeder.end(End::Complete);
+        });
+        let ended = Body::Fed(feed, None).limited(LIMITS).unwrap().collect().await;
+        dripping.abort();
+        (ended.map(|bytes| bytes.len()), started.elapsed().as_secs())
+    }
+
+    fn limit<T>(ended: &Result<T>) -> &'static str {
+        match ended {
+            Err(Error::BodyTimeout { limit, .. }) => limit,
+            _ => "none",
+        }
+    }
+
     #[tokio::test]
     async fn collects_what_was_fed() {
         let (feeder, feed) = feed(|| ());
         feeder.push(Bytes::from_static(b"ab"));
         feeder.push(Bytes::from_static(b"c"));
-        feeder.end(true);
-        assert_eq!(Body::Fed(feed, None).collect(10).await.unwrap(), "abc");
+        feeder.end(End::Complete);
+        assert_eq!(Body::Fed(feed, None).collect().await.unwrap(), "abc");
     }
 
     #[tokio::test]
     async fn refuses_more_than_the_limit() {
         let (feeder, feed) = feed(|| ());
-        feeder.push(Bytes::from(vec![0; 11]));
-        feeder.end(true);
-        let refused = Body::Fed(feed, None).collect(10).await;
-        assert!(matches!(refused, Err(Error::BodyTooLarge { limit: 10 })));
+        feeder.push(Bytes::from(vec![0; 10_001]));
+        feeder.end(End::Complete);
+        let refused = Body::Fed(feed, None).limited(LIMITS).unwrap().collect().await;
+        assert!(matches!(refused, Err(Error::BodyTooLarge { limit: 10_000 })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_limited_for_each_piece_by_the_rate_and_in_all() {
+        let (ended, seconds) = dripped(1, 11).await;
+        assert_eq!((limit(&ended), seconds), ("body_idle_ms", 10));
+        // Fifteen seconds are forgiven, and each piece earns a second.
+        let (ended, seconds) = dripped(100, 4).await;
+        assert_eq!((limit(&ended), seconds), ("body_rate", 19));
+        let (ended, seconds) = dripped(45, 1).await;
+        assert_eq!((limit(&ended), seconds), ("body_rate", 26));
+        let (ended, seconds) = dripped(150, 1).await;
+        assert_eq!((limit(&ended), seconds), ("body_total_ms", 60));
+        let (ended, seconds) = dripped(50, 0).await;
+        assert_eq!((ended.unwrap(), seconds), (10_000, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_slow_reader_is_not_held_against_the_caller() {
+        let (feeder, feed) = feed(|| ());
+        let Body::Fed(mut feed, _) = Body::Fed(feed, None).limited(LIMITS).unwrap() else { unreachable!() };
+        for _ in 0..20 {
+            feeder.push(Bytes::from_static(b"x"));
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            assert_eq!(feed.next().await.unwrap().unwrap(), "x");
+        }
+        assert_eq!(limit(&feed.next().await.unwrap()), "body_idle_ms");
+        assert_eq!(feeder.interest(), Interest::TimedOut);
     }
 
     #[tokio::test]
@@ -199,12 +472,19 @@ mod tests {
         assert!(!feeder.push(Bytes::from(vec![0; HIGH_WATER])));
         feed.next().await.unwrap().unwrap();
         assert_eq!(resumed.load(Ordering::Relaxed), 1);
+        assert!(!feeder.push(Bytes::from(vec![0; HIGH_WATER])) && feeder.is_paused());
+        drop(feed);
+        // It must not wait for somebody who is not there.
+        assert_eq!((resumed.load(Ordering::Relaxed), feeder.interest()), (2, Interest::Lost));
+        assert!(feeder.push(Bytes::from(vec![0; HIGH_WATER])) && !feeder.is_paused());
     }
 
     #[tokio::test]
-    async fn a_caller_that_leaves_is_an_error() {
-        let (feeder, feed) = feed(|| ());
-        feeder.end(false);
-        assert!(matches!(Body::Fed(feed, None).collect(10).await, Err(Error::BrokenBody)));
+    async fn a_caller_that_leaves_and_one_that_sends_no_body_are_errors_of_their_own() {
+        for (end, code) in [(End::Left, "broken_body"), (End::Broken, "bad_framing")] {
+            let (feeder, feed) = feed(|| ());
+            feeder.end(end);
+            assert_eq!(Body::Fed(feed, None).collect().await.unwrap_err().code(), code);
+        }
     }
 }

@@ -5,38 +5,22 @@ use std::{borrow::Cow, time::Duration};
 use penstock_llm::{
     dialect::Dialect,
     operation::Operation,
-    providers::{self, Provider},
+    providers::{self, Credential, Options, Provider},
 };
 
 use crate::{
-    caller::{self, Caller},
+    caller::Caller,
     config::{Config, Unknown},
     error::{Error, Result},
-    features::forward_headers::ForwardHeaders,
-    headers::{Control, Head},
+    features::{custom_host::CustomHost, forward_headers::ForwardHeaders},
+    headers::{self, Control, Head, control_name},
+    inline::Stored,
+    masking::is_slug,
+    route::Route,
     settings::Settings,
     snapshot::{SavedProvider, Snapshot},
     upstream::Base,
 };
-
-/// The path of a data-plane request, taken apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route<'r> {
-    pub operation: Operation,
-    /// After `/v1` or `/v1/proxy`, with its leading slash.
-    pub path: &'r str,
-}
-
-impl<'r> Route<'r> {
-    /// `None` where the path is not one of the data plane.
-    pub fn of(method: &str, path: &'r str) -> Option<Self> {
-        let rest = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/') && rest.len() > 1)?;
-        match rest.strip_prefix("/proxy").filter(|rest| rest.starts_with('/')) {
-            Some(raw) => Some(Self { operation: Operation::Proxy, path: raw }),
-            None => Some(Self { operation: Operation::of(method, rest), path: rest }),
-        }
-    }
-}
 
 /// One request of the data plane: what it is about, its own words, and what it asks of the gateway.
 pub struct Call<'c> {
@@ -45,13 +29,41 @@ pub struct Call<'c> {
     pub control: Control<'c>,
 }
 
+impl Call<'_> {
+    /// The dialect in which the caller writes, reads and is told of errors. Where a path is of both, Anthropic's clients
+    /// are known by their paths, or by the version that they ask for.
+    pub fn dialect(&self) -> Dialect {
+        let Route { operation, path, .. } = self.route;
+        let is_anthropics = || {
+            path == "/messages"
+                || path.starts_with("/messages/")
+                || self.head.headers.get("anthropic-version").is_some()
+        };
+        operation.dialect().unwrap_or_else(|| if is_anthropics() { Dialect::Anthropic } else { Dialect::OpenAi })
+    }
+}
+
 /// Where a request goes and with what.
 pub struct Target<'c> {
     pub provider: &'static dyn Provider,
     pub base: Base,
+    pub options: Options,
     pub credential: Option<Cow<'c, str>>,
+    /// A whole `authorization` of the caller's, where it is more than a key and there is no other credential.
+    pub authorization: Option<&'c str>,
+    /// The gateway's own key, which goes no further.
+    pub gateway_key: Option<&'c str>,
     pub forward: ForwardHeaders,
     pub timeout: Duration,
+    /// Its streams are held back until their first event is known.
+    pub inspects: bool,
+}
+
+impl Target<'_> {
+    /// Whether an option takes the place of the caller's header of this (lower-case) name.
+    pub fn sets(&self, name: &[u8]) -> bool {
+        self.options.headers().any(|(set, _)| set.as_bytes() == name)
+    }
 }
 
 /// What decides the target: the process's settings, the snapshot, the request.
@@ -85,115 +97,175 @@ impl Bases {
     }
 }
 
-/// The providers, as a JSON array of `{"slug", "base_url", "dialect"}`.
+/// The providers, as a JSON array of `{"slug", "base_url", "dialect", "offers", "options"}`.
 pub fn catalogue() -> serde_json::Value {
     let row = |provider: &'static dyn Provider| {
         let dialect = match provider.dialect() {
             Dialect::OpenAi => "openai",
             Dialect::Anthropic => "anthropic",
         };
-        serde_json::json!({"slug": provider.slug(), "base_url": provider.base_url(), "dialect": dialect})
+        let offers: Vec<_> = Operation::ALL.iter().filter(|one| provider.serves(**one)).map(|one| one.id()).collect();
+        let options: Vec<_> = provider.options().iter().map(|option| (option.key, option.header)).collect();
+        serde_json::json!({
+            "slug": provider.slug(), "base_url": provider.base_url(), "dialect": dialect,
+            "offers": offers, "options": options,
+        })
     };
     providers::all().map(row).collect()
 }
 
+/// A provider as it was named: by its own name, or by the slug of a saved one.
+struct Named<'c> {
+    provider: &'static dyn Provider,
+    own: &'c Option<Base>,
+    saved: Option<&'c SavedProvider>,
+}
+
 impl<'c> Choice<'c> {
     /// The target of a request, by its config or its provider header; and the slug of the config that was used.
+    /// What is wrong is told in the order in which it stands here.
     pub fn target(&self) -> Result<(Target<'c>, Option<&'c str>)> {
+        let control = &self.call.control;
         self.refuse_blocked()?;
-        let (config, slug) = self.config()?;
-        let name = match (&config.provider, self.call.control.provider, self.call.control.virtual_key) {
-            (Some(name), _, _) => Cow::Owned(name.clone()),
-            (None, Some(name), _) => Cow::Borrowed(name),
-            (None, None, Some(slug)) => Cow::Owned(format!("@{slug}")),
-            (None, None, None) => return Err(Error::ProviderNeeded),
+        self.refuse_kind()?;
+        let sent = match (control.provider, control.virtual_key) {
+            (Some(name), _) => Some(self.named(name)?),
+            (None, Some(slug)) => Some(self.saved(slug)?),
+            (None, None) if control.config.is_none() => return Err(Error::ProviderNeeded),
+            (None, None) => None,
         };
-        let saved = self.saved(&name)?;
-        let slug_of_provider = saved.map_or(&*name, |saved| &saved.provider);
-        let (provider, own) =
-            self.bases.find(slug_of_provider).ok_or_else(|| Error::ProviderUnknown(slug_of_provider.to_owned()))?;
-        let custom = config.custom_host.resolve(self.call.control.custom_host)?;
-        self.refuse_leak(&config, slug, saved, custom.is_some())?;
-        let base = custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())).or_else(|| own.clone());
-        let base = base.ok_or_else(|| Error::HostRefused {
-            message: format!("`{slug_of_provider}` has no address of its own: send x-gateway-custom-host"),
-        })?;
+        let host = CustomHost::default().resolve(control.custom_host)?;
+        let (config, slug) = self.config()?;
+        let named = config.provider.as_deref().map(|name| self.named(name)).transpose()?.or(sent);
+        let Named { provider, own, saved } = named.ok_or(Error::ProviderNeeded)?;
+        let mut options = saved_options(provider, &config, saved);
+        let stored = Stored { in_config: slug.is_some(), has_token: provider.token(&options).is_some() };
+        let is_bound = self.refuse_leak(&config, stored, saved)?;
+        // A stored credential goes where what is stored with it says.
+        if !is_bound {
+            self.read_options(provider, &mut options);
+        }
+        let custom = if host.is_some() { host } else { config.custom_host.resolve(None)? };
+        let base = match custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())) {
+            Some(base) => base,
+            None => base_of(provider, &options, own.as_ref())?,
+        };
+        if is_bound {
+            self.read_options(provider, &mut options);
+        }
+        let settings = Duration::from_millis(self.settings.request_timeout_ms);
+        let timeout = config.request_timeout.resolve(control.request_timeout, settings)?;
+        let forward = config.forward_headers.resolve(control.forward_headers)?;
+        let headers = &self.call.head.headers;
         let stored = config.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
         let credential = match stored {
             Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
-            None => self.sent_credential().map(Cow::Borrowed),
+            None => self.caller.credential(headers, field_of(provider)).map(Cow::Borrowed),
         };
-        let settings = Duration::from_millis(self.settings.request_timeout_ms);
-        let timeout = config.request_timeout.resolve(self.call.control.request_timeout, settings)?;
-        let forward = config.forward_headers.resolve(self.call.control.forward_headers)?;
-        Ok((Target { provider: *provider, base, credential, forward, timeout }, slug))
+        let has_key = credential.is_some() || provider.token(&options).is_some();
+        let authorization = if has_key { None } else { self.caller.authorization(headers) };
+        let gateway_key = self.caller.sent;
+        let inspects = config.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
+        let target =
+            Target { provider, base, options, credential, authorization, gateway_key, forward, timeout, inspects };
+        Ok((target, slug))
     }
 
-    fn config(&self) -> Result<(Cow<'c, Config>, Option<&'c str>)> {
-        let Some(text) = self.call.control.config else { return Ok((Cow::Owned(Config::default()), None)) };
-        if text.starts_with('{') {
-            let config = Config::parse(text.as_bytes(), Unknown::Ignored).map_err(Error::ConfigInvalid)?;
-            return Ok((Cow::Owned(config), None));
+    /// Adds what the request's headers say of options that are not decided yet.
+    fn read_options(&self, provider: &dyn Provider, options: &mut Options) {
+        if !self.call.control.others || provider.options().is_empty() {
+            return;
         }
-        match self.snapshot.config(text) {
-            Some(config) => Ok((Cow::Borrowed(config), Some(text))),
-            None => Err(Error::SavedUnknown { kind: "config", slug: text.to_owned() }),
+        for (name, value) in self.call.head.headers.iter() {
+            let Some((_, rest)) = control_name(name, &self.settings.header_aliases) else { continue };
+            let known = provider.options().iter().find(|option| option.header.as_bytes() == rest);
+            if let (Some(option), Ok(value)) = (known, std::str::from_utf8(value))
+                && !value.trim().is_empty()
+            {
+                options.put(*option, value.trim().to_owned());
+            }
         }
     }
 
-    fn saved(&self, name: &str) -> Result<Option<&'c SavedProvider>> {
-        let Some(slug) = name.strip_prefix('@') else { return Ok(None) };
-        let missing = || Error::SavedUnknown { kind: "provider", slug: slug.to_owned() };
-        self.snapshot.provider(slug).map(Some).ok_or_else(missing)
-    }
-
-    /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names.
-    fn refuse_leak(
-        &self,
-        config: &Config,
-        slug: Option<&str>,
-        saved: Option<&SavedProvider>,
-        custom: bool,
-    ) -> Result<()> {
-        let in_config = slug.is_some() && config.api_key.is_some() && self.call.control.custom_host.is_some();
-        let in_provider = custom && saved.is_some_and(|saved| saved.api_key.is_some());
-        if in_config || in_provider {
-            return Err(Error::HostRefused {
-                message: "a stored credential is not sent to a host that a request names".into(),
-            });
+    /// What is read must be what it says it is.
+    fn refuse_kind(&self) -> Result<()> {
+        let operation = self.call.route.operation;
+        let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !headers::is_json(value);
+        if operation.takes_json() && self.call.head.headers.iter().any(is_other) {
+            let message = format!("{} takes application/json", operation.id());
+            return Err(Error::HeaderInvalid { name: "content-type", message });
         }
         Ok(())
     }
 
-    /// With `block_inline_config` only what is saved may decide.
-    fn refuse_blocked(&self) -> Result<()> {
-        if !self.settings.block_inline_config {
-            return Ok(());
+    fn config(&self) -> Result<(Cow<'c, Config>, Option<&'c str>)> {
+        let Some(text) = self.call.control.config else { return Ok((Cow::Owned(Config::default()), None)) };
+        if is_slug(text.as_bytes()) {
+            let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
+            return self
+                .snapshot
+                .config(self.caller.workspace(), text)
+                .map(|config| (Cow::Borrowed(config), Some(text)))
+                .ok_or_else(missing);
         }
-        let control = &self.call.control;
-        let inline = |text: Option<&str>, mark: char| text.is_some_and(|text| !text.starts_with(mark));
-        let blocked = if control.config.is_some_and(|text| text.starts_with('{')) {
-            ("inline_config_blocked", "x-gateway-config")
-        } else if inline(control.provider, '@') {
-            ("inline_provider_blocked", "x-gateway-provider")
-        } else if control.custom_host.is_some() {
-            ("inline_custom_host_blocked", "x-gateway-custom-host")
-        } else if control.forward_headers.is_some() {
-            ("inline_forward_headers_blocked", "x-gateway-forward-headers")
-        } else {
-            return Ok(());
-        };
-        Err(Error::InlineBlocked { code: blocked.0, field: blocked.1 })
+        match Config::parse(text.as_bytes(), Unknown::Ignored) {
+            Ok(config) => Ok((Cow::Owned(config), None)),
+            Err(_) if self.call.control.provider.is_none() && names_nobody(text) => Err(Error::ProviderNeeded),
+            Err(problems) => Err(Error::ConfigInvalid(problems)),
+        }
     }
 
-    /// The provider's credential as the caller sent it; the gateway's own key is none, wherever it stands.
-    fn sent_credential(&self) -> Option<&'c str> {
-        let headers = &self.call.head.headers;
-        let bearer = caller::bearer(headers);
-        let own = if self.caller.in_authorization { bearer } else { self.call.control.api_key };
-        let sent = [bearer, headers.text("x-api-key"), headers.text("api-key")];
-        sent.into_iter().flatten().find(|text| Some(*text) != own)
+    fn named(&self, name: &str) -> Result<Named<'c>> {
+        if let Some(slug) = name.strip_prefix('@') {
+            return self.saved(slug);
+        }
+        let (provider, own) = self.bases.find(name).ok_or_else(|| Error::ProviderUnknown(name.to_owned()))?;
+        Ok(Named { provider: *provider, own, saved: None })
     }
+
+    fn saved(&self, slug: &str) -> Result<Named<'c>> {
+        let missing = || Error::SavedUnknown { kind: "provider", slug: slug.to_owned() };
+        let saved = self.snapshot.provider(self.caller.workspace(), slug).ok_or_else(missing)?;
+        Ok(Named { saved: Some(saved), ..self.named(&saved.provider)? })
+    }
+}
+
+/// The field in which a provider wants its key, where it is not a bearer token.
+fn field_of(provider: &dyn Provider) -> Option<&'static str> {
+    match provider.credential("") {
+        Credential::Header(name) => Some(name),
+        Credential::Bearer => None,
+    }
+}
+
+/// Whether an inline config with faults could not lead anywhere even without them.
+fn names_nobody(config: &str) -> bool {
+    let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config);
+    read.is_ok_and(|map| !["provider", "targets", "virtual_key"].iter().any(|key| map.contains_key(*key)))
+}
+
+/// What was saved of the options that this provider knows; the config's word comes first.
+fn saved_options(provider: &dyn Provider, config: &Config, saved: Option<&SavedProvider>) -> Options {
+    let mut options = Options::default();
+    for option in provider.options() {
+        let in_provider = || saved.and_then(|saved| saved.options.get(option.key));
+        if let Some(value) = config.options.get(option.key).or_else(in_provider) {
+            options.put(*option, value.to_owned());
+        }
+    }
+    options
+}
+
+/// A provider's own address: the same for everybody, or one that its options decide.
+fn base_of(provider: &dyn Provider, options: &Options, own: Option<&Base>) -> Result<Base> {
+    let slug = provider.slug();
+    let lacks = |message| Error::OptionInvalid { provider: slug, message };
+    if let Some(url) = provider.base(options).map_err(lacks)? {
+        return Base::parse(&url).map_err(lacks);
+    }
+    own.cloned().ok_or_else(|| Error::HostRefused {
+        message: format!("`{slug}` has no address of its own: send x-gateway-custom-host"),
+    })
 }
 
 #[cfg(test)]
@@ -209,11 +281,7 @@ mod tests {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let head = Head { headers, ..Head::default() };
         let control = Control::read(&head.headers, &[]);
-        let call = Call {
-            route: Route { operation: Operation::ChatComplete, path: "/chat/completions" },
-            head: &head,
-            control,
-        };
+        let call = Call { route: Route::of("POST", "/v1/chat/completions").unwrap(), head: &head, control };
         let (bases, caller) = (Bases::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
         let choice = Choice { settings, bases: &bases, snapshot: &snapshot, call: &call, caller: &caller };
@@ -223,18 +291,11 @@ mod tests {
     }
 
     const SAVED: &str = r#"{"epoch":"1","providers":[{"slug":"mine","provider":"openai","api_key":"sk-stored"}],
-        "configs":[{"slug":"pc-1","config":{"provider":"@mine"}}]}"#;
-
-    #[test]
-    fn takes_paths_apart() {
-        let route = |path| Route::of("POST", path);
-        assert_eq!(route("/v1/chat/completions").unwrap().operation, Operation::ChatComplete);
-        assert_eq!(
-            route("/v1/proxy/chat/completions"),
-            Some(Route { operation: Operation::Proxy, path: "/chat/completions" })
-        );
-        assert_eq!((route("/v1"), route("/v1/"), route("/v2/x"), route("/v1x/y")), (None, None, None, None));
-    }
+        "configs":[{"slug":"pc-1","config":{"provider":"@mine"}},
+            {"slug":"pc-key","config":{"provider":"openai","api_key":"sk-config"}},
+            {"slug":"pc-loose","config":{"api_key":"sk-config"}},
+            {"slug":"pc-bound","config":{"api_key":"sk-config","custom_host":"https://llm.example/v1"}},
+            {"slug":"pc-host","config":{"custom_host":"https://llm.example/v1"}}]}"#;
 
     #[test]
     fn a_provider_name_takes_the_callers_credential() {
@@ -262,10 +323,91 @@ mod tests {
 
     #[test]
     fn a_stored_credential_never_goes_to_a_host_of_the_requests_choice() {
-        let fields = [("x-gateway-provider", "@mine"), ("x-gateway-custom-host", "https://evil.example")];
-        assert!(matches!(target(&Settings::default(), SAVED, &fields), Err(Error::HostRefused { .. })));
-        let inline = [("x-gateway-config", r#"{"provider":"@mine","custom_host":"https://evil.example"}"#)];
-        assert!(matches!(target(&Settings::default(), SAVED, &inline), Err(Error::HostRefused { .. })));
+        let evil = ("x-gateway-custom-host", "https://evil.example");
+        for fields in [
+            &[("x-gateway-provider", "@mine"), evil][..],
+            &[("x-gateway-virtual-key", "mine"), evil],
+            &[("x-gateway-config", "pc-1"), evil],
+            &[("x-gateway-config", "pc-key"), evil],
+            &[("x-gateway-config", "pc-bound"), ("x-gateway-provider", "openai"), evil],
+            &[("x-gateway-config", r#"{"provider":"@mine"}"#), evil],
+            &[("x-gateway-config", r#"{"provider":"@mine","custom_host":"https://evil.example"}"#)],
+            &[("x-gateway-config", r#"{"custom_host":"https://evil.example"}"#), ("x-gateway-provider", "@mine")],
+            &[("x-gateway-config", r#"{"custom_host":"https://evil.example"}"#), ("x-gateway-virtual-key", "mine")],
+            // Stored apart, they were not stored for each other.
+            &[("x-gateway-config", "pc-host"), ("x-gateway-provider", "@mine")],
+            &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "groq")],
+            &[("x-gateway-config", "pc-loose"), ("x-gateway-provider", "@mine")],
+        ] {
+            let found = target(&Settings::default(), SAVED, fields);
+            assert!(matches!(found, Err(Error::HostRefused { .. })), "{fields:?}: {:?}", found.ok());
+        }
+    }
+
+    #[test]
+    fn a_stored_credential_goes_where_it_was_stored_for() {
+        for (fields, host) in [
+            (&[("x-gateway-config", "pc-key"), ("x-gateway-provider", "groq")][..], "api.openai.com"),
+            (&[("x-gateway-config", "pc-bound"), ("x-gateway-provider", "openai")], "llm.example"),
+        ] {
+            let found = target(&Settings::default(), SAVED, fields).unwrap();
+            assert_eq!((found.1.as_str(), found.2.as_deref()), (host, Some("sk-config")), "{fields:?}");
+        }
+        // What the request itself brings may go where the request says.
+        let own =
+            [("x-gateway-config", r#"{"provider":"openai","api_key":"sk-own","custom_host":"https://a.example"}"#)];
+        assert_eq!(target(&Settings::default(), SAVED, &own).unwrap().1, "a.example");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_the_order_of_the_spec() {
+        let code =
+            |fields: &[(&str, &str)]| target(&Settings::default(), SAVED, fields).map_err(|error| error.code()).err();
+        let kind = ("content-type", "text/plain");
+        let host = ("x-gateway-custom-host", "ftp://a");
+        let forward = ("x-gateway-forward-headers", "x-gateway-forward-headers");
+        for (fields, expected) in [
+            (&[kind, forward, host][..], "invalid_header"),
+            (&[forward, host], "provider_needed"),
+            (&[("x-gateway-provider", "nobody"), host, forward], "invalid_provider"),
+            (&[("x-gateway-provider", "@nobody"), host, forward], "not_found_in_workspace"),
+            (&[("x-gateway-virtual-key", "nobody"), host, forward], "not_found_in_workspace"),
+            (&[("x-gateway-config", "{"), host, forward], "invalid_custom_host"),
+            (&[("x-gateway-config", "{"), forward], "invalid_config"),
+            (&[("x-gateway-config", "[1]"), forward], "invalid_config"),
+            (&[("x-gateway-config", r#"{"retry":1}"#), forward], "provider_needed"),
+            (&[("x-gateway-config", r#"{"retry":1}"#), ("x-gateway-provider", "openai"), forward], "invalid_config"),
+            (&[("x-gateway-config", r#"{"provider":1}"#), forward], "invalid_config"),
+            (&[("x-gateway-config", r#"{"provider":"openai","options":[]}"#), forward], "invalid_config"),
+            (&[("x-gateway-config", r#"{"provider":"openai"}"#), forward], "invalid_header"),
+            (&[("x-gateway-config", "pc-none"), forward], "not_found_in_workspace"),
+        ] {
+            assert_eq!(code(fields), Some(expected), "{fields:?}");
+        }
+    }
+
+    const AZURE: &str = r#"{"epoch":"1","providers":[{"slug":"az","provider":"azure-openai","api_key":"k",
+        "options":{"resource_name":"mine","api_version":"v1"}}]}"#;
+
+    #[test]
+    fn options_decide_the_address_of_a_provider() {
+        let settings = Settings::default();
+        let fields = [("x-gateway-provider", "azure-openai"), ("x-gateway-azure-resource-name", "res")];
+        assert_eq!(target(&settings, SAVED, &fields).unwrap().1, "res.openai.azure.com");
+        let config = r#"{"provider":"azure-openai","resource_name":"in-config"}"#;
+        let fields = [("x-gateway-config", config), ("x-gateway-azure-resource-name", "res")];
+        assert_eq!(target(&settings, SAVED, &fields).unwrap().1, "in-config.openai.azure.com");
+        let missing = target(&settings, SAVED, &[("x-gateway-provider", "azure-openai")]);
+        assert!(matches!(missing, Err(Error::OptionInvalid { provider: "azure-openai", .. })));
+    }
+
+    #[test]
+    fn a_stored_credential_goes_to_the_stored_address_whatever_a_header_says() {
+        let fields = [("x-gateway-provider", "@az"), ("x-gateway-azure-resource-name", "evil")];
+        let found = target(&Settings::default(), AZURE, &fields).unwrap();
+        assert_eq!((found.1.as_str(), found.2.as_deref()), ("mine.openai.azure.com", Some("k")));
+        let unplaced = AZURE.replace(r#""resource_name":"mine","#, "");
+        assert!(matches!(target(&Settings::default(), &unplaced, &fields), Err(Error::OptionInvalid { .. })));
     }
 
     #[test]
@@ -277,7 +419,18 @@ mod tests {
             Some("inline_config_blocked")
         );
         assert_eq!(code(&[("x-gateway-provider", "openai")]), Some("inline_provider_blocked"));
-        assert_eq!(code(&[("x-gateway-custom-host", "https://a")]), Some("inline_custom_host_blocked"));
-        assert_eq!(code(&[("x-gateway-virtual-key", "mine")]), None);
+        assert_eq!(code(&[("x-gateway-config", "[]")]), Some("inline_config_blocked"));
+        let address = ("x-gateway-azure-resource-name", "a");
+        let forward = ("x-gateway-forward-headers", "x-team");
+        assert_eq!(
+            code(&[forward, address, ("x-gateway-custom-host", "https://a")]),
+            Some("inline_custom_host_blocked")
+        );
+        assert_eq!(code(&[forward, address]), Some("inline_provider_url_blocked"));
+        assert_eq!(code(&[forward]), Some("inline_forward_headers_blocked"));
+        for fields in [("x-gateway-virtual-key", "mine"), ("x-gateway-provider", "@mine"), ("x-gateway-config", "pc-1")]
+        {
+            assert_eq!(code(&[fields, ("authorization", "Bearer sk-1")]), None);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Who is calling: the gateway key, from where the caller put it.
+//! Who is calling: the gateway key, from where the caller put it, and the provider's credential, which may stand beside it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,38 +9,109 @@ use crate::{
 };
 
 /// A caller that was admitted.
-#[derive(Debug, Default)]
-pub struct Caller<'s> {
+#[derive(Default, Clone, Copy)]
+pub struct Caller<'c> {
     /// `None` where the gateway is open.
-    pub key: Option<&'s Key>,
-    /// The gateway key stood in `authorization`: it is no credential for a provider.
-    pub in_authorization: bool,
+    pub key: Option<&'c Key>,
+    /// The gateway key as it was sent: it is no credential for a provider, wherever else it stands.
+    pub sent: Option<&'c str>,
 }
 
+impl<'c> Caller<'c> {
+    /// The workspace that the key is for.
+    pub fn workspace(&self) -> Option<&'c str> {
+        self.key.and_then(|key| key.workspace.as_deref())
+    }
+}
+
+/// A place in which clients put the one key that they were given.
+type Place = for<'h> fn(&'h Headers) -> Option<&'h str>;
+
+/// The places besides `x-gateway-api-key`, in the order of looking; a known key wins over what is none.
+const PLACES: [Place; 6] = [bearer, access_key_id, x_api_key, api_key, x_goog_api_key, sub_protocol];
+
+/// Header fields that hold a key and nothing else.
+pub const KEY_FIELDS: [&str; 3] = ["x-api-key", "api-key", "x-goog-api-key"];
+
+/// What one client sends as its bearer token where nobody gave it one.
+const PLACEHOLDER: &str = "OPENAI_API_KEY";
+
 /// Admits a caller, or says why not. Where keys are configured (or asked for by a setting) one must be sent.
-pub fn admit<'s>(
-    snapshot: &'s Snapshot,
+pub fn admit<'c>(
+    snapshot: &'c Snapshot,
     require: bool,
-    headers: &Headers,
-    control: &Control<'_>,
-) -> Result<Caller<'s>> {
+    headers: &'c Headers,
+    control: &Control<'c>,
+) -> Result<Caller<'c>> {
     if !require && !snapshot.has_keys() {
         return Ok(Caller::default());
     }
-    if let Some(text) = control.api_key {
-        let key = snapshot.key(text).ok_or(Error::KeyUnknown)?;
-        return Ok(Caller { key: Some(valid(key)?), in_authorization: false });
+    // Who says which key is meant is taken at their word: nothing else is tried.
+    let (key, sent) = match control.api_key {
+        Some(text) => (snapshot.key(text).ok_or(Error::KeyUnknown)?, text),
+        None => PLACES
+            .iter()
+            .filter_map(|place| place(headers))
+            .find_map(|text| snapshot.key(text).map(|key| (key, text)))
+            .ok_or(Error::KeyMissing)?,
+    };
+    Ok(Caller { key: Some(valid(key)?), sent: Some(sent) })
+}
+
+impl<'c> Caller<'c> {
+    /// The provider's credential as the caller sent it. `own` is the field in which this provider wants it: it is looked at first.
+    pub fn credential(&self, headers: &'c Headers, own: Option<&'static str>) -> Option<&'c str> {
+        let sent = own.into_iter().map(|name| filled(headers, name));
+        let others = KEY_FIELDS.iter().map(|name| filled(headers, name));
+        let all = sent.chain(std::iter::once_with(|| bearer(headers))).chain(others);
+        all.flatten().find(|text| Some(*text) != self.sent)
     }
-    let bearer = bearer(headers).ok_or(Error::KeyMissing)?;
-    let key = snapshot.key(bearer).ok_or(Error::KeyMissing)?;
-    Ok(Caller { key: Some(valid(key)?), in_authorization: true })
+
+    /// An `authorization` that is more than a key, such as Basic or AWS4-HMAC-SHA256, and not the gateway's.
+    pub fn authorization(&self, headers: &'c Headers) -> Option<&'c str> {
+        let value = filled(headers, "authorization").filter(|value| token(value).is_none())?;
+        self.sent.is_none_or(|own| !value.contains(own)).then_some(value)
+    }
 }
 
 /// The token of `authorization: Bearer …`.
-pub fn bearer(headers: &Headers) -> Option<&str> {
-    let value = headers.text("authorization")?;
-    let (scheme, token) = value.split_at_checked(7)?;
-    (scheme.eq_ignore_ascii_case("bearer ") && !token.trim().is_empty()).then(|| token.trim())
+fn bearer(headers: &Headers) -> Option<&str> {
+    token(headers.text("authorization")?).filter(|token| !token.is_empty() && *token != PLACEHOLDER)
+}
+
+fn token(authorization: &str) -> Option<&str> {
+    let (scheme, token) = authorization.split_at_checked(6)?;
+    let is_bearer = scheme.eq_ignore_ascii_case("bearer") && (token.is_empty() || token.starts_with(' '));
+    is_bearer.then(|| token.trim())
+}
+
+/// The id that stands before the signature: `authorization: AWS4-HMAC-SHA256 Credential=<id>/<date>/…`.
+fn access_key_id(headers: &Headers) -> Option<&str> {
+    let rest = headers.text("authorization")?.strip_prefix("AWS4-HMAC-SHA256 ")?;
+    let (_, scope) = rest.split_once("Credential=")?;
+    scope.split(['/', ',']).next().filter(|id| !id.is_empty())
+}
+
+fn x_api_key(headers: &Headers) -> Option<&str> {
+    filled(headers, "x-api-key")
+}
+
+fn api_key(headers: &Headers) -> Option<&str> {
+    filled(headers, "api-key")
+}
+
+fn x_goog_api_key(headers: &Headers) -> Option<&str> {
+    filled(headers, "x-goog-api-key")
+}
+
+/// Browsers can set no header fields on a WebSocket but the names of protocols.
+fn sub_protocol(headers: &Headers) -> Option<&str> {
+    let names = headers.text("sec-websocket-protocol")?.split(',');
+    names.map(str::trim).find_map(|name| name.strip_prefix("openai-insecure-api-key."))
+}
+
+fn filled<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
+    headers.text(name).map(str::trim).filter(|text| !text.is_empty())
 }
 
 fn valid(key: &Key) -> Result<&Key> {
@@ -59,25 +130,83 @@ mod tests {
         {"id":"k","name":"n","sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
         {"id":"old","name":"o","expires_at":1,"sha256":"a52d159f262b2c6ddb724a61840befc36eb30c88877a4030b65cbe86298449c9"}]}"#;
 
-    fn outcome(fields: &[(&str, &str)]) -> std::result::Result<bool, &'static str> {
+    fn headers(fields: &[(&str, &str)]) -> Headers {
+        fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect()
+    }
+
+    /// The key's id, and what is left for a provider that takes bearer tokens.
+    fn outcome(fields: &[(&str, &str)]) -> std::result::Result<(String, Option<String>), &'static str> {
         let snapshot = Snapshot::compile(KEYS.as_bytes()).unwrap();
-        let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+        let headers = headers(fields);
         let control = Control::read(&headers, &[]);
-        admit(&snapshot, false, &headers, &control).map(|caller| caller.in_authorization).map_err(|error| error.code())
+        let caller = admit(&snapshot, false, &headers, &control).map_err(|error| match error {
+            Error::KeyMissing => "missing",
+            Error::KeyUnknown => "unknown",
+            Error::KeyExpired => "expired",
+            _ => "other",
+        })?;
+        let left = caller.credential(&headers, None).map(ToOwned::to_owned);
+        Ok((caller.key.unwrap().id.clone(), left))
     }
 
     #[test]
-    fn takes_the_key_from_its_own_header_or_from_authorization() {
-        assert_eq!(outcome(&[("x-gateway-api-key", "abc")]), Ok(false));
-        assert_eq!(outcome(&[("authorization", "Bearer abc")]), Ok(true));
+    fn takes_the_key_from_every_place() {
+        for field in [
+            ("x-gateway-api-key", "abc"),
+            ("authorization", "Bearer abc"),
+            ("authorization", "bearer  abc "),
+            ("x-api-key", "abc"),
+            ("api-key", "abc"),
+            ("x-goog-api-key", " abc "),
+            ("authorization", "AWS4-HMAC-SHA256 Credential=abc/20261121/eu-west-1/bedrock/aws4_request, Signature=0"),
+            ("authorization", "AWS4-HMAC-SHA256 SignedHeaders=host,Credential=abc/20261121/x, Signature=0"),
+            ("sec-websocket-protocol", "realtime, openai-insecure-api-key.abc, openai-beta.realtime-v1"),
+        ] {
+            assert_eq!(outcome(&[field]), Ok(("k".into(), None)), "{field:?}");
+        }
+    }
+
+    #[test]
+    fn a_known_key_wins_over_what_may_be_a_providers() {
+        for field in [("x-api-key", "abc"), ("api-key", "abc"), ("x-goog-api-key", "abc")] {
+            assert_eq!(outcome(&[("authorization", "Bearer sk-1"), field]), Ok(("k".into(), Some("sk-1".into()))));
+        }
+        let found = outcome(&[("authorization", "Bearer abc"), ("api-key", "sk-1")]);
+        assert_eq!(found, Ok(("k".into(), Some("sk-1".into()))));
+        // One client sends what it has in both.
+        assert_eq!(outcome(&[("authorization", "Bearer abc"), ("api-key", "abc")]), Ok(("k".into(), None)));
+        let found = outcome(&[("x-gateway-api-key", "abc"), ("authorization", "Bearer sk-1"), ("api-key", "sk-1")]);
+        assert_eq!(found, Ok(("k".into(), Some("sk-1".into()))));
+    }
+
+    #[test]
+    fn a_key_that_is_named_as_such_is_the_only_one_tried() {
+        for other in [("authorization", "Bearer abc"), ("x-api-key", "abc")] {
+            assert_eq!(outcome(&[("x-gateway-api-key", "nope"), other]), Err("unknown"));
+        }
+        let odd: Headers =
+            [(&b"x-gateway-api-key"[..], &b"\xff"[..]), (b"authorization", b"Bearer abc")].into_iter().collect();
+        let snapshot = Snapshot::compile(KEYS.as_bytes()).unwrap();
+        let refused = admit(&snapshot, false, &odd, &Control::read(&odd, &[]));
+        assert!(matches!(refused.err(), Some(Error::KeyUnknown)));
     }
 
     #[test]
     fn refuses_without_a_valid_key() {
-        assert_eq!(outcome(&[]), Err("api_key_missing"));
-        assert_eq!(outcome(&[("authorization", "Bearer sk-provider")]), Err("api_key_missing"));
-        assert_eq!(outcome(&[("x-gateway-api-key", "nope")]), Err("03"));
-        assert_eq!(outcome(&[("x-gateway-api-key", "abd")]), Err("03"));
+        for fields in [
+            &[][..],
+            &[("authorization", "Bearer sk-provider")],
+            &[("authorization", "Bearerabc")],
+            &[("authorization", "abc")],
+            &[("authorization", "Basic abc")],
+            &[("authorization", "AWS4-HMAC-SHA256 Credential=/x")],
+            &[("sec-websocket-protocol", "abc, openai-insecure-api-key.")],
+            &[("x-api-key", "")],
+        ] {
+            assert_eq!(outcome(fields), Err("missing"), "{fields:?}");
+        }
+        assert_eq!(outcome(&[("x-gateway-api-key", "abd")]), Err("expired"));
+        assert_eq!(outcome(&[("authorization", "Bearer abd")]), Err("expired"));
     }
 
     #[test]
@@ -85,5 +214,28 @@ mod tests {
         let headers = Headers::default();
         assert!(admit(&Snapshot::default(), false, &headers, &Control::default()).is_ok());
         assert!(admit(&Snapshot::default(), true, &headers, &Control::default()).is_err());
+    }
+
+    #[test]
+    fn a_placeholder_is_no_credential() {
+        let headers = headers(&[("authorization", "Bearer OPENAI_API_KEY")]);
+        let caller = Caller::default();
+        assert_eq!((caller.credential(&headers, None), caller.authorization(&headers)), (None, None));
+    }
+
+    #[test]
+    fn the_field_of_the_provider_comes_first() {
+        let headers = headers(&[("authorization", "Bearer a"), ("x-api-key", "b"), ("api-key", "c")]);
+        let caller = Caller::default();
+        assert_eq!(caller.credential(&headers, None), Some("a"));
+        assert_eq!(caller.credential(&headers, Some("api-key")), Some("c"));
+    }
+
+    #[test]
+    fn a_scheme_of_its_own_passes_unless_the_gateways_key_is_in_it() {
+        let signed = "AWS4-HMAC-SHA256 Credential=abc/20261121/x";
+        let headers = headers(&[("authorization", signed)]);
+        assert_eq!(Caller::default().authorization(&headers), Some(signed));
+        assert_eq!(Caller { key: None, sent: Some("abc") }.authorization(&headers), None);
     }
 }

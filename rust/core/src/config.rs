@@ -1,10 +1,14 @@
 //! A routing config: parsed and checked in one place, for requests, for saving and for `penstock check`.
 
+use penstock_llm::providers::{self, Options};
 use serde_json::{Map, Value};
 
 use crate::{
     error::Problem,
-    features::{custom_host::CustomHost, forward_headers::ForwardHeaders, timeout::RequestTimeout},
+    features::{
+        custom_host::CustomHost, forward_headers::ForwardHeaders, inspect_stream::InspectStream,
+        timeout::RequestTimeout,
+    },
     secret::Secret,
 };
 
@@ -23,6 +27,9 @@ pub struct Config {
     pub custom_host: CustomHost,
     pub forward_headers: ForwardHeaders,
     pub request_timeout: RequestTimeout,
+    pub inspect_stream: InspectStream,
+    /// What the provider is told besides a credential.
+    pub options: Options,
 }
 
 /// Keys of the config schema that this engine does not act on yet. Obeying half of a config would be worse than refusing it.
@@ -32,6 +39,7 @@ const NOT_YET: &[&str] = &[
     "cache",
     "retry",
     "cb_config",
+    "deployments",
     "virtual_key",
     "prompt_id",
     "passthrough",
@@ -75,7 +83,12 @@ impl Config {
             "custom_host" | "customHost" => self.custom_host = CustomHost::parse(&text(value)?)?,
             "forward_headers" | "forwardHeaders" => self.forward_headers = ForwardHeaders::parse(value)?,
             "request_timeout" | "requestTimeout" => self.request_timeout = RequestTimeout::parse(&value)?,
+            "anthropic_inspect_stream_for_overloaded_error" | "anthropicInspectStreamForOverloadedError" => {
+                self.inspect_stream = InspectStream::parse(&value)?;
+            }
+            "options" => return Err("belongs to a version that is no longer read: use targets".into()),
             _ if NOT_YET.contains(&key) => return Err("is not available in this version".into()),
+            _ if let Some(option) = providers::option(key) => self.options.put(option, text(value)?),
             _ if unknown == Unknown::Refused => return Err("is not a known key".into()),
             _ => (),
         }

@@ -12,8 +12,7 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Head, Headers},
-    outbox::Batch,
-    upstream::{self, Incoming, Origin, Outgoing, Shape},
+    upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
 
 /// Longest wait for an answer of the control process, but for the one that waits for news.
@@ -38,8 +37,7 @@ pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
 }
 
 async fn forwarded(gateway: &Gateway, head: &Head, body: Body) -> Result<Incoming> {
-    let limit = gateway.settings.max_body_bytes;
-    let body = body.collect(limit).await?;
+    let body = body.limited(gateway.body_limits)?.collect().await?;
     let mut fields = Headers::with_capacity(head.headers.len());
     for (name, value) in head.headers.iter() {
         // The caller's own framing and connection end here.
@@ -76,7 +74,7 @@ async fn ask(gateway: &Gateway, question: Question<'_>) -> Result<Incoming> {
     }
     head.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
     let shape = Shape { chunked: false, bodiless: method == "HEAD" };
-    // Only what changes nothing, or what the control process takes twice without harm, is sent twice.
+    // Only what changes nothing is sent twice.
     let replayable = matches!(method, "GET" | "HEAD" | "OPTIONS");
     let outgoing = Outgoing { head, body: Body::Whole(body), shape, replayable };
     match tokio::time::timeout(PATIENCE, gateway.upstream.send(&origin, outgoing)).await {
@@ -88,14 +86,16 @@ async fn ask(gateway: &Gateway, question: Question<'_>) -> Result<Incoming> {
 /// Hands records over in batches. A batch that was not taken is kept and offered again.
 /// A batch that is just being handed over is not left behind when `stop` is told.
 pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>) {
+    let Some(path) = gateway.settings.record_socket() else { return };
+    let mut feed = Feed::new(path);
     loop {
-        let batch = tokio::select! {
+        let lines = tokio::select! {
             biased;
             _ = &mut stop => return,
-            batch = gateway.sink.outbox.batch() => batch,
+            lines = gateway.sink.outbox.batch() => lines,
         };
-        if let Some(batch) = batch {
-            hand_over(&gateway, &batch).await;
+        if let Some(lines) = lines {
+            hand_over(&gateway, &mut feed, &lines).await;
         }
     }
 }
@@ -103,31 +103,27 @@ pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>
 /// Hands over what waits, within a deadline: the last thing before the process ends.
 pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
     let rest = async {
-        while let Some(batch) = gateway.sink.outbox.take() {
-            hand_over(gateway, &batch).await;
+        gateway.sink.counting.settled().await;
+        if let Some(path) = gateway.settings.record_socket() {
+            let mut feed = Feed::new(path);
+            while let Some(lines) = gateway.sink.outbox.take() {
+                hand_over(gateway, &mut feed, &lines).await;
+            }
         }
         post(gateway, "/internal/metrics", counters(gateway)).await;
     };
     drop(tokio::time::timeout(deadline, rest).await);
 }
 
-async fn hand_over(gateway: &Gateway, batch: &Batch) {
-    let (mut pause, mut target) = (SHORTEST_PAUSE, "/internal/records");
-    loop {
-        match post(gateway, target, batch.lines.clone()).await {
-            Some(200..300) => break,
-            // It will not be taken the next time either, and must not hold up those behind it.
-            Some(400..500) => {
-                gateway.sink.outbox.lose(batch);
-                break;
-            }
-            _ => sleep(pause).await,
-        }
+async fn hand_over(gateway: &Gateway, feed: &mut Feed, lines: &Bytes) {
+    let (mut pause, mut again) = (SHORTEST_PAUSE, false);
+    while !matches!(tokio::time::timeout(PATIENCE, feed.hand_over(lines, again)).await, Ok(Ok(true))) {
+        sleep(pause).await;
         // It may have been written, and only the word of it been lost: the control process looks.
-        target = "/internal/records?again=true";
+        again = true;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    gateway.sink.outbox.acknowledge(batch);
+    gateway.sink.outbox.acknowledge(lines);
 }
 
 /// Tells the counters once a second, for ever, and tidies up on the way.

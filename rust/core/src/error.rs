@@ -1,6 +1,6 @@
 //! Every error of the data plane: what it is called, its status, whose fault it is, and how it is told to the caller.
 
-use penstock_llm::dialect::Dialect;
+use penstock_llm::dialect::{self, Dialect, Failure};
 
 use crate::headers::{Answered, Headers, Whole};
 
@@ -40,12 +40,16 @@ pub enum Error {
     HeaderInvalid { name: &'static str, message: String },
     InlineBlocked { code: &'static str, field: &'static str },
     HostRefused { message: String },
+    OptionInvalid { provider: &'static str, message: String },
     BodyInvalid { at: usize, message: &'static str },
     BodyTooLarge { limit: usize },
+    BodyTimeout { limit: &'static str, value: u64 },
+    BadFraming,
     BrokenBody,
     Unsupported { operation: &'static str, provider: &'static str },
     Timeout { milliseconds: u64 },
-    ConnectTimeout { host: String },
+    Silence { milliseconds: u64 },
+    ConnectTimeout { host: String, step: &'static str },
     ConnectFailed { host: String, cause: String },
     UpstreamBroke { cause: String },
     ControlDown,
@@ -59,8 +63,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
-            Self::KeyMissing => "api_key_missing",
-            Self::KeyUnknown | Self::KeyExpired => "03",
+            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => "03",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
             Self::SavedUnknown { .. } => "not_found_in_workspace",
@@ -68,11 +71,15 @@ impl Error {
             Self::HeaderInvalid { .. } => "invalid_header",
             Self::InlineBlocked { code, .. } => code,
             Self::HostRefused { .. } => "invalid_custom_host",
+            Self::OptionInvalid { .. } => "invalid_provider_option",
             Self::BodyInvalid { .. } => "invalid_json",
             Self::BodyTooLarge { .. } => "body_too_large",
+            Self::BodyTimeout { .. } => "body_timeout",
+            Self::BadFraming => "bad_framing",
             Self::BrokenBody => "broken_body",
             Self::Unsupported { .. } => "unsupported_operation",
             Self::Timeout { .. } => "timeout",
+            Self::Silence { .. } => "idle_timeout",
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
             Self::ConnectFailed { .. } => "upstream_connect_failed",
             Self::UpstreamBroke { .. } => "upstream_broke",
@@ -94,10 +101,12 @@ impl Error {
             | Self::HeaderInvalid { .. }
             | Self::InlineBlocked { .. }
             | Self::HostRefused { .. }
+            | Self::OptionInvalid { .. }
             | Self::BodyInvalid { .. }
+            | Self::BadFraming
             | Self::BrokenBody => 400,
             Self::BodyTooLarge { .. } => 413,
-            Self::Timeout { .. } => 408,
+            Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
             Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded | Self::Draining => 503,
             Self::Unsupported { .. } | Self::Panicked => 500,
@@ -107,6 +116,7 @@ impl Error {
     pub fn origin(&self) -> Origin {
         match self {
             Self::Timeout { .. }
+            | Self::Silence { .. }
             | Self::ConnectTimeout { .. }
             | Self::ConnectFailed { .. }
             | Self::UpstreamBroke { .. } => Origin::Upstream,
@@ -124,7 +134,7 @@ impl Error {
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),
-            Self::KeyMissing => "no gateway key: send it in x-gateway-api-key".into(),
+            Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
             Self::ProviderNeeded => {
@@ -136,12 +146,20 @@ impl Error {
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
             Self::InlineBlocked { field, .. } => format!("{field} may not be chosen by a request here"),
             Self::HostRefused { message } => format!("invalid custom host: {message}"),
+            Self::OptionInvalid { provider, message } => format!("{provider}: {message}"),
             Self::BodyInvalid { at, message } => format!("invalid JSON body at byte {at}: {message}"),
             Self::BodyTooLarge { limit } => format!("request body is larger than {limit} bytes"),
+            Self::BodyTimeout { limit, value } => {
+                format!("request body came too slowly: limits.{limit} is {value}")
+            }
+            Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),
             Self::BrokenBody => "request body ended before it was complete".into(),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
-            Self::ConnectTimeout { host } => format!("no connection to {host} in time"),
+            Self::Silence { milliseconds } => {
+                format!("the provider's answer broke off: nothing came for {milliseconds} ms")
+            }
+            Self::ConnectTimeout { host, step } => format!("no connection to {host} in time: its {step} took too long"),
             Self::ConnectFailed { host, cause } => format!("no connection to {host}: {cause}"),
             Self::UpstreamBroke { cause } => format!("the provider's answer broke off: {cause}"),
             Self::ControlDown => "the management service is restarting".into(),
@@ -162,38 +180,40 @@ impl Error {
         }
     }
 
-    /// The answer that tells a caller of this dialect.
-    pub fn answer(&self, dialect: Dialect) -> Whole {
+    /// The answer that tells a caller of this dialect. Without a record there is no `request_id`.
+    pub fn answer(&self, dialect: Dialect, request_id: Option<&str>) -> Whole {
         let mut headers = Headers::with_capacity(4);
         headers.push(b"content-type", b"application/json");
         if self.status() == 503 {
             headers.push(b"retry-after", b"1");
         }
-        Whole { answered: Answered { status: self.status(), headers }, body: self.body(dialect).to_string().into() }
+        Whole { answered: Answered { status: self.status(), headers }, body: self.body(dialect, request_id).into() }
     }
 
-    fn body(&self, dialect: Dialect) -> serde_json::Value {
+    fn body(&self, dialect: Dialect, request_id: Option<&str>) -> Vec<u8> {
         let message = self.message();
-        let kind = self.kind();
-        match (self, dialect) {
-            (Self::NotFound, _) => serde_json::json!({"message": message, "ok": false}),
-            (_, Dialect::Anthropic) => {
-                serde_json::json!({"type": "error", "error": {"type": kind, "message": message}})
-            }
-            (Self::Timeout { .. }, _) => {
-                serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": null}})
-            }
-            (Self::ConfigInvalid(problems), _) => {
-                let errors: Vec<_> =
-                    problems.iter().map(|p| format!("path: {}, message: {}", p.path, p.message)).collect();
-                serde_json::json!({"status": "failure", "message": message, "errors": errors,
-                    "error": {"message": message, "type": kind, "param": null, "code": self.code()}})
-            }
-            (Self::InlineBlocked { field, .. }, _) => serde_json::json!({"status": "failure", "message": message,
-                "error": {"code": self.code(), "message": message, "field": field}}),
-            _ => serde_json::json!({"status": "failure", "message": message,
-                "error": {"message": message, "type": kind, "param": null, "code": self.code()}}),
+        if dialect == Dialect::Anthropic {
+            let failure = Failure { status: self.status(), kind: None, message: &message, code: None, request_id };
+            return dialect::error_body(dialect, &failure);
         }
+        let error = serde_json::json!({"message": message, "type": self.kind(), "param": null, "code": self.code()});
+        let body = match self {
+            Self::NotFound => serde_json::json!({"message": message, "ok": false}),
+            Self::Timeout { .. } | Self::Silence { .. } => {
+                serde_json::json!({"error": {"message": message, "type": self.kind(), "param": null, "code": null}})
+            }
+            Self::ConfigInvalid(problems) => {
+                let errors: Vec<_> = problems
+                    .iter()
+                    .map(|p| format!("path: {}, message: {}", p.path.trim_start_matches("$."), p.message))
+                    .collect();
+                serde_json::json!({"status": "failure", "message": message, "errors": errors, "error": error})
+            }
+            Self::InlineBlocked { field, .. } => serde_json::json!({"status": "failure", "message": message,
+                "error": {"code": self.code(), "message": message, "field": field}}),
+            _ => serde_json::json!({"status": "failure", "message": message, "error": error}),
+        };
+        body.to_string().into_bytes()
     }
 }
 
@@ -203,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_timeout_has_the_shape_of_the_spec() {
-        let answer = Error::Timeout { milliseconds: 50 }.answer(Dialect::OpenAi);
+        let answer = Error::Timeout { milliseconds: 50 }.answer(Dialect::OpenAi, None);
         assert_eq!(answer.answered.status, 408);
         let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!(body["error"]["type"], "timeout_error");
@@ -212,10 +232,20 @@ mod tests {
 
     #[test]
     fn an_anthropic_client_gets_its_own_shape() {
-        let answer = Error::KeyUnknown.answer(Dialect::Anthropic);
+        let answer = Error::KeyUnknown.answer(Dialect::Anthropic, Some("r-1"));
         let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
-        assert_eq!(body["type"], "error");
-        assert_eq!(body["error"]["type"], "authentication_error");
+        let error = serde_json::json!({"type": "authentication_error", "message": Error::KeyUnknown.message()});
+        assert_eq!(body, serde_json::json!({"type": "error", "error": error, "request_id": "r-1"}));
+    }
+
+    #[test]
+    fn who_has_no_key_is_told_so_in_the_envelope_that_clients_know() {
+        for error in [Error::KeyMissing, Error::KeyUnknown, Error::KeyExpired] {
+            let body: serde_json::Value = serde_json::from_slice(&error.answer(Dialect::OpenAi, None).body).unwrap();
+            let said = serde_json::json!([body["status"], body["message"], body["error"]["code"]]);
+            assert_eq!(said, serde_json::json!(["failure", body["error"]["message"], "03"]));
+            assert!(error.message().ends_with("Error Code: 03"));
+        }
     }
 
     #[test]

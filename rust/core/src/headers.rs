@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::trace::Trace;
+
 #[derive(Debug, Clone, Copy)]
 struct Span {
     name: u32,
@@ -43,6 +45,12 @@ impl Headers {
         spans.retain(|span| passes(&bytes[span.name as usize..span.value as usize]));
     }
 
+    /// Makes room for so many more fields of so many bytes in all.
+    pub fn reserve(&mut self, fields: usize, bytes: usize) {
+        self.spans.reserve(fields);
+        self.bytes.reserve(bytes);
+    }
+
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -74,6 +82,17 @@ impl Headers {
         self.iter().filter(|(field, _)| *field == name.as_bytes()).any(|(_, value)| {
             value.split(|byte| *byte == b',').any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
         })
+    }
+
+    /// The fields that `connection` names as its own, lower-case, besides the usual words: nearly always none.
+    pub fn of_the_connection(&self) -> Vec<Vec<u8>> {
+        let values = self.iter().filter(|(name, _)| *name == b"connection").map(|(_, value)| value);
+        let unusual =
+            values.filter(|value| !value.eq_ignore_ascii_case(b"keep-alive") && !value.eq_ignore_ascii_case(b"close"));
+        unusual
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .map(|part| part.trim_ascii().to_ascii_lowercase())
+            .collect()
     }
 
     fn name(&self, span: Span) -> &[u8] {
@@ -111,6 +130,20 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
     )
 }
 
+/// Fields by which cloud metadata services tell a request of their own machine from a forged one: never passed on.
+pub fn is_cloud_metadata(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"metadata"
+            | b"metadata-flavor"
+            | b"x-aliyun-ecs-metadata-token"
+            | b"x-aliyun-ecs-metadata-token-ttl-seconds"
+            | b"x-aws-ec2-metadata-token"
+            | b"x-aws-ec2-metadata-token-ttl-seconds"
+            | b"x-google-metadata-request"
+    )
+}
+
 /// The prefix of the gateway's own control headers.
 pub const PREFIX: &[u8] = b"x-gateway-";
 
@@ -130,20 +163,38 @@ pub struct Control<'a> {
     pub request_timeout: Option<&'a str>,
     pub forward_headers: Option<&'a str>,
     pub sensitive_headers: Option<&'a str>,
+    /// There are others: options of a provider may be among them.
+    pub others: bool,
     /// The prefix that the caller used, to be answered with the same.
     pub prefix: Option<&'a [u8]>,
+    /// From `traceparent`.
+    pub trace: Option<Trace<'a>>,
+    pub has_baggage: bool,
 }
+
+/// Stands for a value that is no text: it is there, and it is nothing that anyone could mean.
+const NO_TEXT: &str = "\u{fffd}";
 
 impl<'a> Control<'a> {
     /// Reads the control headers. `aliases` are further prefixes, lower-case, such as `x-portkey-`.
     pub fn read(headers: &'a Headers, aliases: &'a [String]) -> Self {
         let mut control = Self::default();
+        let mut traceparent: Option<&[u8]> = None;
         for (name, value) in headers.iter() {
-            let Some((prefix, rest)) = control_name(name, aliases) else { continue };
-            let Ok(value) = std::str::from_utf8(value) else { continue };
-            control.prefix = Some(prefix);
-            control.set(rest, value.trim());
+            if let Some((prefix, rest)) = control_name(name, aliases) {
+                // Those who know the alias look for nothing else in the answer.
+                if control.prefix.is_none_or(|known| known == PREFIX) {
+                    control.prefix = Some(prefix);
+                }
+                control.set(rest, std::str::from_utf8(value).unwrap_or(NO_TEXT).trim());
+            } else if name == b"traceparent" {
+                // Two of them are none.
+                traceparent = Some(if traceparent.is_none() { value } else { b"" });
+            } else if name == b"baggage" {
+                control.has_baggage = true;
+            }
         }
+        control.trace = traceparent.and_then(Trace::parse);
         control
     }
 
@@ -162,7 +213,10 @@ impl<'a> Control<'a> {
             b"request-timeout" => &mut self.request_timeout,
             b"forward-headers" => &mut self.forward_headers,
             b"sensitive-headers" => &mut self.sensitive_headers,
-            _ => return,
+            _ => {
+                self.others = true;
+                return;
+            }
         };
         if !value.is_empty() {
             *field = Some(value);
@@ -179,6 +233,78 @@ pub fn control_name<'n>(name: &'n [u8], aliases: &[String]) -> Option<(&'n [u8],
         .chain(aliases.iter().map(String::as_bytes))
         .find(|prefix| name.starts_with(prefix))
         .map(|prefix| name.split_at(prefix.len()))
+}
+
+/// What is wrong with the fields that decide who asks for what: each may be understood in one way only.
+pub fn fault(headers: &Headers, aliases: &[String]) -> Option<(&'static str, String)> {
+    let mut once = [false; 2];
+    for (place, (name, value)) in headers.iter().enumerate() {
+        let single = match name {
+            b"host" if !is_host(value) => return Some(("host", format!("`{}` is no host", value.escape_ascii()))),
+            b"host" => 0,
+            b"authorization" => 1,
+            [b'x', ..] => {
+                if let Some(message) = control_fault(headers, place, aliases) {
+                    return Some(("header", message));
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        if std::mem::replace(&mut once[single], true) {
+            let name = ["host", "authorization"][single];
+            return Some((name, "is sent twice".to_owned()));
+        }
+    }
+    None
+}
+
+/// What is wrong with a field that begins with an `x`.
+fn control_fault(headers: &Headers, place: usize, aliases: &[String]) -> Option<String> {
+    let (name, value) = headers.iter().nth(place)?;
+    let shown = || String::from_utf8_lossy(name).into_owned();
+    if name.contains(&b'_') {
+        // Some readers take an underscore for a hyphen.
+        let plain = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect::<Vec<_>>();
+        return control_name(&plain, aliases)
+            .map(|_| format!("`{}` is written with hyphens: `{}`", shown(), String::from_utf8_lossy(&plain)));
+    }
+    let (prefix, rest) = control_name(name, aliases)?;
+    headers.iter().skip(place + 1).find_map(|(other, said)| {
+        let (other_prefix, _) =
+            other.ends_with(rest).then(|| control_name(other, aliases))?.filter(|(_, r)| *r == rest)?;
+        match (prefix == other_prefix, value == said) {
+            (true, _) => Some(format!("`{}` is sent twice", shown())),
+            (false, false) => Some(format!("`{}` and `{}` differ", shown(), String::from_utf8_lossy(other))),
+            (false, true) => None,
+        }
+    })
+}
+
+/// Whether it is a host with or without a port (RFC 9110 §7.2).
+fn is_host(value: &[u8]) -> bool {
+    let (host, port) = match value.iter().rposition(|byte| matches!(byte, b':' | b']')) {
+        Some(at) if value[at] == b':' => value.split_at(at),
+        _ => (value, &b""[..]),
+    };
+    let is_port = port.is_empty() || port.len() <= 6 && port[1..].iter().all(u8::is_ascii_digit);
+    let is_name = match host {
+        [b'[', inner @ .., b']'] => {
+            inner.contains(&b':') && inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
+        }
+        name => {
+            !name.is_empty()
+                && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte))
+        }
+    };
+    is_port && is_name
+}
+
+/// Whether it is the media type of JSON, or of a format that is JSON.
+pub fn is_json(kind: &[u8]) -> bool {
+    let kind = String::from_utf8_lossy(kind);
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind == "application/json" || kind == "text/json" || kind.starts_with("application/") && kind.ends_with("+json")
 }
 
 /// A request without its body, shared between the walk and the record.
@@ -260,8 +386,87 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_goes_to_the_alias_where_both_prefixes_are_used() {
+        let aliases = vec!["x-portkey-".to_owned()];
+        for names in [["x-gateway-a", "x-portkey-b"], ["x-portkey-b", "x-gateway-a"]] {
+            let headers: Headers = names.iter().map(|name| (name.as_bytes(), &b"1"[..])).collect();
+            assert_eq!(Control::read(&headers, &aliases).prefix, Some(&b"x-portkey-"[..]));
+            assert_eq!(Control::read(&headers, &[]).prefix, Some(PREFIX));
+        }
+    }
+
+    #[test]
+    fn what_could_be_understood_in_two_ways_is_a_fault_that_names_it() {
+        let aliases = ["x-portkey-".to_owned()];
+        let faults = |fields: &[(&str, &str)]| {
+            let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+            fault(&headers, &aliases).map(|(name, message)| format!("{name} {message}"))
+        };
+        for (fields, said) in [
+            (&[("host", "a"), ("Host", "a")][..], "host is sent twice"),
+            (&[("authorization", "a"), ("Authorization", "a")], "authorization is sent twice"),
+            (&[("x_gateway_api_key", "a")], "`x_gateway_api_key` is written with hyphens"),
+            (&[("X-Gateway_Config", "a")], "`x-gateway_config` is written"),
+            (&[("x-portkey-api_key", "a")], "`x-portkey-api_key` is written"),
+            (&[("x-gateway-provider", "a"), ("x-gateway-provider", "a")], "`x-gateway-provider` is sent twice"),
+            (
+                &[("x-portkey-config", "a"), ("x-gateway-config", "b")],
+                "`x-portkey-config` and `x-gateway-config` differ",
+            ),
+        ] {
+            let found = faults(fields).unwrap();
+            assert!(found.contains(said), "{found}");
+        }
+        for fields in [
+            &[("host", "a:80"), ("x_other", "1"), ("x-other", "1"), ("x-other", "2")][..],
+            &[("x-gateway-config", "a"), ("x-portkey-config", "a"), ("x-gateway-provider", "p")],
+            &[("x-gateway-span-id", "1"), ("x-gateway-parent-span-id", "2")],
+        ] {
+            assert_eq!(faults(fields), None);
+        }
+    }
+
+    #[test]
+    fn a_traceparent_counts_where_there_is_one_of_them() {
+        let parent = (&b"TraceParent"[..], &b"00-12345678901234567890123456789012-1234567890123456-01"[..]);
+        let read = |fields: &[(&[u8], &[u8])]| Control::read(&fields.iter().copied().collect(), &[]).trace.is_some();
+        assert!(read(&[parent]));
+        assert!(!read(&[parent, parent]) && !read(&[(b"trace-parent", parent.1)]));
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+        for host in ["a", "a.example:8787", "127.0.0.1:80", "[::1]", "[::ffff:1.2.3.4]:443", "my_host", "a."] {
+            assert!(is_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "", " ", "a b", "a/b", "u@a", "a:x", "a:123456", "a,b", "a?", "a#", ":80", "[::1", "::1", "[]", "a\\b",
+            "[a]b",
+        ] {
+            assert!(!is_host(host.as_bytes()), "{host}");
+        }
+    }
+
+    #[test]
+    fn json_has_several_names() {
+        for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", "text/json"] {
+            assert!(is_json(kind.as_bytes()), "{kind}");
+        }
+        for kind in ["text/plain", "application/jsonl", "application/x-ndjson", "text/html; a=json", "json", ""] {
+            assert!(!is_json(kind.as_bytes()), "{kind}");
+        }
+    }
+
+    #[test]
     fn a_token_is_found_in_any_case() {
         assert!(sample().has_token("connection", "x-custom"));
         assert!(!sample().has_token("connection", "keep"));
+    }
+
+    #[test]
+    fn what_a_connection_names_is_its_own() {
+        assert_eq!(sample().of_the_connection(), [&b"keep-alive"[..], b"x-custom"]);
+        let usual: Headers = [(&b"connection"[..], &b"Keep-Alive"[..])].into_iter().collect();
+        assert!(usual.of_the_connection().is_empty());
     }
 }

@@ -37,6 +37,10 @@ pub struct Metrics {
     pub bytes_out: Counter,
     pub tokens_in: Counter,
     pub tokens_out: Counter,
+    /// Of the tokens either way those that were counted here.
+    pub tokens_estimated: Counter,
+    /// Answers whose tokens were guessed from their length, because too many waited to be counted.
+    pub counts_guessed: Counter,
     /// Requests that were forwarded to the control process.
     pub management: Counter,
     pub panics: Counter,
@@ -75,6 +79,7 @@ impl Metrics {
             "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_us.get(),
             "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(), "pieces": self.pieces.get(),
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
+            "tokens_estimated": self.tokens_estimated.get(), "counts_guessed": self.counts_guessed.get(),
             "management": self.management.get(), "panics": self.panics.get(),
             "intercepted": self.intercepted.get(), "plain": self.plain.get(),
         })

@@ -13,24 +13,11 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 /// A batch leaves when it has grown to this size, or when [`LINGER`] is over.
-const BATCH: usize = 256 * 1024;
+const BATCH: usize = 1024 * 1024;
 const LINGER: Duration = Duration::from_millis(100);
 
-#[derive(Default)]
-struct Waiting {
-    lines: Vec<u8>,
-    records: u64,
-}
-
-/// Lines that left the outbox together.
-#[derive(Debug, Clone)]
-pub struct Batch {
-    pub lines: Bytes,
-    pub records: u64,
-}
-
 pub struct Outbox {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Vec<u8>>,
     /// Bytes here and in batches that are not acknowledged.
     held: AtomicUsize,
     limit: usize,
@@ -59,11 +46,10 @@ impl Outbox {
             return;
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = waiting.lines.len();
-        write(&mut waiting.lines);
-        waiting.lines.push(b'\n');
-        waiting.records += 1;
-        let after = waiting.lines.len();
+        let before = waiting.len();
+        write(&mut waiting);
+        waiting.push(b'\n');
+        let after = waiting.len();
         drop(waiting);
         self.held.fetch_add(after - before, Ordering::Relaxed);
         self.accepted.fetch_add(1, Ordering::Relaxed);
@@ -72,32 +58,26 @@ impl Outbox {
         }
     }
 
-    /// The next batch, after it is full or has lingered; `None` where nothing waits.
-    pub async fn batch(&self) -> Option<Batch> {
+    /// The next lines, after they fill a batch or have lingered; `None` where nothing waits.
+    pub async fn batch(&self) -> Option<Bytes> {
         drop(tokio::time::timeout(LINGER, self.full_batch.notified()).await);
         self.take()
     }
 
-    /// Everything that waits now.
-    pub fn take(&self) -> Option<Batch> {
+    /// Every line that waits now.
+    pub fn take(&self) -> Option<Bytes> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.records == 0 {
+        if waiting.is_empty() {
             return None;
         }
         // As large as the last one: growing by steps would copy every record several times.
-        let next = Waiting { lines: Vec::with_capacity(waiting.lines.len().min(BATCH * 2)), records: 0 };
-        let Waiting { lines, records } = mem::replace(&mut *waiting, next);
-        Some(Batch { lines: lines.into(), records })
+        let next = Vec::with_capacity(waiting.len().min(BATCH + BATCH / 8));
+        Some(mem::replace(&mut *waiting, next).into())
     }
 
-    /// A batch was taken over; its bytes no longer count.
-    pub fn acknowledge(&self, batch: &Batch) {
-        self.held.fetch_sub(batch.lines.len(), Ordering::Relaxed);
-    }
-
-    /// A batch will never be taken over.
-    pub fn lose(&self, batch: &Batch) {
-        self.dropped.fetch_add(batch.records, Ordering::Relaxed);
+    /// Lines were taken over; their bytes no longer count.
+    pub fn acknowledge(&self, lines: &Bytes) {
+        self.held.fetch_sub(lines.len(), Ordering::Relaxed);
     }
 
     /// Records that are held and not acknowledged, in bytes.
@@ -124,9 +104,9 @@ mod tests {
         outbox.put(|lines| lines.extend_from_slice(b"0123456789"));
         outbox.put(|lines| lines.extend_from_slice(b"more"));
         assert_eq!((outbox.accepted(), outbox.dropped()), (1, 1));
-        let batch = outbox.take().unwrap();
-        assert_eq!((&batch.lines[..], batch.records), (&b"0123456789\n"[..], 1));
-        outbox.acknowledge(&batch);
+        let lines = outbox.take().unwrap();
+        assert_eq!(lines, &b"0123456789\n"[..]);
+        outbox.acknowledge(&lines);
         outbox.put(|lines| lines.extend_from_slice(b"more"));
         assert_eq!((outbox.accepted(), outbox.held()), (2, 5));
     }

@@ -2,19 +2,23 @@
 
 use std::{
     borrow::Cow,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use penstock_llm::{operation::Operation, usage::Usage};
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use penstock_llm::{dialect::Form, operation::Operation, usage::Usage};
+use serde::{Serialize, Serializer};
 use uuid::{Builder, Uuid};
 
 use crate::{
     call::Call,
-    headers::{Head, Headers},
+    counting::{Answered, Asked, Counting},
+    headers::{Control, Head},
+    masking::{Masked, masked_url, may_be_secret},
+    metadata::Metadata,
     metrics::Metrics,
     outbox::Outbox,
+    settings::Settings,
 };
 
 /// How a request ended.
@@ -36,10 +40,31 @@ pub enum Outcome {
 pub struct Sink {
     pub outbox: Outbox,
     pub metrics: Metrics,
+    pub counting: Counting,
     pub worker: u32,
     pub records: bool,
     /// Lower-case names of header fields that are masked besides the obvious ones.
     pub sensitive: Vec<String>,
+    /// Lower-case names of header fields whose values become metadata.
+    pub noted: Vec<String>,
+}
+
+impl Sink {
+    pub fn new(settings: &Settings) -> Self {
+        let lowered = |names: &[String]| names.iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>();
+        let sensitive = lowered(&settings.sensitive_headers);
+        let mut noted = lowered(&settings.headers_to_metadata);
+        noted.retain(|name| !may_be_secret(name) && !sensitive.contains(name));
+        Self {
+            outbox: Outbox::new(settings.outbox_bytes),
+            metrics: Metrics::default(),
+            counting: Counting::default(),
+            worker: settings.worker,
+            records: settings.records && settings.control_socket.is_some(),
+            sensitive,
+            noted,
+        }
+    }
 }
 
 /// What became known of a request on its way.
@@ -50,17 +75,20 @@ pub struct Facts {
     pub provider: &'static str,
     pub model: String,
     pub stream: bool,
+    /// Names model and stream too, once it has passed so far.
+    pub form: Option<Arc<Mutex<Form>>>,
     pub api_key_id: Option<String>,
     pub config: Option<String>,
     pub trace_id: Option<String>,
     pub span_id: Option<String>,
     pub span_name: Option<String>,
     pub parent_span_id: Option<String>,
-    /// A JSON map of strings, as it came.
-    pub metadata: Option<String>,
+    pub metadata: Metadata,
     pub masked: Vec<String>,
     pub status: u16,
     pub error: Option<&'static str>,
+    /// While it may have to be counted.
+    pub asked: Option<Asked>,
     pub usage: Option<Usage>,
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
@@ -71,20 +99,52 @@ pub struct Facts {
 
 impl Facts {
     /// What the request's own words tell.
-    pub fn begin(&mut self, call: &Call<'_>) {
-        let Call { route, control, .. } = call;
-        let own = |text: Option<&str>| text.map(ToOwned::to_owned);
+    pub fn begin(&mut self, call: &Call<'_>, sink: &Sink) {
+        let Call { route, control, head } = call;
         self.operation = Some(route.operation);
         self.is_proxy = route.operation == Operation::Proxy;
-        self.trace_id = own(control.trace_id);
-        self.span_id = own(control.span_id);
-        self.span_name = own(control.span_name);
-        self.parent_span_id = own(control.parent_span_id);
-        self.metadata = own(control.metadata);
         self.masked = control
             .sensitive_headers
             .map(|names| names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect())
             .unwrap_or_default();
+        self.follow(control, head);
+        self.note(control, head, sink);
+    }
+
+    /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.
+    fn follow(&mut self, control: &Control<'_>, head: &Head) {
+        let own = |text: Option<&str>| text.map(ToOwned::to_owned);
+        self.trace_id = own(control.trace_id);
+        self.span_id = own(control.span_id);
+        self.span_name = own(control.span_name);
+        self.parent_span_id = own(control.parent_span_id);
+        if let Some(trace) = &control.trace {
+            self.trace_id.get_or_insert_with(|| trace.trace_id.to_owned());
+            self.span_id.get_or_insert_with(|| trace.span_id());
+            self.span_name.get_or_insert_with(|| format!("{} {}", head.method, head.path));
+            self.parent_span_id.get_or_insert_with(|| trace.parent_id.to_owned());
+        }
+    }
+
+    fn note(&mut self, control: &Control<'_>, head: &Head, sink: &Sink) {
+        if let Some(json) = control.metadata {
+            self.metadata = Metadata::read(json);
+        }
+        let listed = sink.noted.iter().filter(|name| !self.masked.contains(name));
+        self.metadata.add_fields(&head.headers, listed);
+        if control.has_baggage {
+            self.metadata.add_baggage(&head.headers);
+        }
+    }
+
+    /// What the form has said so far.
+    pub fn read_form(&mut self) {
+        let Some(form) = &self.form else { return };
+        let form = form.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stream = form.streams();
+        if let Some(model) = form.model().filter(|_| self.model.is_empty()) {
+            model.clone_into(&mut self.model);
+        }
     }
 }
 
@@ -95,6 +155,8 @@ pub struct Record {
     sink: Arc<Sink>,
     created: Duration,
     started: Instant,
+    /// How and when it ended, where it closes later.
+    ended: Option<(Outcome, Duration)>,
     closed: bool,
 }
 
@@ -106,7 +168,7 @@ impl Record {
         sink.metrics.start();
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let id = new_id(created);
-        Self { id, facts: Facts::default(), head, sink, created, started: Instant::now(), closed: false }
+        Self { id, facts: Facts::default(), head, sink, created, started: Instant::now(), ended: None, closed: false }
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -119,16 +181,36 @@ impl Record {
         self.sink.metrics.pieces.add(1);
     }
 
+    /// The end of a request with an answer. Where its provider did not say what it cost, it closes when that is counted.
+    pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
+        self.facts.usage = usage;
+        match (usage, self.facts.asked.take(), answered) {
+            (None, Some(asked), Some(answered)) if (200..300).contains(&self.facts.status) => {
+                self.end(outcome);
+                let sink = Arc::clone(&self.sink);
+                sink.counting.submit(self, asked, answered);
+            }
+            _ => self.close(outcome),
+        }
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.sink.metrics
+    }
+
     /// The last thing that happens to a request.
     pub fn close(mut self, outcome: Outcome) {
         self.emit(outcome);
     }
 
-    fn emit(&mut self, outcome: Outcome) {
-        if std::mem::replace(&mut self.closed, true) {
-            return;
+    /// From now on it is not in flight.
+    fn end(&mut self, outcome: Outcome) -> Duration {
+        if let Some((_, took)) = self.ended {
+            return took;
         }
+        self.facts.read_form();
         let took = self.started.elapsed();
+        self.ended = Some((outcome, took));
         let metrics = &self.sink.metrics;
         metrics.finish(self.facts.status, took);
         match outcome {
@@ -138,9 +220,21 @@ impl Record {
             Outcome::Complete | Outcome::Refused => (),
         }
         metrics.bytes_out.add(self.facts.bytes_out);
+        took
+    }
+
+    fn emit(&mut self, outcome: Outcome) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let took = self.end(outcome);
+        let metrics = &self.sink.metrics;
         if let Some(usage) = &self.facts.usage {
             metrics.tokens_in.add(usage.total_in());
             metrics.tokens_out.add(usage.total_out());
+            if usage.estimated {
+                metrics.tokens_estimated.add(usage.total());
+            }
         }
         if self.sink.records {
             let line = Line::new(self, outcome, took);
@@ -154,6 +248,9 @@ impl Drop for Record {
     fn drop(&mut self) {
         if self.closed {
             return;
+        }
+        if let Some((outcome, _)) = self.ended {
+            return self.emit(outcome);
         }
         let outcome = if std::thread::panicking() { Outcome::Panicked } else { Outcome::Aborted };
         if self.facts.status == 0 {
@@ -210,14 +307,13 @@ struct Line<'a> {
     api_key_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<Metadata>,
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    metadata: &'a Metadata,
     bytes_out: u64,
     worker: u32,
     request_headers: Masked<'a>,
 }
 
-/// Tokens as the provider counted them.
 #[derive(Serialize)]
 struct Units {
     #[serde(rename = "req_units")]
@@ -226,13 +322,9 @@ struct Units {
     response: u64,
     #[serde(rename = "total_units")]
     total: u64,
-}
-
-/// Metadata as two parallel lists.
-#[derive(Serialize)]
-struct Metadata {
-    key: Vec<String>,
-    value: Vec<String>,
+    /// Counted here, not by the provider.
+    #[serde(rename = "units_estimated", skip_serializing_if = "std::ops::Not::not")]
+    estimated: bool,
 }
 
 enum Text<'a> {
@@ -281,7 +373,7 @@ impl<'a> Line<'a> {
             last_used_option_index: "config",
             api_key_id: facts.api_key_id.as_deref(),
             config: facts.config.as_deref(),
-            metadata: facts.metadata.as_deref().and_then(Metadata::parse),
+            metadata: &facts.metadata,
             bytes_out: facts.bytes_out,
             worker: record.sink.worker,
             request_headers: Masked {
@@ -296,99 +388,12 @@ impl<'a> Line<'a> {
 impl Units {
     fn of(usage: &Usage) -> Self {
         let (request, response) = (usage.total_in(), usage.total_out());
-        Self { request, response, total: request + response }
-    }
-}
-
-impl Metadata {
-    fn parse(json: &str) -> Option<Self> {
-        let map: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).ok()?;
-        let (key, value) = map
-            .into_iter()
-            .map(|(key, value)| (key, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)))
-            .unzip();
-        Some(Self { key, value })
+        Self { request, response, total: request + response, estimated: usage.estimated }
     }
 }
 
 fn milliseconds(duration: Duration) -> f64 {
     (duration.as_micros() as f64) / 1000.0
-}
-
-const MASK: &str = "***";
-
-/// Header fields with everything that may be a secret masked.
-struct Masked<'a> {
-    headers: &'a Headers,
-    listed: &'a [String],
-    always: &'a [String],
-}
-
-impl Serialize for Masked<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (name, value) in self.headers.iter() {
-            let name = String::from_utf8_lossy(name);
-            let is_listed = |list: &[String]| list.iter().any(|listed| *listed == name);
-            // An inline config may hold a key, whatever the prefix of its header.
-            let is_inline = name.ends_with("-config") && value.trim_ascii_start().first() == Some(&b'{');
-            if may_be_secret(&name) || is_inline || is_listed(self.listed) || is_listed(self.always) {
-                map.serialize_entry(&*name, MASK)?;
-            } else if name.ends_with("-custom-host") {
-                map.serialize_entry(&*name, bare_url(&String::from_utf8_lossy(value)))?;
-            } else {
-                map.serialize_entry(&*name, &*String::from_utf8_lossy(value))?;
-            }
-        }
-        map.end()
-    }
-}
-
-/// Names that hold credentials somewhere: rather one masked too many.
-fn may_be_secret(name: &str) -> bool {
-    const PARTS: [&str; 9] =
-        ["auth", "key", "token", "secret", "cookie", "passw", "credential", "signature", "service-account"];
-    // Nearly every request has these: looking for parts of words in them is most of what a record's fields cost.
-    if matches!(name, "host" | "content-type" | "content-length" | "accept" | "user-agent" | "x-gateway-provider") {
-        return false;
-    }
-    PARTS.iter().any(|part| memchr::memmem::find(name.as_bytes(), part.as_bytes()).is_some())
-}
-
-/// A URL without what may be a secret in it: its user and its query.
-fn bare_url(url: &str) -> &str {
-    let url = url.split(['?', '#']).next().unwrap_or_default();
-    match url.rsplit_once('@') {
-        Some((_, host)) => host,
-        None => url,
-    }
-}
-
-/// Path and query; the values of parameters that may be secrets are masked.
-fn masked_url(head: &Head) -> Cow<'_, str> {
-    if head.query.is_empty() {
-        return Cow::Borrowed(&head.path);
-    }
-    let mut url = format!("{}?", head.path);
-    for (index, pair) in head.query.split('&').enumerate() {
-        if index > 0 {
-            url.push('&');
-        }
-        match pair.split_once('=') {
-            Some((name, _)) if may_be_secret(&plain(name)) => {
-                url.push_str(name);
-                url.push('=');
-                url.push_str(MASK);
-            }
-            _ => url.push_str(pair),
-        }
-    }
-    Cow::Owned(url)
-}
-
-/// A parameter's name as its reader will see it: escapes undone, in lower case.
-fn plain(name: &str) -> String {
-    url::form_urlencoded::parse(name.as_bytes()).next().map_or_else(String::new, |(name, _)| name.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -398,13 +403,12 @@ mod tests {
     use super::*;
 
     fn sink() -> Arc<Sink> {
-        Arc::new(Sink {
-            outbox: Outbox::new(1 << 20),
-            metrics: Metrics::default(),
-            worker: 1,
-            records: true,
-            sensitive: vec!["x-team".into()],
-        })
+        Arc::new(Sink::new(&Settings {
+            control_socket: Some("/nonexistent".into()),
+            sensitive_headers: vec!["X-Team".into()],
+            headers_to_metadata: vec!["Authorization".into(), "x-team".into(), "X-User".into()],
+            ..Settings::default()
+        }))
     }
 
     fn head() -> Arc<Head> {
@@ -424,9 +428,8 @@ mod tests {
     }
 
     fn lines(sink: &Sink) -> Vec<Value> {
-        let batch = sink.outbox.take().unwrap();
-        batch
-            .lines
+        let taken = sink.outbox.take().unwrap();
+        taken
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
             .map(|line| serde_json::from_slice(line).unwrap())
@@ -439,7 +442,7 @@ mod tests {
         let mut record = Record::open(head(), Arc::clone(&sink));
         record.facts.masked = vec!["x-user".into()];
         record.close(Outcome::Complete);
-        let text = String::from_utf8(sink.outbox.take().unwrap().lines.to_vec()).unwrap();
+        let text = String::from_utf8(sink.outbox.take().unwrap().to_vec()).unwrap();
         for secret in ["sk-1", "sk-2", "sk-3", "red", "ann"] {
             assert!(!text.contains(secret), "{secret} in {text}");
         }
@@ -466,8 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_becomes_two_lists() {
-        let metadata = Metadata::parse(r#"{"a":"1","b":2}"#).unwrap();
-        assert_eq!((metadata.key, metadata.value), (vec!["a".into(), "b".into()], vec!["1".into(), "2".into()]));
+    fn no_field_that_may_be_a_secret_becomes_metadata() {
+        assert_eq!(sink().noted, ["x-user"]);
     }
 }

@@ -1,10 +1,16 @@
 //! A request as it leaves: the request line and the fields that the provider may see, in bytes.
 
-use penstock_llm::{operation::Operation, providers::Credential};
+use std::borrow::Cow;
+
+use penstock_llm::{
+    operation::Takes,
+    providers::{Asked, Credential},
+};
 
 use crate::{
     call::{Call, Target},
-    headers::{self, Head},
+    error::{Error, Result},
+    headers, trace,
 };
 
 /// What the body of a request looks like on the wire.
@@ -15,52 +21,87 @@ pub enum Length {
     Chunked,
 }
 
-/// Renders the head of a request to a target.
-pub fn head(call: &Call<'_>, target: &Target<'_>, aliases: &[String], length: Length) -> Vec<u8> {
+/// Renders the head of a request to a target; `model` is what its body names.
+pub fn head(call: &Call<'_>, target: &Target<'_>, model: &str, aliases: &[String], length: Length) -> Result<Vec<u8>> {
     let head = call.head;
     let mut out = Vec::with_capacity(1024);
-    request_line(&mut out, call, target);
+    request_line(&mut out, call, target, model)?;
     field(&mut out, b"host", target.base.origin.authority().as_bytes());
-    let credential = target.credential.as_deref().map(|key| (target.provider.credential(key), key));
+    let passing = Passing { call, target, of_the_connection: head.headers.of_the_connection() };
     for (name, value) in head.headers.iter() {
-        if passes(name, call, target, aliases, credential.is_some()) {
+        if headers::control_name(name, aliases).is_none() && passing.passes(name, value) {
             field(&mut out, name, value);
         }
     }
+    for (name, value) in target.options.headers() {
+        field(&mut out, name.as_bytes(), value.as_bytes());
+    }
     if let Some((name, value)) = target.provider.required_header()
         && head.headers.get(name).is_none()
+        && !target.sets(name.as_bytes())
     {
         field(&mut out, name.as_bytes(), value.as_bytes());
     }
-    match credential {
+    credential(&mut out, target);
+    context(&mut out, call);
+    framing(&mut out, length);
+    out.extend_from_slice(b"\r\n");
+    Ok(out)
+}
+
+fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, model: &str) -> Result<()> {
+    let Target { provider, base, options, .. } = target;
+    out.extend_from_slice(call.head.method.as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(base.prefix.as_bytes());
+    let asked = Asked {
+        operation: call.route.operation,
+        path: call.route.path,
+        query: &query(&call.head.query, target.gateway_key),
+        prefix: &base.prefix,
+        model,
+        stated: call.route.stated,
+    };
+    let written = provider.write_target(&asked, options, out);
+    written.map_err(|message| Error::OptionInvalid { provider: provider.slug(), message })?;
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    Ok(())
+}
+
+/// The query as it came, but for the gateway's key, should somebody have put it there too.
+fn query<'q>(query: &'q str, gateway_key: Option<&str>) -> Cow<'q, str> {
+    match gateway_key.filter(|key| query.contains(key)) {
+        None => Cow::Borrowed(query),
+        Some(key) => query.split('&').filter(|pair| !pair.ends_with(key)).collect::<Vec<_>>().join("&").into(),
+    }
+}
+
+/// A credential is written once, from where it was decided.
+fn credential(out: &mut Vec<u8>, target: &Target<'_>) {
+    let token = target.provider.token(&target.options).map(|token| (Credential::Bearer, token));
+    let given = || target.credential.as_deref().map(|key| (target.provider.credential(key), key));
+    match token.or_else(given) {
         Some((Credential::Bearer, key)) => {
             out.extend_from_slice(b"authorization: Bearer ");
             out.extend_from_slice(key.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        Some((Credential::Header(name), key)) => field(&mut out, name.as_bytes(), key.as_bytes()),
-        None => (),
+        Some((Credential::Header(name), key)) => field(out, name.as_bytes(), key.as_bytes()),
+        None => {
+            if let Some(value) = target.authorization {
+                field(out, b"authorization", value.as_bytes());
+            }
+        }
     }
-    framing(&mut out, length);
-    out.extend_from_slice(b"\r\n");
-    out
 }
 
-fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>) {
-    let Call { route, head, .. } = call;
-    let path =
-        target.provider.path(route.operation).filter(|_| route.operation != Operation::Proxy).unwrap_or(route.path);
-    // Clients whose base URL lacks the version segment say it twice.
-    let path = if target.base.prefix.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
-    out.extend_from_slice(head.method.as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(target.base.prefix.as_bytes());
-    out.extend_from_slice(path.as_bytes());
-    if !head.query.is_empty() {
-        out.push(b'?');
-        out.extend_from_slice(head.query.as_bytes());
+/// Where the request came as part of a trace, the provider's part of it is below ours.
+fn context(out: &mut Vec<u8>, call: &Call<'_>) {
+    let Some(trace) = &call.control.trace else { return };
+    field(out, b"traceparent", trace.onward().as_bytes());
+    if let Some(state) = trace::state(&call.head.headers) {
+        field(out, b"tracestate", state.as_bytes());
     }
-    out.extend_from_slice(b" HTTP/1.1\r\n");
 }
 
 fn framing(out: &mut Vec<u8>, length: Length) {
@@ -78,36 +119,68 @@ fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a field of the caller's goes on to the provider.
-fn passes(name: &[u8], call: &Call<'_>, target: &Target<'_>, aliases: &[String], has_key: bool) -> bool {
-    let head = call.head;
-    if headers::is_hop_by_hop(name) || headers::control_name(name, aliases).is_some() {
-        return false;
-    }
-    match name {
-        // A credential is written once, from where it was decided; what is left is the gateway's own key.
-        b"host" | b"content-length" | b"expect" | b"cookie" | b"x-api-key" | b"api-key" => false,
-        // A scheme that is no bearer passes where there is no credential.
-        b"authorization" => !has_key && crate::caller::bearer(&head.headers).is_none(),
-        _ if target.forward.contains(name) => true,
-        _ if call.route.operation == Operation::Proxy => !is_named_by_connection(name, head),
-        b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" | b"traceparent" | b"tracestate" => true,
-        _ => name.starts_with(b"anthropic-") || name.starts_with(b"openai-"),
+/// What of the caller's fields goes on to the provider.
+struct Passing<'p> {
+    call: &'p Call<'p>,
+    target: &'p Target<'p>,
+    of_the_connection: Vec<Vec<u8>>,
+}
+
+impl Passing<'_> {
+    fn passes(&self, name: &[u8], value: &[u8]) -> bool {
+        if never_passes(name) || self.of_the_connection.iter().any(|named| named == name) {
+            return false;
+        }
+        // Wherever else somebody put it.
+        if self.target.gateway_key.is_some_and(|key| value.ends_with(key.as_bytes())) {
+            return false;
+        }
+        let is_wanted = match name {
+            _ if self.target.forward.contains(name) => true,
+            // Nothing is read of these answers: whatever was asked for of them may be.
+            _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
+            b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
+            _ => name.starts_with(b"anthropic-") || name.starts_with(b"openai-"),
+        };
+        // What is said under the gateway's prefix, or was stored, is meant.
+        is_wanted && !self.target.sets(name)
     }
 }
 
-fn is_named_by_connection(name: &[u8], head: &Head) -> bool {
-    std::str::from_utf8(name).is_ok_and(|name| head.headers.has_token("connection", name))
+/// Fields that are written anew, belong to this connection, or hold what is nobody else's business, whoever lists them.
+fn never_passes(name: &[u8]) -> bool {
+    let is_ours = matches!(
+        name,
+        b"host"
+            | b"content-length"
+            | b"expect"
+            | b"cookie"
+            | b"authorization"
+            | b"x-api-key"
+            | b"api-key"
+            | b"x-goog-api-key"
+            | b"traceparent"
+            | b"tracestate"
+    );
+    is_ours || headers::is_hop_by_hop(name) || headers::is_cloud_metadata(name) || name.starts_with(b"sec-websocket-")
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use penstock_llm::providers;
+    use penstock_llm::{
+        operation::Operation,
+        providers::{self, Options, Stated},
+    };
 
     use super::*;
-    use crate::{call::Route, features::forward_headers::ForwardHeaders, headers::Control, upstream::Base};
+    use crate::{
+        features::forward_headers::ForwardHeaders,
+        headers::{Control, Head},
+        route::Route,
+        upstream::Base,
+    };
 
     fn rendered(
         provider: &str,
@@ -119,9 +192,15 @@ mod tests {
         let target = Target {
             provider: providers::find(provider).unwrap(),
             base: Base::parse("https://api.example/v1").unwrap(),
+            options: Options::default(),
             credential: key.map(Into::into),
-            forward: ForwardHeaders::default().resolve(Some("x-team")).unwrap(),
+            authorization: None,
+            gateway_key: None,
+            forward: ForwardHeaders::default()
+                .resolve(Some("x-team, x-hop, cookie, authorization, host, x-gateway-api-key"))
+                .unwrap(),
             timeout: Duration::ZERO,
+            inspects: false,
         };
         let request = Head {
             method: "POST".into(),
@@ -129,8 +208,9 @@ mod tests {
             query: "a=1".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
         };
-        let call = Call { route: Route { operation, path }, head: &request, control: Control::default() };
-        let bytes = head(&call, &target, &[], Length::Known(2));
+        let route = Route { operation, path, stated: Stated::default() };
+        let call = Call { route, head: &request, control: Control::default() };
+        let bytes = head(&call, &target, "", &[], Length::Known(2)).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 

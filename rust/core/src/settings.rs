@@ -4,20 +4,36 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::secret::Secret;
+
 #[derive(Debug, Clone, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The Unix socket of the control process; without it management paths answer 503 and records are dropped.
     pub control_socket: Option<PathBuf>,
     pub worker: u32,
+    /// Where callers connect, and how long they may take to begin a request; without a port nobody looks.
+    pub port: u16,
+    pub header_timeout_ms: u64,
     /// Time to the first byte of an answer.
     pub request_timeout_ms: u64,
+    pub dns_timeout_ms: u64,
     pub connect_timeout_ms: u64,
+    pub tls_timeout_ms: u64,
     /// Longest silence within an answer.
     pub idle_timeout_ms: u64,
+    /// A silence in a stream of events after which the caller is told that it lives; 0: never.
+    pub heartbeat_ms: u64,
     /// Longest wait for a caller that does not read.
     pub write_stall_ms: u64,
     pub max_body_bytes: usize,
+    /// Longest wait for the next piece of a request's body, and for all of them.
+    pub body_idle_ms: u64,
+    pub body_total_ms: u64,
+    /// Waiting that is forgiven, and bytes that each second on top must have brought.
+    pub body_grace_ms: u64,
+    pub body_rate: u32,
     pub max_in_flight: usize,
     pub trusted_custom_hosts: Vec<String>,
     pub header_aliases: Vec<String>,
@@ -27,10 +43,23 @@ pub struct Settings {
     /// Most bytes of records that wait for the control process; what comes on top is dropped and counted.
     pub outbox_bytes: usize,
     pub sensitive_headers: Vec<String>,
+    pub headers_to_metadata: Vec<String>,
     /// Where the pretend provider listens.
     pub mock_host: Option<String>,
+    /// Speak HTTP/2 with providers that offer it.
+    pub http2: bool,
+    pub https_proxy: Option<Secret>,
+    pub http_proxy: Option<Secret>,
+    pub no_proxy: Vec<String>,
     /// A PEM file of further certificate authorities.
     pub tls_ca: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Where records are taken: beside the control process's own socket.
+    pub fn record_socket(&self) -> Option<PathBuf> {
+        self.control_socket.as_ref().map(|path| path.with_file_name("records.sock"))
+    }
 }
 
 impl Default for Settings {
@@ -38,11 +67,20 @@ impl Default for Settings {
         Self {
             control_socket: None,
             worker: 1,
+            port: 0,
+            header_timeout_ms: 10_000,
             request_timeout_ms: 300_000,
+            dns_timeout_ms: 2_000,
             connect_timeout_ms: 3_000,
+            tls_timeout_ms: 5_000,
             idle_timeout_ms: 60_000,
+            heartbeat_ms: 15_000,
             write_stall_ms: 60_000,
             max_body_bytes: 100 * 1024 * 1024,
+            body_idle_ms: 10_000,
+            body_total_ms: 300_000,
+            body_grace_ms: 10_000,
+            body_rate: 1024,
             max_in_flight: 20_000,
             trusted_custom_hosts: Vec::new(),
             header_aliases: vec!["x-portkey-".to_owned()],
@@ -51,7 +89,12 @@ impl Default for Settings {
             records: true,
             outbox_bytes: 64 * 1024 * 1024,
             sensitive_headers: Vec::new(),
+            headers_to_metadata: Vec::new(),
             mock_host: None,
+            http2: true,
+            https_proxy: None,
+            http_proxy: None,
+            no_proxy: Vec::new(),
             tls_ca: None,
         }
     }

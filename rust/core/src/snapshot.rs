@@ -1,8 +1,8 @@
 //! Everything that Python decided, compiled, immutable, swapped whole.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use penstock_llm::providers;
+use penstock_llm::providers::{self, Options};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     config::{Config, Unknown},
     error::Problem,
+    features::inspect_stream::InspectStream,
     secret::Secret,
     upstream::Base,
 };
@@ -24,6 +25,38 @@ pub struct Key {
     /// Unix seconds.
     #[serde(default)]
     pub expires_at: Option<u64>,
+    /// The one workspace whose saved providers and configs it may use; those of no workspace are everybody's.
+    #[serde(default)]
+    pub workspace: Option<String>,
+}
+
+/// What was saved under slugs: of everybody, and of one workspace each.
+#[derive(Debug)]
+struct Saved<T> {
+    everybodys: HashMap<String, T>,
+    workspaces: HashMap<String, HashMap<String, T>>,
+}
+
+impl<T> Default for Saved<T> {
+    fn default() -> Self {
+        Self { everybodys: HashMap::new(), workspaces: HashMap::new() }
+    }
+}
+
+impl<T> Saved<T> {
+    /// What stood there before, as with a map.
+    fn insert(&mut self, workspace: Option<String>, slug: String, value: T) -> Option<T> {
+        match workspace {
+            Some(workspace) => self.workspaces.entry(workspace).or_default().insert(slug, value),
+            None => self.everybodys.insert(slug, value),
+        }
+    }
+
+    /// A workspace's own goes before everybody's; another's is not there.
+    fn get(&self, workspace: Option<&str>, slug: &str) -> Option<&T> {
+        let own = workspace.and_then(|workspace| self.workspaces.get(workspace)?.get(slug));
+        own.or_else(|| self.everybodys.get(slug))
+    }
 }
 
 /// A saved provider: a slug that stands for a provider and its credential.
@@ -32,14 +65,16 @@ pub struct SavedProvider {
     pub provider: String,
     pub api_key: Option<Secret>,
     pub custom_host: Option<Base>,
+    pub inspect_stream: InspectStream,
+    pub options: Options,
 }
 
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub epoch: String,
     keys: HashMap<[u8; 32], Key>,
-    providers: HashMap<String, SavedProvider>,
-    configs: HashMap<String, Config>,
+    providers: Saved<SavedProvider>,
+    configs: Saved<Config>,
     /// Path prefixes that the control process serves.
     management: Vec<String>,
 }
@@ -67,12 +102,20 @@ struct PublishedProvider {
     api_key: Option<Secret>,
     #[serde(default)]
     custom_host: Option<String>,
+    #[serde(default)]
+    anthropic_inspect_stream_for_overloaded_error: Option<bool>,
+    #[serde(default)]
+    options: BTreeMap<String, String>,
+    #[serde(default)]
+    workspace: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedConfig<'a> {
     slug: String,
+    #[serde(default)]
+    workspace: Option<String>,
     #[serde(borrow)]
     config: &'a RawValue,
 }
@@ -102,12 +145,12 @@ impl Snapshot {
         self.keys.get(<[u8; 32]>::from(Sha256::digest(text.as_bytes())).as_slice())
     }
 
-    pub fn provider(&self, slug: &str) -> Option<&SavedProvider> {
-        self.providers.get(slug)
+    pub fn provider(&self, workspace: Option<&str>, slug: &str) -> Option<&SavedProvider> {
+        self.providers.get(workspace, slug)
     }
 
-    pub fn config(&self, slug: &str) -> Option<&Config> {
-        self.configs.get(slug)
+    pub fn config(&self, workspace: Option<&str>, slug: &str) -> Option<&Config> {
+        self.configs.get(workspace, slug)
     }
 
     /// Whether the control process serves this path: a prefix of it ends where a segment ends.
@@ -140,8 +183,8 @@ fn digest(hex: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-fn compile_providers(saved: Vec<PublishedProvider>, problems: &mut Vec<Problem>) -> HashMap<String, SavedProvider> {
-    let mut compiled = HashMap::with_capacity(saved.len());
+fn compile_providers(saved: Vec<PublishedProvider>, problems: &mut Vec<Problem>) -> Saved<SavedProvider> {
+    let mut compiled = Saved::default();
     for (index, row) in saved.into_iter().enumerate() {
         let path = |field: &str| format!("$.providers[{index}].{field}");
         if providers::find(&row.provider).is_none() {
@@ -157,19 +200,32 @@ fn compile_providers(saved: Vec<PublishedProvider>, problems: &mut Vec<Problem>)
                 None
             }
         };
-        let provider = SavedProvider { provider: row.provider, api_key: row.api_key, custom_host };
-        if compiled.insert(row.slug, provider).is_some() {
+        let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
+        let mut options = Options::default();
+        for (key, value) in row.options {
+            match providers::option(&key) {
+                Some(_) if value.is_empty() || value.chars().any(char::is_control) => {
+                    problems
+                        .push(Problem::new(path(&format!("options.{key}")), "must be text without control characters"));
+                }
+                Some(option) => options.put(option, value),
+                None => problems.push(Problem::new(path(&format!("options.{key}")), "is not a known option")),
+            }
+        }
+        let provider =
+            SavedProvider { provider: row.provider, api_key: row.api_key, custom_host, inspect_stream, options };
+        if compiled.insert(row.workspace, row.slug, provider).is_some() {
             problems.push(Problem::new(path("slug"), "is there twice"));
         }
     }
     compiled
 }
 
-fn compile_configs(saved: Vec<PublishedConfig>, problems: &mut Vec<Problem>) -> HashMap<String, Config> {
-    let mut compiled = HashMap::with_capacity(saved.len());
+fn compile_configs(saved: Vec<PublishedConfig>, problems: &mut Vec<Problem>) -> Saved<Config> {
+    let mut compiled = Saved::default();
     for (index, row) in saved.into_iter().enumerate() {
         match Config::parse(row.config.get().as_bytes(), Unknown::Refused) {
-            Ok(config) => drop(compiled.insert(row.slug, config)),
+            Ok(config) => drop(compiled.insert(row.workspace, row.slug, config)),
             Err(found) => problems.extend(found.into_iter().map(|problem| {
                 let rest = problem.path.trim_start_matches('$');
                 Problem::new(format!("$.configs[{index}].config{rest}"), problem.message)
@@ -211,6 +267,18 @@ mod tests {
             "configs":[{"slug":"pc-1","config":{"provider":1}}]}"#;
         let paths: Vec<_> = Snapshot::compile(json).unwrap_err().into_iter().map(|problem| problem.path).collect();
         assert_eq!(paths, ["$.keys[0].sha256", "$.providers[0].provider", "$.configs[0].config.provider"]);
+    }
+
+    #[test]
+    fn what_a_workspace_saved_is_there_for_its_keys_alone() {
+        let json = br#"{"epoch":"1","providers":[{"slug":"s","provider":"openai"},
+            {"slug":"s","provider":"groq","workspace":"a"},{"slug":"own","provider":"openai","workspace":"b"}]}"#;
+        let snapshot = Snapshot::compile(json).unwrap();
+        let found = |workspace, slug| snapshot.provider(workspace, slug).map(|saved| saved.provider.as_str());
+        assert_eq!(found(Some("a"), "s"), Some("groq"));
+        assert_eq!((found(Some("b"), "s"), found(None, "s")), (Some("openai"), Some("openai")));
+        assert_eq!(found(Some("b"), "own"), Some("openai"));
+        assert_eq!((found(Some("a"), "own"), found(None, "own")), (None, None));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use harness::{
     scripted::{Scripted, request, request_head, whole},
     sha256, until, words,
 };
-use penstock_core::body::{Body, Feeder, feed};
+use penstock_core::body::{Body, End, Feeder, feed};
 use penstock_mock::Server;
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
@@ -34,7 +34,7 @@ async fn a_body_that_comes_in_pieces_is_put_together() {
                 feeder.push(Bytes::copy_from_slice(piece));
                 tokio::task::yield_now().await;
             }
-            feeder.end(true);
+            feeder.end(End::Complete);
         });
         assert_eq!(rig.send(ask).await.status, 200);
         feeding.await.unwrap();
@@ -57,7 +57,7 @@ async fn an_upload_is_sent_on_as_it_comes_with_its_length_or_in_chunks() {
             feeder.push(Bytes::copy_from_slice(piece));
             feeder.push(Bytes::new());
         }
-        feeder.end(true);
+        feeder.end(End::Complete);
         let echo = rig.send(ask).await.json();
         assert_eq!(pick(&echo, ["body_bytes", "body_sha"]), json!([body.len(), sha256(&body)]));
         let framing = length.map_or(json!([null, "chunked"]), |length| json!([length.to_string(), null]));
@@ -85,7 +85,7 @@ async fn an_upload_is_not_held_until_it_is_complete() {
     let head = in_time(told.recv()).await.unwrap();
     assert!(String::from_utf8_lossy(&head).contains("content-length: 6\r\n"));
     feeder.push(Bytes::from_static(b"def"));
-    feeder.end(true);
+    feeder.end(End::Complete);
     assert_eq!(in_time(sending).await.unwrap(), 200);
 }
 
@@ -152,7 +152,7 @@ async fn a_body_that_breaks_off_is_a_bad_request() {
     for (target, length) in [(CHAT, None), (CHAT, Some(100)), ("/v1/files", None), ("/v1/files", Some(100))] {
         let (feeder, ask) = fed(target, length);
         feeder.push(Bytes::from_static(b"{\"model\":"));
-        feeder.end(false);
+        feeder.end(End::Left);
         let told = rig.send(ask).await;
         assert_eq!((told.status, told.code().as_str()), (400, "broken_body"), "{target} {length:?}");
         assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["aborted", "broken_body"]));
@@ -254,7 +254,7 @@ async fn a_provider_may_answer_before_it_has_read_the_body() {
 
         let (feeder, ask) = fed("/v1/files", Some(size as u64));
         feeder.push(Bytes::from(vec![b'y'; size]));
-        feeder.end(true);
+        feeder.end(End::Complete);
         let told = rig.send(ask).await;
         assert_eq!((told.status, told.text().as_str()), (413, "\"too large\""), "fed, closes: {closes}");
 

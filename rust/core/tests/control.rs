@@ -1,4 +1,4 @@
-//! The control process beside the engine: asked for management paths, told of records and counters, followed for snapshots, never needed.
+//! The control process beside the engine: asked for management paths, told of counters, followed for snapshots, never needed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod harness;
@@ -14,12 +14,12 @@ use std::{
 
 use bytes::Bytes;
 use harness::{
-    Ask, CHAT, Rig, chat, get, in_time, lines,
+    Ask, Rig, chat, get,
     scripted::{chunks, request, whole},
-    stream, until,
+    until,
 };
 use penstock_core::{
-    body::{Body, feed},
+    body::{Body, End, feed},
     control,
 };
 use penstock_mock::Server;
@@ -92,16 +92,6 @@ impl Control {
         self.asked().into_iter().map(|asked| asked.line).collect()
     }
 
-    /// Every record that was offered.
-    fn offered(&self) -> Vec<Value> {
-        let asked = self.asked();
-        asked
-            .iter()
-            .filter(|asked| asked.line == "POST /internal/records")
-            .flat_map(|asked| lines(&asked.body))
-            .collect()
-    }
-
     fn rig(&self, url: &str) -> Rig {
         let rig = Rig::with(url, |settings| settings.control_socket = Some(self.path.clone()));
         rig.apply(&json!({"epoch": "0", "management": ["/v1/health", "/schema"]}));
@@ -132,10 +122,6 @@ async fn talk(mut io: UnixStream, answers: Arc<Answers>, asked: Arc<Mutex<Vec<As
 
 fn taken() -> Vec<u8> {
     b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()
-}
-
-fn refused() -> Vec<u8> {
-    whole("500 Internal Server Error", "", "{}")
 }
 
 #[tokio::test]
@@ -184,7 +170,7 @@ async fn a_management_body_in_pieces_is_put_together_and_bounded() {
     let (feeder, one) = feed(|| ());
     feeder.push(Bytes::from_static(b"ab"));
     feeder.push(Bytes::from_static(b"cd"));
-    feeder.end(true);
+    feeder.end(End::Complete);
     let told = rig.send(Ask::new("POST", "/v1/health").with(Body::Fed(one, None))).await;
     assert_eq!((told.status, control.asked()[0].body.as_slice()), (200, &b"abcd"[..]));
     rig = Rig::with("", |settings| {
@@ -259,70 +245,6 @@ async fn a_restarted_control_process_is_found_again_without_a_failed_request() {
         }
         control.fall().await;
     }
-}
-
-#[tokio::test]
-async fn records_are_shipped_in_batches() {
-    let provider = Server::start().await;
-    let control = Control::up(|_| Some(taken()));
-    let rig = control.rig(&provider.url());
-    let (_go_on, stop) = tokio::sync::oneshot::channel();
-    let shipping = tokio::spawn(control::ship_records(Arc::clone(&rig.gateway), stop));
-    for index in 0..200 {
-        rig.send(chat("mock").header("x-gateway-trace-id", &format!("t-{index}"))).await;
-    }
-    until("all are shipped", || rig.gateway.sink.outbox.held() == 0).await;
-    let traces: Vec<_> = control.offered().iter().map(|record| record["trace_id"].clone()).collect();
-    assert_eq!(traces, (0..200).map(|index| format!("t-{index}")).collect::<Vec<_>>());
-    assert!(control.lines().len() < 50, "{} batches", control.lines().len());
-    shipping.abort();
-}
-
-#[tokio::test]
-async fn records_are_offered_until_they_are_taken() {
-    let provider = Server::start().await;
-    let times = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&times);
-    let mut control = Control::down();
-    let rig = control.rig(&provider.url());
-    let (_go_on, stop) = tokio::sync::oneshot::channel();
-    let shipping = tokio::spawn(control::ship_records(Arc::clone(&rig.gateway), stop));
-    for _ in 0..3 {
-        rig.send(chat("mock")).await;
-    }
-    tokio::time::sleep(Duration::from_millis(150)).await;
-    assert!(rig.gateway.sink.outbox.held() > 0);
-    control.rise(move |_| Some(if count.fetch_add(1, Ordering::Relaxed) < 2 { refused() } else { taken() }));
-    rig.send(chat("mock")).await;
-    until("all are shipped", || rig.gateway.sink.outbox.held() == 0).await;
-    // Two were refused with the same batch; then each record was taken once.
-    let batches: Vec<_> = control.asked().iter().map(|asked| asked.body.clone()).collect();
-    assert!(batches.len() >= 3 && batches[0] == batches[1] && batches[1] == batches[2]);
-    let mut ids: Vec<_> = batches[2..].iter().flat_map(|body| lines(body)).map(|line| line["id"].to_string()).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!((ids.len(), batches[2..].iter().map(|body| lines(body).len()).sum::<usize>()), (4, 4));
-    assert_eq!(rig.gateway.sink.outbox.dropped(), 0);
-    shipping.abort();
-}
-
-#[tokio::test]
-async fn the_last_records_are_flushed_within_a_deadline() {
-    let provider = Server::start().await;
-    let control = Control::up(|_| Some(taken()));
-    let rig = control.rig(&provider.url());
-    rig.send(chat("mock")).await;
-    drop(rig.open(stream(CHAT, "mock?chunk_ms=50")).await);
-    in_time(control::flush_records(&rig.gateway, Duration::from_secs(5))).await;
-    let outcomes: Vec<_> = control.offered().iter().map(|record| record["outcome"].clone()).collect();
-    assert_eq!(outcomes, ["complete", "aborted"]);
-    assert_eq!(control.lines(), ["POST /internal/records", "POST /internal/metrics"]);
-    assert_eq!(rig.gateway.sink.outbox.held(), 0);
-
-    let absent = Control::down();
-    let rig = absent.rig(&provider.url());
-    rig.send(chat("mock")).await;
-    in_time(control::flush_records(&rig.gateway, Duration::from_millis(120))).await;
 }
 
 #[tokio::test]

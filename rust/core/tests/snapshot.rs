@@ -10,7 +10,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use harness::{Ask, CHAT, Rig, Told, chat, get, in_time, sha256, words};
-use penstock_core::body::{Body, feed};
+use penstock_core::body::{Body, End, feed};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -96,7 +96,7 @@ async fn a_request_under_way_keeps_the_snapshot_it_began_with() {
     tokio::task::yield_now().await;
     rig.apply(&epoch("b", &provider));
     feeder.push(Bytes::from(words("mock", false)));
-    feeder.end(true);
+    feeder.end(End::Complete);
     assert_eq!(in_time(asking).await.unwrap().status, 200);
     rig.send(ask()).await;
     let paths: Vec<_> = provider.ledger().iter().map(|entry| entry.path.clone()).collect();

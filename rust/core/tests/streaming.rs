@@ -43,6 +43,27 @@ async fn a_stream_arrives_byte_for_byte_whatever_its_packets() {
 }
 
 #[tokio::test]
+async fn a_stream_arrives_byte_for_byte_whatever_its_chunks_and_packets_are_at_once() {
+    for seed in 0..24 {
+        for (path, sent) in BOTH {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut rest, mut framed) = (sent.as_bytes(), EVENTS_HEAD.as_bytes().to_vec());
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at(random.usize(1..=rest.len().min(80)));
+                framed.extend(chunks(piece, piece.len()));
+                rest = after;
+            }
+            framed.extend(b"0\r\n\r\n");
+            let provider = Scripted::dripping(framed, random.usize(1..200)).await;
+            let rig = Rig::at(&provider.url());
+            let told = rig.send(stream(path, "m")).await;
+            assert_eq!((told.text().as_str(), told.cut), (sent, false), "{path} with seed {seed}");
+            assert_eq!(rig.record()["units_estimated"], serde_json::Value::Null, "{path} with seed {seed}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_event_is_passed_on_before_the_next_one_comes() {
     let go = Arc::new(Notify::new());
     let wait = Arc::clone(&go);
@@ -122,8 +143,12 @@ fn assert_told(told: &Told, path: &str, fault: &str) {
     if path == MESSAGES {
         assert_eq!((name.as_deref(), &data["type"]), (Some("error"), &"error".into()), "{fault}");
     } else {
-        assert_eq!((name, &error["code"]), (None, &"upstream_broke".into()), "{fault}");
+        assert_eq!((name, &error["code"]), (None, &code_of(fault).into()), "{fault}");
     }
+}
+
+fn code_of(fault: &str) -> &'static str {
+    if fault == "stall" { "idle_timeout" } else { "upstream_broke" }
 }
 
 #[tokio::test]
@@ -146,9 +171,32 @@ async fn a_cut_stream_ends_in_an_error_event() {
             let told = rig.send(stream(path, &format!("mock?fault={fault}&after=3"))).await;
             assert_told(&told, path, fault);
             let said = pick(&rig.record(), ["outcome", "error", "is_success"]);
-            assert_eq!(said, json!(["cut", "upstream_broke", false]), "{path} {fault}");
+            assert_eq!(said, json!(["cut", code_of(fault), false]), "{path} {fault}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_response_without_its_last_event_ends_in_an_error_event() {
+    let delta =
+        "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"hi\"}\n\n";
+    for end in ["completed", "incomplete", "failed"] {
+        let last =
+            format!("event: response.{end}\ndata: {{\"type\":\"response.{end}\",\"response\":{{\"usage\":null}}}}\n\n");
+        let sent = format!("{delta}{last}");
+        let provider = Scripted::answering(events(sent.as_bytes(), 33)).await;
+        let told = Rig::at(&provider.url()).send(stream("/v1/responses", "m")).await;
+        assert_eq!((told.text(), told.cut), (sent, false), "{end}");
+    }
+    for path in ["/v1/responses", "/v1/completions", "/v1/proxy/chat/completions"] {
+        let provider = Scripted::answering(events(delta.as_bytes(), 33)).await;
+        let told = Rig::at(&provider.url()).send(stream(path, "m")).await;
+        assert_told(&told, CHAT, path);
+    }
+    // What ends without a word by its nature is left alone.
+    let provider = Scripted::answering(events(delta.as_bytes(), 33)).await;
+    let told = Rig::at(&provider.url()).send(stream("/v1/anything", "m")).await;
+    assert_eq!((told.text().as_str(), told.cut), (delta, false));
 }
 
 #[tokio::test]

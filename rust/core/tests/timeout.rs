@@ -10,6 +10,7 @@ use harness::{
     scripted::{Scripted, request},
     settled, stream, words,
 };
+use penstock_core::body::{Body, End, feed};
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 use tokio::{
@@ -106,11 +107,20 @@ async fn a_silence_within_a_stream_ends_it_with_an_error_event() {
     let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 80);
     let start = Instant::now();
     let told = rig.send(stream(CHAT, "mock?fault=stall&after=2")).await;
-    assert!(told.text().contains("nothing came for 80ms"), "{}", told.text());
+    assert_eq!(told.last_event(), (None, silence(80)));
     assert!(start.elapsed() < Duration::from_secs(3));
     assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
     let told = rig.send(stream(CHAT, "mock?fault=slow_first&first_ms=5000")).await;
-    assert_eq!(told.last_event().1["error"]["code"], "upstream_broke");
+    assert_eq!(told.last_event(), (None, silence(80)));
+    let told = rig.send(stream(MESSAGES, "mock?fault=stall&after=2")).await;
+    let (name, data) = told.last_event();
+    assert_eq!((name.as_deref(), &data["error"]["type"]), (Some("error"), &json!("timeout_error")));
+    assert_eq!(data["error"]["message"], silence(80)["error"]["message"]);
+}
+
+fn silence(milliseconds: u64) -> Value {
+    let message = format!("the provider's answer broke off: nothing came for {milliseconds} ms");
+    json!({"error": {"message": message, "type": "timeout_error", "param": null, "code": "idle_timeout"}})
 }
 
 #[tokio::test]
@@ -122,11 +132,84 @@ async fn a_stream_whose_every_pause_is_short_may_last() {
 }
 
 #[tokio::test]
-async fn a_silence_within_a_whole_answer_is_a_bad_gateway() {
+async fn a_silence_within_a_whole_answer_is_a_timeout() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 80);
     let told = rig.send(chat("mock?fault=stall")).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"));
+    let mut expected = silence(80);
+    expected["error"]["code"] = Value::Null;
+    assert_eq!((told.status, told.json()), (408, expected));
+    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "idle_timeout"]));
+}
+
+/// Sends a head at once and then a byte every ten milliseconds, for ever.
+async fn dripping(kind: &str) -> Scripted {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 100000\r\n\r\n");
+    Scripted::start(move |mut io, _| {
+        let head = head.clone();
+        async move {
+            request(&mut io).await;
+            let _ = io.write_all(head.as_bytes()).await;
+            while io.write_all(b" ").await.is_ok() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_whole_answer_must_be_there_in_time_however_busily_it_comes() {
+    let provider = dripping("application/json").await;
+    let rig = Rig::at(&provider.url());
+    let start = Instant::now();
+    let told = rig.send(chat("m").header("x-gateway-request-timeout", "120")).await;
+    assert_eq!((told.status, told.json()), (408, shape(120)));
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn a_body_that_takes_longer_to_come_than_the_provider_may_is_no_timeout() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let (feeder, reading) = feed(|| ());
+    let ask = harness::Ask::new("POST", "/v1/files")
+        .header("x-gateway-provider", "mock")
+        .header("x-gateway-request-timeout", "60")
+        .with(Body::Fed(reading, None));
+    let uploading = tokio::spawn(async move {
+        for _ in 0..5 {
+            sleep(Duration::from_millis(80)).await;
+            feeder.push("piece".into());
+        }
+        feeder.end(End::Complete);
+    });
+    let told = rig.send(ask).await;
+    uploading.await.unwrap();
+    assert_eq!(told.status, 200, "{}", told.text());
+}
+
+#[tokio::test]
+async fn a_provider_that_stops_reading_an_upload_is_left() {
+    let provider = Scripted::start(|io, _| async move {
+        sleep(Duration::from_secs(20)).await;
+        drop(io);
+    })
+    .await;
+    let rig = Rig::at(&provider.url());
+    let (feeder, reading) = feed(|| ());
+    // More than all buffers on the way hold.
+    for _ in 0..64 {
+        feeder.push(vec![0; 1024 * 1024].into());
+    }
+    let ask = harness::Ask::new("POST", "/v1/files")
+        .header("x-gateway-provider", "mock")
+        .header("x-gateway-request-timeout", "150")
+        .with(Body::Fed(reading, None));
+    let start = Instant::now();
+    let told = rig.send(ask).await;
+    assert_eq!((told.status, told.json()), (408, shape(150)));
+    assert!(start.elapsed() < Duration::from_secs(3));
 }
 
 #[tokio::test]

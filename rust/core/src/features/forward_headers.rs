@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::{
     config::{kind, text},
     error::{Error, Result},
+    headers,
 };
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,6 +40,9 @@ impl ForwardHeaders {
         if names.iter().any(|name| name.ends_with("-forward-headers") && name.starts_with("x-")) {
             return Err("must not list itself".into());
         }
+        if let Some(name) = names.iter().find(|name| headers::is_cloud_metadata(name.as_bytes())) {
+            return Err(format!("must not list `{name}`: it opens the metadata services of clouds"));
+        }
         Ok(Self(names))
     }
 }
@@ -57,5 +61,14 @@ mod tests {
     fn must_not_list_itself() {
         assert!(ForwardHeaders::default().resolve(Some(SELF)).is_err());
         assert!(ForwardHeaders::parse(serde_json::json!(["x-a", SELF])).is_err());
+        assert!(ForwardHeaders::default().resolve(Some("x-portkey-forward-headers")).is_err());
+    }
+
+    #[test]
+    fn must_not_list_what_opens_a_clouds_metadata() {
+        for name in ["Metadata-Flavor", "x-aws-ec2-metadata-token"] {
+            assert!(ForwardHeaders::default().resolve(Some(name)).is_err(), "{name}");
+            assert!(ForwardHeaders::parse(serde_json::json!([name])).is_err(), "{name}");
+        }
     }
 }

@@ -2,4 +2,5 @@
 
 pub mod custom_host;
 pub mod forward_headers;
+pub mod inspect_stream;
 pub mod timeout;

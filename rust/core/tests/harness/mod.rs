@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 pub mod scripted;
+pub mod spellings;
+pub mod tls;
 
 use std::{
     future::Future,
@@ -18,6 +20,7 @@ use penstock_core::{
     gateway::{Gateway, Request},
     headers::{Head, Headers},
     settings::Settings,
+    upstream::{LookUp, Upstream},
 };
 use penstock_mock::{Entry, Server};
 use serde_json::{Value, json};
@@ -56,6 +59,15 @@ impl Rig {
     }
 
     pub fn with(url: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::built(Self::settings(url, change), None)
+    }
+
+    /// A gateway that knows no pretend provider and looks up names in this way.
+    pub fn looking_up(look_up: LookUp, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::built(Self::settings("", change), Some(look_up))
+    }
+
+    fn settings(url: &str, change: impl FnOnce(&mut Settings)) -> Settings {
         let mut settings = Settings {
             // Records are written only where somebody may ask for them; nobody listens here.
             control_socket: Some("/nonexistent/penstock/control.sock".into()),
@@ -66,7 +78,15 @@ impl Rig {
             ..Settings::default()
         };
         change(&mut settings);
-        let gateway = Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
+        settings
+    }
+
+    fn built(settings: Settings, look_up: Option<LookUp>) -> Self {
+        let upstream = look_up.map(|look_up| Upstream::with_look_up(&settings, look_up).expect("good settings"));
+        let mut gateway = Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
+        if let Some(upstream) = upstream {
+            gateway.upstream = upstream;
+        }
         let rig = Self { gateway: Arc::new(gateway) };
         rig.apply(&json!({"epoch": "0"}));
         rig
@@ -88,9 +108,14 @@ impl Rig {
 
     /// The records since the last look.
     pub fn records(&self) -> Vec<Value> {
-        let Some(batch) = self.gateway.sink.outbox.take() else { return Vec::new() };
-        self.gateway.sink.outbox.acknowledge(&batch);
-        lines(&batch.lines)
+        let deadline = Instant::now() + PATIENCE;
+        while self.gateway.sink.counting.waiting() > 0 {
+            assert!(Instant::now() < deadline, "counting never ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Some(taken) = self.gateway.sink.outbox.take() else { return Vec::new() };
+        self.gateway.sink.outbox.acknowledge(&taken);
+        lines(&taken)
     }
 
     /// The only record since the last look.

@@ -1,0 +1,81 @@
+//! What a request may not choose by itself: anything where an operator says so, and a host for a credential that is not its own.
+
+use crate::{
+    call::Choice,
+    config::Config,
+    error::{Error, Result},
+    features::custom_host::CustomHost,
+    headers,
+    masking::is_slug,
+    snapshot::SavedProvider,
+};
+
+/// Control headers that decide which host of a provider is called.
+const HOST_FIELDS: [&str; 6] = [
+    "x-gateway-azure-endpoint-name",
+    "x-gateway-azure-foundry-url",
+    "x-gateway-azure-resource-name",
+    "x-gateway-databricks-workspace",
+    "x-gateway-huggingface-base-url",
+    "x-gateway-snowflake-account",
+];
+
+/// What is known of a credential that may be stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stored {
+    /// The config is a saved one.
+    pub in_config: bool,
+    /// A token is among the stored options.
+    pub has_token: bool,
+}
+
+impl Choice<'_> {
+    /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names.
+    /// Gives whether there is one.
+    pub(crate) fn refuse_leak(&self, config: &Config, stored: Stored, saved: Option<&SavedProvider>) -> Result<bool> {
+        let in_config = stored.in_config && (config.api_key.is_some() || stored.has_token);
+        let in_provider = saved.is_some_and(|saved| saved.api_key.is_some() || stored.has_token);
+        let names_host = self.call.control.custom_host.is_some();
+        let is_bound = config.custom_host != CustomHost::default();
+        // A key that is stored without its provider belongs to none that a request could name.
+        let is_loose = config.provider.is_none() && !is_bound;
+        if in_config && (names_host || is_loose) || in_provider && (names_host || is_bound) {
+            return Err(Error::HostRefused {
+                message: "a stored credential goes to the host that it is stored for, not to one that a request names"
+                    .into(),
+            });
+        }
+        Ok(in_config || in_provider)
+    }
+
+    /// With `block_inline_config` only what is saved may decide.
+    pub(crate) fn refuse_blocked(&self) -> Result<()> {
+        if !self.settings.block_inline_config {
+            return Ok(());
+        }
+        let control = &self.call.control;
+        let blocked = if control.config.is_some_and(|text| !is_slug(text.as_bytes())) {
+            ("inline_config_blocked", "x-gateway-config")
+        } else if control.provider.is_some_and(|name| !name.starts_with('@')) {
+            ("inline_provider_blocked", "x-gateway-provider")
+        } else if control.custom_host.is_some() {
+            ("inline_custom_host_blocked", "x-gateway-custom-host")
+        } else if let Some(field) = self.host_field() {
+            ("inline_provider_url_blocked", field)
+        } else if control.forward_headers.is_some() {
+            ("inline_forward_headers_blocked", "x-gateway-forward-headers")
+        } else {
+            return Ok(());
+        };
+        Err(Error::InlineBlocked { code: blocked.0, field: blocked.1 })
+    }
+
+    /// The first field that decides a provider's host, under the name that we have for it.
+    fn host_field(&self) -> Option<&'static str> {
+        let aliases = &self.settings.header_aliases;
+        let rests = self.call.head.headers.iter().filter_map(|(name, _)| headers::control_name(name, aliases));
+        let known =
+            |rest: &[u8]| HOST_FIELDS.into_iter().find(|field| &field.as_bytes()[headers::PREFIX.len()..] == rest);
+        rests.into_iter().find_map(|(_, rest)| known(rest))
+    }
+}

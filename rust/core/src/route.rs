@@ -1,0 +1,76 @@
+//! The path of a data-plane request, taken apart: what it asks for, and what a provider's own client says in it.
+
+use penstock_llm::{operation::Operation, providers::Stated};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route<'r> {
+    pub operation: Operation,
+    /// After `/v1` or `/v1/proxy`, with its leading slash.
+    pub path: &'r str,
+    pub stated: Stated<'r>,
+}
+
+impl<'r> Route<'r> {
+    /// `None` where the path is not one of the data plane.
+    pub fn of(method: &str, path: &'r str) -> Option<Self> {
+        let Some(rest) = below(path, "/v1") else {
+            return below(path, "/openai").map(|rest| Self::of_azure(method, rest));
+        };
+        match rest.strip_prefix("/proxy").filter(|rest| rest.starts_with('/')) {
+            Some(raw) => Some(Self { operation: Operation::Proxy, path: raw, stated: Stated::default() }),
+            None => Some(Self::plain(method, rest)),
+        }
+    }
+
+    fn plain(method: &str, path: &'r str) -> Self {
+        Self { operation: Operation::of(method, path), path, stated: Stated::default() }
+    }
+
+    /// The paths of Azure's own client: it says there which deployment is meant, or that its API has a version of its own.
+    fn of_azure(method: &str, rest: &'r str) -> Self {
+        if let Some(path) = below(rest, "/v1") {
+            return Self { stated: Stated { version: Some("v1"), deployment: None }, ..Self::plain(method, path) };
+        }
+        let named = rest.strip_prefix("/deployments/").and_then(|named| named.split_at_checked(named.find('/')?));
+        let deployed = named.map(|(name, path)| Self {
+            stated: Stated { deployment: Some(name), version: None },
+            ..Self::plain(method, path)
+        });
+        deployed.filter(|route| route.operation != Operation::Proxy).unwrap_or_else(|| Self::plain(method, rest))
+    }
+}
+
+/// What follows a prefix that ends where a segment ends; `None` where that is nothing.
+fn below<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    path.strip_prefix(prefix).filter(|rest| rest.starts_with('/') && rest.len() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_paths_apart() {
+        let route = |path| Route::of("POST", path);
+        assert_eq!(route("/v1/chat/completions").unwrap().operation, Operation::ChatComplete);
+        let raw = route("/v1/proxy/chat/completions").unwrap();
+        assert_eq!((raw.operation, raw.path), (Operation::Proxy, "/chat/completions"));
+        assert_eq!((route("/v1"), route("/v1/"), route("/v2/x"), route("/v1x/y")), (None, None, None, None));
+    }
+
+    #[test]
+    fn azures_own_client_says_more_in_its_path() {
+        let route = |path| {
+            let Route { operation, path, stated: Stated { deployment, version } } = Route::of("POST", path).unwrap();
+            (operation.id(), path, deployment, version)
+        };
+        assert_eq!(
+            route("/openai/deployments/d%201/chat/completions"),
+            ("chatComplete", "/chat/completions", Some("d%201"), None)
+        );
+        assert_eq!(route("/openai/v1/responses"), ("createModelResponse", "/responses", None, Some("v1")));
+        assert_eq!(route("/openai/files"), ("uploadFile", "/files", None, None));
+        assert_eq!(route("/openai/deployments/d/other"), ("proxy", "/deployments/d/other", None, None));
+        assert_eq!(Route::of("GET", "/openai"), None);
+    }
+}
