@@ -9,12 +9,12 @@ use pyo3::{
 };
 use tokio::sync::oneshot;
 
-use crate::reader::Reader;
+use crate::{reader::Reader, runtime::Jobs};
 
 /// What is waited for.
 pub enum Event {
-    /// The next piece of a request's body.
-    Piece(Box<Reader>),
+    /// The next piece of a request's body, for the reader of this number.
+    Piece(Jobs, u64),
     /// The caller's leaving.
     Gone(Py<PyAny>, oneshot::Sender<()>),
     /// Room in the way to a caller who reads slowly.
@@ -38,7 +38,12 @@ impl Callback {
     pub fn fire(&self, future: &Bound<'_, PyAny>) {
         let event = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match event {
-            Some(Event::Piece(reader)) => reader.take(future.py(), message(future)),
+            Some(Event::Piece(jobs, id)) => {
+                // Where the reader is not there it was given up meanwhile.
+                if let Some(reader) = jobs.waiting.take(id) {
+                    reader.take(future.py(), message(future));
+                }
+            }
             Some(Event::Gone(proto, tell)) => match message(future) {
                 // The body's end was not read before; behind it waits what we want to know.
                 Some(Message { more: false, .. }) => watch(future.py(), &proto, tell),
@@ -70,18 +75,27 @@ fn message<'py>(future: &Bound<'py, PyAny>) -> Option<Message<'py>> {
     Some(Message { body, more })
 }
 
-/// Calls `receive` and waits for what it brings. What cannot be waited for has already ended.
-pub fn receive(py: Python<'_>, proto: &Py<PyAny>, event: Event) {
-    match proto.bind(py).call_method0(intern!(py, "receive")) {
+/// Has a reader wait for the next piece of a request's body.
+pub fn receive_piece(py: Python<'_>, proto: &Py<PyAny>, reader: Box<Reader>) {
+    let Ok(future) = receive(py, proto) else { return reader.take(py, None) };
+    let (jobs, id) = (reader.jobs().clone(), reader.id());
+    // Before the callback, which may be called at once.
+    jobs.waiting.expect(reader, future.clone().unbind());
+    wait(&future, Event::Piece(jobs, id));
+}
+
+/// Asks to be told when the caller leaves.
+pub fn watch(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender<()>) {
+    let event = Event::Gone(proto.clone_ref(py), tell);
+    match receive(py, proto) {
         Ok(future) => wait(&future, event),
         Err(_) => ended(py, event),
     }
 }
 
-/// Asks to be told when the caller leaves.
-pub fn watch(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender<()>) {
-    let again = proto.clone_ref(py);
-    receive(py, proto, Event::Gone(again, tell));
+/// What cannot be waited for has already ended.
+fn receive<'py>(py: Python<'py>, proto: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    proto.bind(py).call_method0(intern!(py, "receive"))
 }
 
 /// Adds a callback to a future of the server's.
@@ -98,7 +112,11 @@ pub fn wait(future: &Bound<'_, PyAny>, event: Event) {
 
 fn ended(py: Python<'_>, event: Event) {
     match event {
-        Event::Piece(reader) => reader.take(py, None),
+        Event::Piece(jobs, id) => {
+            if let Some(reader) = jobs.waiting.take(id) {
+                reader.take(py, None);
+            }
+        }
         Event::Gone(_, tell) | Event::Room(tell) => drop(tell.send(())),
     }
 }

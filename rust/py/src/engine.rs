@@ -164,12 +164,11 @@ impl Engine {
         let head = scope::head(scope)?;
         let expected = scope::expected(scope, &head)?;
         let jobs = self.jobs()?;
-        let client = scope.get_item(intern!(scope.py(), "client"))?.map(Bound::unbind);
-        let exchange = Exchange::new(proto, client, done);
+        let exchange = Exchange::new(proto, scope.clone().unbind(), done);
         if expected == Expected::Nothing {
             jobs.submit(Job { request: Request { head, body: Body::empty() }, exchange });
         } else {
-            Reader::begin(scope.py(), jobs.clone(), head, exchange, expected);
+            Reader::begin(scope, jobs.clone(), head, exchange, expected);
         }
         Ok(())
     }

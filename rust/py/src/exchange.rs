@@ -1,7 +1,10 @@
 //! The way back to the caller: an answer handed to the server, piece by piece, no faster than the caller reads.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -16,7 +19,7 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict, PyList, PyTuple},
 };
-use tokio::sync::{futures::Notified, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     callback::{self, Event},
@@ -30,10 +33,12 @@ const UNWATCHED: Duration = Duration::from_millis(5);
 /// One request's connection to the server.
 pub struct Exchange {
     proto: Py<PyAny>,
-    /// Address and port of the caller, as the server gives them.
-    client: Option<Py<PyAny>>,
+    /// The request as the server describes it, until a stream begins: it is large, and streams last.
+    scope: Option<Py<PyDict>>,
+    /// Known of a stream.
+    peer: Option<Peer>,
     /// Ends the server's own task, where there is one.
-    done: Option<Py<PyAny>>,
+    done: Option<Arc<Done>>,
     /// Known already where something else is told when the caller leaves.
     gone: Option<Gone>,
     /// What waits to be sent before the first piece.
@@ -41,13 +46,30 @@ pub struct Exchange {
     answered: bool,
 }
 
+/// Ends the server's own task when nobody needs it any more.
+pub struct Done(Py<PyAny>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        Python::attach(|py| drop(self.0.call0(py)));
+    }
+}
+
+/// Who reads a stream, and what it was told of its length.
+struct Peer {
+    /// Address and port, as the server gives them.
+    client: Option<Py<PyAny>>,
+    /// It counts what comes (RFC 9113 §8.1.1): less than was declared is an error of this one stream.
+    counts: bool,
+}
+
 /// Resolves when the caller has left.
 pub type Gone = oneshot::Receiver<()>;
 
 /// What ends a stream besides its own end.
-struct Ends<'g> {
+struct Ends<C> {
     gone: Gone,
-    closing: Notified<'g>,
+    closing: C,
     /// Longest wait for a caller who does not read.
     stall: Duration,
 }
@@ -86,8 +108,9 @@ pub async fn serve(gateway: &Gateway, job: Job) {
 }
 
 impl Exchange {
-    pub fn new(proto: Py<PyAny>, client: Option<Py<PyAny>>, done: Option<Py<PyAny>>) -> Self {
-        Self { proto, client, done, gone: None, head: None, answered: false }
+    pub fn new(proto: Py<PyAny>, scope: Py<PyDict>, done: Option<Py<PyAny>>) -> Self {
+        let done = done.map(|done| Arc::new(Done(done)));
+        Self { proto, scope: Some(scope), peer: None, done, gone: None, head: None, answered: false }
     }
 
     /// Leaves it to others to notice that the caller leaves.
@@ -98,6 +121,10 @@ impl Exchange {
 
     pub fn proto(&self, py: Python<'_>) -> Py<PyAny> {
         self.proto.clone_ref(py)
+    }
+
+    pub fn done(&self) -> Option<Arc<Done>> {
+        self.done.clone()
     }
 
     fn watch(&mut self) -> Gone {
@@ -119,20 +146,25 @@ impl Exchange {
         Python::attach(|py| drop(self.send(py, body, false)));
     }
 
-    async fn stream(&mut self, reply: Reply, mut stream: Stream, ends: Ends<'_>) {
+    async fn stream(&mut self, reply: Reply, mut stream: Stream, ends: Ends<impl Future<Output = ()>>) {
         let Ends { mut gone, closing, stall } = ends;
         let mut closing = std::pin::pin!(closing);
-        let at_once = reply.is_events();
+        let (at_once, declares) = (reply.is_events(), reply.headers.get("content-length").is_some());
         self.head = Some(reply);
-        // Any other head leaves with the first piece, which is there.
-        if at_once && Python::attach(|py| self.start(py)).is_err() {
+        let begun = Python::attach(|py| {
+            self.peer = self.scope.take().map(|scope| Peer::of(scope.bind(py), declares));
+            // Any other head leaves with the first piece, which is there.
+            if at_once { self.start(py) } else { Ok(()) }
+        });
+        if begun.is_err() {
             return;
         }
         loop {
             let piece = tokio::select! {
                 biased;
-                piece = stream.next() => piece,
+                // First: a provider that always has more must not hide it.
                 _ = &mut gone => return self.abandon(),
+                piece = stream.next() => piece,
                 () = &mut closing => stream.stop(),
             };
             let sent = match piece {
@@ -150,8 +182,8 @@ impl Exchange {
                 Sent::Closed => return,
                 Sent::Wait(room) => tokio::select! {
                     biased;
-                    _ = room => (),
                     _ = &mut gone => return,
+                    _ = room => (),
                     () = &mut closing => return self.cut(),
                     () = tokio::time::sleep(stall) => return self.cut(),
                 },
@@ -179,7 +211,11 @@ impl Exchange {
 
     /// Ends the answer in a way that no client takes for a good end.
     fn cut(&mut self) {
-        if let Some(client) = Python::attach(|py| self.client.as_ref().and_then(|client| client.extract(py).ok())) {
+        let Some(Peer { client, counts }) = self.peer.take() else { return };
+        if counts {
+            return Python::attach(|py| drop(self.send(py, &[], false)));
+        }
+        if let Some(client) = Python::attach(|py| client.and_then(|client| client.extract(py).ok())) {
             hangup::hang_up(client);
         }
     }
@@ -217,6 +253,15 @@ impl Exchange {
     }
 }
 
+impl Peer {
+    fn of(scope: &Bound<'_, PyDict>, declares: bool) -> Self {
+        let py = scope.py();
+        let field = |name| scope.get_item(name).ok().flatten();
+        let is_http2 = || field(intern!(py, "http_version")).is_some_and(|version| version.eq("2").unwrap_or(false));
+        Self { client: field(intern!(py, "client")).map(Bound::unbind), counts: declares && is_http2() }
+    }
+}
+
 /// Whether the server has to be waited for. Its answers that are there already have a type of their own, without callbacks;
 /// it is remembered, because asking an object for what it lacks costs an exception.
 fn is_pending(future: &Bound<'_, PyAny>) -> bool {
@@ -241,19 +286,14 @@ fn fields<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList
 }
 
 impl Drop for Exchange {
-    /// Whatever happened, the caller gets an answer and the server's task its end.
+    /// Whatever happened, the caller gets an answer.
     fn drop(&mut self) {
-        if self.answered && self.done.is_none() {
+        if self.answered {
             return;
         }
-        if !self.answered {
-            let Answer { reply, body } = Answer::internal_error();
-            if let Contents::Whole(body) = body {
-                self.whole(reply, &body);
-            }
-        }
-        if let Some(done) = self.done.take() {
-            Python::attach(|py| drop(done.call0(py)));
+        let Answer { reply, body } = Answer::internal_error();
+        if let Contents::Whole(body) = body {
+            self.whole(reply, &body);
         }
     }
 }

@@ -5,9 +5,13 @@ mod engine;
 mod errors;
 mod exchange;
 mod hangup;
+mod kernel;
+mod peer;
 mod reader;
 mod runtime;
 mod scope;
+mod silent;
+mod waiting;
 
 use pyo3::prelude::*;
 

@@ -1,6 +1,7 @@
 //! The engine's own thread: one runtime, started after the fork, that keeps its interpreter thread state.
 
 use std::{
+    ops::Deref,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
@@ -18,7 +19,11 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-use crate::exchange::{self, Exchange};
+use crate::{
+    exchange::{self, Exchange},
+    silent,
+    waiting::{self, WaitingRoom},
+};
 
 /// How long the last records may take to leave.
 const FLUSH: Duration = Duration::from_secs(3);
@@ -31,25 +36,58 @@ pub struct Job {
 
 /// The way into the engine.
 #[derive(Clone)]
-pub struct Jobs {
+pub struct Jobs(Arc<Desk>);
+
+pub struct Desk {
     gateway: Arc<Gateway>,
     handle: Handle,
+    /// Where request bodies are waited for.
+    pub waiting: WaitingRoom,
     /// Tasks that can go on; as many as there are requests, which the number of connections bounds.
     ready: mpsc::UnboundedSender<Runnable>,
 }
 
-impl Jobs {
+impl Deref for Jobs {
+    type Target = Desk;
+
+    fn deref(&self) -> &Desk {
+        &self.0
+    }
+}
+
+impl Desk {
     /// Begins a request here and now, on the thread that brought it, as far as it goes without waiting: usually until it
     /// was sent upstream. The engine's thread goes on when the answer comes, and is not woken a second time before.
     pub fn submit(&self, job: Job) {
+        let task = self.task(job);
+        let _context = self.handle.enter();
+        advance(task);
+    }
+
+    pub fn submit_some(&self, job: Option<Job>) {
+        if let Some(job) = job {
+            self.submit(job);
+        }
+    }
+
+    fn task(&self, job: Job) -> Runnable {
         let gateway = Arc::clone(&self.gateway);
         let ready = self.ready.clone();
         let work = async move { exchange::serve(&gateway, job).await };
         // Where the runtime has ended the task is dropped, and so its request is answered with an error.
         let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
         handle.detach();
-        let _context = self.handle.enter();
-        advance(task);
+        task
+    }
+
+    /// Looks after the bodies that take their time, for ever. There may be many: each begins in its turn.
+    async fn look_after_bodies(&self) {
+        loop {
+            tokio::time::sleep(waiting::EVERY).await;
+            for job in self.waiting.look() {
+                self.task(job).schedule();
+            }
+        }
     }
 }
 
@@ -69,10 +107,17 @@ impl Runtime {
         let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let jobs = Jobs { gateway: Arc::clone(&gateway), handle: runtime.handle().clone(), ready };
+        let desk = Desk {
+            gateway: Arc::clone(&gateway),
+            handle: runtime.handle().clone(),
+            waiting: WaitingRoom::default(),
+            ready,
+        };
+        let jobs = Jobs(Arc::new(desk));
+        let bodies = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once around everything: later attachments find their thread state and are cheap.
-            Python::attach(|py| py.detach(|| runtime.block_on(run(gateway, queue, stopped))));
+            Python::attach(|py| py.detach(|| runtime.block_on(run(gateway, bodies, queue, stopped))));
         })?;
         Ok(Self { jobs, stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
     }
@@ -99,12 +144,34 @@ impl Runtime {
     }
 }
 
-async fn run(gateway: Arc<Gateway>, mut queue: mpsc::UnboundedReceiver<Runnable>, mut stopped: oneshot::Receiver<()>) {
+/// Sends away who connects and does not begin, for ever.
+async fn end_silent_connections(port: u16, patience: Duration) {
+    if port == 0 {
+        return;
+    }
+    loop {
+        tokio::time::sleep(patience / 4).await;
+        // Where the kernel does not say who is silent nobody is sent away.
+        drop(tokio::task::spawn_blocking(move || silent::end(port, patience)).await);
+    }
+}
+
+async fn run(
+    gateway: Arc<Gateway>,
+    bodies: Jobs,
+    mut queue: mpsc::UnboundedReceiver<Runnable>,
+    mut stopped: oneshot::Receiver<()>,
+) {
     let (stop_shipping, stop) = oneshot::channel();
     let shipping = tokio::spawn(control::ship_records(Arc::clone(&gateway), stop));
     let background = [
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
         tokio::spawn(control::follow_snapshots(Arc::clone(&gateway))),
+        tokio::spawn(end_silent_connections(
+            gateway.settings.port,
+            Duration::from_millis(gateway.settings.header_timeout_ms),
+        )),
+        tokio::spawn(async move { bodies.look_after_bodies().await }),
     ];
     loop {
         tokio::select! {

@@ -25,7 +25,13 @@ pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
     for item in list.iter() {
         let pair = item.cast::<PyTuple>()?;
         let (name, value) = (pair.get_borrowed_item(0)?, pair.get_borrowed_item(1)?);
-        headers.push(name.cast::<PyBytes>()?.as_bytes(), value.cast::<PyBytes>()?.as_bytes());
+        let (name, value) = (name.cast::<PyBytes>()?, value.cast::<PyBytes>()?);
+        let (name, value) = (name.as_bytes(), value.as_bytes());
+        // The server adds an empty host where there is none; before HTTP/1.1 there need not be one.
+        if value.is_empty() && name == b"host" && version(scope)?.to_str()? == "1" {
+            continue;
+        }
+        headers.push(name, value);
     }
     let text =
         |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
@@ -49,9 +55,12 @@ pub fn expected(scope: &Bound<'_, PyDict>, head: &Head) -> PyResult<Expected> {
             Err(_) => Expected::Unknown,
         });
     }
-    let version = field(scope, intern!(scope.py(), "http_version"))?;
-    let is_first = version.cast::<PyString>()?.to_str()?.starts_with('1');
+    let is_first = version(scope)?.to_str()?.starts_with('1');
     Ok(if is_first || matches!(head.method.as_str(), "GET" | "HEAD") { Expected::Nothing } else { Expected::Unknown })
+}
+
+fn version<'py>(scope: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyString>> {
+    Ok(field(scope, intern!(scope.py(), "http_version"))?.cast_into::<PyString>()?)
 }
 
 fn field<'py>(scope: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
