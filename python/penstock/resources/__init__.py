@@ -9,13 +9,18 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "schema": ("/schema",),
     "metrics": ("/metrics", "/dataservice/metrics"),
     "internal": (),
+    "users": ("/v1/admin/users",),
+    "workspaces": ("/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"),
+    "api_keys": ("/v1/api-keys", "/v2/api-keys", "/v1/v2/api-keys"),
 }
+# All others stand on the store, and are not loaded where there is none.
+STORELESS = ("health", "internal", "metrics", "schema", "version")
 
 
 def names() -> list[str]:
     """List the modules, dotted, without importing any."""
     found: list[str] = []
-    top = os.path.dirname(__file__)  # noqa: PTH120 - runs on every start of every process
+    top = os.path.dirname(__file__)
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
         inside = os.path.relpath(folder, top).replace(os.sep, ".")

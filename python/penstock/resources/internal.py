@@ -9,22 +9,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
 from penstock.caller import engine_only
-from penstock.jobs.records import RecordWriter
 from penstock.metrics import Figures
 from penstock.snapshot import Published
 
 HOLD_SECONDS = 20.0
-LARGEST_PUSH = 128 * 1024 * 1024
+LARGEST_PUSH = 1024 * 1024
 EPOCH_HEADER = "x-penstock-epoch"
-
-
-@post("/records", status_code=204)
-async def accept_records(
-    request: Request[Any, Any, Any], records: NamedDependency[RecordWriter], again: FromQuery[bool] = False
-) -> None:
-    """Append a batch of records; the answer comes when it is written. `again`: it was sent before, with no answer."""
-    if batch := await request.body():
-        await records.write(batch, again=again)
 
 
 @post("/metrics", status_code=204)
@@ -45,7 +35,7 @@ async def give_snapshot(published: NamedDependency[Published], epoch: FromQuery[
 routes = [
     Router(
         "/internal",
-        route_handlers=[accept_records, accept_metrics, give_snapshot],
+        route_handlers=[accept_metrics, give_snapshot],
         guards=[engine_only],
         include_in_schema=False,
         request_max_body_size=LARGEST_PUSH,

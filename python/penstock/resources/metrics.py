@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 
 from penstock.caller import anyone
 from penstock.errors import MissingError
-from penstock.jobs.records import RecordWriter
+from penstock.jobs.records import RecordFeed
 from penstock.metrics import Figures
 from penstock.settings import Settings
 
@@ -17,7 +17,7 @@ TEXT_FORMAT = "text/plain; version=0.0.4"
 
 @get("/", guards=[anyone], sync_to_thread=False, media_type=TEXT_FORMAT, summary="Metrics", tags=["Service"])
 def metrics(
-    settings: NamedDependency[Settings], figures: NamedDependency[Figures], records: NamedDependency[RecordWriter]
+    settings: NamedDependency[Settings], figures: NamedDependency[Figures], records: NamedDependency[RecordFeed]
 ) -> str:
     """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
     if not settings.metrics.enabled:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_a_name_becomes_a_path():
-    assert resources.prefixes("api_keys") == ("/v1/api-keys",)
+    assert resources.prefixes("virtual_keys") == ("/v1/virtual-keys",)
     assert resources.prefixes("policies.rate_limits") == ("/v1/policies/rate-limits",)
     assert resources.prefixes("metrics") == ("/metrics", "/dataservice/metrics")
     assert resources.prefixes("internal") == ()

@@ -1,0 +1,96 @@
+"""What is done about the store before the gateway starts: its tables where it is embedded, and the rows to start with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.errors import UnavailableError
+from penstock.jobs.publish import Kept, gather
+from penstock.kit.founding import OWNER, found
+from penstock.kit.secrets import Vault, master
+from penstock.settings import STORE_FILE, Secret
+from penstock.snapshot import NOTHING, Prepared, Stored
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+
+if TYPE_CHECKING:
+    from penstock.kit.secrets import Master
+    from penstock.settings import Settings
+
+log = logging.getLogger("penstock")
+
+
+def for_start(settings: Settings) -> bytes:
+    """Prepare, in a process that ends with it."""
+    return msgspec.msgpack.encode(asyncio.run(_for_start(settings)))
+
+
+async def _for_start(settings: Settings) -> Prepared:
+    database = _open(settings)
+    key = master(settings, make=database.embedded)
+    kept = Kept(settings, key)
+    try:
+        if database.embedded:
+            return await _embedded(settings, database, key, kept)
+        # A node of a cluster starts with what it knew, and asks the database afterwards.
+        stored = kept.last()
+        if stored is None:
+            stored = await _read(database, key)
+        return Prepared(stored)
+    except UnavailableError as error:
+        last = kept.last()
+        log.warning("%s; starting with %s", error.message, "the kept snapshot" if last else "what the file says")
+        return Prepared(last or NOTHING)
+    finally:
+        await database.close()
+
+
+async def _embedded(settings: Settings, database: Database, key: Master, kept: Kept) -> Prepared:
+    await migrate(database)
+    admin_key = await found(database, settings.store.admin_key)
+    stored = await _read(database, key)
+    kept.keep(stored)
+    return Prepared(stored, admin_key)
+
+
+async def _read(database: Database, key: Master) -> Stored:
+    async with database.reading() as connection:
+        stored, _ = await gather(connection, Vault(key))
+        return stored
+
+
+def migrated(settings: Settings) -> tuple[str | None, str | None]:
+    """Migrate when asked to, and give the revision before and after."""
+
+    async def run() -> tuple[str | None, str | None]:
+        database = _open(settings)
+        try:
+            return await migrate(database)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+def initialised(settings: Settings, email: str | None) -> str | None:
+    """Make the tables, the master key and the first organisation; give the admin key's text if it was made here."""
+
+    async def run() -> str | None:
+        database = _open(settings)
+        try:
+            master(settings, make=True)
+            await migrate(database)
+            return await found(database, settings.store.admin_key, email=email or OWNER)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+def _open(settings: Settings) -> Database:
+    url = settings.store_url or Secret(f"sqlite:///{settings.beside(STORE_FILE)}")
+    return Database(settings.store, url)

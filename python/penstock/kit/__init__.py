@@ -1,0 +1,1 @@
+"""What every resource of the management API stands on."""

@@ -1,0 +1,73 @@
+"""One row for each change: who did what, and how it looked before and after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.kit.ids import new_id
+from penstock.kit.record import now
+from penstock.store.tables import audit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.caller import Caller
+    from penstock.store.tenant import Tenant
+
+# Columns whose content nobody is shown, not even masked by its length.
+HIDDEN = ("sealed", "sha256", "password")
+DOTS = "*****"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a request says of itself."""
+
+    method: str
+    uri: str
+    query: str
+    request_id: str
+    client: str
+
+
+async def note(
+    tenant: Tenant,
+    caller: Caller,
+    asked: Asked,
+    action: str,
+    *,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the row, in the transaction of the change itself."""
+    row = after or before or {}
+    resource_type, _, verb = action.rpartition(".")
+    await tenant.insert(
+        audit,
+        {
+            "id": new_id(),
+            "workspace_id": row.get("workspace_id"),
+            "user_id": caller.actor,
+            "user_type": "user" if caller.user_id else "api_key",
+            "method": asked.method,
+            "uri": asked.uri,
+            "query_params": asked.query,
+            "request_id": asked.request_id,
+            "client_ip": asked.client,
+            "resource_type": resource_type,
+            "resource_id": row.get("id"),
+            "action": verb,
+            "response_status_code": 200,
+            "before": masked(before),
+            "after": masked(after),
+            "created_at": now(),
+        },
+    )
+
+
+def masked(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Leave the credentials of a row out."""
+    if row is None:
+        return None
+    return {name: DOTS if value and any(word in name for word in HIDDEN) else value for name, value in row.items()}

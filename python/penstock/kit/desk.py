@@ -1,0 +1,139 @@
+"""Where a caller works: the store from inside what the key is for, with a note of each change."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
+from sqlalchemy import or_, select
+
+from penstock.caller import Caller, lacking
+from penstock.errors import ForbiddenError
+from penstock.kit.audit import Asked, note
+from penstock.kit.record import refuse
+from penstock.store.tables import workspaces
+from penstock.store.tenant import Tenant
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.kit.secrets import Vault
+    from penstock.store.database import Database
+
+
+class Desk(Tenant):
+    """One transaction of one caller, inside one organisation and workspace."""
+
+    def __init__(
+        self, connection: AsyncConnection, caller: Caller, workspace_id: str | None, vault: Vault, asked: Asked
+    ) -> None:
+        """Sit down."""
+        super().__init__(connection, caller.organisation_id, workspace_id)
+        self.caller = caller
+        self.asked = asked
+        self._vault = vault
+
+    @property
+    def workspace(self) -> str:
+        """The workspace, for what cannot be without one."""
+        if self.workspace_id is None:
+            raise refuse("workspace_id", "is needed with a key that is for no single workspace")
+        return self.workspace_id
+
+    def require(self, scope: str) -> None:
+        """Ask for one scope, where which one depends on what is asked for."""
+        if scope not in self.caller.grants(self.workspace_id):
+            raise lacking([scope])
+
+    async def note(
+        self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note a change in the audit log."""
+        await note(self, self.caller, self.asked, action, before=before, after=after)
+
+    async def seal(self, text: str, owner: str) -> str:
+        """Seal a credential of a row."""
+        return await self._vault.seal(self.connection, text, owner)
+
+
+class Work:
+    """A caller's way to a desk; what a route is given."""
+
+    def __init__(self, office: Office, request: Request[Any, Caller, Any]) -> None:
+        """Take the caller whom the guard recognised."""
+        self.caller = request.auth
+        self._office = office
+        self._needs: frozenset[str] = request.scope["state"]["needs"]
+        forwarded = request.headers.get("x-forwarded-for", "")
+        self._asked = Asked(
+            request.method,
+            request.url.path[:2048],
+            request.url.query[:2048],
+            request.headers.get("x-request-id", "")[:128],
+            forwarded.rpartition(",")[2].strip()[:64],
+        )
+
+    @asynccontextmanager
+    async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
+        """Read in a workspace, by id or slug, or in all of the organisation where the key is for that."""
+        async with self._office.database.reading() as connection:
+            yield await self._enter(connection, workspace)
+
+    @asynccontextmanager
+    async def anywhere(self) -> AsyncGenerator[Desk]:
+        """Read what is open to the caller in all of the organisation; the route itself narrows it to that."""
+        async with self._office.database.reading() as connection:
+            yield Desk(connection, self.caller, self.caller.workspace_id, self._office.vault, self._asked)
+
+    @asynccontextmanager
+    async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
+        """Change something; it is kept when this ends well."""
+        async with self._office.database.writing() as connection:
+            desk = await self._enter(connection, workspace)
+            yield desk
+        self._office.changed(published=desk.published)
+
+    async def _enter(self, connection: AsyncConnection, asked: str | None) -> Desk:
+        workspace_id = await self._workspace(connection, asked)
+        if not self._needs & self.caller.grants(workspace_id):
+            raise lacking(self._needs)
+        return Desk(connection, self.caller, workspace_id, self._office.vault, self._asked)
+
+    async def _workspace(self, connection: AsyncConnection, asked: str | None) -> str | None:
+        own = self.caller.workspace_id
+        if asked is None or asked == own:
+            return own
+        query = select(workspaces.c.id).where(
+            workspaces.c.organisation_id == self.caller.organisation_id,
+            or_(workspaces.c.id == asked, workspaces.c.slug == asked),
+        )
+        found: str | None = await connection.scalar(query)
+        open_to_caller = found == own if own else self.caller.leads or found in self.caller.roles
+        if found is None or not open_to_caller:
+            message = f"the workspace {asked!r} is not open to this key"
+            raise ForbiddenError(message)
+        return found
+
+
+class Office:
+    """What all desks share, and who is told when something changed."""
+
+    def __init__(self, database: Database, vault: Vault, forget: Callable[[], None], ring: Callable[[], None]) -> None:
+        """Take the parts."""
+        self.database = database
+        self.vault = vault
+        self._forget = forget
+        self._ring = ring
+
+    def work(self, request: Request[Any, Caller, Any]) -> Work:
+        """Give a route its caller's way to a desk."""
+        return Work(self, request)
+
+    def changed(self, *, published: bool) -> None:
+        """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""
+        self._forget()
+        if published:
+            self._ring()

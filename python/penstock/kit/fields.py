@@ -1,0 +1,52 @@
+"""Fields that many bodies and answers have, with what the description says of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar.params import PathParameter, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+__all__ = [
+    "UNSET",
+    "Changed",
+    "Email",
+    "Id",
+    "IdOrSlug",
+    "MaybeName",
+    "MaybeNote",
+    "Moment",
+    "MomentOrNone",
+    "Name",
+    "Note",
+    "Object",
+    "Organisation",
+    "OwnSlug",
+    "Slug",
+    "UnsetType",
+    "Workspace",
+    "WorkspaceAsked",
+]
+
+_Name = Annotated[str, Meta(min_length=1, max_length=255)]
+_Note = Annotated[str, Meta(max_length=2000)]
+
+Id = Annotated[str, Meta(description="its id")]
+Slug = Annotated[str, Meta(description="its slug")]
+Object = Annotated[str, Meta(description="what it is")]
+Name = Annotated[str, Meta(min_length=1, max_length=255, description="what people call it")]
+MaybeName = Annotated[_Name | UnsetType, Meta(description="what people call it")]
+Note = Annotated[_Note | None, Meta(description="what it is for")]
+MaybeNote = Annotated[_Note | UnsetType | None, Meta(description="what it is for; null takes it away")]
+OwnSlug = Annotated[
+    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
+    Meta(description="its slug; default: made of its name"),
+]
+Moment = Annotated[str, Meta(description="when it was made, ISO 8601")]
+Changed = Annotated[str, Meta(description="when it was changed last, ISO 8601")]
+MomentOrNone = Annotated[str | None, Meta(description="a moment in ISO 8601")]
+Workspace = Annotated[str | None, Meta(description="id or slug of the workspace; needed with an organisation's key")]
+Organisation = Annotated[str, Meta(description="id of its organisation")]
+Email = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+$", max_length=320, description="e-mail address")]
+IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
+WorkspaceAsked = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]

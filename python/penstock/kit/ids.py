@@ -1,0 +1,55 @@
+"""Ids, slugs and keys: how things are named on the wire."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from uuid import UUID
+
+import uuid_utils
+
+SLUG = re.compile(r"[A-Za-z0-9_-]{1,255}")
+NOT_IN_SLUGS = re.compile(r"[^a-z0-9]+")
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+# 48 of 62 letters each: 285 bits.
+KEY_LENGTH = 48
+
+
+def new_id() -> str:
+    """Make a UUID of version 7: later ones sort after earlier ones."""
+    return str(uuid_utils.uuid7())
+
+
+def is_uuid(text: str) -> bool:
+    """Whether this is an id rather than a slug."""
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def slugify(name: str) -> str:
+    """Turn a name into letters, digits and dashes."""
+    return NOT_IN_SLUGS.sub("-", name.lower()).strip("-")
+
+
+def slug(prefix: str, name: str, length: int) -> str:
+    """Make a slug that nobody else has: `pc-` and `my config` give `pc-my-con-1f2e3d`."""
+    middle = slugify(name)[:length].strip("-")
+    return "-".join(part for part in (prefix, middle, secrets.token_hex(3)) if part)
+
+
+def new_key() -> str:
+    """Make the text of a gateway key."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(KEY_LENGTH))
+
+
+def digest(text: str) -> str:
+    """Give what a key is found by; its text is not kept."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def mask(text: str) -> str:
+    """Show a secret's ends: two letters and three."""
+    return f"{text[:2]}*****{text[-3:]}" if len(text) > 8 else "*****"  # noqa: PLR2004 - ends of less would be all of it

@@ -1,0 +1,105 @@
+"""Usage and rate limits as keys, providers and workspaces carry them: what they may say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.kit.record import midnight, milliseconds, moment, next_period, now, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class UsageLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much may be used until the next reset."""
+
+    credit_limit: Annotated[float, Meta(ge=1, description="US dollars, tokens or requests")]
+    type: Annotated[Literal["cost", "tokens", "requests"], Meta(description="what is counted")] = "cost"
+    alert_threshold: Annotated[
+        Annotated[float, Meta(ge=1)] | None, Meta(description="where an alert is sent; less than credit_limit")
+    ] = None
+    periodic_reset: Annotated[
+        Literal["monthly", "weekly"] | None, Meta(description="on the first of a month or on Monday, 00:00 UTC")
+    ] = None
+    periodic_reset_days: Annotated[
+        Annotated[int, Meta(ge=1, le=365)] | None, Meta(description="days between resets, instead of periodic_reset")
+    ] = None
+    next_usage_reset_at: Annotated[
+        datetime | None, Meta(description="when counting begins anew next; taken back to midnight in UTC")
+    ] = None
+
+
+class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many in how long."""
+
+    type: Annotated[Literal["requests", "tokens"], Meta(description="what is counted")]
+    unit: Annotated[Literal["rps", "rpm", "rph", "rpd", "rpw"], Meta(description="per second, minute, hour, day, week")]
+    value: Annotated[int, Meta(ge=0, description="how many")]
+
+
+RateLimits = list[RateLimit] | RateLimit
+ManyUsageLimits = list[UsageLimits] | UsageLimits
+UNITS = ("rps", "rpm", "rph", "rpd", "rpw")
+
+
+class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is written of the limits of a key or a provider."""
+
+    usage_limits: Annotated[UsageLimits | UnsetType | None, Meta(description="usage limits; null takes them away")] = (
+        UNSET
+    )
+    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null takes them away")] = UNSET
+    expires_at: Annotated[datetime | UnsetType | None, Meta(description="when it ends; null: never")] = UNSET
+
+
+def sent(data: Limited) -> dict[str, Any]:
+    """Check the limits and the end that were sent, and write them down."""
+    values: dict[str, Any] = {}
+    if data.rate_limits is not UNSET:
+        values["rate_limits"] = rates("rate_limits", data.rate_limits, units=UNITS)
+    if data.usage_limits is not UNSET:
+        values["usage_limits"] = usage("usage_limits", data.usage_limits)
+    if data.expires_at is not UNSET:
+        end = milliseconds(data.expires_at)
+        if end is not None and end <= now():
+            raise refuse("expires_at", "is in the past")
+        values["expires_at"] = end
+    return values
+
+
+def usage(path: str, limits: UsageLimits | None) -> dict[str, Any] | None:
+    """Check usage limits, and write them down."""
+    if limits is None:
+        return None
+    if limits.alert_threshold is not None and limits.alert_threshold >= limits.credit_limit:
+        raise refuse(f"{path}.alert_threshold", f"must be less than credit_limit ({limits.credit_limit:g})")
+    if limits.periodic_reset and limits.periodic_reset_days:
+        raise refuse(path, "takes either periodic_reset or periodic_reset_days")
+    following = limits.next_usage_reset_at
+    if following is not None:
+        following = midnight(following)
+    elif period := limits.periodic_reset or limits.periodic_reset_days:
+        following = next_period(period, datetime.now(UTC))
+    written: dict[str, Any] = msgspec.to_builtins(limits)
+    written["next_usage_reset_at"] = moment(int(following.timestamp() * 1000)) if following else None
+    return written
+
+
+def rates(path: str, limits: RateLimits | None, *, units: Sequence[str], most: int = 2) -> list[Any] | None:
+    """Check rate limits, and write them down; a single one may come without its list."""
+    if limits is None:
+        return None
+    listed = limits if isinstance(limits, list) else [limits]
+    if len(listed) > most:
+        raise refuse(path, f"holds {len(listed)} limits: at most {most} are allowed")
+    for index, limit in enumerate(listed):
+        if limit.unit not in units:
+            raise refuse(f"{path}[{index}].unit", f"{limit.unit!r} is not allowed: use one of {', '.join(units)}")
+    kinds = [limit.type for limit in listed]
+    if len(set(kinds)) < len(kinds):
+        raise refuse(path, "has two limits of the same type")
+    return [msgspec.to_builtins(limit) for limit in listed]

@@ -1,0 +1,90 @@
+"""Pages of lists: counted from zero, newest first, sorted and filtered by what a resource allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar.params import QueryParameter
+from sqlalchemy import and_, select
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, Table
+
+    from penstock.store.tenant import Row, Tenant
+
+DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000
+
+Size = Annotated[int | None, QueryParameter(ge=1, le=LARGEST_SIZE, description="rows on a page; default 100")]
+Number = Annotated[int | None, QueryParameter(ge=0, le=FURTHEST, description="which page, from 0")]
+CamelSize = Annotated[
+    int | None, QueryParameter(name="pageSize", ge=1, le=LARGEST_SIZE, description="the same as page_size")
+]
+CamelNumber = Annotated[
+    int | None, QueryParameter(name="currentPage", ge=0, le=FURTHEST, description="the same as current_page")
+]
+Sort = Annotated[
+    Literal["created_at", "last_updated_at", "name"], QueryParameter(description="what the list is ordered by")
+]
+Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Which part of a list, in which order."""
+
+    size: int = DEFAULT_SIZE
+    number: int = 0
+    sort: str = "created_at"
+    order: str = "desc"
+
+
+def page(
+    page_size: Size = None,
+    current_page: Number = None,
+    camel_size: CamelSize = None,
+    camel_number: CamelNumber = None,
+    sort: Sort = "created_at",
+    order: Order = "desc",
+) -> Page:
+    """Read what every list can be asked."""
+    return Page(page_size or camel_size or DEFAULT_SIZE, current_page or camel_number or 0, sort, order)
+
+
+async def rows(
+    tenant: Tenant, table: Table, wanted: Page, conditions: Sequence[ColumnElement[bool]] = ()
+) -> tuple[int, list[Row]]:
+    """Give how many there are, and those of the page; a late page costs little more than an early one."""
+    total = await tenant.count(table, conditions)
+    start = wanted.size * wanted.number
+    if start >= total:
+        return total, []
+    # Ids are in the order of creation, and the index that counts holds them too.
+    by = [table.c.id] if wanted.sort == "created_at" else [table.c[wanted.sort], table.c.id]
+    length = min(wanted.size, total - start)
+    # From the end that is nearer; the edge of the page is found in the index, its rows are read from there on.
+    from_end = start > total - start - length
+    skipped = total - start - length if from_end else start
+    down = (wanted.order == "desc") != from_end
+    edge = await tenant.first(select(*by).where(*conditions).order_by(*_directed(by, down=down)).offset(skipped), table)
+    if edge is None:
+        return total, []
+    query = select(table).where(*conditions, _from(by, edge, down=down)).order_by(*_directed(by, down=down))
+    found = await tenant.rows(query.limit(length), table)
+    return total, found[::-1] if from_end else found
+
+
+def _directed(columns: Sequence[ColumnElement[Any]], *, down: bool) -> list[ColumnElement[Any]]:
+    return [column.desc() if down else column.asc() for column in columns]
+
+
+def _from(columns: Sequence[Any], edge: Row, *, down: bool) -> ColumnElement[bool]:
+    """Say where the page begins: at this row, the last column breaking ties."""
+    *others, last = columns
+    here = last <= edge[last.name] if down else last >= edge[last.name]
+    for column in reversed(others):
+        value = edge[column.name]
+        beyond = column < value if down else column > value
+        here = beyond | and_(column == value, here)
+    return here

@@ -1,0 +1,117 @@
+"""Who is in a workspace, and as what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock.errors import ConflictError, MissingError
+from penstock.kit.fields import Changed, Email, Id, Moment, Object
+from penstock.kit.ids import new_id
+from penstock.kit.record import now, unknown, when
+from penstock.store.tables import members, users
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement
+
+    from penstock.kit.desk import Desk
+    from penstock.store.tenant import Row
+
+Role = Annotated[Literal["admin", "manager", "member"], Meta(description="what the person may do in the workspace")]
+
+
+class NewMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A person who is to be in a workspace."""
+
+    id: Annotated[str, Meta(description="id of the user")]
+    role: Role = "member"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A person in a workspace."""
+
+    id: Id
+    email: Email
+    first_name: Annotated[str, Meta(description="first name")]
+    last_name: Annotated[str, Meta(description="last name")]
+    org_role: Annotated[str, Meta(description="`owner`, `admin` or `member` of the organisation")]
+    role: Annotated[str, Meta(description="`admin`, `manager` or `member` of the workspace")]
+    status: Annotated[str, Meta(description="`active`")] = "active"
+    workspace_id: Annotated[str, Meta(description="id of the workspace")]
+    scopes: Annotated[list[str], Meta(description="scopes beyond those of the role")]
+    settings: Annotated[dict[str, Any], Meta(description="settings of the person in the workspace")] = {}
+    created_at: Moment
+    last_updated_at: Changed
+    object: Object = "workspace-user"
+
+
+QUERY = select(members, users.c.email, users.c.first_name, users.c.last_name, users.c.role.label("org_role")).join(
+    users, users.c.id == members.c.user_id
+)
+
+
+async def add(desk: Desk, workspace_id: str, wanted: Sequence[NewMember]) -> None:
+    """Take people in; those who are in already are a conflict."""
+    for index, person in enumerate(wanted):
+        user = await desk.find(users, person.id)
+        if user is None:
+            raise unknown(f"users[{index}].id", f"{person.id!r} is no user of this organisation")
+        if await find(desk, workspace_id, person.id):
+            message = f"{user['email']} is in this workspace already"
+            raise ConflictError(message)
+        moment = now()
+        row = await desk.insert(
+            members,
+            {
+                "id": new_id(),
+                "workspace_id": workspace_id,
+                "user_id": person.id,
+                "role": person.role,
+                "scopes": [],
+                "created_at": moment,
+                "last_updated_at": moment,
+            },
+        )
+        await desk.note("workspace_users.create", after=row)
+
+
+async def find(desk: Desk, workspace_id: str, user_id: str) -> Row | None:
+    """Find one person of a workspace."""
+    here = QUERY.where(members.c.workspace_id == workspace_id, members.c.user_id == user_id)
+    return await desk.first(here, members)
+
+
+async def need(desk: Desk, workspace_id: str, user_id: str) -> Row:
+    """Find one person of a workspace, who must be there."""
+    row = await find(desk, workspace_id, user_id)
+    if row is None:
+        message = f"the user {user_id!r} is not in this workspace"
+        raise MissingError(message)
+    return row
+
+
+async def of(desk: Desk, workspace_id: str, conditions: Sequence[ColumnElement[bool]] = ()) -> list[Member]:
+    """List the people of a workspace."""
+    query = QUERY.where(members.c.workspace_id == workspace_id, *conditions).order_by(members.c.id)
+    return [shown(row) for row in await desk.rows(query, members)]
+
+
+def shown(row: Row) -> Member:
+    """Write a person down."""
+    return Member(
+        id=row["user_id"],
+        email=row["email"],
+        first_name=row["first_name"],
+        last_name=row["last_name"],
+        org_role=row["org_role"],
+        role=row["role"],
+        workspace_id=row["workspace_id"],
+        scopes=row["scopes"],
+        created_at=when(row["created_at"]),
+        last_updated_at=when(row["last_updated_at"]),
+    )

@@ -1,0 +1,91 @@
+"""The shapes that answers share: moments, lists, what a create says."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import InvalidError, Problem, UnknownReferenceError
+
+Item = TypeVar("Item")
+
+
+class Listed(msgspec.Struct, Generic[Item], frozen=True):
+    """One page of a list."""
+
+    total: Annotated[int, Meta(description="how many there are on all pages")]
+    data: Annotated[list[Item], Meta(description="those of this page")]
+    object: Annotated[str, Meta(description="`list`")] = "list"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """It was done; there is nothing more to say."""
+
+
+class Created(msgspec.Struct, frozen=True):
+    """What was made."""
+
+    id: Annotated[str, Meta(description="its id")]
+    slug: Annotated[str, Meta(description="its slug")]
+    object: Annotated[str, Meta(description="what it is")]
+
+
+def now() -> int:
+    """Give the moment, in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def moment(milliseconds: int | None) -> str | None:
+    """Write a moment as the wire has it: ISO 8601 in UTC with milliseconds."""
+    if milliseconds is None:
+        return None
+    written = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    return written.replace("+00:00", "Z")
+
+
+def when(milliseconds: int) -> str:
+    """Write a moment that is always there."""
+    return moment(milliseconds) or ""
+
+
+def milliseconds(given: datetime | None) -> int | None:
+    """Read a moment; one without a zone is in UTC."""
+    if given is None:
+        return None
+    return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def midnight(given: datetime) -> datetime:
+    """Give the midnight in UTC that begins the day of a moment."""
+    there = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+    return there.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def next_period(period: str | int, start: datetime) -> datetime:
+    """Give the next Monday, first of a month, or midnight after so many days, in UTC."""
+    today = midnight(start)
+    if period == "weekly":
+        return today + timedelta(days=7 - today.weekday())
+    if period == "monthly":
+        return (today.replace(day=1) + timedelta(days=32)).replace(day=1)
+    return today + timedelta(days=int(period))
+
+
+def given(change: msgspec.Struct) -> dict[str, Any]:
+    """Give the fields of a change that were sent; what is UNSET was not."""
+    names = change.__struct_fields__
+    return {name: value for name in names if (value := getattr(change, name)) is not msgspec.UNSET}
+
+
+def refuse(path: str, message: str) -> InvalidError:
+    """Make the error for one field."""
+    return InvalidError(f"{path} {message}" if path else message, [Problem(path, message)])
+
+
+def unknown(path: str, message: str) -> UnknownReferenceError:
+    """Make the error for one field that refers to nothing."""
+    return UnknownReferenceError(f"{path} {message}", [Problem(path, message)])

@@ -1,0 +1,69 @@
+"""The five common verbs of a resource. A verb that differs is written out where it differs; none of these takes a flag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import Table
+
+from penstock.errors import MissingError
+from penstock.kit import listing
+from penstock.kit.ids import new_id
+from penstock.kit.record import now
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement
+
+    from penstock.kit.desk import Desk
+    from penstock.kit.listing import Page
+    from penstock.store.tenant import Row
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """Rows of one table under the name that scopes and the audit log use."""
+
+    name: str
+    table: Table
+    # Whether the data plane must know of a change.
+    publishes: bool = False
+
+    async def add(self, desk: Desk, values: Mapping[str, Any]) -> Row:
+        """Make one."""
+        moment = now()
+        row = await desk.insert(self.table, {"id": new_id(), "created_at": moment, "last_updated_at": moment, **values})
+        await self._changed(desk, "create", None, row)
+        return row
+
+    async def get(self, desk: Desk, key: str) -> Row:
+        """Find one by id or slug; one of another workspace is as good as none."""
+        row = await desk.find(self.table, key)
+        if row is None:
+            message = f"there is nothing under {key!r} here"
+            raise MissingError(message)
+        return row
+
+    async def page(
+        self, desk: Desk, wanted: Page, conditions: Sequence[ColumnElement[bool]] = ()
+    ) -> tuple[int, list[Row]]:
+        """Give how many there are, and those of a page."""
+        return await listing.rows(desk, self.table, wanted, conditions)
+
+    async def change(self, desk: Desk, row: Row, values: Mapping[str, Any]) -> Row:
+        """Change one."""
+        changed = {**values, "last_updated_at": now()}
+        await desk.update(self.table, row["id"], changed)
+        await self._changed(desk, "update", row, {**row, **changed})
+        return {**row, **changed}
+
+    async def remove(self, desk: Desk, row: Row) -> None:
+        """Remove one."""
+        await desk.delete(self.table, self.table.c.id == row["id"])
+        await self._changed(desk, "delete", row, None)
+
+    async def _changed(self, desk: Desk, verb: str, before: Row | None, after: Row | None) -> None:
+        await desk.note(f"{self.name}.{verb}", before=before, after=after)
+        if self.publishes:
+            await desk.publish()

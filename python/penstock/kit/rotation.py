@@ -1,0 +1,69 @@
+"""When a key is due for a new text, and how long the old one goes on beside it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.kit.record import midnight, milliseconds, moment, next_period, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SHORTEST_TRANSITION = 30 * 60 * 1000
+DAYS = {"weekly": 7, "monthly": 30}
+DAY = 24 * 3600 * 1000
+
+Transition = Annotated[int, Meta(ge=SHORTEST_TRANSITION, description="milliseconds in which both texts are good")]
+
+
+class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How often a key gets a new text."""
+
+    rotation_period: Annotated[
+        Literal["weekly", "monthly"] | None, Meta(description="on Monday or on the first of a month, 00:00 UTC")
+    ] = None
+    rotation_period_days: Annotated[
+        Annotated[int, Meta(ge=1, le=365)] | None, Meta(description="days, instead of rotation_period")
+    ] = None
+    next_rotation_at: Annotated[
+        datetime | None, Meta(description="when it is due next; taken back to midnight in UTC")
+    ] = None
+    key_transition_period_ms: Transition = SHORTEST_TRANSITION
+    status: Annotated[Literal["ACTIVE"], Meta(description="`ACTIVE`")] = "ACTIVE"
+
+
+def policy(asked: RotationPolicy | None, enforced: int | None) -> dict[str, Any] | None:
+    """Check a policy against the rules and the cadence that is enforced, and write it down."""
+    if asked is None:
+        if enforced is None:
+            return None
+        asked = RotationPolicy(rotation_period_days=enforced)
+    elif enforced is not None:
+        _agree(asked, enforced)
+    if asked.rotation_period and asked.rotation_period_days:
+        raise refuse("rotation_policy", "takes either rotation_period or rotation_period_days")
+    days = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
+    if days is not None and days * DAY <= asked.key_transition_period_ms:
+        raise refuse("rotation_policy.key_transition_period_ms", "must be shorter than the period of the rotation")
+    due = midnight(asked.next_rotation_at) if asked.next_rotation_at else following(msgspec.to_builtins(asked))
+    if asked.next_rotation_at and due and due <= datetime.now(UTC) - timedelta(days=1):
+        raise refuse("rotation_policy.next_rotation_at", "is in the past")
+    return {**msgspec.to_builtins(asked), "next_rotation_at": moment(milliseconds(due))}
+
+
+def following(written: Mapping[str, Any]) -> datetime | None:
+    """Say when a key with this policy is due after today; never, where it has no period."""
+    period = written["rotation_period"] or written["rotation_period_days"]
+    return next_period(period, datetime.now(UTC)) if period else None
+
+
+def _agree(asked: RotationPolicy, enforced: int) -> None:
+    if asked.next_rotation_at is not None:
+        raise refuse("rotation_policy.next_rotation_at", "cannot be set: the cadence is enforced")
+    given = asked.rotation_period_days or DAYS.get(asked.rotation_period or "", enforced)
+    if given != enforced:
+        raise refuse("rotation_policy", f"differs from the {enforced} days that are enforced")

@@ -1,0 +1,114 @@
+"""Members of a workspace: the part of its paths that begins at `/users`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta
+from sqlalchemy import func, select
+
+from penstock.caller import needs
+from penstock.kit import members
+from penstock.kit.desk import Work
+from penstock.kit.fields import IdOrSlug
+from penstock.kit.listing import Page
+from penstock.kit.members import QUERY, Member, NewMember, Role
+from penstock.kit.record import Done, Listed, now
+from penstock.store.tables import api_keys, users
+from penstock.store.tables import members as rows
+
+TAGS = ["Workspaces > Members"]
+UserId = Annotated[str, PathParameter(description="id of the user")]
+
+
+class NewMembers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """People to be taken in."""
+
+    users: Annotated[list[NewMember], Meta(min_length=1, description="ids with roles")]
+
+
+class RoleChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another role."""
+
+    role: Role
+
+
+RoleAsked = Annotated[Role | None, QueryParameter(description="only those with this role")]
+EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
+
+
+@post(
+    "/{workspace:str}/users",
+    status_code=200,
+    guards=[needs("workspace_users.create")],
+    summary="Add members",
+    tags=TAGS,
+)
+async def add(workspace: IdOrSlug, data: JSONBody[NewMembers], work: NamedDependency[Work]) -> Done:
+    """Take people of the organisation into a workspace."""
+    async with work.writing(workspace) as desk:
+        await members.add(desk, desk.workspace, data.users)
+        return Done()
+
+
+@get("/{workspace:str}/users", guards=[needs("workspace_users.list")], summary="List members", tags=TAGS)
+async def index(
+    workspace: IdOrSlug,
+    work: NamedDependency[Work],
+    page: NamedDependency[Page],
+    role: RoleAsked = None,
+    email: EmailAsked = None,
+) -> Listed[Member]:
+    """List the members of a workspace."""
+    conditions = [*([rows.c.role == role] if role else []), *([users.c.email == email.lower()] if email else [])]
+    async with work.reading(workspace) as desk:
+        counted = select(func.count().label("total")).select_from(rows).join(users, users.c.id == rows.c.user_id)
+        total = await desk.first(counted.where(*conditions), rows)
+        ordered = QUERY.where(*conditions).order_by(rows.c.id.desc() if page.order == "desc" else rows.c.id)
+        found = await desk.rows(ordered.limit(page.size).offset(page.size * page.number), rows)
+        return Listed(total["total"] if total else 0, [members.shown(row) for row in found])
+
+
+@get("/{workspace:str}/users/{user_id:str}", guards=[needs("workspace_users.read")], summary="Get member", tags=TAGS)
+async def show(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Work]) -> Member:
+    """Give one member of a workspace."""
+    async with work.reading(workspace) as desk:
+        return members.shown(await members.need(desk, desk.workspace, user_id))
+
+
+@put(
+    "/{workspace:str}/users/{user_id:str}", guards=[needs("workspace_users.update")], summary="Update member", tags=TAGS
+)
+async def update(workspace: IdOrSlug, user_id: UserId, data: JSONBody[RoleChange], work: NamedDependency[Work]) -> Done:
+    """Give a member another role."""
+    async with work.writing(workspace) as desk:
+        before = await members.need(desk, desk.workspace, user_id)
+        change = {"role": data.role, "last_updated_at": now()}
+        await desk.update(rows, before["id"], change)
+        await desk.note("workspace_users.update", before=before, after={**before, **change})
+        return Done()
+
+
+@delete(
+    "/{workspace:str}/users/{user_id:str}",
+    status_code=200,
+    guards=[needs("workspace_users.delete")],
+    summary="Remove member",
+    tags=TAGS,
+)
+async def remove(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Work]) -> Done:
+    """Take a member out of a workspace; the keys that the person has there end with it."""
+    async with work.writing(workspace) as desk:
+        before = await members.need(desk, desk.workspace, user_id)
+        await desk.delete(rows, rows.c.id == before["id"])
+        await desk.delete(api_keys, api_keys.c.user_id == user_id, api_keys.c.workspace_id == desk.workspace)
+        await desk.note("workspace_users.delete", before=before)
+        await desk.publish()
+        return Done()
+
+
+routes = [add, index, show, update, remove]

@@ -1,0 +1,383 @@
+"""Keys: of the organisation, of a workspace, and of people; their text is shown when it is made and never again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta
+from sqlalchemy import or_, select
+
+from penstock.caller import CALLS, EVERYTHING, SCOPES, needs
+from penstock.errors import ConflictError, ForbiddenError
+from penstock.kit import limits, members
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import (
+    UNSET,
+    Changed,
+    Email,
+    Id,
+    MaybeName,
+    MaybeNote,
+    Moment,
+    MomentOrNone,
+    Name,
+    Note,
+    Object,
+    Organisation,
+    UnsetType,
+    WorkspaceAsked,
+)
+from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.ids import digest, is_uuid, mask, new_id, new_key
+from penstock.kit.limits import Limited
+from penstock.kit.listing import Page
+from penstock.kit.record import Done, Listed, given, milliseconds, moment, now, refuse, unknown, when
+from penstock.kit.resource import Resource
+from penstock.kit.rotation import SHORTEST_TRANSITION, RotationPolicy, Transition, following, policy
+from penstock.store.tables import api_keys, configs, key_digests, organisations, users, workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.store.tenant import Row
+
+TAGS = ["API keys"]
+MOST_IDS = 1000
+KEYS = {kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES}
+# A key of a person in the organisation is managed by who manages those of the organisation's services.
+KEYS["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
+
+
+def _any(verb: str) -> list[str]:
+    return sorted({f"{resource.name}.{verb}" for resource in KEYS.values()})
+
+
+class KeyDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What requests with the key have unless they say otherwise."""
+
+    metadata: Annotated[dict[str, Any] | None, Meta(description="metadata of every request")] = None
+    config_id: Annotated[str | None, Meta(description="config of every request: id or slug")] = None
+    allow_config_override: Annotated[bool, Meta(description="whether a request may bring another config")] = True
+
+
+Scopes = Annotated[list[str], Meta(min_length=1, description="what the key may do")]
+DefaultsGiven = Annotated[KeyDefaults | UnsetType, Meta(description="defaults; they replace those of before")]
+EmailsGiven = Annotated[list[Email] | UnsetType | None, Meta(description="where alerts are sent")]
+PolicyGiven = Annotated[RotationPolicy | UnsetType | None, Meta(description="rotation; null takes it away")]
+
+
+class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key to be made."""
+
+    name: Name
+    scopes: Scopes
+    description: Note = None
+    organisation_id: Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")] = None
+    workspace_id: WorkspaceGiven = None
+    user_id: Annotated[str | None, Meta(description="id of the person whose key it is")] = None
+    defaults: DefaultsGiven = UNSET
+    alert_emails: EmailsGiven = UNSET
+    rotation_policy: PolicyGiven = UNSET
+
+
+class KeyChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed; what is left out stays."""
+
+    name: MaybeName = UNSET
+    description: MaybeNote = UNSET
+    scopes: Annotated[Annotated[list[str], Meta(min_length=1)] | UnsetType, Meta(description="what it may do")] = UNSET
+    reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
+    defaults: DefaultsGiven = UNSET
+    alert_emails: EmailsGiven = UNSET
+    rotation_policy: PolicyGiven = UNSET
+
+
+class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to rotate."""
+
+    key_transition_period_ms: Annotated[Transition | None, Meta(description="time in which both texts are good")] = None
+
+
+class KeyMade(msgspec.Struct, frozen=True):
+    """A new key."""
+
+    id: Id
+    key: Annotated[str, Meta(description="its text, which is not shown again")]
+    object: Object = "api-key"
+
+
+class KeyRotated(msgspec.Struct, frozen=True):
+    """A key with a new text."""
+
+    id: Id
+    key: Annotated[str, Meta(description="its new text, which is not shown again")]
+    key_transition_expires_at: Annotated[str, Meta(description="until when the old text is good too")]
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One key."""
+
+    id: Id
+    key: Annotated[str, Meta(description="both ends of its text")]
+    name: Name
+    description: Note
+    type: Annotated[str, Meta(description="`organisation-service`, `workspace-service`, `workspace-user` …")]
+    organisation_id: Organisation
+    workspace_id: Annotated[str | None, Meta(description="id of the workspace it is for")]
+    user_id: Annotated[str | None, Meta(description="id of the person whose key it is")]
+    status: Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
+    creation_mode: Annotated[str, Meta(description="`ui`, `api` or `auto`")]
+    created_at: Moment
+    last_updated_at: Changed
+    rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
+    usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
+    reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
+    last_reset_at: MomentOrNone
+    scopes: Scopes
+    defaults: Annotated[KeyDefaults, Meta(description="what requests with the key have unless they say otherwise")]
+    alert_emails: Annotated[list[str] | None, Meta(description="where alerts are sent")]
+    expires_at: MomentOrNone
+    rotation_policy: Annotated[dict[str, Any] | None, Meta(description="rotation")]
+    last_rotated_at: MomentOrNone
+    object: Object = "api-key"
+
+
+Kind = Annotated[Literal["organisation", "workspace"], PathParameter(description="what the key is for")]
+SubKind = Annotated[Literal["service", "user"], PathParameter(description="who uses it")]
+KeyId = Annotated[str, PathParameter(description="id of the key")]
+Ids = Annotated[str | None, QueryParameter(description="only these: ids with commas")]
+
+
+@post(
+    "/{kind:str}/{sub_kind:str}",
+    status_code=200,
+    guards=[needs(*_any("create"))],
+    summary="Create API key",
+    tags=TAGS,
+)
+async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: NamedDependency[Work]) -> KeyMade:
+    """Make a key; it can do nothing that its maker cannot."""
+    type_ = f"{kind}-{sub_kind}"
+    if data.organisation_id not in {None, work.caller.organisation_id}:
+        raise ForbiddenError(f"the organisation {data.organisation_id!r} is not open to this key")
+    async with work.writing(data.workspace_id) as desk:
+        desk.require(f"{KEYS[type_].name}.create")
+        if kind == "organisation" and desk.workspace_id is not None:
+            raise ForbiddenError("a key of the organisation is made without a workspace_id, and by one of its keys")
+        workspace_id = desk.workspace if kind == "workspace" else None
+        await _check_user(desk, data.user_id, workspace_id, is_users=sub_kind == "user")
+        text = new_key()
+        values = {
+            "type": type_,
+            "workspace_id": workspace_id,
+            "user_id": data.user_id,
+            "name": data.name,
+            "description": data.description,
+            "status": "active",
+            "creation_mode": "api",
+            "masked": mask(text),
+            "created_by": work.caller.actor,
+            "scopes": _scopes(desk, type_, data.scopes),
+            "defaults": await _fallback(desk, type_),
+            "rate_limits": None,
+            "usage_limits": None,
+            "alert_emails": None,
+            "expires_at": None,
+            "rotation_policy": policy(None, await _enforced(desk, type_)),
+            "last_reset_at": None,
+            "last_rotated_at": None,
+            **await _values(desk, type_, data),
+        }
+        row = await KEYS[type_].add(desk, values)
+        await _add_text(desk, row["id"], text)
+        return KeyMade(row["id"], text)
+
+
+@get("/", guards=[needs(*_any("list"))], summary="List API keys", tags=TAGS)
+async def index(
+    work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None, ids: Ids = None
+) -> Listed[Key]:
+    """List the keys that the caller may know of."""
+    async with work.reading(workspace_id) as desk:
+        granted = work.caller.grants(desk.workspace_id)
+        conditions = [api_keys.c.type.in_([kind for kind, keys in KEYS.items() if f"{keys.name}.list" in granted])]
+        if ids is not None:
+            wanted = [part.strip() for part in ids.split(",") if part.strip()]
+            if bad := [part for part in wanted if not is_uuid(part)]:
+                raise refuse("ids", f"{bad[0]!r} is not allowed: expected ids with commas")
+            if len(wanted) > MOST_IDS:
+                raise refuse("ids", f"holds {len(wanted)} ids: at most {MOST_IDS} are allowed")
+            conditions.append(api_keys.c.id.in_(wanted))
+        total, rows = await KEYS["workspace-service"].page(desk, page, conditions)
+        return Listed(total, [_shown(row) for row in rows])
+
+
+@get("/{key_id:str}", guards=[needs(*_any("read"))], summary="Get API key", tags=TAGS)
+async def show(key_id: KeyId, work: NamedDependency[Work]) -> Key:
+    """Give a key, its text masked."""
+    async with work.reading() as desk:
+        return _shown(await _key(desk, key_id, "read"))
+
+
+@put("/{key_id:str}", guards=[needs(*_any("update"))], summary="Update API key", tags=TAGS)
+async def update(key_id: KeyId, data: JSONBody[KeyChange], work: NamedDependency[Work]) -> Done:
+    """Change a key; what is left out stays."""
+    async with work.writing() as desk:
+        row = await _key(desk, key_id, "update")
+        values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
+        if data.scopes is not UNSET:
+            values["scopes"] = _scopes(desk, row["type"], data.scopes)
+        if data.reset_usage:
+            values["last_reset_at"] = now()
+        await KEYS[row["type"]].change(desk, row, {**values, **await _values(desk, row["type"], data, row)})
+        return Done()
+
+
+@delete("/{key_id:str}", status_code=200, guards=[needs(*_any("delete"))], summary="Delete API key", tags=TAGS)
+async def remove(key_id: KeyId, work: NamedDependency[Work]) -> Done:
+    """Delete a key: from here on it is not known."""
+    async with work.writing() as desk:
+        row = await _key(desk, key_id, "delete")
+        await KEYS[row["type"]].remove(desk, row)
+        return Done()
+
+
+@post("/{key_id:str}/rotate", status_code=200, guards=[needs(*_any("rotate"))], summary="Rotate API key", tags=TAGS)
+async def rotate(key_id: KeyId, work: NamedDependency[Work], data: JSONBody[Rotation | None] = None) -> KeyRotated:
+    """Give a key a new text; the old one is good until the transition is over, and there are never three."""
+    async with work.writing() as desk:
+        row = await _key(desk, key_id, "rotate")
+        # Who learns the text can do what the key can.
+        _scopes(desk, row["type"], row["scopes"])
+        written: dict[str, Any] | None = row["rotation_policy"]
+        await desk.delete(key_digests, key_digests.c.api_key_id == row["id"], key_digests.c.expires_at <= now())
+        texts = await desk.rows(select(key_digests).where(key_digests.c.api_key_id == row["id"]), key_digests)
+        if len(texts) > 1:
+            raise ConflictError("this key is in transition: its old text is still good")
+        own = written["key_transition_period_ms"] if written else SHORTEST_TRANSITION
+        end = now() + ((data and data.key_transition_period_ms) or own)
+        await desk.update(key_digests, texts[0]["id"], {"expires_at": end})
+        text = new_key()
+        await _add_text(desk, row["id"], text)
+        change: dict[str, Any] = {"masked": mask(text), "last_rotated_at": now()}
+        if written:
+            change["rotation_policy"] = {**written, "next_rotation_at": moment(milliseconds(following(written)))}
+        await desk.update(api_keys, row["id"], change)
+        await desk.note(f"{KEYS[row['type']].name}.rotate", before=row, after={**row, **change})
+        await desk.publish()
+        return KeyRotated(row["id"], text, when(end))
+
+
+async def _key(desk: Desk, key_id: str, verb: str) -> Row:
+    """Find a key, and see whether the caller may do that to one of its type, where it is."""
+    row = await KEYS["workspace-service"].get(desk, key_id)
+    scope = f"{KEYS[row['type']].name}.{verb}"
+    if scope not in desk.caller.grants(row["workspace_id"]):
+        raise ForbiddenError(f"this key may not do that: it needs {scope}")
+    desk.workspace_id = row["workspace_id"]
+    return row
+
+
+async def _add_text(desk: Desk, key_id: str, text: str) -> None:
+    row = {"id": new_id(), "api_key_id": key_id, "sha256": digest(text), "expires_at": None, "created_at": now()}
+    await desk.insert(key_digests, row)
+
+
+def _scopes(desk: Desk, type_: str, asked: Iterable[str]) -> list[str]:
+    """Check that the type may hold the scopes, and that the caller may give them."""
+    granted = desk.caller.grants(desk.workspace_id)
+    # What only keys of a workspace may hold, none of the organisation holds itself.
+    may = granted | CALLS if desk.caller.type == "organisation-service" else granted
+    for index, scope in enumerate(asked):
+        if scope not in SCOPES[type_]:
+            why = f"is not for keys of the type {type_}" if scope in EVERYTHING else "is not known"
+            raise refuse(f"scopes[{index}]", f"{scope!r} {why}")
+        if scope not in may:
+            raise ForbiddenError(f"this key may not give {scope!r}: it does not hold it")
+    return sorted(set(asked))
+
+
+async def _check_user(desk: Desk, user_id: str | None, workspace_id: str | None, *, is_users: bool) -> None:
+    if not is_users:
+        if user_id is not None:
+            raise refuse("user_id", "is only for keys of people")
+        return
+    if user_id is None:
+        raise refuse("user_id", "is needed for the key of a person")
+    if await desk.find(users, user_id) is None:
+        raise unknown("user_id", f"{user_id!r} is no user of this organisation")
+    if workspace_id and await members.find(desk, workspace_id, user_id) is None:
+        raise refuse("user_id", f"{user_id!r} is no member of this workspace")
+
+
+async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | None = None) -> dict[str, Any]:
+    """Check what was sent of limits, defaults, expiry and rotation, and write it down."""
+    values = limits.sent(data)
+    if data.alert_emails is not UNSET:
+        values["alert_emails"] = data.alert_emails
+    if data.defaults is not UNSET:
+        written = msgspec.to_builtins(data.defaults)
+        if data.defaults.config_id:
+            written["config_id"] = await _config(desk, data.defaults.config_id)
+        values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
+    if data.rotation_policy is not UNSET:
+        values["rotation_policy"] = policy(data.rotation_policy, await _enforced(desk, type_))
+    return values
+
+
+def _some(written: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in written.items() if value is not None}
+
+
+async def _config(desk: Desk, key: str) -> str:
+    named = or_(configs.c.id == key, configs.c.slug == key)
+    row = await desk.first(select(configs).where(named, configs.c.workspace_id == desk.workspace_id), configs)
+    if row is None:
+        raise unknown("defaults.config_id", f"{key!r} is no config of this workspace")
+    return row["id"]
+
+
+async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
+    """Give the defaults that the workspace has for new keys of people."""
+    if type_ != "workspace-user":
+        return {}
+    row = await desk.find(workspaces, desk.workspace)
+    config = row["defaults"].get("user_api_key_config") if row else None
+    return {"config_id": config} if config else {}
+
+
+async def _enforced(desk: Desk, type_: str) -> int | None:
+    """Give the days after which keys of people must be rotated here: the workspace's rule, else the organisation's."""
+    if not type_.endswith("-user"):
+        return None
+    name = "user_api_key_rotation_period"
+    row = await desk.find(workspaces, desk.workspace_id) if desk.workspace_id else None
+    if row and row["settings"].get(name):
+        return int(row["settings"][name])
+    query = select(organisations.c.settings).where(organisations.c.id == desk.organisation_id)
+    settings: dict[str, Any] = await desk.connection.scalar(query) or {}
+    return settings.get(name)
+
+
+def _shown(row: Row) -> Key:
+    expired = row["expires_at"] is not None and row["expires_at"] <= now()
+    same = ("id", "name", "description", "type", "organisation_id", "workspace_id", "user_id", "creation_mode")
+    also = ("rate_limits", "usage_limits", "scopes", "alert_emails", "rotation_policy")
+    return Key(
+        **{name: row[name] for name in (*same, *also)},
+        key=row["masked"],
+        status="expired" if expired else row["status"],
+        created_at=when(row["created_at"]),
+        last_updated_at=when(row["last_updated_at"]),
+        last_reset_at=moment(row["last_reset_at"]),
+        defaults=KeyDefaults(**row["defaults"]),
+        expires_at=moment(row["expires_at"]),
+        last_rotated_at=moment(row["last_rotated_at"]),
+    )
+
+
+routes = [create, index, show, update, remove, rotate]

@@ -1,0 +1,122 @@
+"""The audit log: who changed what and when, for keys of the organisation."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+from msgspec import Meta
+
+from penstock.caller import needs
+from penstock.errors import ForbiddenError
+from penstock.kit import listing
+from penstock.kit.desk import Work
+from penstock.kit.listing import Page
+from penstock.kit.record import milliseconds, refuse, when
+from penstock.store.tables import audit
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from penstock.store.tenant import Row
+
+LARGEST_PAGE = 100
+
+
+class AuditLog(msgspec.Struct, frozen=True, kw_only=True):
+    """One change."""
+
+    timestamp: Annotated[str, Meta(description="when, ISO 8601")]
+    method: Annotated[str, Meta(description="of the request")]
+    uri: Annotated[str, Meta(description="path of the request")]
+    query_params: Annotated[str, Meta(description="query of the request")]
+    request_id: Annotated[str, Meta(description="id of the request")]
+    request_body: Annotated[str, Meta(description="what it became, as JSON in a text, credentials left out")]
+    request_headers: Annotated[str, Meta(description="always empty: headers are not kept")] = ""
+    user_id: Annotated[str | None, Meta(description="id of the person, or of the key that stands for a service")]
+    user_type: Annotated[str, Meta(description="`user` or `api_key`")]
+    organisation_id: Annotated[str, Meta(description="id of the organisation")]
+    workspace_id: Annotated[str | None, Meta(description="id of the workspace")]
+    resource_type: Annotated[str, Meta(description="what was changed, as its scopes name it")]
+    resource_id: Annotated[str | None, Meta(description="id of what was changed")]
+    action: Annotated[str, Meta(description="`create`, `update`, `delete` or `rotate`")]
+    response_status_code: Annotated[int, Meta(description="status of the answer")]
+    client_ip: Annotated[str, Meta(description="address of the caller")]
+    country: Annotated[str, Meta(description="always empty: addresses are not looked up")] = ""
+    before: Annotated[dict[str, Any] | None, Meta(description="how it was, credentials left out")]
+    after: Annotated[dict[str, Any] | None, Meta(description="how it is since, credentials left out")]
+
+
+class AuditLogs(msgspec.Struct, frozen=True):
+    """One page of the audit log, newest first."""
+
+    records: Annotated[list[AuditLog], Meta(description="changes")]
+    total: Annotated[int, Meta(description="how many there are on all pages")]
+    object: Annotated[str, Meta(description="`analytics-graph`")] = "analytics-graph"
+
+
+Start = Annotated[datetime, QueryParameter(description="from this moment on, ISO 8601")]
+End = Annotated[datetime, QueryParameter(description="until this moment, ISO 8601")]
+OrganisationAsked = Annotated[str, QueryParameter(description="id of the organisation, which is the caller's own")]
+Text = Annotated[str | None, QueryParameter(description="only rows that have exactly this")]
+Method = Annotated[Literal["POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests of this method")]
+UserType = Annotated[Literal["user", "api_key"] | None, QueryParameter(description="only people, or only services")]
+StatusAsked = Annotated[int | None, QueryParameter(description="only answers with this status")]
+
+
+@get("/", guards=[needs("audit_logs.list")], summary="List audit logs", tags=["Audit Logs"])
+async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
+    work: NamedDependency[Work],
+    page: NamedDependency[Page],
+    start_time: Start,
+    end_time: End,
+    organisation_id: OrganisationAsked,
+    method: Method = None,
+    uri: Text = None,
+    request_id: Text = None,
+    user_id: Text = None,
+    user_type: UserType = None,
+    workspace_id: Text = None,
+    response_status_code: StatusAsked = None,
+    resource_type: Text = None,
+    action: Text = None,
+    client_ip: Text = None,
+    country: Text = None,
+) -> AuditLogs:
+    """Give what was changed in a span of time."""
+    if organisation_id != work.caller.organisation_id:
+        raise ForbiddenError(f"the organisation {organisation_id!r} is not open to this key")
+    if page.size > LARGEST_PAGE and page != Page():
+        raise refuse("page_size", f"{page.size} is not allowed: at most {LARGEST_PAGE}")
+    wanted = {
+        "method": method,
+        "uri": uri,
+        "request_id": request_id,
+        "user_id": user_id,
+        "user_type": user_type,
+        "workspace_id": workspace_id,
+        "response_status_code": response_status_code,
+        "resource_type": resource_type,
+        "action": action,
+        "client_ip": client_ip,
+    }
+    conditions: list[ColumnElement[bool]] = [
+        audit.c[name] == value for name, value in wanted.items() if value is not None
+    ]
+    conditions += [audit.c.created_at >= milliseconds(start_time), audit.c.created_at <= milliseconds(end_time)]
+    async with work.reading() as desk:
+        total, rows = (0, []) if country else await listing.rows(desk, audit, page, conditions)
+        return AuditLogs([_shown(row) for row in rows], total)
+
+
+def _shown(row: Row) -> AuditLog:
+    given = {name: row[name] for name in AuditLog.__struct_fields__ if name in row}
+    body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
+    return AuditLog(**given, timestamp=when(row["created_at"]), request_body=body)
+
+
+routes = [index]

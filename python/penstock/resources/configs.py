@@ -1,0 +1,248 @@
+"""Configs: saved under a slug, checked by the engine's own parser, every version kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock import engine
+from penstock.caller import needs
+from penstock.errors import ConflictError, InvalidError, Problem
+from penstock.kit import versions
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import (
+    UNSET,
+    Changed,
+    Id,
+    IdOrSlug,
+    MaybeName,
+    Moment,
+    Name,
+    Object,
+    Organisation,
+    Slug,
+    UnsetType,
+    WorkspaceAsked,
+)
+from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.ids import slug
+from penstock.kit.listing import Page
+from penstock.kit.record import Done, Listed, given, refuse, when
+from penstock.kit.resource import Resource
+from penstock.store.tables import api_keys, configs, workspaces
+
+if TYPE_CHECKING:
+    from penstock.store.tenant import Row
+
+CONFIGS = Resource("configs", configs, publishes=True)
+TAGS = ["Configs"]
+
+Config = Annotated[dict[str, Any] | str, Meta(description="the config, as an object or as JSON in a text")]
+VersionId = Annotated[str, Meta(description="id of the version")]
+
+
+class NewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A config to be saved."""
+
+    name: Name
+    config: Config
+    is_default: Annotated[int, Meta(ge=0, le=1, description="1: the default of the workspace")] = msgspec.field(
+        name="isDefault", default=0
+    )
+    workspace_id: WorkspaceGiven = None
+
+
+class ConfigChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed; what is left out stays."""
+
+    name: MaybeName = UNSET
+    config: Annotated[dict[str, Any] | str | UnsetType, Meta(description="the config; it becomes a new version")] = (
+        UNSET
+    )
+    status: Annotated[Literal["active", "archived"] | UnsetType, Meta(description="an archived config is not used")] = (
+        UNSET
+    )
+
+
+class ConfigMade(msgspec.Struct, frozen=True):
+    """A new config."""
+
+    id: Id
+    slug: Slug
+    version_id: VersionId
+    object: Object = "config"
+
+
+class ConfigChanged(msgspec.Struct, frozen=True):
+    """A changed config."""
+
+    version_id: VersionId
+    object: Object = "config"
+
+
+class ConfigRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One config of a list."""
+
+    id: Id
+    slug: Slug
+    name: Name
+    organisation_id: Organisation
+    workspace_id: Annotated[str, Meta(description="id of its workspace")]
+    is_default: Annotated[int, Meta(description="1 for the default of the workspace")]
+    status: Annotated[str, Meta(description="`active` or `archived`")]
+    owner_id: Annotated[str | None, Meta(description="id of the user or key that made it")]
+    updated_by: Annotated[str | None, Meta(description="id of the user or key that changed it last")]
+    created_at: Moment
+    last_updated_at: Changed
+    object: Object = "config"
+
+
+class ConfigShown(ConfigRow, frozen=True, kw_only=True):
+    """One config."""
+
+    config: Annotated[str, Meta(description="the config as JSON in a text")]
+    version_id: VersionId
+    format: Annotated[str, Meta(description="`json`")] = "json"
+    type: Annotated[str, Meta(description="`ORG_CONFIG`")] = "ORG_CONFIG"
+
+
+@post("/", status_code=200, guards=[needs("configs.create")], summary="Create config", tags=TAGS)
+async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> ConfigMade:
+    """Save a config of a workspace; it is used from then on under its slug."""
+    written = _checked(data.config)
+    async with work.writing(data.workspace_id) as desk:
+        if data.is_default:
+            await _no_default(desk)
+        row = await CONFIGS.add(
+            desk,
+            {
+                "workspace_id": desk.workspace,
+                "slug": slug("pc", data.name, 6),
+                "name": data.name,
+                "config": written,
+                "version_id": "",
+                "is_default": bool(data.is_default),
+                "status": "active",
+                "owner_id": work.caller.actor,
+                "updated_by": work.caller.actor,
+            },
+        )
+        version_id = await _keep(desk, row)
+        return ConfigMade(row["id"], row["slug"], version_id)
+
+
+@get("/", guards=[needs("configs.list")], summary="List configs", tags=TAGS)
+async def index(
+    work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None
+) -> Listed[ConfigRow]:
+    """List configs, without what is in them."""
+    async with work.reading(workspace_id) as desk:
+        total, rows = await CONFIGS.page(desk, page)
+        return Listed(total, [ConfigRow(**_fields(row)) for row in rows])
+
+
+@get("/{key:str}", guards=[needs("configs.read")], summary="Get config", tags=TAGS)
+async def show(key: IdOrSlug, work: NamedDependency[Work]) -> ConfigShown:
+    """Give a config."""
+    async with work.reading() as desk:
+        row = await CONFIGS.get(desk, key)
+        return ConfigShown(**_fields(row), config=row["config"], version_id=row["version_id"])
+
+
+@get("/{key:str}/versions", guards=[needs("configs.read")], summary="List versions of a config", tags=TAGS)
+async def history(key: IdOrSlug, work: NamedDependency[Work]) -> Listed[ConfigShown]:
+    """Give every version of a config, newest first."""
+    async with work.reading() as desk:
+        row = await CONFIGS.get(desk, key)
+        kept = await versions.all_of(desk, row["id"])
+        return Listed(len(kept), [_version(row, version) for version in kept])
+
+
+@put("/{key:str}", guards=[needs("configs.update")], summary="Update config", tags=TAGS)
+async def update(key: IdOrSlug, data: JSONBody[ConfigChange], work: NamedDependency[Work]) -> ConfigChanged:
+    """Change a config; another content becomes its next version."""
+    values = given(data)
+    if data.config is not UNSET:
+        values["config"] = _checked(data.config)
+    async with work.writing() as desk:
+        before = await CONFIGS.get(desk, key)
+        row = await CONFIGS.change(desk, before, {**values, "updated_by": work.caller.actor})
+        changed = row["config"] != before["config"] or row["name"] != before["name"]
+        return ConfigChanged(await _keep(desk, row) if changed else row["version_id"])
+
+
+@delete("/{key:str}", status_code=200, guards=[needs("configs.delete")], summary="Delete config", tags=TAGS)
+async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
+    """Delete a config with its versions; one that keys have as their default stays."""
+    async with work.writing() as desk:
+        row = await CONFIGS.get(desk, key)
+        await _refuse_needed(desk, row)
+        await versions.drop(desk, row["id"])
+        await CONFIGS.remove(desk, row)
+        return Done()
+
+
+def _checked(config: dict[str, Any] | str) -> str:
+    """Have the engine's own parser agree, and write the config down."""
+    if isinstance(config, str):
+        try:
+            config = msgspec.json.decode(config, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise refuse("config", f"is no JSON object: {error}") from None
+    written = msgspec.json.encode(config)
+    try:
+        engine.check("config", written)
+    except engine.EngineError as error:
+        problems = [Problem(f"config{found['path'].removeprefix('$')}", found["message"]) for found in error.problems]
+        raise InvalidError("the config cannot be used", problems or [Problem("config", str(error))]) from None
+    return written.decode()
+
+
+async def _keep(desk: Desk, row: Row) -> str:
+    content = {name: row[name] for name in ("name", "config", "status", "last_updated_at")}
+    version_id = await versions.keep(desk, "configs", row["id"], content, desk.caller.actor)
+    await desk.update(configs, row["id"], {"version_id": version_id})
+    return version_id
+
+
+async def _no_default(desk: Desk) -> None:
+    """Make room for another default: a workspace has one."""
+    query = select(configs).where(configs.c.is_default, configs.c.workspace_id == desk.workspace)
+    for row in await desk.rows(query, configs):
+        await CONFIGS.change(desk, row, {"is_default": False})
+
+
+async def _refuse_needed(desk: Desk, row: Row) -> None:
+    inside = api_keys.c.workspace_id == row["workspace_id"]
+    for key in await desk.rows(select(api_keys.c.name, api_keys.c.defaults).where(inside), api_keys):
+        if key["defaults"].get("config_id") == row["id"]:
+            raise ConflictError(f"the key {key['name']!r} has this config as its default")
+    workspace = await desk.find(workspaces, row["workspace_id"])
+    if workspace and workspace["defaults"].get("user_api_key_config") == row["id"]:
+        raise ConflictError("the workspace has this config as the default of new keys")
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    same = ("id", "slug", "name", "organisation_id", "workspace_id", "status", "owner_id", "updated_by")
+    return {
+        **{name: row[name] for name in same},
+        "is_default": int(row["is_default"]),
+        "created_at": when(row["created_at"]),
+        "last_updated_at": when(row["last_updated_at"]),
+    }
+
+
+def _version(row: Row, version: Row) -> ConfigShown:
+    content = version["content"]
+    fields = {**_fields(row), "name": content["name"], "updated_by": version["created_by"]}
+    fields |= {"created_at": when(version["created_at"]), "last_updated_at": when(content["last_updated_at"])}
+    return ConfigShown(**fields, config=content["config"], version_id=version["id"])
+
+
+routes = [create, index, show, history, update, remove]

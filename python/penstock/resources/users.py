@@ -1,0 +1,115 @@
+"""People of the organisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from litestar import delete, get, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock.caller import needs
+from penstock.errors import ConflictError
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import Changed, Email, Id, Moment, Object
+from penstock.kit.listing import Page
+from penstock.kit.record import Done, Listed, when
+from penstock.kit.resource import Resource
+from penstock.store.tables import members, users
+
+if TYPE_CHECKING:
+    from penstock.store.tenant import Row
+
+USERS = Resource("organisation_users", users, publishes=True)
+TAGS = ["Users"]
+
+UserId = Annotated[str, PathParameter(description="id of the user")]
+RoleAsked = Annotated[
+    Literal["owner", "admin", "member"] | None, QueryParameter(description="only those with this role")
+]
+EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
+
+
+class UserChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another role."""
+
+    role: Annotated[Literal["admin", "member"], Meta(description="what the person may do in the organisation")]
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """One person."""
+
+    id: Id
+    email: Email
+    first_name: Annotated[str, Meta(description="first name")]
+    last_name: Annotated[str, Meta(description="last name")]
+    role: Annotated[str, Meta(description="`owner`, `admin` or `member`")]
+    workspace_ids: Annotated[list[str], Meta(description="ids of the workspaces that the person is in")]
+    created_at: Moment
+    last_updated_at: Changed
+    object: Object = "user"
+
+
+@get("/", guards=[needs("organisation_users.list")], summary="List users", tags=TAGS)
+async def index(
+    work: NamedDependency[Work], page: NamedDependency[Page], role: RoleAsked = None, email: EmailAsked = None
+) -> Listed[User]:
+    """List the people of the organisation."""
+    conditions = [*([users.c.role == role] if role else []), *([users.c.email == email.lower()] if email else [])]
+    async with work.reading() as desk:
+        total, rows = await USERS.page(desk, page, conditions)
+        return Listed(total, await _shown(desk, rows))
+
+
+@get("/{user_id:str}", guards=[needs("organisation_users.read")], summary="Get user", tags=TAGS)
+async def show(user_id: UserId, work: NamedDependency[Work]) -> User:
+    """Give one person."""
+    async with work.reading() as desk:
+        return (await _shown(desk, [await USERS.get(desk, user_id)]))[0]
+
+
+@put("/{user_id:str}", guards=[needs("organisation_users.update")], summary="Update user", tags=TAGS)
+async def update(user_id: UserId, data: JSONBody[UserChange], work: NamedDependency[Work]) -> Done:
+    """Give a person another role; the owner stays the owner."""
+    async with work.writing() as desk:
+        await USERS.change(desk, await _no_owner(desk, user_id), {"role": data.role})
+        return Done()
+
+
+@delete(
+    "/{user_id:str}", status_code=200, guards=[needs("organisation_users.delete")], summary="Delete user", tags=TAGS
+)
+async def remove(user_id: UserId, work: NamedDependency[Work]) -> Done:
+    """Take a person out of the organisation; the person's keys end with it."""
+    async with work.writing() as desk:
+        await USERS.remove(desk, await _no_owner(desk, user_id))
+        return Done()
+
+
+async def _no_owner(desk: Desk, user_id: str) -> Row:
+    row = await USERS.get(desk, user_id)
+    if row["role"] == "owner":
+        raise ConflictError("the owner of the organisation stays its owner")
+    return row
+
+
+async def _shown(desk: Desk, rows: list[Row]) -> list[User]:
+    query = select(members.c.user_id, members.c.workspace_id).where(members.c.user_id.in_([row["id"] for row in rows]))
+    inside: dict[str, list[str]] = {}
+    for member in await desk.rows(query.order_by(members.c.id), members):
+        inside.setdefault(member["user_id"], []).append(member["workspace_id"])
+    return [
+        User(
+            **{name: row[name] for name in ("id", "email", "first_name", "last_name", "role")},
+            workspace_ids=inside.get(row["id"], []),
+            created_at=when(row["created_at"]),
+            last_updated_at=when(row["last_updated_at"]),
+        )
+        for row in rows
+    ]
+
+
+routes = [index, show, update, remove]

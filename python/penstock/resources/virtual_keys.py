@@ -1,0 +1,266 @@
+"""Virtual keys: a name that stands for a provider and its credential, which nobody is shown again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock.caller import needs
+from penstock.kit import credentials, limits
+from penstock.kit.credentials import INTEGRATIONS
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import (
+    UNSET,
+    Id,
+    IdOrSlug,
+    MaybeName,
+    MaybeNote,
+    Moment,
+    MomentOrNone,
+    Name,
+    Note,
+    Object,
+    Organisation,
+    OwnSlug,
+    Slug,
+    UnsetType,
+    WorkspaceAsked,
+)
+from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.ids import new_id
+from penstock.kit.limits import Limited
+from penstock.kit.listing import Page
+from penstock.kit.record import Done, Listed, given, moment, now, when
+from penstock.kit.resource import Resource
+from penstock.store.tables import integrations, providers, workspaces
+
+if TYPE_CHECKING:
+    from penstock.store.tenant import Row
+
+VIRTUAL_KEYS = Resource("virtual_keys", providers, publishes=True)
+TAGS = ["Virtual keys"]
+OF_AZURE = ("apiVersion", "resourceName", "deploymentName", "deploymentConfig")
+
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One deployment of an Azure resource."""
+
+    api_version: Annotated[str, Meta(description="version of its API")] = msgspec.field(name="apiVersion")
+    deployment_name: Annotated[str, Meta(description="its name")] = msgspec.field(name="deploymentName")
+    alias: Annotated[str | None, Meta(description="the model that it is asked for by")] = None
+    is_default: Annotated[bool, Meta(description="used for models that no deployment has as its alias")] = False
+
+
+Credential = Annotated[Text, Meta(description="the provider's key")]
+Deployments = Annotated[list[Deployment] | UnsetType | None, Meta(description="deployments of an Azure resource")]
+
+
+class NewVirtualKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A virtual key to be made."""
+
+    name: Name
+    provider: Annotated[str, Meta(description="name of the provider")]
+    key: Credential = ""
+    note: Note = None
+    slug: OwnSlug = None
+    api_version: Annotated[Text | UnsetType | None, Meta(description="version of Azure's API")] = msgspec.field(
+        name="apiVersion", default=UNSET
+    )
+    resource_name: Annotated[Text | UnsetType | None, Meta(description="the Azure resource")] = msgspec.field(
+        name="resourceName", default=UNSET
+    )
+    deployment_name: Annotated[Text | UnsetType | None, Meta(description="the Azure deployment")] = msgspec.field(
+        name="deploymentName", default=UNSET
+    )
+    deployment_config: Deployments = msgspec.field(name="deploymentConfig", default=UNSET)
+    model_config: Annotated[dict[str, Any], Meta(description="more about the provider, as `custom_host`")] = (
+        msgspec.field(default_factory=dict[str, Any])
+    )
+    workspace_id: WorkspaceGiven = None
+
+
+class VirtualKeyChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed; what is left out stays."""
+
+    name: MaybeName = UNSET
+    key: Annotated[Text | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
+    note: MaybeNote = UNSET
+    deployment_config: Deployments = msgspec.field(name="deploymentConfig", default=UNSET)
+    model_config: Annotated[dict[str, Any] | UnsetType, Meta(description="more about the provider")] = UNSET
+    reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
+
+
+class MadeData(msgspec.Struct, frozen=True):
+    """What was made, as older clients look for it."""
+
+    slug: Slug
+
+
+class VirtualKeyMade(msgspec.Struct, frozen=True):
+    """A new virtual key."""
+
+    id: Id
+    slug: Slug
+    data: Annotated[MadeData, Meta(description="the same for older clients")]
+    success: Annotated[bool, Meta(description="always true")] = True
+    object: Object = "virtual-key"
+
+
+class VirtualKeyChanged(msgspec.Struct, frozen=True):
+    """A changed virtual key."""
+
+    id: Id
+    slug: Slug
+    object: Object = "virtual-key"
+
+
+class VirtualKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual key."""
+
+    id: Id
+    slug: Slug
+    name: Name
+    note: Note
+    key: Annotated[str, Meta(description="always empty: the credential is not shown")] = ""
+    masked_api_key: Annotated[str | None, Meta(description="both ends of the credential")]
+    provider: Annotated[str, Meta(description="name of the provider")]
+    ai_provider_name: Annotated[str, Meta(description="name of the provider")]
+    integration_id: Annotated[str, Meta(description="slug of the integration behind it")]
+    model_config: Annotated[dict[str, Any], Meta(description="more about the provider")]
+    organisation_id: Organisation
+    workspace_id: Annotated[str, Meta(description="id of its workspace")]
+    workspace_name: Annotated[str, Meta(description="name of its workspace")]
+    status: Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
+    usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
+    rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
+    reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
+    last_reset_at: MomentOrNone
+    expires_at: MomentOrNone
+    created_at: Moment
+    tags: Annotated[dict[str, str], Meta(description="keys with values")]
+    object: Object = "virtual-key"
+
+
+@post("/", status_code=200, guards=[needs("virtual_keys.create")], summary="Create virtual key", tags=TAGS)
+async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> VirtualKeyMade:
+    """Keep a provider's credential under a name."""
+    credentials.check_provider("provider", data.provider)
+    configurations = _configurations(data)
+    async with work.writing(data.workspace_id) as desk:
+        own = await credentials.connect(
+            desk,
+            name=data.name,
+            provider=data.provider,
+            key=data.key,
+            configurations=configurations,
+            workspace_id=desk.workspace,
+        )
+        row = await VIRTUAL_KEYS.add(
+            desk,
+            {
+                "id": new_id(),
+                "workspace_id": desk.workspace,
+                "integration_id": own["id"],
+                "slug": data.slug or await credentials.free_slug(desk, data.name),
+                "name": data.name,
+                "note": data.note,
+                "status": "active",
+                "tags": {},
+                **limits.sent(data),
+            },
+        )
+        return VirtualKeyMade(row["id"], row["slug"], MadeData(row["slug"]))
+
+
+@get("/", guards=[needs("virtual_keys.list")], summary="List virtual keys", tags=TAGS)
+async def index(
+    work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None
+) -> Listed[VirtualKey]:
+    """List virtual keys, their credentials masked."""
+    async with work.reading(workspace_id) as desk:
+        total, rows = await VIRTUAL_KEYS.page(desk, page)
+        return Listed(total, await _shown(desk, rows))
+
+
+@get("/{key:str}", guards=[needs("virtual_keys.read")], summary="Get virtual key", tags=TAGS)
+async def show(key: IdOrSlug, work: NamedDependency[Work], workspace_id: WorkspaceAsked = None) -> VirtualKey:
+    """Give a virtual key, its credential masked."""
+    async with work.reading(workspace_id) as desk:
+        return (await _shown(desk, [await VIRTUAL_KEYS.get(desk, key)]))[0]
+
+
+@put("/{key:str}", guards=[needs("virtual_keys.update")], summary="Update virtual key", tags=TAGS)
+async def update(
+    key: IdOrSlug, data: JSONBody[VirtualKeyChange], work: NamedDependency[Work], workspace_id: WorkspaceAsked = None
+) -> VirtualKeyChanged:
+    """Change a virtual key; what is left out stays, and so does a credential that comes back masked."""
+    async with work.writing(workspace_id) as desk:
+        row = await VIRTUAL_KEYS.get(desk, key)
+        own = await INTEGRATIONS.get(desk, row["integration_id"])
+        credential = await credentials.replaced(desk, own, data.key) if data.key is not UNSET else {}
+        configurations = {**own["configurations"], **_configurations(data)}
+        if credential or configurations != own["configurations"]:
+            await INTEGRATIONS.change(desk, own, {**credential, "configurations": configurations})
+        values = {name: value for name, value in given(data).items() if name in {"name", "note"}}
+        if data.reset_usage:
+            values["last_reset_at"] = now()
+        row = await VIRTUAL_KEYS.change(desk, row, {**values, **limits.sent(data)})
+        return VirtualKeyChanged(row["id"], row["slug"])
+
+
+@delete("/{key:str}", status_code=200, guards=[needs("virtual_keys.delete")], summary="Delete virtual key", tags=TAGS)
+async def remove(key: IdOrSlug, work: NamedDependency[Work], workspace_id: WorkspaceAsked = None) -> Done:
+    """Delete a virtual key, and its credential with it."""
+    async with work.writing(workspace_id) as desk:
+        row = await VIRTUAL_KEYS.get(desk, key)
+        await VIRTUAL_KEYS.remove(desk, row)
+        await credentials.release(desk, row["integration_id"])
+        return Done()
+
+
+def _configurations(data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
+    """Put what was sent about the provider into one table, under the names it was sent under."""
+    sent: dict[str, Any] = msgspec.to_builtins(data)
+    about: dict[str, Any] = sent.get("model_config") or {}
+    credentials.check_configurations("model_config", about)
+    return {**about, **{name: sent[name] for name in OF_AZURE if sent.get(name) is not None}}
+
+
+async def _shown(desk: Desk, rows: list[Row]) -> list[VirtualKey]:
+    """Show rows with what is said of them elsewhere: their integrations and workspaces."""
+    own = select(integrations).where(integrations.c.id.in_({row["integration_id"] for row in rows}))
+    behind = {found["id"]: found for found in await desk.organisation().rows(own, integrations)}
+    places = select(workspaces.c.id, workspaces.c.name).where(
+        workspaces.c.id.in_({row["workspace_id"] for row in rows})
+    )
+    names = {found["id"]: found["name"] for found in await desk.rows(places, workspaces)}
+    return [_one(row, behind[row["integration_id"]], names[row["workspace_id"]]) for row in rows]
+
+
+def _one(row: Row, own: Row, workspace_name: str) -> VirtualKey:
+    expired = row["expires_at"] is not None and row["expires_at"] <= now()
+    same = ("id", "slug", "name", "note", "organisation_id", "workspace_id", "usage_limits", "rate_limits", "tags")
+    return VirtualKey(
+        **{name: row[name] for name in same},
+        masked_api_key=own["masked_key"],
+        provider=own["ai_provider_id"],
+        ai_provider_name=own["ai_provider_id"],
+        integration_id=own["slug"],
+        model_config=own["configurations"],
+        workspace_name=workspace_name,
+        status="expired" if expired else row["status"],
+        last_reset_at=moment(row["last_reset_at"]),
+        expires_at=moment(row["expires_at"]),
+        created_at=when(row["created_at"]),
+    )
+
+
+routes = [create, index, show, update, remove]

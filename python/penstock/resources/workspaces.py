@@ -1,0 +1,321 @@
+"""Workspaces: made and archived by the organisation, each with its defaults and limits."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta
+from sqlalchemy import ColumnElement, or_, select
+
+from penstock.caller import needs
+from penstock.errors import ConflictError, ForbiddenError
+from penstock.kit import members
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import (
+    UNSET,
+    Changed,
+    Id,
+    IdOrSlug,
+    MaybeName,
+    MaybeNote,
+    Moment,
+    Name,
+    Note,
+    Object,
+    Organisation,
+    Slug,
+    UnsetType,
+)
+from penstock.kit.ids import slug
+from penstock.kit.limits import ManyUsageLimits, RateLimits, rates, usage
+from penstock.kit.listing import Page
+from penstock.kit.members import Member, NewMember
+from penstock.kit.record import Done, Listed, given, refuse, unknown, when
+from penstock.kit.resource import Resource
+from penstock.resources import _members
+from penstock.store.tables import api_keys, configs, providers, workspaces
+from penstock.store.tables import members as member_rows
+
+if TYPE_CHECKING:
+    from penstock.store.tenant import Row
+
+WORKSPACES = Resource("workspaces", workspaces, publishes=True)
+UNITS = ("rpm", "rph", "rpd", "rpw")
+# What a name may begin with and `name_format=plain` leaves out.
+EMOJI = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
+WORDS = {"weekly": 7, "monthly": 30}
+STATUSES = ("active", "archived")
+
+Metadata = Annotated[dict[str, str] | None, Meta(description="metadata of every request made in the workspace")]
+Guardrails = Annotated[list[str] | None, Meta(description="ids or slugs of guardrails")]
+UsageGiven = Annotated[
+    ManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null takes them away")
+]
+RatesGiven = Annotated[
+    RateLimits | UnsetType | None, Meta(description="rate limits, at most one; null takes them away")
+]
+Period = Annotated[
+    Annotated[int, Meta(ge=1, le=365)] | Literal["weekly", "monthly"] | None,
+    Meta(description="days after which the keys of people are rotated; `weekly` is 7 and `monthly` 30"),
+]
+
+
+class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What requests and keys of the workspace have unless they say otherwise."""
+
+    metadata: Metadata = None
+    input_guardrails: Guardrails = None
+    output_guardrails: Guardrails = None
+    user_api_key_config: Annotated[str | None, Meta(description="config of new keys of people: id or slug")] = None
+
+
+class DefaultsShown(Defaults, frozen=True, kw_only=True):
+    """Defaults as they are answered."""
+
+    is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
+    object: Object = "workspace"
+
+
+class WorkspaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules of the workspace."""
+
+    user_api_key_rotation_period: Period = None
+
+
+DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
+SettingsGiven = Annotated[WorkspaceSettings | UnsetType, Meta(description="rules; they replace those of before")]
+
+
+class NewWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A workspace to be made."""
+
+    name: Name
+    description: Note = None
+    defaults: DefaultsGiven = UNSET
+    settings: SettingsGiven = UNSET
+    users: Annotated[list[NewMember | str], Meta(description="its members: ids of users, or ids with roles")] = []
+    usage_limits: UsageGiven = UNSET
+    rate_limits: RatesGiven = UNSET
+
+
+class WorkspaceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed; what is left out stays."""
+
+    name: MaybeName = UNSET
+    description: MaybeNote = UNSET
+    defaults: DefaultsGiven = UNSET
+    settings: SettingsGiven = UNSET
+    usage_limits: UsageGiven = UNSET
+    rate_limits: RatesGiven = UNSET
+
+
+class Farewell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Says that this workspace and no other is meant."""
+
+    name: Name
+    force_delete: Annotated[bool, Meta(description="remove what is in it too")] = False
+
+
+class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One workspace."""
+
+    id: Id
+    slug: Slug
+    name: Name
+    icon: Annotated[str | None, Meta(description="the emoji that its name begins with")]
+    description: Note
+    organisation_id: Organisation
+    is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
+    status: Annotated[str, Meta(description="`active` or `archived`")]
+    created_at: Moment
+    last_updated_at: Changed
+    created_by: Annotated[str | None, Meta(description="id of the user or key that made it")]
+    creation_source: Annotated[str, Meta(description="how it was made")]
+    defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
+    settings: Annotated[dict[str, int], Meta(description="its rules, as `user_api_key_rotation_period` in days")]
+    usage_limits: Annotated[list[dict[str, Any]] | None, Meta(description="usage limits")]
+    rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
+    object: Object = "workspace"
+
+
+class WorkspaceWithUsers(WorkspaceShown, frozen=True, kw_only=True):
+    """One workspace with its members."""
+
+    users: Annotated[list[Member], Meta(description="its members")]
+
+
+NameFormat = Annotated[
+    Literal["display", "plain"], QueryParameter(description="`plain` leaves out the emoji that the name begins with")
+]
+Status = Annotated[str | None, QueryParameter(description="`active`, `archived` or both with a comma; default: active")]
+NameAsked = Annotated[str | None, QueryParameter(description="part of the name")]
+ExactName = Annotated[str | None, QueryParameter(description="the whole name")]
+
+
+@post("/", status_code=200, guards=[needs("workspaces.create")], summary="Create workspace", tags=["Workspaces"])
+async def create(data: JSONBody[NewWorkspace], work: NamedDependency[Work]) -> WorkspaceWithUsers:
+    """Make a workspace, with its first members."""
+    async with work.writing() as desk:
+        values: dict[str, Any] = {
+            "slug": slug("ws", data.name, 20),
+            "name": data.name,
+            "description": data.description,
+            "is_default": False,
+            "status": "active",
+            "created_by": work.caller.actor,
+            "creation_source": "api",
+            "defaults": {},
+            "settings": {},
+            "usage_limits": None,
+            "rate_limits": None,
+            **await _values(desk, data),
+        }
+        if values["defaults"].get("user_api_key_config"):
+            raise refuse("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
+        row = await WORKSPACES.add(desk, values)
+        await members.add(desk, row["id"], [_member(given) for given in data.users])
+        return await _with_users(desk, row, "display")
+
+
+@get("/", guards=[needs("workspaces.list")], summary="List workspaces", tags=["Workspaces"])
+async def index(
+    work: NamedDependency[Work],
+    page: NamedDependency[Page],
+    name: NameAsked = None,
+    exact_name: ExactName = None,
+    status: Status = None,
+) -> Listed[WorkspaceShown]:
+    """List the workspaces that are open to the key; archived ones only for admins, and only when asked for."""
+    wanted = [part.strip() for part in (status or "active").split(",")]
+    if unknown := [word for word in wanted if word not in STATUSES]:
+        raise refuse("status", f"{unknown[0]!r} is not allowed: use active, archived or both")
+    if "archived" in wanted and not work.caller.leads:
+        raise ForbiddenError("archived workspaces are listed for admins of the organisation")
+    conditions: list[ColumnElement[bool]] = [workspaces.c.status.in_(wanted)]
+    if name:
+        conditions.append(workspaces.c.name.icontains(name, autoescape=True))
+    if exact_name:
+        conditions.append(workspaces.c.name == exact_name)
+    if work.caller.user_id and not work.caller.leads:
+        conditions.append(workspaces.c.id.in_(list(work.caller.roles)))
+    async with work.anywhere() as desk:
+        total, rows = await WORKSPACES.page(desk, page, conditions)
+        return Listed(total, [await _shown(desk, row, "display") for row in rows])
+
+
+@get("/{workspace:str}", guards=[needs("workspaces.read")], summary="Get workspace", tags=["Workspaces"])
+async def show(
+    workspace: IdOrSlug, work: NamedDependency[Work], name_format: NameFormat = "display"
+) -> WorkspaceWithUsers:
+    """Give a workspace with its members."""
+    async with work.reading(workspace) as desk:
+        return await _with_users(desk, await WORKSPACES.get(desk, workspace), name_format)
+
+
+@put("/{workspace:str}", guards=[needs("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
+async def update(workspace: IdOrSlug, data: JSONBody[WorkspaceChange], work: NamedDependency[Work]) -> WorkspaceShown:
+    """Change a workspace; what is left out stays, defaults are replaced."""
+    async with work.writing(workspace) as desk:
+        row = await WORKSPACES.get(desk, workspace)
+        values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
+        row = await WORKSPACES.change(desk, row, {**values, **await _values(desk, data)})
+        return await _shown(desk, row, "display")
+
+
+@delete(
+    "/{workspace:str}",
+    status_code=200,
+    guards=[needs("workspaces.delete")],
+    summary="Delete workspace",
+    tags=["Workspaces"],
+)
+async def remove(workspace: IdOrSlug, data: JSONBody[Farewell], work: NamedDependency[Work]) -> Done:
+    """Archive a workspace; with `force_delete` what is in it goes, without it there must be nothing left."""
+    async with work.writing(workspace) as desk:
+        row = await WORKSPACES.get(desk, workspace)
+        if data.name != row["name"]:
+            raise refuse("name", f"{data.name!r} is not the name of this workspace")
+        if row["is_default"]:
+            raise ConflictError("the default workspace of the organisation stays")
+        inside = {table.name: await desk.count(table) for table in (api_keys, providers, configs)}
+        if any(inside.values()) and not data.force_delete:
+            left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
+            raise ConflictError(f"there is something left in it: {left}; hint: force_delete")
+        for table in (api_keys, providers, configs, member_rows):
+            await desk.delete(table, table.c.workspace_id == row["id"])
+        await WORKSPACES.change(desk, row, {"status": "archived"})
+        return Done()
+
+
+async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str, Any]:
+    """Check what was sent of defaults, rules and limits, and write it down."""
+    values: dict[str, Any] = {}
+    if data.defaults is not UNSET:
+        written = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
+        if config := written.get("user_api_key_config"):
+            written["user_api_key_config"] = await _config(desk, config)
+        values["defaults"] = written
+    if data.settings is not UNSET:
+        period = data.settings.user_api_key_rotation_period
+        values["settings"] = {"user_api_key_rotation_period": WORDS.get(str(period), period)} if period else {}
+    if data.usage_limits is not UNSET:
+        limits = data.usage_limits
+        listed = limits if isinstance(limits, list) else [limits] if limits else []
+        if len(listed) > 1:
+            raise refuse("usage_limits", "holds more than the one that is allowed")
+        values["usage_limits"] = [usage(f"usage_limits[{index}]", limit) for index, limit in enumerate(listed)] or None
+    if data.rate_limits is not UNSET:
+        values["rate_limits"] = rates("rate_limits", data.rate_limits, units=UNITS, most=1) or None
+    return values
+
+
+async def _config(desk: Desk, key: str) -> str:
+    row = await desk.find(configs, key)
+    if row is None:
+        raise unknown("defaults.user_api_key_config", f"{key!r} is no config of this workspace")
+    return row["id"]
+
+
+def _member(given: NewMember | str) -> NewMember:
+    return NewMember(given, "member") if isinstance(given, str) else given
+
+
+async def _with_users(desk: Desk, row: Row, name_format: str) -> WorkspaceWithUsers:
+    shown = await _shown(desk, row, name_format)
+    fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    return WorkspaceWithUsers(**fields, users=await members.of(desk, row["id"]))
+
+
+async def _shown(desk: Desk, row: Row, name_format: str) -> WorkspaceShown:
+    defaults = dict(row["defaults"])
+    if config := defaults.get("user_api_key_config"):
+        query = select(configs.c.slug).where(or_(configs.c.id == config, configs.c.slug == config))
+        found = await desk.first(query, configs)
+        defaults["user_api_key_config"] = found["slug"] if found else None
+    emoji = EMOJI.match(row["name"])
+    return WorkspaceShown(
+        id=row["id"],
+        slug=row["slug"],
+        name=EMOJI.sub("", row["name"]) or row["name"] if name_format == "plain" else row["name"],
+        icon=emoji[0].strip() if emoji else None,
+        description=row["description"],
+        organisation_id=row["organisation_id"],
+        is_default=int(row["is_default"]),
+        status=row["status"],
+        created_at=when(row["created_at"]),
+        last_updated_at=when(row["last_updated_at"]),
+        created_by=row["created_by"],
+        creation_source=row["creation_source"],
+        defaults=DefaultsShown(**defaults, is_default=int(row["is_default"])),
+        settings=row["settings"],
+        usage_limits=row["usage_limits"],
+        rate_limits=row["rate_limits"],
+    )
+
+
+routes = [create, index, show, update, remove, *_members.routes]

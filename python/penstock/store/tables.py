@@ -1,0 +1,257 @@
+"""Every table. Ids are UUIDs of version 7, so their order is the order of creation; moments are milliseconds since 1970."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+NAME, SLUG, UUID, WORD, DIGEST = String(255), String(255), String(36), String(32), String(64)
+FORM = JSON(none_as_null=True)
+
+
+def _id() -> Column[str]:
+    return Column("id", UUID, primary_key=True)
+
+
+def _of(table: str, *, optional: bool = False, ends_with_it: bool = False) -> Column[Any]:
+    """Refer to a row of another table: `workspaces` becomes `workspace_id`."""
+    rule = "CASCADE" if ends_with_it else None
+    return Column(f"{table[:-1]}_id", UUID, ForeignKey(f"{table}.id", ondelete=rule), nullable=optional)
+
+
+def _times() -> list[Column[int]]:
+    return [Column(name, BigInteger, nullable=False) for name in ("created_at", "last_updated_at")]
+
+
+def _limits() -> list[Column[Any]]:
+    return [
+        Column("usage_limits", FORM),
+        Column("rate_limits", FORM),
+        Column("last_reset_at", BigInteger),
+    ]
+
+
+organisations = Table(
+    "organisations",
+    metadata,
+    _id(),
+    Column("slug", SLUG, nullable=False, unique=True),
+    Column("name", NAME, nullable=False),
+    Column("settings", FORM, nullable=False),
+    *_times(),
+)
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("description", Text),
+    Column("is_default", Boolean, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("defaults", FORM, nullable=False),
+    Column("settings", FORM, nullable=False),
+    Column("created_by", UUID),
+    Column("creation_source", WORD, nullable=False),
+    *_limits(),
+    *_times(),
+    Index(None, "organisation_id", "slug", unique=True),
+    Index(None, "organisation_id", "id"),
+)
+
+users = Table(
+    "users",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("email", String(320), nullable=False),
+    Column("first_name", NAME, nullable=False),
+    Column("last_name", NAME, nullable=False),
+    Column("role", WORD, nullable=False),
+    *_times(),
+    Index(None, "organisation_id", "email", unique=True),
+    Index(None, "organisation_id", "id"),
+)
+
+members = Table(
+    "members",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", ends_with_it=True),
+    _of("users", ends_with_it=True),
+    Column("role", WORD, nullable=False),
+    Column("scopes", FORM, nullable=False),
+    *_times(),
+    Index(None, "workspace_id", "user_id", unique=True),
+    Index(None, "user_id"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", optional=True, ends_with_it=True),
+    _of("users", optional=True, ends_with_it=True),
+    Column("name", NAME, nullable=False),
+    Column("description", Text),
+    Column("type", WORD, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("creation_mode", WORD, nullable=False),
+    Column("masked", WORD, nullable=False),
+    Column("scopes", FORM, nullable=False),
+    Column("defaults", FORM, nullable=False),
+    Column("alert_emails", FORM),
+    Column("expires_at", BigInteger),
+    Column("rotation_policy", FORM),
+    Column("last_rotated_at", BigInteger),
+    Column("created_by", UUID),
+    *_limits(),
+    *_times(),
+    Index(None, "organisation_id", "id"),
+    Index(None, "workspace_id", "id"),
+)
+
+# A key's text is never kept; while it is rotated two digests lead to it.
+key_digests = Table(
+    "key_digests",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("api_keys", ends_with_it=True),
+    Column("sha256", DIGEST, nullable=False, unique=True),
+    Column("expires_at", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "api_key_id"),
+)
+
+integrations = Table(
+    "integrations",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", optional=True, ends_with_it=True),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("description", Text),
+    Column("ai_provider_id", NAME, nullable=False),
+    Column("status", WORD, nullable=False),
+    # Made along with a virtual key, and gone with the last that uses it.
+    Column("brought_along", Boolean, nullable=False),
+    Column("sealed_key", Text),
+    Column("masked_key", WORD),
+    Column("configurations", FORM, nullable=False),
+    Column("secret_mappings", FORM, nullable=False),
+    *_times(),
+    Index(None, "organisation_id", "slug", unique=True),
+    Index(None, "organisation_id", "id"),
+)
+
+# A provider is an integration made usable in one workspace; a virtual key is one that brought its integration along.
+providers = Table(
+    "providers",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", ends_with_it=True),
+    _of("integrations"),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("note", Text),
+    Column("status", WORD, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("tags", FORM, nullable=False),
+    *_limits(),
+    *_times(),
+    Index(None, "workspace_id", "slug", unique=True),
+    Index(None, "workspace_id", "id"),
+    Index(None, "organisation_id", "id"),
+    Index(None, "integration_id"),
+)
+
+configs = Table(
+    "configs",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", ends_with_it=True),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("version_id", UUID, nullable=False),
+    Column("is_default", Boolean, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("owner_id", UUID),
+    Column("updated_by", UUID),
+    *_times(),
+    Index(None, "workspace_id", "slug", unique=True),
+    Index(None, "workspace_id", "id"),
+    Index(None, "organisation_id", "id"),
+)
+
+# What was saved under a slug before, for every resource that keeps its history.
+versions = Table(
+    "versions",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", optional=True, ends_with_it=True),
+    Column("resource", WORD, nullable=False),
+    Column("resource_id", UUID, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("content", FORM, nullable=False),
+    Column("created_by", UUID),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "resource_id", "number", unique=True),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("workspace_id", UUID),
+    Column("user_id", UUID),
+    Column("user_type", WORD, nullable=False),
+    Column("method", WORD, nullable=False),
+    Column("uri", Text, nullable=False),
+    Column("query_params", Text, nullable=False),
+    Column("request_id", String(128), nullable=False),
+    Column("client_ip", DIGEST, nullable=False),
+    Column("resource_type", WORD, nullable=False),
+    Column("resource_id", UUID),
+    Column("action", WORD, nullable=False),
+    Column("response_status_code", Integer, nullable=False),
+    Column("before", FORM),
+    Column("after", FORM),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "organisation_id", "id"),
+)
+
+# Keys that seal credentials, themselves sealed with the master key.
+data_keys = Table(
+    "data_keys",
+    metadata,
+    _id(),
+    Column("master", WORD, nullable=False),
+    Column("sealed", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+# One row: how often something changed that the data plane must know.
+changes = Table(
+    "changes", metadata, Column("id", Integer, primary_key=True), Column("number", BigInteger, nullable=False)
+)

@@ -1,0 +1,95 @@
+"""The store from inside one organisation and one workspace: what belongs to others cannot be named from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy import delete as delete_from
+
+from penstock.store.tables import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import ColumnElement, Select, Table
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    Condition = ColumnElement[bool]
+    Query = Select[*tuple[Any, ...]]
+
+Row = Mapping[str, Any]
+
+
+class Tenant:
+    """Reads and writes rows of one organisation; of one workspace where one is chosen."""
+
+    def __init__(self, connection: AsyncConnection, organisation_id: str, workspace_id: str | None) -> None:
+        """Stand inside."""
+        self.connection = connection
+        self.organisation_id = organisation_id
+        self.workspace_id = workspace_id
+        self.published = False
+
+    def organisation(self) -> Tenant:
+        """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
+        return Tenant(self.connection, self.organisation_id, None)
+
+    async def find(self, table: Table, key: str) -> Row | None:
+        """Find a row by its id, or by its slug where it has one."""
+        named = or_(table.c.id == key, table.c.slug == key) if "slug" in table.c else table.c.id == key
+        return await self.first(select(table).where(named), table)
+
+    async def first(self, query: Query, *tables: Table) -> Row | None:
+        """Give the first row of a query over these tables."""
+        rows = await self.rows(query.limit(1), *tables)
+        return rows[0] if rows else None
+
+    async def rows(self, query: Query, *tables: Table) -> list[Row]:
+        """Give the rows of a query over these tables."""
+        found = await self.connection.execute(query.where(*self._inside(tables)))
+        return [cast("Row", row) for row in found.mappings()]
+
+    async def count(self, table: Table, conditions: Iterable[Condition] = ()) -> int:
+        """Count rows."""
+        query = select(func.count()).select_from(table).where(*self._inside([table]), *conditions)
+        return int(await self.connection.scalar(query) or 0)
+
+    async def insert(self, table: Table, values: Mapping[str, Any]) -> Row:
+        """Add a row here."""
+        own = self._own(table)
+        row = {**own, **values, **{name: value for name, value in own.items() if value is not None}}
+        await self.connection.execute(insert(table).values(row))
+        return row
+
+    async def update(self, table: Table, row_id: str, values: Mapping[str, Any]) -> None:
+        """Change a row, if it is here."""
+        query = update(table).where(table.c.id == row_id, *self._inside([table])).values(dict(values))
+        await self.connection.execute(query)
+
+    async def delete(self, table: Table, *conditions: Condition) -> int:
+        """Remove rows, and say how many."""
+        done = await self.connection.execute(delete_from(table).where(and_(*conditions), *self._inside([table])))
+        return done.rowcount
+
+    async def publish(self) -> None:
+        """Note that the data plane must know of a change; once is enough for a transaction."""
+        if not self.published:
+            self.published = True
+            await self.connection.execute(update(changes).values(number=changes.c.number + 1))
+
+    def _inside(self, tables: Iterable[Table]) -> list[Condition]:
+        conditions: list[Condition] = []
+        for table in tables:
+            conditions += [table.c[name] == value for name, value in self._own(table).items() if value is not None]
+        return conditions
+
+    def _own(self, table: Table) -> dict[str, str | None]:
+        # A workspace's own row is named by its id: who is inside one sees that one.
+        workspace = "id" if table.name == "workspaces" else "workspace_id"
+        own = {"organisation_id": self.organisation_id, workspace: self.workspace_id}
+        if "organisation_id" not in table.c:
+            message = f"the table {table.name!r} belongs to no organisation"
+            raise LookupError(message)
+        return {name: value for name, value in own.items() if name in table.c}

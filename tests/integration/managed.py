@@ -1,0 +1,67 @@
+"""A gateway with a store, and its management API as an admin, a workspace or a person calls it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.integration.wire import Answer, ask
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway
+
+ADMIN_KEY = "admin-key-of-the-tests-0123456789"
+
+
+@dataclass
+class Client:
+    """Calls with one key."""
+
+    gateway: Gateway
+    key: str = ADMIN_KEY
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, body: object = None) -> Answer:
+        headers = {"x-gateway-api-key": self.key, "content-type": "application/json", **self.headers}
+        sent = b"" if body is None else json.dumps(body).encode()
+        return ask(self.gateway.base_url, path, sent, headers, method=method)
+
+    def get(self, path: str) -> Answer:
+        return self.ask("GET", path)
+
+    def post(self, path: str, body: object) -> Answer:
+        return self.ask("POST", path, body)
+
+    def put(self, path: str, body: object) -> Answer:
+        return self.ask("PUT", path, body)
+
+    def delete(self, path: str, body: object = None) -> Answer:
+        return self.ask("DELETE", path, body)
+
+    def made(self, path: str, body: object) -> dict[str, Any]:
+        """Make something, which must work."""
+        return good(self.post(path, body))
+
+    def shown(self, path: str) -> dict[str, Any]:
+        """Read something, which must be there."""
+        return good(self.get(path))
+
+    def with_key(self, **fields: object) -> Client:
+        """Make a key, and call with it."""
+        kind = fields.pop("kind", "workspace/service")
+        made = self.made(f"/v1/api-keys/{kind}", {"name": "key of a test", **fields})
+        return Client(self.gateway, made["key"])
+
+
+def good(answer: Answer) -> dict[str, Any]:
+    assert answer.status == 200, (answer.status, answer.body)
+    return answer.json()
+
+
+def refused(answer: Answer, status: int, code: str, *words: str) -> None:
+    """Check that something was refused in the envelope, in these words."""
+    assert answer.status == status, (answer.status, answer.body)
+    body = answer.json()
+    assert (body["success"], body["data"]["errorCode"]) == (False, code), body
+    assert all(word in json.dumps(body["data"]) for word in words), body

@@ -1,0 +1,202 @@
+"""Virtual keys and providers over HTTP, on both databases; and that their credentials go to their provider and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.managed import Client, good, refused
+from tests.integration.wire import CHAT, ask, asked
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from tests.gateway import Mock
+
+CANARY = "sk-canary-0123456789abcdef"
+MASKED = "sk*****def"
+
+
+@pytest.fixture(scope="module")
+def workspace(admin: Client) -> str:
+    return admin.made("/v1/admin/workspaces", {"name": "Virtual"})["id"]
+
+
+@pytest.fixture(scope="module")
+def app(admin: Client, workspace: str) -> Client:
+    return admin.with_key(workspace_id=workspace, scopes=["completions.write"])
+
+
+@pytest.fixture
+def body(workspace: str) -> dict[str, Any]:
+    return {"name": "My Mock", "provider": "mock", "key": CANARY, "note": "n", "workspace_id": workspace}
+
+
+def chat(client: Client, **headers: str) -> int:
+    sent = {"x-gateway-api-key": client.key, "content-type": "application/json", **headers}
+    return ask(client.gateway.base_url, CHAT, asked(), sent).status
+
+
+def test_a_virtual_key_is_read_back_without_its_credential(admin: Client, workspace: str, body: dict[str, Any]):
+    limits = {
+        "usage_limits": {"type": "cost", "credit_limit": 5},
+        "rate_limits": {"type": "requests", "unit": "rpm", "value": 3},
+        "expires_at": "2099-01-01T00:00:00Z",
+    }
+    made = admin.made("/v1/virtual-keys", {**body, **limits})
+    assert made["success"] is True
+    assert made["data"] == {"slug": made["slug"]}
+    shown = admin.shown(f"/v1/virtual-keys/{made['slug']}")
+    assert (shown["key"], shown["masked_api_key"], shown["object"]) == ("", MASKED, "virtual-key")
+    assert (shown["provider"], shown["note"], shown["workspace_id"]) == ("mock", "n", workspace)
+    assert shown["rate_limits"] == [limits["rate_limits"]]
+    assert shown["expires_at"] == "2099-01-01T00:00:00.000Z"
+    listed = admin.shown(f"/v1/virtual-keys?workspace_id={workspace}&page_size=50&current_page=0")
+    assert shown in listed["data"]
+    assert admin.shown(f"/v1/providers/{made['id']}")["integration_id"] == shown["integration_id"]
+
+
+def test_requests_use_the_credential_of_their_workspace_by_slug(
+    admin: Client, app: Client, workspace: str, body: dict[str, Any], provider: Mock
+):
+    slug = admin.made("/v1/virtual-keys", body)["slug"]
+    stranger = admin.with_key(
+        workspace_id=admin.made("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
+    )
+    wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
+    assert chat(app, **{"x-gateway-provider": f"@{slug}"}) == 200
+    assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {f"Bearer {CANARY}"}
+    provider.forget()
+    wait("the other key", lambda: chat(stranger, **{"x-gateway-provider": "mock"}) == 200 or None, 2)
+    provider.forget()
+    assert chat(stranger, **{"x-gateway-virtual-key": slug}) in {400, 404}
+    assert chat(stranger, **{"x-gateway-provider": f"@{slug}"}) in {400, 404}
+    config = admin.made("/v1/configs", {"name": "c", "config": {"provider": f"@{slug}"}, "workspace_id": workspace})[
+        "slug"
+    ]
+    wait("the config", lambda: chat(app, **{"x-gateway-config": config}) == 200 or None, 2)
+    provider.forget()
+    assert chat(stranger, **{"x-gateway-config": config}) in {400, 404}
+    assert not provider.ledger()
+
+
+def test_a_masked_credential_that_comes_back_changes_nothing(
+    admin: Client, app: Client, body: dict[str, Any], provider: Mock
+):
+    slug = admin.made("/v1/virtual-keys", body)["slug"]
+    path = f"/v1/virtual-keys/{slug}"
+    changed = good(admin.put(path, {"name": "Renamed", "key": MASKED, "note": None, "reset_usage": True}))
+    assert changed["slug"] == slug
+    shown = admin.shown(path)
+    assert (shown["name"], shown["note"], shown["masked_api_key"]) == ("Renamed", None, MASKED)
+    assert shown["last_reset_at"]
+    wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
+    assert provider.ledger()[-1]["headers"]["authorization"] == f"Bearer {CANARY}"
+    good(admin.put(path, {"key": "sk-other-9876543210"}))
+
+    def other() -> bool | None:
+        chat(app, **{"x-gateway-virtual-key": slug})
+        return provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-other-9876543210" or None
+
+    wait("the other credential", other, 2)
+
+
+def test_a_deleted_virtual_key_is_gone_with_its_credential(admin: Client, app: Client, body: dict[str, Any]):
+    made = admin.made("/v1/virtual-keys", body)
+    wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": made["slug"]}) == 200 or None, 2)
+    assert good(admin.delete(f"/v1/virtual-keys/{made['slug']}")) == {}
+    wait("its end", lambda: chat(app, **{"x-gateway-virtual-key": made["slug"]}) != 200 or None, 2)
+    refused(admin.get(f"/v1/virtual-keys/{made['id']}"), 404, "AB08")
+
+
+def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: dict[str, Any]):
+    azure = {
+        "apiVersion": "2024-06-01",
+        "resourceName": "res",
+        "deploymentConfig": [{"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt", "is_default": True}],
+    }
+    made = admin.made("/v1/virtual-keys", {**body, **azure, "model_config": {"custom_host": "https://x.test/v1"}})
+    shown = admin.shown(f"/v1/virtual-keys/{made['slug']}")["model_config"]
+    assert shown == {**azure, "custom_host": "https://x.test/v1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": None}, "name"),
+        ({"provider": "nobody"}, "provider"),
+        ({"key": "a\nb"}, "key"),
+        ({"slug": "a b"}, "slug"),
+        ({"model_config": {"custom_host": "ftp://x"}}, "model_config.custom_host"),
+        ({"workspace_id": None}, "workspace_id"),
+        ({"deploymentConfig": [{"alias": "x"}]}, "apiVersion"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_what_cannot_be_is_refused(admin: Client, body: dict[str, Any], change: dict[str, Any], words: str):
+    sent = {name: value for name, value in {**body, **change}.items() if value is not None}
+    refused(admin.post("/v1/virtual-keys", sent), 400, "AB01", words)
+
+
+def test_a_slug_is_taken_once_in_a_workspace(admin: Client, body: dict[str, Any]):
+    admin.made("/v1/virtual-keys", {**body, "slug": "mine"})
+    refused(admin.post("/v1/virtual-keys", {**body, "slug": "mine"}), 409, "AB07")
+    elsewhere = admin.made("/v1/workspaces", {"name": "e"})["id"]
+    assert admin.made("/v1/virtual-keys", {**body, "slug": "mine", "workspace_id": elsewhere})["slug"] == "mine"
+
+
+def test_a_provider_stands_on_an_integration(admin: Client, app: Client, workspace: str, body: dict[str, Any]):
+    brought = admin.made("/v1/virtual-keys", body)
+    integration = admin.shown(f"/v1/virtual-keys/{brought['slug']}")["integration_id"]
+    given = {"name": "Second", "integration_id": integration, "workspace_id": workspace, "note": "x"}
+    made = admin.made("/v1/providers", {**given, "usage_limits": {"type": "tokens", "credit_limit": 100}})
+    assert (made["slug"], made["object"]) == ("second", "provider")
+    shown = admin.shown(f"/v1/providers/{made['slug']}?workspace_id={workspace}")
+    assert (shown["name"], shown["note"], shown["integration_id"]) == ("Second", "x", integration)
+    assert shown["usage_limits"]["credit_limit"] == 100
+    # The credential stays for as long as something uses it.
+    good(admin.delete(f"/v1/virtual-keys/{brought['slug']}"))
+    wait("the provider", lambda: chat(app, **{"x-gateway-provider": "@second"}) == 200 or None, 2)
+    changed = good(admin.put("/v1/providers/second", {"name": "Third", "note": None, "reset_usage": True}))
+    assert changed == made
+    shown = admin.shown("/v1/providers/second")
+    assert (shown["name"], shown["note"], bool(shown["last_reset_at"])) == ("Third", None, True)
+    assert admin.shown(f"/v1/providers?workspace_id={workspace}&page_size=1&current_page=0")["total"] >= 1
+    assert good(admin.delete("/v1/providers/second")) == {}
+    refused(admin.get("/v1/providers/second"), 404, "AB08")
+    refused(admin.post("/v1/providers", given), 404, "AB02", "integration_id")
+
+
+def test_another_workspaces_integration_is_as_good_as_none(admin: Client, body: dict[str, Any]):
+    made = admin.made("/v1/virtual-keys", body)
+    integration = admin.shown(f"/v1/virtual-keys/{made['slug']}")["integration_id"]
+    elsewhere = admin.made("/v1/workspaces", {"name": "e"})["id"]
+    given = {"name": "Stolen", "integration_id": integration, "workspace_id": elsewhere}
+    refused(admin.post("/v1/providers", given), 404, "AB02", "integration_id")
+    inside = admin.with_key(
+        workspace_id=elsewhere, scopes=["virtual_keys.read", "virtual_keys.update", "virtual_keys.delete"]
+    )
+    for answer in (
+        inside.get(f"/v1/virtual-keys/{made['slug']}"),
+        inside.put(f"/v1/virtual-keys/{made['id']}", {"key": "sk-mine-0123456789"}),
+        inside.delete(f"/v1/virtual-keys/{made['id']}"),
+    ):
+        refused(answer, 404, "AB08")
+
+
+def test_a_credential_is_in_no_file_and_no_answer(admin: Client, body: dict[str, Any]):
+    """Runs last: it looks at all that the gateway of this file has written."""
+    made = admin.made("/v1/virtual-keys", body)
+    answers = [admin.shown(f"/v1/virtual-keys/{made['slug']}"), admin.shown("/v1/virtual-keys?page_size=1000")]
+    assert CANARY not in json.dumps(answers)
+    wait("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot").exists() or None, 3)
+    written = [path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()]
+    assert {"penstock.key", "penstock.snapshot", "gateway.log"} <= {path.name for path in written}
+    for path in written:
+        content = path.read_bytes()
+        assert CANARY.encode() not in content, path
+        assert admin.key.encode() not in content, path
+    for name in ("penstock.key", "penstock.snapshot"):
+        assert oct((Path(admin.gateway.folder) / name).stat().st_mode & 0o777) == "0o600"

@@ -1,0 +1,202 @@
+"""Workspaces and their members over HTTP, on both databases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.managed import good, refused
+
+if TYPE_CHECKING:
+    from tests.integration.managed import Client
+
+PREFIXES = ["/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"]
+ROCKETS = {
+    "name": "🚀 Rockets",
+    "description": "up",
+    "defaults": {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"]},
+    "settings": {"user_api_key_rotation_period": "weekly"},
+    "usage_limits": [{"type": "cost", "credit_limit": 10, "alert_threshold": 5, "periodic_reset": "monthly"}],
+    "rate_limits": [{"type": "requests", "unit": "rpm", "value": 5}],
+}
+
+
+@pytest.fixture
+def made(admin: Client) -> dict[str, Any]:
+    return admin.made("/v1/admin/workspaces", ROCKETS)
+
+
+@pytest.fixture(scope="module")
+def owner(admin: Client) -> dict[str, Any]:
+    (user,) = admin.shown("/v1/admin/users?role=owner")["data"]
+    return user
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_workspace_is_read_under_every_path_by_id_and_by_slug(admin: Client, made: dict[str, Any], prefix: str):
+    assert made["slug"].startswith("ws-rockets-")
+    for key in (made["id"], made["slug"]):
+        assert admin.shown(f"{prefix}/{key}") == made
+
+
+def test_what_is_written_is_what_is_read(made: dict[str, Any]):
+    assert made["defaults"]["metadata"] == {"team": "a"}
+    assert made["defaults"]["input_guardrails"] == ["pg-1"]
+    assert made["settings"] == {"user_api_key_rotation_period": 7}
+    (limits,) = made["usage_limits"]
+    assert ROCKETS["usage_limits"][0].items() <= limits.items()
+    assert limits["next_usage_reset_at"].endswith("-01T00:00:00.000Z")
+    assert made["rate_limits"] == ROCKETS["rate_limits"]
+    assert (made["status"], made["is_default"], made["users"], made["object"]) == ("active", 0, [], "workspace")
+
+
+def test_a_plain_name_has_no_emoji(admin: Client, made: dict[str, Any]):
+    assert made["icon"] == "🚀"
+    assert admin.shown(f"/v1/workspaces/{made['id']}?name_format=plain")["name"] == "Rockets"
+    assert admin.shown(f"/v1/workspaces/{made['id']}?name_format=display")["name"] == "🚀 Rockets"
+    refused(admin.get(f"/v1/workspaces/{made['id']}?name_format=loud"), 400, "AB01", "name_format")
+
+
+def test_a_change_leaves_out_what_stays_and_null_takes_limits_away(admin: Client, made: dict[str, Any]):
+    path = f"/v1/admin/workspaces/{made['id']}"
+    changed = good(admin.put(path, {"name": "Boats", "usage_limits": None, "defaults": {"metadata": {"b": "c"}}}))
+    assert (changed["name"], changed["description"], changed["usage_limits"]) == ("Boats", "up", None)
+    assert changed["rate_limits"] == ROCKETS["rate_limits"]
+    assert (changed["defaults"]["metadata"], changed["defaults"]["input_guardrails"]) == ({"b": "c"}, None)
+    assert admin.shown(path)["name"] == "Boats"
+    assert good(admin.put(path, {"rate_limits": []}))["rate_limits"] is None
+
+
+def test_the_default_config_of_new_keys_is_told_by_its_slug(admin: Client, made: dict[str, Any]):
+    config = admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["slug"]})
+    path = f"/v2/workspaces/{made['id']}"
+    for key in (config["id"], config["slug"]):
+        shown = good(admin.put(path, {"defaults": {"user_api_key_config": key}}))
+        assert shown["defaults"]["user_api_key_config"] == config["slug"]
+    refused(admin.delete(f"/v1/configs/{config['slug']}"), 409, "AB07")
+    refused(admin.put(path, {"defaults": {"user_api_key_config": "pc-none-1"}}), 404, "AB02", "user_api_key_config")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "x" * 256}, "name"),
+        ({"name": "x", "nmae": "y"}, "nmae"),
+        ({"name": "x", "settings": {"user_api_key_rotation_period": 366}}, "user_api_key_rotation_period"),
+        ({"name": "x", "rate_limits": [{"type": "requests", "unit": "rps", "value": 1}]}, "rate_limits[0].unit"),
+        ({"name": "x", "rate_limits": [ROCKETS["rate_limits"][0]] * 2}, "rate_limits"),
+        ({"name": "x", "usage_limits": [{"credit_limit": 2, "alert_threshold": 2}]}, "usage_limits[0].alert_threshold"),
+        (
+            {"name": "x", "usage_limits": [{"credit_limit": 1, "periodic_reset": "weekly", "periodic_reset_days": 3}]},
+            "periodic_reset_days",
+        ),
+        ({"name": "x", "defaults": {"metadata": {"a": 1}}}, "metadata"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(admin: Client, body: dict[str, Any], words: str):
+    refused(admin.post("/v1/admin/workspaces", body), 400, "AB01", words)
+
+
+def test_lists_are_paged_filtered_and_sorted(admin: Client):
+    names = [f"page-{number}" for number in range(5)]
+    for name in names:
+        admin.made("/v1/workspaces", {"name": name})
+    first = admin.shown("/v1/workspaces?name=page-&page_size=2&current_page=0")
+    assert (first["object"], first["total"]) == ("list", 5)
+    assert [row["name"] for row in first["data"]] == ["page-4", "page-3"]
+    pages = [admin.shown(f"/v1/admin/workspaces?name=page-&pageSize=2&currentPage={n}")["data"] for n in range(4)]
+    assert [row["name"] for page in pages for row in page] == names[::-1]
+    ordered = admin.shown("/v1/workspaces?name=PAGE-&sort=name&order=asc&page_size=3&current_page=1")["data"]
+    assert [row["name"] for row in ordered] == names[3:]
+    assert admin.shown("/v1/workspaces?exact_name=page-3")["total"] == 1
+    assert admin.shown("/v1/workspaces?exact_name=page-")["total"] == 0
+    assert admin.shown("/v1/workspaces?name=%25")["total"] == 0
+    for query in ("page_size=0", "current_page=-1", "page_size=x", "sort=secret", "status=gone"):
+        refused(admin.get(f"/v1/workspaces?{query}"), 400, "AB01")
+
+
+def test_a_workspace_is_archived_under_its_own_name_and_only_when_empty(admin: Client, made: dict[str, Any]):
+    path = f"/v1/admin/workspaces/{made['id']}"
+    admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["id"]})
+    refused(admin.delete(path, {"name": "Other"}), 400, "AB01", "name")
+    refused(admin.delete(path, {"name": made["name"]}), 409, "AB07", "1 configs")
+    assert good(admin.delete(path, {"name": made["name"], "force_delete": True})) == {}
+    assert admin.shown(path)["status"] == "archived"
+    listed = {
+        status: admin.shown(f"/v1/workspaces?status={status}") for status in ("active", "archived", "active,archived")
+    }
+    there = {status: made["id"] in [row["id"] for row in found["data"]] for status, found in listed.items()}
+    assert there == {"active": False, "archived": True, "active,archived": True}
+
+
+def test_the_default_workspace_stays(admin: Client):
+    (default,) = [row for row in admin.shown("/v1/workspaces")["data"] if row["is_default"]]
+    refused(
+        admin.delete(f"/v1/workspaces/{default['id']}", {"name": default["name"], "force_delete": True}), 409, "AB07"
+    )
+
+
+def test_members_come_change_and_go(admin: Client, made: dict[str, Any], owner: dict[str, Any]):
+    path = f"/v1/admin/workspaces/{made['slug']}/users"
+    assert good(admin.post(path, {"users": [{"id": owner["id"], "role": "manager"}]})) == {}
+    refused(admin.post(path, {"users": [{"id": owner["id"], "role": "member"}]}), 409, "AB07")
+    refused(admin.post(path, {"users": [{"id": made["id"], "role": "member"}]}), 404, "AB02", "users[0].id")
+    listed = admin.shown(path)
+    assert (listed["total"], listed["object"]) == (1, "list")
+    (member,) = listed["data"]
+    assert (member["email"], member["org_role"], member["role"]) == (owner["email"], "owner", "manager")
+    assert admin.shown(f"{path}/{owner['id']}") == member
+    assert [user["id"] for user in admin.shown(f"/v1/admin/workspaces/{made['id']}")["users"]] == [owner["id"]]
+    assert (admin.shown(f"{path}?role=member")["total"], admin.shown(f"{path}?role=manager")["total"]) == (0, 1)
+    assert admin.shown(f"{path}?email=nobody@x.test")["total"] == 0
+    assert good(admin.put(f"{path}/{owner['id']}", {"role": "member"})) == {}
+    assert admin.shown(f"{path}/{owner['id']}")["role"] == "member"
+    assert made["id"] in admin.shown(f"/v1/admin/users/{owner['id']}")["workspace_ids"]
+    assert good(admin.delete(f"{path}/{owner['id']}")) == {}
+    refused(admin.get(f"{path}/{owner['id']}"), 404, "AB08")
+
+
+def test_a_new_workspace_takes_its_members_along(admin: Client, owner: dict[str, Any]):
+    for given in (owner["id"], {"id": owner["id"], "role": "admin"}):
+        made = admin.made("/v1/workspaces", {"name": "with people", "users": [given]})
+        assert [(user["id"], user["role"]) for user in made["users"]] == [
+            (owner["id"], "member" if given == owner["id"] else "admin")
+        ]
+
+
+def test_the_owner_is_found_and_stays(admin: Client, owner: dict[str, Any]):
+    path = f"/v1/admin/users/{owner['id']}"
+    assert (admin.shown(path)["id"], admin.shown(path)["role"]) == (owner["id"], "owner")
+    assert admin.shown(f"/v1/admin/users?email={owner['email'].upper()}&pageSize=1&currentPage=0")["total"] == 1
+    refused(admin.put(path, {"role": "member"}), 409, "AB07")
+    refused(admin.put(path, {"role": "owner"}), 400, "AB01", "role")
+    refused(admin.delete(path), 409, "AB07")
+    refused(admin.get(f"/v1/admin/users/{made_up()}"), 404, "AB08")
+
+
+def made_up() -> str:
+    return "01900000-0000-7000-8000-000000000000"
+
+
+def test_a_key_of_a_workspace_sees_its_own_alone(admin: Client, made: dict[str, Any]):
+    other = admin.made("/v1/workspaces", {"name": "other"})
+    scopes = [
+        "workspaces.read",
+        "workspaces.list",
+        "workspaces.update",
+        "workspace_users.list",
+        "workspace_users.create",
+    ]
+    inside = admin.with_key(workspace_id=made["id"], scopes=scopes)
+    assert [row["id"] for row in inside.shown("/v1/workspaces")["data"]] == [made["id"]]
+    assert inside.shown(f"/v1/workspaces/{made['slug']}")["id"] == made["id"]
+    for key in (other["id"], other["slug"], made_up()):
+        refused(inside.get(f"/v1/workspaces/{key}"), 403, "AB03")
+        refused(inside.put(f"/v1/workspaces/{key}", {"name": "mine"}), 403, "AB03")
+        refused(inside.get(f"/v1/workspaces/{key}/users"), 403, "AB03")
+    refused(inside.post("/v1/workspaces", {"name": "new"}), 403, "AB03", "workspaces.create")
+    refused(inside.delete(f"/v1/workspaces/{made['id']}", {"name": made["name"]}), 403, "AB03")
+    refused(inside.get("/v1/workspaces?status=archived"), 403, "AB03")

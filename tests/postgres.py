@@ -1,0 +1,95 @@
+"""A PostgreSQL server of the tests' own, on a private socket, with a database for each who asks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.processes import Program, wait
+
+NOBODY = pwd.getpwnam("nobody")
+NUMBERS = itertools.count(1)
+
+
+def program(name: str) -> str:
+    """Find a program of PostgreSQL: Debian keeps them out of the path."""
+    beside = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+    found = shutil.which(name) or (str(beside[0]) if beside else None)
+    if found is None:
+        raise FileNotFoundError(f"{name} is missing; hint: make test")
+    return found
+
+
+class Postgres:
+    """One server; it forgets everything, and does not wait for a disk."""
+
+    def __init__(self) -> None:
+        # Not a test's folder: the path of a Unix socket must stay under 108 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        data = self.folder / "data"
+        # initdb and the server refuse to be run by root.
+        as_nobody = []
+        if os.geteuid() == 0:
+            as_nobody = ["setpriv", f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
+            os.chown(self.folder, NOBODY.pw_uid, NOBODY.pw_gid)
+        init = [
+            program("initdb"),
+            "-D",
+            data,
+            "-U",
+            "penstock",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]
+        subprocess.run([*as_nobody, *init], check=True, capture_output=True, timeout=60, cwd=self.folder)
+        options = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off"}
+        given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        server = [*as_nobody, program("postgres"), "-D", data, *given]
+        self.program = Program(server, self.folder / "postgres.log", env={}, cwd=self.folder)
+        wait("PostgreSQL", self._ready, 20)
+
+    def database(self) -> str:
+        """Make an empty database, and give its address."""
+        name = f"penstock{next(NUMBERS)}"
+        subprocess.run(
+            [program("createdb"), "-h", self.folder, "-U", "penstock", name],
+            check=True,
+            capture_output=True,
+            timeout=20,
+        )
+        return f"postgresql://penstock@/{name}?host={self.folder}"
+
+    def freeze(self) -> None:
+        """Stop all its processes where they are."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let them go on."""
+        self._send(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self.program.process.poll() is None:
+            self.thaw()
+        self.program.kill()
+        shutil.rmtree(self.folder)
+
+    def _send(self, number: signal.Signals) -> None:
+        # Each of its processes is the first of a session of its own.
+        children = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
+        for pid in [self.program.pid, *map(int, children.split())]:
+            os.kill(pid, number)
+
+    def _ready(self) -> bool | None:
+        self.program.must_live()
+        asked = [program("pg_isready"), "-h", self.folder, "-U", "penstock"]
+        return subprocess.run(asked, check=False, capture_output=True, timeout=10).returncode == 0 or None

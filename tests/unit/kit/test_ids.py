@@ -1,0 +1,34 @@
+"""How things are named."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.kit.ids import digest, is_uuid, mask, new_id, new_key, slug, slugify
+
+
+def test_ids_are_uuids_of_version_7_in_the_order_they_were_made():
+    made = [new_id() for _ in range(1000)]
+    assert made == sorted(set(made))
+    assert all(is_uuid(text) and text[14] == "7" for text in made)
+    assert not is_uuid("pc-config-1a2b3c")
+
+
+def test_a_slug_has_its_prefix_some_of_the_name_and_chance():
+    assert re.fullmatch(r"pc-my-con-[0-9a-f]{6}", slug("pc", "My config!", 6))
+    assert re.fullmatch(r"ws-[0-9a-f]{6}", slug("ws", "🚀", 10))
+    assert re.fullmatch(r"name-[0-9a-f]{6}", slug("", "name", 10))
+    assert slugify("  A -- B_c ") == "a-b-c"
+
+
+def test_keys_differ_and_are_found_by_their_digest_alone():
+    first, second = new_key(), new_key()
+    assert first != second
+    assert re.fullmatch(r"[A-Za-z0-9]{48}", first)
+    assert digest("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_mask_shows_both_ends_and_nothing_of_what_is_short():
+    assert mask("pa1234567890X7a") == "pa*****X7a"
+    assert mask("12345678") == "*****"
+    assert mask("") == "*****"

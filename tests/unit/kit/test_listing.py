@@ -1,0 +1,122 @@
+"""Pages: every row on exactly one of them, whichever way they are sorted, and late ones as cheap as early ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import insert
+
+from penstock.kit.ids import new_id
+from penstock.kit.listing import Page, rows
+from penstock.settings import Secret, Store
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from penstock.store.tables import configs, organisations, users, workspaces
+from penstock.store.tenant import Tenant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+TIMES = {"created_at": 1, "last_updated_at": 1}
+
+
+async def people(connection: AsyncConnection, count: int) -> str:
+    organisation = new_id()
+    row = {"id": organisation, "slug": "o", "name": "o", "settings": {}, **TIMES}
+    await connection.execute(insert(organisations).values(row))
+    fixed = {"organisation_id": organisation, "first_name": "", "last_name": "", "role": "member", **TIMES}
+    given = [{"id": new_id(), "email": f"{number}@x", **fixed} for number in range(count)]
+    if given:
+        await connection.execute(insert(users), given)
+    return organisation
+
+
+def within(folder: Path, scene: Any) -> None:  # noqa: ANN401
+    async def run() -> None:
+        database = Database(Store(), Secret(f"sqlite:///{folder}/penstock.db"))
+        try:
+            await migrate(database)
+            async with database.writing() as connection:
+                await scene(connection)
+        finally:
+            await database.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("count", [0, 1, 7, 20])
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_every_row_is_on_exactly_one_page(tmp_path: Path, count: int, size: int, order: str):
+    async def scene(connection: AsyncConnection) -> None:
+        tenant = Tenant(connection, await people(connection, count), None)
+        seen: list[str] = []
+        for number in range(count // size + 2):
+            total, page = await rows(tenant, users, Page(size=size, number=number, order=order))
+            assert total == count
+            seen += [row["email"] for row in page]
+        expected = [f"{number}@x" for number in range(count)]
+        assert seen == (expected if order == "asc" else expected[::-1])
+
+    within(tmp_path, scene)
+
+
+def test_rows_that_sort_alike_are_told_apart_by_their_ids(tmp_path: Path):
+    async def scene(connection: AsyncConnection) -> None:
+        organisation = await people(connection, 0)
+        fixed = {
+            "organisation_id": organisation,
+            "is_default": False,
+            "status": "active",
+            "defaults": {},
+            "settings": {},
+        }
+        for number in range(9):
+            row = {"id": new_id(), "slug": str(number), "name": "same", "creation_source": "api", **fixed, **TIMES}
+            await connection.execute(insert(workspaces).values(row))
+        tenant = Tenant(connection, organisation, None)
+        pages = [await rows(tenant, workspaces, Page(size=2, number=number, sort="name")) for number in range(5)]
+        assert [row["slug"] for _, page in pages for row in page] == [str(number) for number in range(9)][::-1]
+
+    within(tmp_path, scene)
+
+
+@pytest.mark.slow
+def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
+    async def scene(connection: AsyncConnection) -> None:
+        tenant = Tenant(connection, await people(connection, 100_000), None)
+
+        async def cost(number: int) -> float:
+            took = []
+            for _ in range(9):
+                started = time.perf_counter()
+                await rows(tenant, users, Page(size=50, number=number))
+                took.append(time.perf_counter() - started)
+            return min(took)
+
+        early, late = await cost(0), await cost(1000)
+        print(f"page 1: {early * 1000:.2f} ms, page 1,000: {late * 1000:.2f} ms")
+        assert late <= 1.5 * early
+
+    within(tmp_path, scene)
+
+
+def test_another_tenants_rows_are_not_there(tmp_path: Path):
+    async def scene(connection: AsyncConnection) -> None:
+        mine = await people(connection, 3)
+        other = Tenant(connection, new_id(), None)
+        (first, *_) = (await rows(Tenant(connection, mine, None), users, Page()))[1]
+        assert await rows(other, users, Page()) == (0, [])
+        assert await other.find(users, first["id"]) is None
+        await other.update(users, first["id"], {"role": "owner"})
+        assert await other.delete(users, users.c.id == first["id"]) == 0
+        assert (await Tenant(connection, mine, None).find(users, first["id"])) == first
+        inside = Tenant(connection, mine, "workspace-a")
+        assert (await inside.count(configs), inside.workspace_id) == (0, "workspace-a")
+
+    within(tmp_path, scene)
