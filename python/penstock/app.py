@@ -3,73 +3,140 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import logging
 import signal
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from litestar import Litestar, Request, Response, Router
+from litestar import route as answers
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.serialization import encode_json
 
 from penstock import caller, resources
-from penstock.errors import PenstockError, Problem, StartError, code_for, envelope
-from penstock.jobs.records import RecordWriter
+from penstock.errors import MissingError, PenstockError, Problem, StartError, UnavailableError, code_for, envelope
+from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
 from penstock.metrics import Figures
 from penstock.resources import schema
-from penstock.settings import Settings
+from penstock.settings import Secret, Settings, Store
 from penstock.snapshot import Published, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    import socket
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 
+    from litestar.types import Method
+
+    from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
 
 INTERNAL_ERROR = 500
+METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
-def create_app(settings: Settings, published: Published) -> Litestar:
-    """Build the application; nothing runs before its lifespan starts."""
-    records = RecordWriter(settings.records)
+def create_app(settings: Settings, published: Published, record_socket: socket.socket | None = None) -> Litestar:
+    """Build the application; nothing runs before its lifespan starts. Records are taken from the socket."""
+    records = RecordFeed(settings.records)
     parts = {"settings": settings, "published": published, "figures": Figures(), "records": records}
+    url = settings.store_url
+    store = open_store(settings, published, url) if url else None
 
     @asynccontextmanager
     async def jobs(_app: Litestar) -> AsyncGenerator[None]:
         watcher = Watcher(settings, published)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, watcher.ask)
-        watching = loop.create_task(watcher.run()) if settings.file else None
+        close_records = records.listen(record_socket, loop) if record_socket else records.close
+        loops = [*([watcher.run] if settings.file else []), *([store.publish] if store else [])]
+        running = [loop.create_task(work()) for work in loops]
         try:
             yield
         finally:
             published.close()
-            if watching:
-                watching.cancel()
+            for task in running:
+                task.cancel()
                 with suppress(asyncio.CancelledError):
-                    await watching
-            records.close()
+                    await task
+            if store:
+                await store.database.close()
+            close_records()
 
     app = Litestar(
-        route_handlers=routers(),
-        dependencies={name: provide(part) for name, part in parts.items()},
+        route_handlers=routers(resources.names()) if store else [*routers(resources.STORELESS), *closed()],
+        dependencies={name: provide(part) for name, part in parts.items()} | (store.dependencies if store else {}),
         exception_handlers={Exception: answer},
         openapi_config=schema.description(),
         lifespan=[jobs],
         logging_config=None,
+        state=State(
+            {
+                "identify": store.identify if store else None,
+                "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
+            }
+        ),
     )
     refuse_unguarded(app)
     return app
 
 
+class StoreParts(NamedTuple):
+    """What stands on the store: who is calling, the way to a desk, and what publishes."""
+
+    database: Database
+    identify: Callable[[str], Awaitable[caller.Caller]]
+    dependencies: dict[str, Provide]
+    publish: Callable[[], Coroutine[Any, Any, None]]
+
+
+def open_store(settings: Settings, published: Published, url: Secret) -> StoreParts:
+    """Wire what stands on the store; nothing of it is imported where there is none."""
+    from penstock.jobs.publish import Kept, Publisher
+    from penstock.kit import listing
+    from penstock.kit.desk import Office
+    from penstock.kit.identities import Identities
+    from penstock.kit.secrets import Vault, master
+    from penstock.store.database import Database
+
+    database = Database(settings.store, url)
+    key = master(settings)
+    vault, identities = Vault(key), Identities(database)
+    publisher = Publisher(settings, published, database, vault, Kept(settings, key))
+    office = Office(database, vault, identities.forget, publisher.ring)
+    dependencies = {
+        "work": Provide(office.work, sync_to_thread=False),
+        "page": Provide(listing.page, sync_to_thread=False),
+    }
+    return StoreParts(database, identities.of, dependencies, publisher.run)
+
+
+def closed() -> list[Router]:
+    """Answer for what stands on the store where there is none: it never goes to a provider instead."""
+
+    @answers(["/", "/{rest:path}"], http_method=METHODS, guards=[caller.anyone], include_in_schema=False)
+    async def no_store() -> None:
+        message = "no store is configured; hint: penstock init, or PENSTOCK_STORE_URL"
+        raise MissingError(message)
+
+    names = [name for name in resources.names() if name not in resources.STORELESS]
+    return [Router(prefix, route_handlers=[no_store]) for name in names for prefix in resources.prefixes(name)]
+
+
+def complete() -> Litestar:
+    """Build the application with everything that it can serve, to be looked at rather than run."""
+    described = Store(url=Secret("sqlite:///penstock.db"), master_key=Secret(base64.b64encode(bytes(32)).decode()))
+    return create_app(Settings(store=described), Published(Snapshot("", b"", 0)))
+
+
 def describe() -> bytes:
     """Give the description of the management API, as `/schema/openapi.json` does."""
-    app = create_app(Settings(), Published(Snapshot("", b"", 0)))
-    return encode_json(app.openapi_schema.to_schema())
+    return encode_json(complete().openapi_schema.to_schema())
 
 
 def provide(part: object) -> Provide:
@@ -77,10 +144,10 @@ def provide(part: object) -> Provide:
     return Provide(lambda: part, use_cache=True, sync_to_thread=False)
 
 
-def routers() -> list[Router]:
+def routers(names: Iterable[str]) -> list[Router]:
     """Put each resource below the path that its file name says."""
     found: list[Router] = []
-    for name in resources.names():
+    for name in names:
         routes: list[Any] = importlib.import_module(f"penstock.resources.{name}").routes
         if routes:
             found += [Router(prefix, route_handlers=routes) for prefix in resources.prefixes(name) or ("/",)]
@@ -94,8 +161,8 @@ def refuse_unguarded(app: Litestar) -> None:
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
             # Litestar answers OPTIONS by itself, and says no more than the description does.
             itself = getattr(handler, "http_methods", None) == {"OPTIONS"}
-            if not itself and not any(guard in caller.GUARDS for guard in guards):
-                message = f"the route {route.path!r} declares no guard; allowed: {_guard_names()}"
+            if not itself and not any(map(caller.is_guard, guards)):
+                message = f"the route {route.path!r} declares no guard; hint: penstock.caller has them"
                 raise StartError(message)
 
 
@@ -111,7 +178,8 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[dict[s
     if status == INTERNAL_ERROR:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         message = "something went wrong"
-    return Response(envelope(message, code, problems), status_code=status)
+    headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError) else {}
+    return Response(envelope(message, code, problems), status_code=status, headers=headers)
 
 
 def _problems(extra: object) -> list[Problem]:
@@ -121,7 +189,3 @@ def _problems(extra: object) -> list[Problem]:
     except msgspec.ValidationError:
         return []
     return [Problem(str(item.get("key", "")), str(item.get("message", ""))) for item in listed]
-
-
-def _guard_names() -> str:
-    return ", ".join(guard.__name__ for guard in caller.GUARDS)

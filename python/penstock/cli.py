@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
+    from penstock.snapshot import Stored
 
 
 class Commands(click.Group):
@@ -48,12 +49,16 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     process.few_arenas()
     settings = load(config, {"server.host": host, "server.port": port})
     logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: the other commands need neither Granian nor an event loop.
     from penstock import serve as server
     from penstock.snapshot import gather_good
 
-    snapshot = gather_good(settings)
+    stored, admin_key = prepared(settings)
+    snapshot = gather_good(settings, stored)
     settings_module.refuse_open_host(settings, snapshot.keys)
+    if admin_key:
+        show(admin_key)
     with ExitStack() as stack:
         if mock:
             from penstock import mock as pretend
@@ -62,6 +67,32 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
             settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
         status = server.serve(settings, snapshot, lambda ready: announce(ready, snapshot.keys, tries=bool(mock)))
     sys.exit(status)
+
+
+@main.command()
+@click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
+@click.option("--email", help="E-mail address of the organisation's owner.")
+def init(config: str | None, email: str | None) -> None:
+    """Make the store with its first organisation, and print the admin key once."""
+    settings = load(config, {})
+    from penstock.jobs.prepare import initialised
+
+    admin_key = initialised(settings, email)
+    if admin_key:
+        show(admin_key)
+    else:
+        click.echo("the store is ready; it has an admin key already, or it was given")
+
+
+@main.command()
+@click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
+def migrate(config: str | None) -> None:
+    """Bring the store's tables up to date."""
+    settings = load(config, {})
+    from penstock.jobs.prepare import migrated
+
+    before, after = migrated(settings)
+    click.echo(f"the store is at revision {after}" + ("" if before == after else f", it was at {before or 'none'}"))
 
 
 @main.command()
@@ -92,6 +123,27 @@ def settings() -> None:
 def version() -> None:
     """Print the version."""
     click.echo(f"penstock {__version__}")
+
+
+def prepared(settings: Settings) -> tuple[Stored, str | None]:
+    """See to the store in a process of its own: what that takes in memory is gone with it."""
+    from penstock.snapshot import NOTHING, Prepared
+
+    if settings.store_url is None:
+        return NOTHING, None
+
+    def work() -> bytes:
+        from penstock.jobs.prepare import for_start
+
+        return for_start(settings)
+
+    found = msgspec.msgpack.decode(process.apart(work), type=Prepared)
+    return found.stored, found.admin_key
+
+
+def show(admin_key: str) -> None:
+    """Print a key that nobody can be told again."""
+    click.echo(f"admin key (it is shown this once): {admin_key}")
 
 
 def load(config: str | None, options: dict[str, object]) -> Settings:

@@ -66,6 +66,13 @@ class MissingError(PenstockError):
     code = "AB08"
 
 
+class UnknownReferenceError(PenstockError):
+    """Something that the request refers to is not there."""
+
+    status = 404
+    code = "AB02"
+
+
 class ConflictError(PenstockError):
     """It exists already, or something else depends on it."""
 
@@ -77,6 +84,7 @@ class UnavailableError(PenstockError):
     """Something this needs is down for now; asking again later may work."""
 
     status = 503
+    retry_after: ClassVar[int] = 1
 
 
 class SettingsError(PenstockError):

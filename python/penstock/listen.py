@@ -50,8 +50,8 @@ def make_run_dir(settings: Settings) -> str:
     """Make the private folder; its name is short because a Unix socket's path must be."""
     try:
         if settings.server.run_dir:
-            os.makedirs(settings.server.run_dir, mode=0o700, exist_ok=True)  # noqa: PTH103
-            os.chmod(settings.server.run_dir, stat.S_IRWXU)  # noqa: PTH101
+            os.makedirs(settings.server.run_dir, mode=0o700, exist_ok=True)
+            os.chmod(settings.server.run_dir, stat.S_IRWXU)
             return settings.server.run_dir
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         return tempfile.mkdtemp(prefix="penstock-", dir=runtime if os.access(runtime, os.W_OK) else None)
@@ -62,19 +62,21 @@ def make_run_dir(settings: Settings) -> str:
 
 def remove_run_dir(settings: Settings) -> None:
     """Take away what was put there, and the folder unless it holds something of somebody else's."""
+    for path in (settings.control_socket, settings.record_socket):
+        with suppress(OSError):
+            os.unlink(path)
     with suppress(OSError):
-        os.unlink(settings.control_socket)  # noqa: PTH108
-        os.rmdir(settings.server.run_dir)  # noqa: PTH106
+        os.rmdir(settings.server.run_dir)
 
 
-def open_control_socket(path: str) -> socket.socket:
-    """Listen on the control socket: who comes before control is up, waits instead of failing."""
+def open_private_socket(path: str) -> socket.socket:
+    """Listen where only our own processes come: who comes before control is up, waits instead of failing."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108
+            os.unlink(path)
         listener.bind(path)
-        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)  # noqa: PTH101
+        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
         listener.listen(CONTROL_BACKLOG)
     except OSError as error:
         listener.close()

@@ -38,6 +38,12 @@ FAMILIES = {
     "bytes_out": Family("penstock_bytes_out_total", "counter", "bytes of answers passed on"),
     "tokens_in": Family("penstock_tokens_in_total", "counter", "tokens asked, as the providers count them"),
     "tokens_out": Family("penstock_tokens_out_total", "counter", "tokens answered, as the providers count them"),
+    "tokens_estimated": Family(
+        "penstock_tokens_estimated_total", "counter", "tokens, of both, that the gateway counted because none were told"
+    ),
+    "counts_guessed": Family(
+        "penstock_token_counts_guessed_total", "counter", "answers whose tokens were guessed: too many waited"
+    ),
     "management": Family("penstock_management_requests_total", "counter", "requests forwarded to the management API"),
     "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
     "intercepted": Family(

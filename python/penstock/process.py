@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
+import resource
 import signal
 import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+log = logging.getLogger("penstock")
+
 PR_SET_PDEATHSIG = 1
 M_ARENA_MAX = -8
+# Files that a worker has open besides connections.
+OTHER_FILES = 256
 
 
 def few_arenas() -> None:
     """Tell glibc to share its heap between threads: ours allocate little and idle memory counts."""
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
+
+
+def room_for_connections() -> int:
+    """Open as many files as the system lets us, and say how many callers that serves: each may need a provider's connection too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return sys.maxsize
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(1, (hard - OTHER_FILES) // 2)
 
 
 def signal_when_orphaned(number: int) -> None:
@@ -69,6 +85,14 @@ def leave_when_alone(lifeline: int, leave: Callable[[], None]) -> None:
     loop.add_reader(lifeline, alone)
 
 
+# The number of a system call that no library has a name for yet.
+SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+# Leaves a tenth of a core that is wanted by everybody: enough to take the records of a saturated worker.
+NICENESS = 10
+# The longest that Linux grants.
+LONG_TURN_NS = 100_000_000
+
+
 class Pace:
     """Has the threads of a busy process work in batches, and those of any other answer at once.
 
@@ -100,11 +124,72 @@ class Pace:
         batches = rate > (self.CALM if self._batches else self.BUSY)
         if batches != self._batches and sys.platform == "linux":
             self._batches = batches
-            for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
+            for thread in os.listdir("/proc/self/task"):
                 # It may have ended meanwhile.
                 with suppress(ProcessLookupError, PermissionError):
                     policy = os.SCHED_BATCH if batches else os.SCHED_OTHER
                     os.sched_setscheduler(int(thread), policy, os.sched_param(0))
+
+
+class _Turns(ctypes.Structure):
+    """Linux's `struct sched_attr`, first version."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint64),
+        ("nice", ctypes.c_int32),
+        ("priority", ctypes.c_uint32),
+        ("runtime", ctypes.c_uint64),
+        ("deadline", ctypes.c_uint64),
+        ("period", ctypes.c_uint64),
+    )
+
+
+def step_back() -> None:
+    """Have every thread from here on wait for the data plane where both want the same core.
+
+    A low weight alone is not enough: a thread of any weight keeps a core for its turn of some milliseconds. From Linux
+    6.12 on, one that asks for long turns is interrupted by those who ask for shorter ones, as everybody else does.
+    """
+    number = SCHED_SETATTR.get(os.uname().machine)
+    if number is None or sys.platform != "linux":
+        os.nice(NICENESS)
+        return
+    turns = _Turns(size=ctypes.sizeof(_Turns), policy=os.SCHED_OTHER, nice=NICENESS, runtime=LONG_TURN_NS)
+    if ctypes.CDLL(None).syscall(number, 0, ctypes.byref(turns), 0):
+        os.nice(NICENESS)
+
+
+def apart(work: Callable[[], bytes]) -> bytes:
+    """Do something in a process of its own: what it imports and holds is gone with it."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # Whatever happens, it ends here: what follows is for the parent alone.
+        try:
+            os.close(out)
+            with open(into, "wb") as pipe:
+                pipe.write(_answer(work))
+        finally:
+            os._exit(0)
+    os.close(into)
+    with open(out, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    if not answer.startswith(b"+"):
+        raise StartError(answer[1:].decode() or "the store could not be prepared")
+    return answer[1:]
+
+
+def _answer(work: Callable[[], bytes]) -> bytes:
+    try:
+        return b"+" + work()
+    except PenstockError as error:
+        return b"-" + str(error).encode()
+    except Exception:
+        log.exception("something went wrong")
+        return b"-"
 
 
 @contextmanager

@@ -41,8 +41,6 @@ HOPELESS = 3
 # What a worker may take beyond the drain deadline to hand over its last records and go.
 EDGE_GRACE, CONTROL_GRACE = 0.7, 5.0
 SWITCH_INTERVAL = 0.0005
-# Leaves it a tenth of a core that is wanted by everybody: enough to take the records of a saturated worker.
-CONTROL_NICENESS = 10
 
 
 class Server(MPServer):
@@ -164,10 +162,13 @@ class Supervisor:
         self._catch_signals()
         self.edge_sockets = listen.open_ports(settings)
         port: int = self.edge_sockets[0].getsockname()[1]
-        server = msgspec.structs.replace(settings.server, port=port, run_dir=listen.make_run_dir(settings))
+        server = msgspec.structs.replace(
+            settings.server, port=port, run_dir=listen.make_run_dir(settings), connections=_connections(settings)
+        )
         self.settings = msgspec.structs.replace(settings, server=server)
         self.kept = Kept(snapshot)
-        self.control_socket = listen.open_control_socket(self.settings.control_socket)
+        self.control_socket = listen.open_private_socket(self.settings.control_socket)
+        self.record_socket = listen.open_private_socket(self.settings.record_socket)
         self.control = Child("control", Server.control(self.control_socket), self._load_control, CONTROL_PAUSE)
         self.edges = [
             Child(f"edge {index}", Server.edge(self.settings, listener), partial(self._load_edge, index), EDGE_PAUSE)
@@ -264,6 +265,7 @@ class Supervisor:
         # Last, because the edge hands its last records to it.
         self._end([self.control], CONTROL_GRACE, patience + 1)
         self.control_socket.close()
+        self.record_socket.close()
         listen.remove_run_dir(self.settings)
 
     def _end(self, children: list[Child], seconds: float, patience: int) -> None:
@@ -290,6 +292,7 @@ class Supervisor:
             if number != index:
                 listener.close()
         self.control_socket.close()
+        self.record_socket.close()
         sys.setswitchinterval(SWITCH_INTERVAL)
         with process.plain_failure(f"edge {index}"):
             door = importlib.import_module("penstock.door")
@@ -303,14 +306,13 @@ class Supervisor:
 
     def _load_control(self) -> Any:  # noqa: ANN401
         process.enter_child(self.pid)
-        # Where both want the same core the data plane goes first.
-        os.nice(CONTROL_NICENESS)
+        process.step_back()
         for listener in self.edge_sockets:
             listener.close()
         os.close(self._held)
         with process.plain_failure("control"):
             published = Published(self.kept.last(), self.kept)
-            app = importlib.import_module("penstock.app").create_app(self.settings, published)
+            app = importlib.import_module("penstock.app").create_app(self.settings, published, self.record_socket)
 
         def close() -> None:
             published.close()
@@ -322,6 +324,13 @@ class Supervisor:
         gc.collect()
         gc.freeze()
         return app
+
+
+def _connections(settings: Settings) -> int:
+    asked, room = settings.server.connections, process.room_for_connections()
+    if asked > room:
+        log.warning("server.connections is %d instead of %d: no more files may be open (hint: ulimit -n)", room, asked)
+    return min(asked, room)
 
 
 def serve(settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> int:

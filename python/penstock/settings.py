@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 # Tables of the same file that are no settings: they belong to the snapshot and may change at any time.
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
 DEFAULT_FILE = "penstock.toml"
+STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
+ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
 
 
@@ -69,11 +73,16 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="time that open requests get to finish at shutdown")
     ] = 30.0
+    write_stall_ms: Annotated[int, Meta(ge=100, description="time for a client to take more of its answer")] = 60_000
+    heartbeat_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="silence in a stream of events before a comment is sent; 0: never")
+    ] = 15.0
     notice_seconds: Annotated[
         float, Meta(ge=0, le=60, description="time between `/ready` saying no and the port closing; 0 on loopback")
     ] = 1.0
     run_dir: Annotated[
-        str, Meta(description="private folder for the control socket; default: a new one, removed at exit")
+        str,
+        Meta(description="private folder for the sockets between the processes; default: a new one, removed at exit"),
     ] = ""
 
 
@@ -82,7 +91,9 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
 
     require_key: Annotated[
         bool | None,
-        Meta(description="ask for a gateway key even while none is configured; default: yes, but no on loopback"),
+        Meta(
+            description="ask for a gateway key even while none is configured; default: yes, but no on loopback without a store"
+        ),
     ] = None
     block_inline_config: Annotated[
         bool,
@@ -92,7 +103,11 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     header_aliases: Annotated[
-        tuple[str, ...], Meta(description="prefixes that are read as `x-gateway-`, for clients made for other gateways")
+        tuple[str, ...],
+        Meta(
+            description="prefixes that are read as `x-gateway-` and answered with, for clients made for other gateways",
+            extra={"env": "GATEWAY_HEADER_ALIASES"},
+        ),
     ] = ("x-portkey-",)
 
 
@@ -102,12 +117,35 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_ms: Annotated[
         int, Meta(ge=1, description="time for a provider to answer", extra={"env": "REQUEST_TIMEOUT"})
     ] = 300_000
-    connect_timeout_ms: Annotated[int, Meta(ge=1, description="time to connect to a provider, TLS included")] = 3000
+    dns_timeout_ms: Annotated[int, Meta(ge=1, description="time to look up a provider's name")] = 2000
+    connect_timeout_ms: Annotated[int, Meta(ge=1, description="time to connect to a provider, all its addresses")] = (
+        3000
+    )
+    tls_timeout_ms: Annotated[int, Meta(ge=1, description="time for the TLS handshake with a provider")] = 5000
+    idle_timeout_ms: Annotated[int, Meta(ge=1, description="longest silence within a provider's answer")] = 60_000
     trusted_custom_hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="hosts that a custom host may name, subdomains too; private addresses only if listed here",
+            description="hosts, with their subdomains, that may be private addresses or have private names",
             extra={"env": "TRUSTED_CUSTOM_HOSTS"},
+        ),
+    ] = ()
+    http2: Annotated[bool, Meta(description="speak HTTP/2 with providers that offer it")] = True
+    https_proxy: Annotated[
+        Secret | None,
+        Meta(
+            description="proxy for https providers, such as `http://user:password@host:3128`",
+            extra={"env": "HTTPS_PROXY"},
+        ),
+    ] = None
+    http_proxy: Annotated[Secret | None, Meta(description="proxy for http providers", extra={"env": "HTTP_PROXY"})] = (
+        None
+    )
+    no_proxy: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="hosts without a proxy: names with their subdomains, addresses, networks, each with a port or not; `*` is all",
+            extra={"env": "NO_PROXY"},
         ),
     ] = ()
     tls_ca: Annotated[
@@ -122,6 +160,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much of something one request may be."""
 
     body_bytes: Annotated[int, Meta(ge=1024, description="largest request body")] = 100 * MEBIBYTE
+    body_idle_ms: Annotated[int, Meta(ge=10, description="longest wait for the next piece of a request body")] = 10_000
+    body_total_ms: Annotated[int, Meta(ge=10, description="longest wait for all pieces of a request body")] = 300_000
+    body_rate: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000_000,
+            description="bytes a second that a request body must bring, beyond the first `body_grace_ms`",
+        ),
+    ] = 1024
+    body_grace_ms: Annotated[
+        int, Meta(ge=0, description="wait for a request body that is not counted against its rate")
+    ] = 10_000
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,8 +188,51 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=MEBIBYTE, description="records waiting in memory per worker before new ones are dropped")
     ] = 64 * MEBIBYTE
     sensitive_headers: Annotated[
-        tuple[str, ...], Meta(description="headers whose values are masked in records, besides those that always are")
+        tuple[str, ...],
+        Meta(
+            description="headers whose values are masked in records, besides those that always are",
+            extra={"env": "ORGANISATION_HEADERS_TO_MASK"},
+        ),
     ] = ()
+    headers_to_metadata: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="headers whose values become metadata under their lower-case names; none that is masked",
+            extra={"env": "HEADERS_TO_METADATA"},
+        ),
+    ] = ()
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """Where organisations, keys, providers and configs are kept that are managed over the API."""
+
+    url: Annotated[
+        Secret | None,
+        Meta(
+            description="database: `postgresql://…` or `sqlite:///file`; "
+            "default: `penstock.db` beside the settings file, once `penstock init` has made it"
+        ),
+    ] = None
+    connections: Annotated[int, Meta(ge=1, le=10, description="connections to the database")] = 5
+    acquire_ms: Annotated[int, Meta(ge=10, description="time to get a connection that answers")] = 1000
+    statement_ms: Annotated[int, Meta(ge=10, description="time for one statement")] = 5000
+    master_key: Annotated[
+        Secret | None,
+        Meta(
+            description="what stored credentials are sealed with: 32 bytes as base64; several with commas: "
+            "the first seals, the others still open"
+        ),
+    ] = None
+    master_key_file: Annotated[
+        str, Meta(description="file with the master key; default: `penstock.key` beside the settings file")
+    ] = ""
+    admin_key: Annotated[
+        Secret | None,
+        Meta(
+            description="first admin key, for a store that has none yet; default: one is made and printed once",
+            extra={"env": "PENSTOCK_ADMIN_KEY"},
+        ),
+    ] = None
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +264,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream: Upstream = Upstream()
     limits: Limits = Limits()
     records: Records = Records()
+    store: Store = Store()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -191,6 +286,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.server.run_dir}/control.sock"
 
     @property
+    def record_socket(self) -> str:
+        """The Unix socket that records are sent to; the engine knows that it is beside the other."""
+        return f"{self.server.run_dir}/records.sock"
+
+    @property
+    def store_url(self) -> Secret | None:
+        """The database, where there is one."""
+        if self.store.url:
+            return self.store.url
+        made = self.beside(STORE_FILE)
+        return Secret(f"sqlite:///{made}") if os.path.exists(made) else None
+
+    def beside(self, name: str) -> str:
+        """Give the path of a file in the folder of the settings file, or of the working directory without one."""
+        folder = os.path.dirname(self.file) if self.file else os.getcwd()
+        return os.path.join(folder, name)
+
+    @property
     def notice_seconds(self) -> float:
         """The time between `/ready` saying no and the port closing."""
         return 0.0 if self.loopback else min(self.server.notice_seconds, self.server.drain_seconds)
@@ -199,7 +312,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def require_key(self) -> bool:
         """Whether a key is asked for even while none is configured."""
         asked = self.security.require_key
-        return not self.loopback if asked is None else asked
+        # With a store keys come and go: the last one that goes must not open the gateway.
+        return not self.loopback or self.store_url is not None if asked is None else asked
 
     def engine_json(self, worker: int) -> bytes:
         """Say what the engine of one edge worker must know."""
@@ -207,17 +321,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             {
                 "control_socket": self.control_socket,
                 "worker": worker,
+                "port": self.server.port,
+                "header_timeout_ms": self.server.header_timeout_ms,
                 "request_timeout_ms": self.upstream.request_timeout_ms,
+                "dns_timeout_ms": self.upstream.dns_timeout_ms,
                 "connect_timeout_ms": self.upstream.connect_timeout_ms,
+                "tls_timeout_ms": self.upstream.tls_timeout_ms,
+                "idle_timeout_ms": self.upstream.idle_timeout_ms,
+                "heartbeat_ms": round(self.server.heartbeat_seconds * 1000),
+                "write_stall_ms": self.server.write_stall_ms,
                 "max_body_bytes": self.limits.body_bytes,
+                "body_idle_ms": self.limits.body_idle_ms,
+                "body_total_ms": self.limits.body_total_ms,
+                "body_rate": self.limits.body_rate,
+                "body_grace_ms": self.limits.body_grace_ms,
                 "trusted_custom_hosts": self.upstream.trusted_custom_hosts,
-                "header_aliases": self.security.header_aliases,
+                "header_aliases": [prefix.lower() for prefix in self.security.header_aliases],
                 "require_key": self.require_key,
                 "block_inline_config": self.security.block_inline_config,
                 "records": self.records.enabled,
                 "outbox_bytes": self.records.outbox_bytes,
                 "sensitive_headers": self.records.sensitive_headers,
+                "headers_to_metadata": self.records.headers_to_metadata,
                 "mock_host": self.mock.host or None,
+                "http2": self.upstream.http2,
+                "https_proxy": _revealed(self.upstream.https_proxy),
+                "http_proxy": _revealed(self.upstream.http_proxy),
+                "no_proxy": self.upstream.no_proxy,
                 "tls_ca": self.upstream.tls_ca or None,
             }
         )
@@ -253,14 +383,14 @@ def entries() -> Iterator[Entry]:
 
 def find_file(asked: str | None, environ: Mapping[str, str]) -> str | None:
     """Choose the file: the one that was asked for, else the one in the working directory if it is there."""
-    path = asked or environ.get("PENSTOCK_CONFIG") or (DEFAULT_FILE if os.path.exists(DEFAULT_FILE) else None)  # noqa: PTH110
-    return os.path.abspath(path) if path else None  # noqa: PTH100
+    path = asked or environ.get("PENSTOCK_CONFIG") or (DEFAULT_FILE if os.path.exists(DEFAULT_FILE) else None)
+    return os.path.abspath(path) if path else None
 
 
 def read_file(path: str) -> dict[str, Any]:
     """Parse a `penstock.toml`."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:
             return tomllib.load(file)
     except OSError as error:
         message = f"cannot read {path!r}: {error.strerror or error}"
@@ -280,7 +410,8 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
             try:
                 values.setdefault(entry.section, {})[entry.key] = _convert(entry, given)
             except msgspec.ValidationError as error:
-                problems.append(Problem(where, f"{given!r} is not allowed: {_lower(str(error))}"))
+                shown = "the value" if _is_secret(entry.type) else repr(given)
+                problems.append(Problem(where, f"{shown} is not allowed: {_lower(str(error))}"))
             break
     settings = Settings(file=file, **{name: _section(name)(**keys) for name, keys in values.items()})
     problems += _contradictions(settings)
@@ -292,7 +423,7 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
 
 def refuse_open_host(settings: Settings, keys: int) -> None:
     """Refuse to be reachable from other machines with nothing that asks who is calling."""
-    if settings.loopback or keys or settings.security.require_key is not None:
+    if settings.loopback or keys or settings.store_url or settings.security.require_key is not None:
         return
     message = (
         f"no gateway key is configured, so anyone who reaches {settings.server.host!r} could spend your providers' money\n"
@@ -358,14 +489,31 @@ def _given(
 ) -> Iterator[tuple[str, object]]:
     if options.get(entry.path) is not None:
         yield f"--{entry.key.replace('_', '-')}", options[entry.path]
-    if entry.env in environ:
-        yield entry.env, environ[entry.env]
+    # Other programs write the names of proxies in lower case.
+    for name in (entry.env, entry.env.lower()) if entry.env.endswith("_PROXY") else (entry.env,):
+        if name in environ:
+            yield name, environ[name]
     table = document.get(entry.section)
     if isinstance(table, dict) and entry.key in table:
         yield entry.path, table[entry.key]
 
 
+def hide(_secret: type, value: object) -> Secret:
+    """Read a secret where a struct asks for one."""
+    if not isinstance(value, str):
+        message = f"expected `str`, got `{type(value).__name__}`"
+        raise TypeError(message)
+    return Secret(value)
+
+
+def _is_secret(annotated: Any) -> bool:  # noqa: ANN401
+    return Secret in get_args(get_args(annotated)[0])
+
+
 def _convert(entry: Entry, given: object) -> object:
+    if _is_secret(entry.type):
+        text = given.strip() if isinstance(given, str) else given
+        return msgspec.convert(text or None, entry.type, dec_hook=hide)
     if not isinstance(given, str):
         return msgspec.convert(given, entry.type)
     plain: Any = get_args(entry.type)[0]
@@ -383,8 +531,30 @@ def _contradictions(settings: Settings) -> Iterator[Problem]:
         yield Problem("server.host", f"{settings.server.host!r} is not allowed: expected an IP address or `localhost`")
     if settings.mock.host and not settings.mock.host.startswith(("http://", "https://")):
         yield Problem("mock.host", f"{settings.mock.host!r} is not allowed: expected a URL with http:// or https://")
-    if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):  # noqa: PTH113
+    for prefix in settings.security.header_aliases:
+        if not ALIAS.fullmatch(prefix):
+            yield Problem(
+                "security.header_aliases", f"{prefix!r} is not allowed: expected a prefix such as `x-portkey-`"
+            )
+    for name, proxy in (("https_proxy", settings.upstream.https_proxy), ("http_proxy", settings.upstream.http_proxy)):
+        if proxy and not _is_proxy(proxy):
+            # Not repeated: it may hold a password.
+            yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
+    if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
+
+
+def _is_proxy(proxy: Secret) -> bool:
+    text = proxy.reveal()
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _revealed(secret: Secret | None) -> str | None:
+    return secret.reveal() if secret else None
 
 
 def _lower(text: str) -> str:
@@ -395,7 +565,10 @@ def _type_name(annotated: Any) -> str:  # noqa: ANN401
     plain: Any = get_args(annotated)[0]
     if get_origin(plain) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(plain))
+    if _is_secret(annotated):
+        return "secret"
     names: dict[Any, str] = {bool: "yes or no", bool | None: "yes or no", int: "integer", float: "number", str: "text"}
+    names[Secret | None] = "text"
     return names.get(plain, "list of texts")
 
 

@@ -1,4 +1,4 @@
-"""Gathers what the engine needs to know from `penstock.toml`, and publishes it to whoever waits."""
+"""Gathers what the engine needs to know from `penstock.toml` and the store, and publishes it to whoever waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from penstock import engine, resources
 from penstock.errors import Problem, SettingsError
-from penstock.settings import SNAPSHOT_TABLES, Secret, read_file
+from penstock.settings import SNAPSHOT_TABLES, Secret, hide, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +38,30 @@ class Snapshot(msgspec.Struct, frozen=True):
         return f"Snapshot(epoch={self.epoch!r}, keys={self.keys})"
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """What the store adds: rows for the engine, as the insides of JSON arrays."""
+
+    keys: bytes = b""
+    providers: bytes = b""
+    configs: bytes = b""
+    key_count: int = 0
+
+    def __repr__(self) -> str:
+        """Leave the rows out: they hold credentials."""
+        return f"Stored(key_count={self.key_count})"
+
+
+NOTHING = Stored()
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a start goes on with after the store was seen to."""
+
+    stored: Stored = NOTHING
+    # Only where it was just made: it is shown once.
+    admin_key: str | None = None
+
+
 class KeyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One `[[keys]]` table."""
 
@@ -55,6 +79,8 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provider: str
     api_key: Secret | None = None
     custom_host: str | None = None
+    anthropic_inspect_stream_for_overloaded_error: bool | None = None
+    options: dict[str, str] = {}
 
 
 class ConfigRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +137,8 @@ class Published:
     def __init__(self, snapshot: Snapshot, kept: Kept | None = None) -> None:
         """Start with a snapshot that was found good."""
         self.current = snapshot
+        # What the store said last: the file may change meanwhile, and is then gathered with it.
+        self.stored = NOTHING
         self.closed = False
         self._kept = kept
         self._changed = asyncio.Event()
@@ -142,29 +170,31 @@ class Published:
         bell.set()
 
 
-def gather(settings: Settings, environ: Mapping[str, str] = os.environ) -> Snapshot:
-    """Read the source of the moment and write down what the engine compiles."""
+def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: Stored = NOTHING) -> Snapshot:
+    """Read the file of the moment, and write down what the engine compiles of it and the store."""
     document = read_file(settings.file) if settings.file else {}
     problems: list[Problem] = []
     rows = {table: list(_rows(table, document, environ, problems)) for table in SNAPSHOT_TABLES}
-    content: dict[str, object] = {
+    content = {
         "keys": [_key(path, row, problems) for path, row in rows["keys"]],
         "providers": [_provider(path, row, problems) for path, row in rows["providers"]],
         "configs": [_config(path, row, problems) for path, row in rows["configs"]],
-        "management": resources.paths(),
     }
     for table, field in (("keys", "name"), ("keys", "sha256"), ("providers", "slug"), ("configs", "slug")):
         problems += _repeated(table, field, content[table])
     if problems:
         message = f"{settings.file!r} cannot be used:"
         raise SettingsError(message, problems)
-    epoch = hashlib.sha256(msgspec.json.encode(content)).hexdigest()
-    return Snapshot(epoch, msgspec.json.encode({"epoch": epoch, **content}), len(rows["keys"]))
+    joined = {table: _joined(content[table], getattr(stored, table)) for table in SNAPSHOT_TABLES}
+    encoded = msgspec.json.encode({**joined, "management": resources.paths()})
+    epoch = hashlib.sha256(encoded).hexdigest()
+    data = b'{"epoch":"%s",%s' % (epoch.encode(), encoded[1:])
+    return Snapshot(epoch, data, len(rows["keys"]) + stored.key_count)
 
 
-def gather_good(settings: Settings) -> Snapshot:
+def gather_good(settings: Settings, stored: Stored = NOTHING) -> Snapshot:
     """Gather, and have the engine's own parser agree."""
-    snapshot = gather(settings)
+    snapshot = gather(settings, stored=stored)
     try:
         engine.check("snapshot", snapshot.data)
     except engine.EngineError as error:
@@ -172,6 +202,12 @@ def gather_good(settings: Settings) -> Snapshot:
         problems = [Problem(problem["path"].removeprefix("$."), problem["message"]) for problem in error.problems]
         raise SettingsError(message, problems or [Problem("", str(error))]) from None
     return snapshot
+
+
+def _joined(rows: list[dict[str, object]], stored: bytes) -> msgspec.Raw:
+    """Put the store's rows behind those of the file, so that problems name the place in the file."""
+    parts = [part for part in (msgspec.json.encode(rows)[1:-1], stored) if part]
+    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
 
 
 def _place() -> int:
@@ -196,16 +232,9 @@ def _rows(
             problems += [Problem(f"{path}.{key}", message) for key in unknown]
             continue
         try:
-            yield path, msgspec.convert(_resolve(path, raw, environ, problems), ROWS[table], dec_hook=_hide)
+            yield path, msgspec.convert(_resolve(path, raw, environ, problems), ROWS[table], dec_hook=hide)
         except msgspec.ValidationError as error:
             problems.append(_located(path, str(error)))
-
-
-def _hide(_secret: type, value: object) -> Secret:
-    if not isinstance(value, str):
-        message = f"expected `str`, got `{type(value).__name__}`"
-        raise TypeError(message)
-    return Secret(value)
 
 
 def _located(path: str, message: str) -> Problem:
@@ -259,6 +288,8 @@ def _provider(path: str, row: ProviderRow, problems: list[Problem]) -> dict[str,
         "provider": row.provider,
         "api_key": row.api_key.reveal() if row.api_key else None,
         "custom_host": row.custom_host,
+        "anthropic_inspect_stream_for_overloaded_error": row.anthropic_inspect_stream_for_overloaded_error,
+        "options": row.options,
     }
 
 

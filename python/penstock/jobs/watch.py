@@ -55,7 +55,7 @@ class Watcher:
             return
         self._taken = self._seen
         try:
-            snapshot = await asyncio.to_thread(gather_good, self._settings)
+            snapshot = await asyncio.to_thread(gather_good, self._settings, self._published.stored)
         except PenstockError as error:
             log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
             return
@@ -67,7 +67,7 @@ class Watcher:
 
     def _mark(self) -> Mark:
         try:
-            found = os.stat(self._settings.file or "")  # noqa: PTH116
+            found = os.stat(self._settings.file or "")
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
