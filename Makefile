@@ -21,6 +21,11 @@ export PYTHONUNBUFFERED := 1
 export CARGO_PROFILE_DEV_DEBUG := line-tables-only
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes
 
+COMPILE := $(BIN)/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-header --no-emit-index-url
+# SDKs that the tests use besides the newest; each is installed into a folder of its own.
+SDKS := anthropic-0 openai-1 openai-2
+
 SAY := @printf '\n▸ %s\n'
 done = @mkdir -p $(STAMPS) && touch $@
 
@@ -39,7 +44,7 @@ run: build ## build what is out of date, start the gateway with its pretend prov
 build: $(STAMPS)/run $(STAMPS)/engine $(STAMPS)/mock ## build the extension and the pretend provider in release
 
 .PHONY: test
-test: build $(STAMPS)/test $(STAMPS)/node ## install what the tests need and run all of them
+test: build $(STAMPS)/test $(STAMPS)/node $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/postgres ## install what the tests need and run all of them
 	@.ci/steps check test-rust test-python
 
 .PHONY: test-rust
@@ -48,7 +53,7 @@ test-rust: $(STAMPS)/toolchain $(VENV) ## the Rust tests alone
 	@cargo test $(CRATES) $(ARGS)
 
 .PHONY: test-python
-test-python: build $(STAMPS)/test $(STAMPS)/node ## the Python and Node tests alone; ARGS go to pytest
+test-python: build $(STAMPS)/test $(STAMPS)/node $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/postgres ## the Python and Node tests alone; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -92,10 +97,12 @@ compare: build $(STAMPS)/bench ## the gateway beside nginx, HAProxy, Envoy and o
 .PHONY: lock
 lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--upgrade takes newer versions
 	@for lock in run:"build" test:"build test lint lock" bench:"build test lint lock bench"; do \
-		$(BIN)/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-			--no-emit-index-url pyproject.toml $$(printf -- ' --group %s' $${lock#*:}) \
+		$(COMPILE) pyproject.toml $$(printf -- ' --group %s' $${lock#*:}) \
 			$${previous:+--constraint $$previous} --output-file requirements/$${lock%%:*}.txt $(ARGS); \
 		previous=requirements/$${lock%%:*}.txt; \
+	done; \
+	for sdk in $(SDKS); do \
+		$(COMPILE) --group pyproject.toml:sdk-$$sdk --output-file requirements/sdk-$$sdk.txt $(ARGS); \
 	done
 
 .PHONY: audit
@@ -104,7 +111,7 @@ audit: ## licences, sources and doubled versions of the Rust dependencies (needs
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here
-	rm -rf .venv .cache/stamps target $(NODE)/node_modules python/penstock/_engine*.so
+	rm -rf .venv .cache/stamps .cache/sdk target $(NODE)/node_modules python/penstock/_engine*.so
 	find . -name __pycache__ -not -path './.cache/*' -prune -exec rm -rf {} +
 
 # ── what the verbs stand on; each is done again only when what it was made from has changed ──────────────────────────
@@ -145,10 +152,21 @@ $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/test
 	@$(PIP) --requirement $<
 	$(done)
 
+$(STAMPS)/sdk-%: requirements/sdk-%.txt | $(VENV)
+	$(SAY) 'installing $* of the end-to-end tests beside the newest (seconds)'
+	@rm -rf .cache/sdk/$*
+	@$(PIP) --quiet --target .cache/sdk/$* --requirement $<
+	$(done)
+
 $(STAMPS)/node: $(NODE)/package.json $(NODE)/package-lock.json
 	$(SAY) 'installing the locked Node packages of the end-to-end tests (about half a minute)'
 	@command -v npm >/dev/null || { echo 'npm is missing; hint: Node 20 brings it'; exit 1; }
 	@cd $(NODE) && npm ci --no-audit --no-fund
+	$(done)
+
+# Debian keeps the server's programs out of the path.
+$(STAMPS)/postgres:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || .ci/debian initdb=postgresql
 	$(done)
 
 .PHONY: again

@@ -48,7 +48,12 @@ def run(test: str, **environment: str) -> None:
 
 
 def test_the_sdks_through_the_gateway_to_the_mock(gateway: Callable[..., Gateway]):
-    run("sdks.test.mjs", GATEWAY=gateway().base_url)
+    served = gateway({"server": {"heartbeat_seconds": 0.05}})
+    run("sdks.test.mjs", GATEWAY=served.base_url)
+
+
+def test_every_route_of_the_sdks_through_the_gateway(gateway: Callable[..., Gateway]):
+    run("routes.test.mjs", GATEWAY=gateway().base_url)
 
 
 def test_the_sdks_through_the_gateway_to_aimock(gateway: Callable[..., Gateway], aimock: str):

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import Anthropic from "@anthropic-ai/sdk";
-import OpenAI from "openai";
+import OpenAI, { toFile } from "openai";
 
 const { GATEWAY, AIMOCK } = process.env;
 const SAID = "Sunny, with a light wind from the west and no cloud before the evening.";
@@ -60,4 +60,44 @@ test("responses, streamed, passes through as it is", async () => {
 test("embeddings pass through as they are", async () => {
   const answer = await openai.embeddings.create({ model: "text-embedding-3-small", input: "a short text" });
   assert.ok(answer.data[0].embedding.length > 0);
+});
+
+const sound = () => toFile(Buffer.from("RIFF\r\n--not-a-boundary\r\n\0\xff".repeat(500), "latin1"), "sound.wav");
+
+test("audio goes both ways", async () => {
+  const speech = await openai.audio.speech.create({ model: "tts-1", voice: "alloy", input: "how is the weather?" });
+  assert.equal(Buffer.from(await speech.arrayBuffer()).toString(), "pretend");
+  const heard = await openai.audio.transcriptions.create({ file: await sound(), model: "whisper-1" });
+  const translated = await openai.audio.translations.create({ model: "whisper-1", file: await sound() });
+  assert.deepEqual([heard.text, translated.text], ["Sunny.", "Sunny."]);
+});
+
+test("images are made and edited", async () => {
+  const made = await openai.images.generate({ model: "gpt-image-1", prompt: "the weather" });
+  const edited = await openai.images.edit({ image: [await sound(), await sound()], model: "gpt-image-1", prompt: "rain" });
+  assert.deepEqual([made.data[0].b64_json, edited.data[0].b64_json], ["cHJldGVuZA==", "cHJldGVuZA=="]);
+});
+
+test("a file comes back as it was sent, and is gone when it is deleted", async () => {
+  const rows = '{"custom_id": "1"}\r\n\u{1F300}\n'.repeat(2000);
+  const sent = await openai.files.create({ file: await toFile(Buffer.from(rows), "rows.jsonl"), purpose: "batch" });
+  assert.equal(sent.bytes, Buffer.byteLength(rows));
+  assert.equal(await (await openai.files.content(sent.id)).text(), rows);
+  assert.equal((await openai.files.list()).data[0].id, sent.id);
+  await openai.files.delete(sent.id);
+  await assert.rejects(openai.files.retrieve(sent.id), OpenAI.NotFoundError);
+});
+
+test("a batch and a tuning live and are cancelled", async () => {
+  const { id } = await openai.files.create({ file: await toFile(Buffer.from("{}\n"), "rows.jsonl"), purpose: "fine-tune" });
+  const asked = { input_file_id: id, endpoint: "/v1/chat/completions", completion_window: "24h" };
+  const batch = await openai.batches.create(asked);
+  assert.equal((await openai.batches.retrieve(batch.id)).id, batch.id);
+  const job = await openai.fineTuning.jobs.create({ model: "gpt-4o-mini", training_file: id });
+  assert.equal((await openai.fineTuning.jobs.retrieve(job.id)).id, job.id);
+});
+
+test("moderations and models", async () => {
+  assert.equal((await openai.moderations.create({ input: "rain" })).results[0].flagged, false);
+  assert.ok((await openai.models.list()).data.length > 0);
 });

@@ -55,6 +55,20 @@ test("messages, streamed", async () => {
   assert.equal(pieces.join(""), final.content[0].text);
 });
 
+test("a stream whose pauses the gateway fills with comments", async () => {
+  const model = "mock?chunks=4&chunk_ms=150";
+  const pieces = [];
+  for await (const chunk of await openai.chat.completions.create({ model, messages, stream: true })) {
+    if (chunk.choices[0]?.delta?.content) pieces.push(chunk.choices[0].delta.content);
+  }
+  assert.equal(pieces.length, 4);
+  const stream = anthropic.messages.stream({ model, max_tokens: 64, messages });
+  const texts = [];
+  stream.on("text", (text) => texts.push(text));
+  assert.equal((await stream.finalMessage()).stop_reason, "end_turn");
+  assert.equal(texts.length, 4);
+});
+
 test("a provider's error is the SDK's error", async () => {
   const asked = openai.chat.completions.create({ model: "mock?fault=429", messages });
   await assert.rejects(asked, OpenAI.RateLimitError);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import anthropic
@@ -57,3 +58,15 @@ def test_an_overload_that_comes_as_an_event_is_the_sdks_error(client: anthropic.
         client.messages.stream(model="mock?fault=overloaded_first", max_tokens=64, messages=ASK) as stream,
     ):
         stream.until_done()
+
+
+def test_with_inspection_an_overload_that_comes_as_an_event_is_a_status(client: anthropic.Anthropic):
+    config = json.dumps({"provider": "mock", "anthropic_inspect_stream_for_overloaded_error": True})
+    inspecting = client.with_options(default_headers={"x-gateway-config": config})
+    with pytest.raises(anthropic.APIStatusError) as refused:
+        inspecting.messages.create(model="mock?fault=overloaded_first", max_tokens=64, messages=ASK, stream=True)
+    error = refused.value
+    assert (error.status_code, type(error).__name__) == (529, "OverloadedError")
+    assert error.response.headers["content-type"] == "application/json"
+    with inspecting.messages.stream(model="mock?chunks=12", max_tokens=64, messages=ASK) as stream:
+        assert len(list(stream.text_stream)) == 12

@@ -1,0 +1,27 @@
+"""Makes the calls of one SDK and prints what came of each, as a line of JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    # What is expected at the provider, and the call: what it gives back is true where the SDK understood the answer.
+    Calls = list[tuple[str, Callable[[Any], object]]]
+
+HEADERS = {"x-gateway-provider": "mock"}
+
+
+def make(calls: Calls, client: object) -> None:
+    for route, call in calls:
+        print(json.dumps([route, came_of(call, client)]))
+
+
+def came_of(call: Callable[[Any], object], client: object) -> str:
+    try:
+        found = call(client)
+    except Exception as error:  # noqa: BLE001 — whatever it is, the test shows it
+        return f"{type(error).__name__}: {error}"
+    return "understood" if found else f"misunderstood: {found!r}"

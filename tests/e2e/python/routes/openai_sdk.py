@@ -1,0 +1,129 @@
+"""Calls every route that the OpenAI SDK on the path has, through the gateway that GATEWAY names; a line of JSON each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import openai
+from calls import HEADERS, make
+
+if TYPE_CHECKING:
+    from calls import Calls
+
+ASK = [{"role": "user", "content": "say something"}]
+SOUND = ("sound.wav", b"RIFF\r\n--not-a-boundary\r\n\x00\xff" * 500, "audio/wav")
+PICTURES = [("a.png", b"\x89PNG\r\n\x1a\n" * 100, "image/png"), ("b.png", b"\x89PNG\r\n\x1a\n" * 50, "image/png")]
+ROWS = ("rows.jsonl", b'{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {}}\n')
+
+
+def chat(client: openai.OpenAI) -> object:
+    return client.chat.completions.create(model="mock", messages=ASK).choices[0].message.content
+
+
+def chat_streamed(client: openai.OpenAI) -> object:
+    chunks = client.chat.completions.create(model="mock", messages=ASK, stream=True)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def complete_streamed(client: openai.OpenAI) -> object:
+    return "".join(chunk.choices[0].text for chunk in client.completions.create(model="mock", prompt="a", stream=True))
+
+
+def respond_streamed(client: openai.OpenAI) -> object:
+    events = list(client.responses.create(model="mock", input="hi", stream=True))
+    return events[-1].type == "response.completed"
+
+
+def speak_streamed(client: openai.OpenAI) -> object:
+    asked = {"model": "mock", "voice": "alloy", "input": "hi"}
+    with client.audio.speech.with_streaming_response.create(**asked) as answer:
+        return b"".join(answer.iter_bytes()).startswith(b"\x00ID3")
+
+
+def transcribe_streamed(client: openai.OpenAI) -> object:
+    events = client.audio.transcriptions.create(model="mock", file=SOUND, stream=True)
+    return [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
+
+
+CALLS: Calls = [
+    ("POST /v1/chat/completions", chat),
+    ("POST /v1/chat/completions", chat_streamed),
+    ("POST /v1/completions", lambda c: c.completions.create(model="mock", prompt="a").choices[0].text),
+    ("POST /v1/completions", complete_streamed),
+    ("POST /v1/embeddings", lambda c: c.embeddings.create(model="mock", input=["a", "b"]).data[1].embedding),
+    ("POST /v1/moderations", lambda c: c.moderations.create(model="mock", input="a").results[0].flagged is False),
+    ("POST /v1/images/generations", lambda c: c.images.generate(model="mock", prompt="a").data[0].b64_json),
+    ("POST /v1/images/edits", lambda c: c.images.edit(model="mock", prompt="a", image=PICTURES).data[0].b64_json),
+    ("POST /v1/images/variations", lambda c: c.images.create_variation(image=PICTURES[0]).data[0].b64_json),
+    (
+        "POST /v1/audio/speech",
+        lambda c: c.audio.speech.create(model="mock", voice="alloy", input="a").content.startswith(b"\x00ID3"),
+    ),
+    ("POST /v1/audio/speech", speak_streamed),
+    (
+        "POST /v1/audio/transcriptions",
+        lambda c: (
+            c.audio.transcriptions.create(
+                model="mock", file=SOUND, response_format="verbose_json", timestamp_granularities=["word", "segment"]
+            ).text
+        ),
+    ),
+    ("POST /v1/audio/transcriptions", transcribe_streamed),
+    ("POST /v1/audio/translations", lambda c: c.audio.translations.create(model="mock", file=SOUND).text),
+    ("GET /v1/models", lambda c: [model.id for model in c.models.list()]),
+    ("GET /v1/models/mock-mini", lambda c: c.models.retrieve("mock-mini").id == "mock-mini"),
+    ("POST /v1/files", lambda c: c.files.create(file=ROWS, purpose="batch").object == "file"),
+    ("GET /v1/files?limit=2&purpose=batch", lambda c: c.files.list(purpose="batch", limit=2).object == "list"),
+    ("GET /v1/files/file-1", lambda c: c.files.retrieve("file-1").id == "file-1"),
+    ("GET /v1/files/file-1/content", lambda c: c.files.content("file-1").content.endswith(b"}\n")),
+    ("DELETE /v1/files/file-1", lambda c: c.files.delete("file-1").deleted),
+    (
+        "POST /v1/batches",
+        lambda c: (
+            c.batches.create(input_file_id="file-1", endpoint="/v1/chat/completions", completion_window="24h").status
+        ),
+    ),
+    ("GET /v1/batches?limit=2", lambda c: c.batches.list(limit=2).object == "list"),
+    ("GET /v1/batches/batch-1", lambda c: c.batches.retrieve("batch-1").id == "batch-1"),
+    ("POST /v1/batches/batch-1/cancel", lambda c: c.batches.cancel("batch-1").id == "batch-1"),
+    ("POST /v1/fine_tuning/jobs", lambda c: c.fine_tuning.jobs.create(model="mock", training_file="file-1").status),
+    ("GET /v1/fine_tuning/jobs?limit=2", lambda c: c.fine_tuning.jobs.list(limit=2).object == "list"),
+    ("GET /v1/fine_tuning/jobs/ft-1", lambda c: c.fine_tuning.jobs.retrieve("ft-1").id == "ft-1"),
+    ("POST /v1/fine_tuning/jobs/ft-1/cancel", lambda c: c.fine_tuning.jobs.cancel("ft-1").id == "ft-1"),
+    (
+        "GET /v1/fine_tuning/jobs/ft-1/events?after=e&limit=3",
+        lambda c: c.fine_tuning.jobs.list_events("ft-1", after="e", limit=3).data[0].message == "ft-1",
+    ),
+    (
+        "GET /v1/fine_tuning/jobs/ft-1/checkpoints?after=k&limit=4",
+        lambda c: c.fine_tuning.jobs.checkpoints.list("ft-1", after="k", limit=4).data[0].step_number == 10,
+    ),
+    ("POST /v1/responses", lambda c: c.responses.create(model="mock", input="hi").output_text),
+    ("POST /v1/responses", respond_streamed),
+    ("GET /v1/responses/resp-1", lambda c: c.responses.retrieve("resp-1").id == "resp-1"),
+    ("GET /v1/responses/resp-1/input_items", lambda c: c.responses.input_items.list("resp-1").data[0].role == "user"),
+    ("DELETE /v1/responses/resp-1", lambda c: c.responses.delete("resp-1") is None),
+    ("POST /v1/assistants", lambda c: c.beta.assistants.create(model="mock").object == "assistant"),
+    ("GET /v1/assistants/asst-1", lambda c: c.beta.assistants.retrieve("asst-1").id == "asst-1"),
+    ("DELETE /v1/assistants/asst-1", lambda c: c.beta.assistants.delete("asst-1").deleted),
+    ("POST /v1/threads", lambda c: c.beta.threads.create().object == "thread"),
+    (
+        "POST /v1/threads/thread-1/messages",
+        lambda c: c.beta.threads.messages.create("thread-1", role="user", content="a").thread_id == "thread-1",
+    ),
+    (
+        "POST /v1/threads/thread-1/runs",
+        lambda c: c.beta.threads.runs.create("thread-1", assistant_id="asst-1").thread_id == "thread-1",
+    ),
+    ("POST /v1/vector_stores", lambda c: c.vector_stores.create(name="a").object == "vector_store"),
+    ("GET /v1/vector_stores/vs-1", lambda c: c.vector_stores.retrieve("vs-1").id == "vs-1"),
+    ("DELETE /v1/vector_stores/vs-1", lambda c: c.vector_stores.delete("vs-1").deleted),
+]
+
+with openai.OpenAI(
+    base_url=os.environ["GATEWAY"] + "/v1", api_key="provider-key", default_headers=HEADERS, max_retries=0, timeout=10
+) as sdk:
+    make(CALLS, sdk)
+sys.stderr.write(openai.__version__)
