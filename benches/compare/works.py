@@ -38,7 +38,7 @@ RATE_HELD = 0.95
 CHUNKS = 100
 SLOW_STREAMS = 500
 SLOW_CHUNK_MS = 100
-STUCK_CLIENTS = 16
+STUCK_CLIENTS = 64
 # Far more than socket buffers hold, and never sent in full.
 ENDLESS = {"chunks": 1_000_000, "chunk_bytes": 4096}
 # The control process is busy nearly all the time, and its queue does not grow without end.
@@ -166,7 +166,8 @@ def slow(scale: Scale) -> Ask:
 
 
 def stuck(bench: Bench) -> Values:
-    """Clients that ask and never read: what the gateway keeps for each."""
+    """Clients that ask and never read: what the gateway keeps for each, beyond what allocators take with the first few."""
+    bench.warm("stuck", bodies.stream(**ENDLESS), {"clients": STUCK_CLIENTS // 16})
     base = _memory_at_rest(bench)
     seen = [base]
     load.run_watched(

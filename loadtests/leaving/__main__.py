@@ -1,0 +1,58 @@
+"""Starts a gateway, has callers leave it in every phase and way, and prints how soon the provider heard."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from benches.compare import gateway
+from benches.compare.peers.penstock import Penstock
+from loadtests.leaving.measure import Figures, measure, table, ways
+from loadtests.leaving.provider import PHASES, Provider
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 1 where a promise was not kept."""
+    asked = _parser().parse_args(arguments)
+    penstock = Penstock()
+    penstock.install()
+    figures = uvloop.run(_measure(penstock, asked))
+    print(table(figures))
+    broken = [str(one) for one in figures if not one.kept]
+    print("\n".join(broken), file=sys.stderr)
+    return int(bool(broken))
+
+
+async def _measure(penstock: Penstock, asked: argparse.Namespace) -> list[Figures]:
+    provider, figures = Provider(), []
+    async with provider.listening():
+        # In a thread: the gateway asks this very process before it counts as started.
+        running = gateway.running(penstock, provider.url, core=None)
+        loaded = await asyncio.to_thread(running.__enter__)
+        try:
+            for name, way in ways(f"http://{loaded.host}", loaded.headers()).items():
+                for phase in asked.phases:
+                    figures.append(await measure(provider, way, (phase, name), asked))
+                    print(figures[-1], file=sys.stderr, flush=True)
+        finally:
+            await asyncio.to_thread(running.__exit__, None, None, None)
+    return figures
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.leaving", description=__doc__)
+    parser.add_argument("--callers", type=int, default=1000, choices=range(1, 5001), metavar="N", help="at once")
+    parser.add_argument("--rate", type=float, default=400, metavar="R", help="how many leave in a second")
+    parser.add_argument("--phases", nargs="+", default=list(PHASES), choices=PHASES, help="which, in this order")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Callers who leave: by the end of their connection, by its reset, or by the reset of one stream among others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import urllib.parse
+from typing import TYPE_CHECKING, Protocol
+
+from loadtests.leaving.provider import SEGMENT, TAG
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHAT = "/v1/chat/completions"
+UPLOAD_BYTES = 3_000_000
+SENT_BYTES = 50_000
+"""A body that is announced to be large is forwarded from its first piece on."""
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE = 0, 1, 3, 4, 8
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+CANCEL = 8
+LARGEST_FRAME = 16 * 1024
+STREAMS = 100
+"""What the gateway allows on one connection."""
+
+
+class Caller(Protocol):
+    """One request that is under way."""
+
+    def leave(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Way(Protocol):
+    """How callers come and how they leave."""
+
+    async def call(self, phase: str, tag: str) -> Caller: ...
+
+
+def question(phase: str) -> tuple[str, dict[str, str], bytes]:
+    """Path, header fields and as much of the body as is sent."""
+    if phase == "uploading":
+        fields = {"content-type": "application/octet-stream", "content-length": str(UPLOAD_BYTES)}
+        return "/v1/files", fields, b"x" * SENT_BYTES
+    words = [{"role": "user", "content": "tell me about water and gates"}]
+    body = json.dumps({"model": phase, "stream": phase != "whole", "messages": words}).encode()
+    return CHAT, {"content-type": "application/json", "content-length": str(len(body))}, body
+
+
+class OverHttp1:
+    """A connection each; it ends with FIN, or with RST."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], *, reset: bool) -> None:
+        at = urllib.parse.urlsplit(url)
+        self._address = (at.hostname, at.port)
+        self._headers, self._reset = headers, reset
+
+    async def call(self, phase: str, tag: str) -> Caller:
+        path, fields, body = question(phase)
+        head = [f"POST {path} HTTP/1.1", "host: gateway.test"]
+        head += [f"{name}: {value}" for name, value in {**self._headers, **fields, TAG: tag}.items()]
+        end = socket.socket()
+        end.setblocking(False)
+        # Before connecting: the window is agreed on then.
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096 if phase == "pushed back" else 65536)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
+        await asyncio.get_running_loop().sock_connect(end, self._address)
+        line = Line(end, reset=self._reset)
+        await asyncio.get_running_loop().create_connection(lambda: line, sock=end)
+        if phase == "pushed back":
+            line.transport.pause_reading()
+        line.transport.write("\r\n".join([*head, "", ""]).encode() + body)
+        return line
+
+
+class Line(asyncio.Protocol):
+    """A connection whose answer is thrown away as it comes."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, end: socket.socket, *, reset: bool) -> None:
+        self._end, self._reset = end, reset
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+
+    def leave(self) -> None:
+        if self._reset:
+            self._end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self) -> None:
+        self.transport.abort()
+
+
+class OverHttp2:
+    """As many streams on a connection as are allowed; one leaves by RST_STREAM, and the others stay."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        at = urllib.parse.urlsplit(url)
+        self._address = (at.hostname, at.port)
+        self._headers = headers
+        self._bundle: Bundle | None = None
+
+    async def call(self, phase: str, tag: str) -> Caller:
+        if self._bundle is None or self._bundle.is_full(phase):
+            _, self._bundle = await asyncio.get_running_loop().create_connection(lambda: Bundle(phase), *self._address)
+            await self._bundle.settled
+        path, fields, body = question(phase)
+        return self._bundle.open(path, {**self._headers, **fields, TAG: tag}, body, ends=phase != "uploading")
+
+
+class Bundle(asyncio.Protocol):
+    """One connection of HTTP/2, with just enough of it: no field is compressed, no frame but the simplest is understood."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, phase: str) -> None:
+        self._phase = phase
+        self._read = bytearray()
+        self._last = -1
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def is_full(self, phase: str) -> bool:
+        # What is sent at once must fit into the first window of its connection.
+        most = 1 if phase == "uploading" else STREAMS
+        return phase != self._phase or self._last + 2 >= 2 * most or self.transport.is_closing()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        # A large window for the connection: only the stream that is pushed back is to be short of room.
+        window = struct.pack(">I", 1 << 30)
+        transport.write(PREFACE + frame(SETTINGS, 0, 0) + frame(WINDOW_UPDATE, 0, 0, window))
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        while len(self._read) >= 9:
+            length = int.from_bytes(self._read[:3], "big")
+            kind, flags = self._read[3], self._read[4]
+            if len(self._read) < 9 + length:
+                return
+            del self._read[: 9 + length]
+            if kind == SETTINGS and not flags & ACK:
+                self.transport.write(frame(SETTINGS, ACK, 0))
+                if not self.settled.done():
+                    self.settled.set_result(None)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if not self.settled.done():
+            self.settled.set_exception(ConnectionError("closed before its settings came"))
+
+    def open(self, path: str, headers: Mapping[str, str], body: bytes, *, ends: bool) -> Caller:
+        self._last += 2
+        fields = {":method": "POST", ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
+        block = b"".join(field(name, value) for name, value in fields.items())
+        pieces = [body[at : at + LARGEST_FRAME] for at in range(0, len(body), LARGEST_FRAME)]
+        frames = [frame(HEADERS, END_HEADERS, self._last, block)]
+        frames += [frame(DATA, 0, self._last, piece) for piece in pieces[:-1]]
+        frames += [frame(DATA, END_STREAM if ends else 0, self._last, pieces[-1])]
+        self.transport.write(b"".join(frames))
+        return Stream(self, self._last)
+
+
+class Stream:
+    """One stream among others."""
+
+    def __init__(self, bundle: Bundle, number: int) -> None:
+        self._bundle, self._number = bundle, number
+
+    def leave(self) -> None:
+        self._bundle.transport.write(frame(RST_STREAM, 0, self._number, struct.pack(">I", CANCEL)))
+
+    def close(self) -> None:
+        self._bundle.transport.abort()
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def field(name: str, value: str) -> bytes:
+    """A header field that is neither indexed nor compressed (RFC 7541 §6.2.2)."""
+    return b"\0" + text(name.encode()) + text(value.encode())
+
+
+def text(data: bytes) -> bytes:
+    if len(data) < 127:
+        return bytes([len(data)]) + data
+    rest, digits = len(data) - 127, b""
+    while rest >= 128:
+        digits += bytes([rest % 128 + 128])
+        rest //= 128
+    return b"\x7f" + digits + bytes([rest]) + data

@@ -1,0 +1,115 @@
+"""Has callers come, all of them, and leave one after the other; what the provider's sockets saw is counted and timed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from loadtests.leaving.callers import OverHttp1, OverHttp2, Way
+from loadtests.leaving.provider import TAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from loadtests.leaving.provider import Provider
+
+P50_MS, P99_MS, MAX_MS = 2.0, 20.0, 100.0
+ARRIVE_SECONDS, SETTLE_SECONDS, HEAR_SECONDS = 30.0, 0.25, 2.0
+
+
+class Asked(Protocol):
+    callers: int
+    rate: float
+
+
+@dataclass
+class Figures:
+    """One phase left in one way."""
+
+    phase: str
+    way: str
+    callers: int
+    milliseconds: list[float] = field(default_factory=list)
+
+    def at(self, part: float) -> float:
+        """The time within which this part of those who were told was told."""
+        known = sorted(self.milliseconds)
+        return known[min(len(known) - 1, int(len(known) * part))] if known else float("nan")
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise holds."""
+        all_told = len(self.milliseconds) == self.callers
+        return all_told and self.at(0.5) <= P50_MS and self.at(0.99) <= P99_MS and self.at(1) <= MAX_MS
+
+    def cells(self) -> list[str]:
+        times = [f"{self.at(part):.2f}" if self.milliseconds else "–" for part in (0.5, 0.99, 1)]
+        return [self.way, self.phase, str(self.callers), str(len(self.milliseconds)), *times]
+
+    def __str__(self) -> str:
+        return " · ".join(self.cells())
+
+
+def ways(url: str, headers: Mapping[str, str]) -> dict[str, Way]:
+    plain = {name: value for name, value in headers.items() if name not in {"content-type", "content-length"}}
+    plain["x-gateway-forward-headers"] = TAG
+    return {
+        "HTTP/1 FIN": OverHttp1(url, plain, reset=False),
+        "HTTP/1 RST": OverHttp1(url, plain, reset=True),
+        "HTTP/2 RST_STREAM": OverHttp2(url, plain),
+    }
+
+
+async def measure(provider: Provider, way: Way, case: tuple[str, str], asked: Asked) -> Figures:
+    """Let all come and be held, then have them leave at the asked rate."""
+    phase, name = case
+    figures = Figures(phase, name, asked.callers)
+    provider.arrived.clear()
+    provider.left.clear()
+    callers = {}
+    for number in range(asked.callers):
+        tag = f"{phase}-{number}"
+        callers[tag] = await way.call(phase, tag)
+    if not await until(lambda: len(provider.arrived) == asked.callers, ARRIVE_SECONDS):
+        message = f"{phase}, {name}: only {len(provider.arrived)} of {asked.callers} arrived at the provider"
+        raise TimeoutError(message)
+    await _until_quiet(provider)
+    if provider.left:
+        message = f"{phase}, {name}: {len(provider.left)} requests ended before anybody left"
+        raise ConnectionError(message)
+    moments = {}
+    begin = time.perf_counter()
+    for number, (tag, caller) in enumerate(callers.items()):
+        await asyncio.sleep(max(0.0, begin + number / asked.rate - time.perf_counter()))
+        moments[tag] = time.perf_counter()
+        caller.leave()
+    await until(lambda: len(provider.left) == asked.callers, HEAR_SECONDS)
+    figures.milliseconds = [(provider.left[tag] - left) * 1000 for tag, left in moments.items() if tag in provider.left]
+    for caller in callers.values():
+        caller.close()
+    return figures
+
+
+async def _until_quiet(provider: Provider) -> None:
+    """Wait until nobody takes any more of a flood: all are pushed back then."""
+    poured, end = -1, time.perf_counter() + ARRIVE_SECONDS
+    while poured != provider.poured and time.perf_counter() < end:
+        poured = provider.poured
+        await asyncio.sleep(SETTLE_SECONDS)
+
+
+async def until(holds: Callable[[], bool], seconds: float) -> bool:
+    """Look again and again, and say whether it came to hold."""
+    for _ in range(int(seconds * 100)):
+        if holds():
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def table(figures: Sequence[Figures]) -> str:
+    heads = ["way", "phase", "callers", "told", "p50 ms", "p99 ms", "max ms"]
+    lines = [heads, ["---"] * len(heads), *(one.cells() for one in figures)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

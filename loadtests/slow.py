@@ -1,0 +1,107 @@
+"""`python -m loadtests.slow`: thousands of slow connections of slowhttptest's kinds, and what an ordinary caller notices of them."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from benches.compare import bodies, gateway, ports, provider
+from benches.compare.peers import packages
+from benches.compare.peers.peer import CHAT, Unavailable
+from benches.compare.peers.penstock import Penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Options of slowhttptest by the name of the attack.
+KINDS = {
+    "slow headers": ["-H", "-i", "10"],
+    "slow body": ["-B", "-i", "10", "-s", "8192"],
+    "slow read": ["-X", "-w", "10", "-y", "20", "-n", "5", "-z", "32", "-k", "3"],
+    "range": ["-R", "-a", "10", "-b", "3000"],
+}
+SHARE = 0.99
+# A healthy caller may notice so much of an attack.
+MOST = 2.0
+PAUSE_SECONDS = 0.005
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 1 where the service was not available, or ordinary requests took too long."""
+    asked = _parser().parse_args(arguments)
+    try:
+        attacker = packages.debian("slowhttptest", "slowhttptest")
+        penstock = Penstock()
+        penstock.install()
+    except Unavailable as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    problems: list[str] = []
+    with provider.running(ports.free()) as address, gateway.running(penstock, address, core=None) as loaded:
+        for kind in asked.kinds:
+            problems += _attacked(loaded, attacker, kind, asked)
+    print("\n".join(problems), file=sys.stderr)
+    return int(bool(problems))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.slow", description=__doc__)
+    parser.add_argument("--connections", type=int, default=4000, choices=range(1, 10_001), metavar="N")
+    parser.add_argument("--seconds", type=int, default=30, choices=range(5, 601), metavar="S", help="per attack")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    return parser
+
+
+def _attacked(loaded: gateway.Gateway, attacker: str, kind: str, asked: argparse.Namespace) -> list[str]:
+    alone = _healthy(loaded, asked.seconds / 3)
+    command = [attacker, *KINDS[kind], "-c", str(asked.connections), "-r", str(asked.connections // 4), "-l"]
+    command += [
+        str(asked.seconds),
+        "-p",
+        "3",
+        "-u",
+        f"http://{loaded.host}{'/live' if '-B' not in KINDS[kind] else CHAT}",
+    ]
+    with ThreadPoolExecutor(1) as aside:
+        attack = aside.submit(
+            subprocess.run, command, capture_output=True, text=True, timeout=asked.seconds + 60, check=False
+        )
+        # Until all of them are connected.
+        time.sleep(5)
+        beside = _healthy(loaded, asked.seconds - 6)
+        said = attack.result().stdout
+    available = [value == "YES" for value in re.findall(r"service available:\s*(YES|NO)", COLOUR.sub("", said))]
+    print(f"{kind}: p99 {alone * 1000:.1f} ms alone, {beside * 1000:.1f} ms beside {asked.connections} attackers")
+    problems = []
+    if not available or not all(available):
+        problems.append(f"{kind}: the service was not available throughout")
+    if beside > MOST * alone:
+        problems.append(f"{kind}: an ordinary request took {beside / alone:.1f} times as long")
+    return problems
+
+
+def _healthy(loaded: gateway.Gateway, seconds: float) -> float:
+    """The time within which almost all ordinary requests are answered."""
+    ask = bodies.whole()
+    took: list[float] = []
+    caller = http.client.HTTPConnection(loaded.host, timeout=10)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        started = time.monotonic()
+        caller.request("POST", CHAT, loaded.body(ask), loaded.headers())
+        answer = caller.getresponse()
+        answer.read()
+        took.append(time.monotonic() - started if answer.status == http.HTTPStatus.OK else float("inf"))
+        time.sleep(PAUSE_SECONDS)
+    return sorted(took)[int(len(took) * SHARE)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
