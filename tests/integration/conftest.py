@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.gateway import Mock
+from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.serving import WAYS, running
+from tests.postgres import Postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from tests.gateway import Gateway
 
@@ -31,6 +36,33 @@ def served(
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
     with running(tmp_path_factory.mktemp(request.param), tables, request.param) as gateway:
         yield gateway
+
+
+def initialise(folder: Path, env: Mapping[str, str]) -> str:
+    """Do what an operator does once for a store that is not embedded, and give what was said."""
+    command = [sys.executable, "-m", "penstock", "init"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=dict(env), cwd=folder).stdout
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL server for all tests that want one."""
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def admin(request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The admin of a gateway with an empty store of each kind."""
+    folder = tmp_path_factory.mktemp(request.param)
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+    tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
+    if request.param == "postgresql":
+        env["PENSTOCK_STORE_URL"] = request.getfixturevalue("postgres").database()
+        initialise(folder, env)
+    with running(folder, tables, env=env) as gateway:
+        yield Client(gateway)
 
 
 @pytest.fixture(autouse=True)

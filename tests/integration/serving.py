@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import threading
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,6 +24,25 @@ if TYPE_CHECKING:
 # How requests enter: taken before they become a task of the event loop, or through one.
 WAYS = ("intercepted", "plain")
 LAUNCHER = Path(__file__).with_name("launcher.py")
+
+
+class Beside:
+    """What goes on beside a test until the block ends: `_run` looks at `_ended`."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
 
 
 @contextlib.contextmanager

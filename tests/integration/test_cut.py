@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.canned import CHUNKED, Canned
+from tests.integration.http2 import Http2
 from tests.integration.serving import settled
 from tests.integration.test_chat import over_http2
 from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, request
@@ -59,7 +60,8 @@ def test_a_stream_shorter_than_its_length_does_not_end_well(served: Gateway, pat
     event = b'event: ping\ndata: {"type": "ping"}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n"
     with Canned(head, event, pause=0.1) as canned:
-        answer = ask(served.base_url, path, asked(stream=True), {**canned.headers, **JSON})
+        provider = {"x-gateway-provider": "anthropic" if path == MESSAGES else "openai"}
+        answer = ask(served.base_url, path, asked(stream=True), {**canned.headers, **provider, **JSON})
     assert answer.body.startswith(event)
     if answer.end != "broken":
         assert "the provider's answer broke off" in last_event(path, answer.body)["message"]
@@ -140,13 +142,24 @@ def test_a_cut_ends_no_other_connection(served: Gateway):
 
 
 @over_http2
-def test_http_2_sees_a_cut_as_an_error(served: Gateway):
-    with Canned(*CUTS["in a chunk"]) as canned:
+@pytest.mark.parametrize("name", CUTS)
+def test_http_2_sees_a_cut_as_an_error(served: Gateway, name: str):
+    with Canned(*CUTS[name], pause=0.1) as canned:
         headers = [part for name, value in canned.headers.items() for part in ("-H", f"{name}: {value}")]
-        command = ["curl", "-sS", "--http2-prior-knowledge", "--max-time", "10", *headers, served.base_url + FILE]
+        command = ["curl", "-sSf", "--http2-prior-knowledge", "--max-time", "10", *headers, served.base_url + FILE]
         done = subprocess.run(command, check=False, capture_output=True, timeout=20)
     assert done.returncode not in {0, 28}, done
     assert b"hello".startswith(done.stdout[:5])
+
+
+def test_over_http2_a_cut_of_a_known_length_ends_no_other_stream(served: Gateway):
+    canned_head, piece = CUTS["in a known length"]
+    with Canned(canned_head, piece, pause=0.3) as canned, Http2(served.base_url) as line:
+        line.ask(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
+        line.ask(3, "GET", FILE, canned.headers)
+        ended = line.until_ended(1)
+    assert ended[3] == piece
+    assert ended[1].endswith(b"data: [DONE]\n\n")
 
 
 def test_a_cut_leaves_the_gateway_as_it_was(served: Gateway):

@@ -53,6 +53,23 @@ def test_a_key_in_authorization_lets_in_and_goes_no_further(served: Gateway, pro
 @pytest.mark.parametrize(
     "fields",
     [
+        {"x_api_key": KEY},
+        {"api_key": KEY},
+        {"x_goog_api_key": KEY},
+        {"api_key": KEY, "authorization": f"Bearer {KEY}"},
+        {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY}/20261121/eu-west-1/bedrock/aws4_request, Signature=0"},
+        {"sec_websocket_protocol": f"realtime, openai-insecure-api-key.{KEY}"},
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/files", "/v1/proxy/x"])
+def test_a_key_lets_in_wherever_clients_put_it(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
+    assert call(served, path, **fields).status == 200
+    assert KEY not in str(entry(provider)["headers"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
         {},
         {"authorization": "Bearer sk-provider"},
         {"authorization": "Bearer "},
@@ -64,7 +81,10 @@ def test_a_key_in_authorization_lets_in_and_goes_no_further(served: Gateway, pro
         {"x_gateway_api_key": KEY.upper()},
         {"x_gateway_api_key": EXPIRED},
         {"x_gateway_api_key": "pk-wrong", "authorization": f"Bearer {KEY}"},
-        {"x_api_key": KEY},
+        {"x_gateway_api_key": "pk-wrong", "x_api_key": KEY},
+        {"authorization": "Bearer OPENAI_API_KEY"},
+        {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY}0/20261121/eu-west-1/bedrock/aws4_request"},
+        {"sec_websocket_protocol": KEY},
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/files", "/v1/proxy/x"])

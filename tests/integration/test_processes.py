@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.parse
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import WAYS, control, counters, edges, running
+from tests.integration.serving import WAYS, Beside, control, counters, edges, running
 from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, request
 from tests.processes import wait
 
@@ -29,23 +28,14 @@ if TYPE_CHECKING:
 DRAIN = 2.0
 
 
-class Probes:
+class Probes(Beside):
     """Connects every two milliseconds, and counts who is refused."""
 
     def __init__(self, gateway: Gateway) -> None:
+        super().__init__()
         at = urllib.parse.urlsplit(gateway.base_url)
         self.address = (at.hostname, at.port)
         self.made, self.refused = 0, []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._ended.wait(0.002):
@@ -56,22 +46,13 @@ class Probes:
                 self.refused.append(repr(error))
 
 
-class Calls:
+class Calls(Beside):
     """One caller after the other, each with a connection of its own; what they got is kept."""
 
     def __init__(self, gateway: Gateway, pause: float = 0.005) -> None:
+        super().__init__()
         self.url, self.pause = gateway.base_url, pause
         self.statuses: list[int] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def more(self, count: int) -> None:
         """Wait until that many more were answered."""

@@ -59,6 +59,16 @@ def test_every_setting_has_its_row():
     assert not [entry.path for entry in entries() if f"`{entry.path}`" not in page or f"`{entry.env}`" not in page]
 
 
+def test_every_setting_that_is_a_time_and_every_test_in_the_table_of_times_exists():
+    page = text("docs/time.md")
+    times = [entry.path for entry in entries() if entry.key.endswith(("_ms", "_seconds"))]
+    assert not [path for path in times if f"`{path}`" not in page]
+    tests = {path: text(path.as_posix()) for path in files() if "tests" in path.parts and path.suffix in {".rs", ".py"}}
+    named = re.findall(r"`(test_\w+|a_\w+)`", page)
+    assert len(named) >= len(times)
+    assert not [name for name in named if not any(f" {name}(" in source for source in tests.values())]
+
+
 def test_the_readme_names_every_document():
     prose = {path for path in DOCUMENTS if path.startswith("docs/")} | {"CONTRIBUTING.md"}
     assert not {path for path in prose if f"]({path})" not in text("README.md")}

@@ -52,6 +52,17 @@ def test_a_larger_lock_holds_the_versions_of_the_smaller():
     assert pins["run"] <= pins["test"] <= pins["bench"]
 
 
+def test_every_older_sdk_is_wished_for_locked_and_installed():
+    (listed,) = re.findall(r"^SDKS := (.*)$", text("Makefile"), re.MULTILINE)
+    groups = toml("pyproject.toml")["dependency-groups"]
+    assert sorted(f"sdk-{name}" for name in listed.split()) == sorted(
+        name for name in groups if name.startswith("sdk-")
+    )
+    for name in listed.split():
+        package, major = name.split("-")
+        assert re.search(rf"^{package}=={major}\.", text(f"requirements/sdk-{name}.txt"), re.MULTILINE), name
+
+
 def test_ci_calls_the_test_verb_and_nothing_of_its_own():
     commands = [line for line in text(".ci/run").splitlines() if line and not line.startswith("#")]
     assert commands == ["set -eu", 'cd "$(dirname "$0")/.."', "exec make test </dev/null"]

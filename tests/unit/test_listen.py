@@ -52,9 +52,9 @@ def test_the_run_folder_is_private_short_and_goes_with_the_socket(tmp_path: Path
     folder = Path(settings.server.run_dir)
     assert folder.parent == tmp_path
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    listen.open_control_socket(settings.control_socket).close()
+    listen.open_private_socket(settings.control_socket).close()
     assert stat.S_IMODE(Path(settings.control_socket).stat().st_mode) == 0o600
-    listen.open_control_socket(settings.control_socket).close()
+    listen.open_private_socket(settings.control_socket).close()
     listen.remove_run_dir(settings)
     assert not folder.exists()
 
@@ -62,7 +62,7 @@ def test_the_run_folder_is_private_short_and_goes_with_the_socket(tmp_path: Path
 def test_a_run_folder_that_holds_something_else_stays(tmp_path: Path):
     settings = given(run_dir=str(tmp_path))
     assert listen.make_run_dir(settings) == str(tmp_path)
-    listen.open_control_socket(settings.control_socket).close()
+    listen.open_private_socket(settings.control_socket).close()
     (tmp_path / "mine").touch()
     listen.remove_run_dir(settings)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
@@ -70,4 +70,4 @@ def test_a_run_folder_that_holds_something_else_stays(tmp_path: Path):
 
 def test_a_socket_path_that_is_too_long_is_said(tmp_path: Path):
     with pytest.raises(StartError, match="at most 107 characters"):
-        listen.open_control_socket(str(tmp_path / ("x" * 200) / "control.sock"))
+        listen.open_private_socket(str(tmp_path / ("x" * 200) / "control.sock"))

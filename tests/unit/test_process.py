@@ -1,13 +1,17 @@
-"""Threads work in batches while there is much to do, and only then."""
+"""Threads work in batches while there is much to do, and only then; others step back; files may be open as many as the system lets us."""
 
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.process import Pace
+from penstock.process import Pace, room_for_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,3 +34,44 @@ def test_follows_the_load_up_and_down(policy: Callable[[], int]) -> None:
         seen.append(policy())
     calm, busy = os.SCHED_OTHER, os.SCHED_BATCH
     assert seen == [calm, calm, busy, busy, calm, calm]
+
+
+STEPPED_BACK = """
+import os, threading
+from penstock import process
+process.step_back()
+def tell():
+    turn = [line.split()[-1] for line in open(f"/proc/self/task/{threading.get_native_id()}/sched") if "slice" in line]
+    print(os.getpriority(os.PRIO_PROCESS, 0), *turn)
+tell()
+thread = threading.Thread(target=tell)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="the kernel does not tell how long turns are")
+def test_a_process_that_steps_back_takes_long_turns_with_low_weight_and_so_do_its_threads() -> None:
+    # In a process of its own: nobody may take a low weight back.
+    said = subprocess.run([sys.executable, "-c", STEPPED_BACK], capture_output=True, text=True, check=True).stdout
+    release = tuple(map(int, os.uname().release.split(".")[:2]))
+    expected = "10 100000000" if release >= (6, 12) else "10"
+    assert [line[: len(expected)] for line in said.splitlines()] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "room"),
+    [
+        (1024, 20_256, [(20_256, 20_256)], 10_000),
+        (20_256, 20_256, [], 10_000),
+        (64, 100, [(100, 100)], 1),
+        (1024, resource.RLIM_INFINITY, [], sys.maxsize),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_and_halved(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: list[tuple[int, int]], room: int
+) -> None:
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: seen.append(both))
+    assert (room_for_connections(), seen) == (room, raised)

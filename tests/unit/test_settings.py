@@ -142,9 +142,20 @@ def test_the_engine_is_told_what_it_must_know():
     assert told == {
         "control_socket": "/run/p/control.sock",
         "worker": 3,
+        "port": 8787,
+        "header_timeout_ms": 10_000,
         "request_timeout_ms": 300_000,
+        "dns_timeout_ms": 2000,
         "connect_timeout_ms": 3000,
+        "tls_timeout_ms": 5000,
+        "idle_timeout_ms": 60_000,
+        "heartbeat_ms": 15_000,
+        "write_stall_ms": 60_000,
         "max_body_bytes": 104_857_600,
+        "body_idle_ms": 10_000,
+        "body_total_ms": 300_000,
+        "body_rate": 1024,
+        "body_grace_ms": 10_000,
         "trusted_custom_hosts": [],
         "header_aliases": ["x-portkey-"],
         "require_key": False,
@@ -152,9 +163,56 @@ def test_the_engine_is_told_what_it_must_know():
         "records": True,
         "outbox_bytes": 67_108_864,
         "sensitive_headers": [],
+        "headers_to_metadata": [],
         "mock_host": None,
+        "http2": True,
+        "https_proxy": None,
+        "http_proxy": None,
+        "no_proxy": [],
         "tls_ca": None,
     }
+
+
+def test_aliases_and_lists_of_headers_have_the_names_that_operators_know():
+    told = json.loads(
+        load(
+            None,
+            {
+                "GATEWAY_HEADER_ALIASES": "X-Portkey-, x-acme-",
+                "HEADERS_TO_METADATA": "X-Team,x-user",
+                "ORGANISATION_HEADERS_TO_MASK": "x-private",
+            },
+        ).engine_json(1)
+    )
+    assert told["header_aliases"] == ["x-portkey-", "x-acme-"]
+    assert told["headers_to_metadata"] == ["X-Team", "x-user"]
+    assert told["sensitive_headers"] == ["x-private"]
+    assert load(None, {"GATEWAY_HEADER_ALIASES": ""}).security.header_aliases == ()
+
+
+@pytest.mark.parametrize("prefix", ["x-portkey", "portkey-", "x-", "x-a b-", "authorization"])
+def test_an_alias_is_the_prefix_of_a_header(prefix: str):
+    with pytest.raises(SettingsError, match="header_aliases"):
+        load(None, {"GATEWAY_HEADER_ALIASES": prefix})
+
+
+def test_proxies_are_read_in_either_case_and_keep_their_passwords():
+    environ = {
+        "HTTPS_PROXY": "http://u:sesame@one.example:3128",
+        "http_proxy": "two.example",
+        "no_proxy": "a.example, *.b",
+    }
+    read = load(None, environ)
+    told = json.loads(read.engine_json(1))
+    assert (told["https_proxy"], told["http_proxy"]) == ("http://u:sesame@one.example:3128", "two.example")
+    assert told["no_proxy"] == ["a.example", "*.b"]
+    assert "sesame" not in repr(read)
+    assert load(None, {"HTTPS_PROXY": " ", "https_proxy": "lower.example"}).upstream.https_proxy is None
+    for wrong in ("socks5://u:sesame@one.example", "https://u:sesame@one.example", "http://", "u:sesame@one.example:x"):
+        with pytest.raises(SettingsError) as caught:
+            load(None, {"HTTP_PROXY": wrong})
+        assert "upstream.http_proxy" in str(caught.value)
+        assert "sesame" not in str(caught.value)
 
 
 def test_the_reference_lists_every_setting_with_a_description():

@@ -71,7 +71,14 @@ def test_the_tables_become_what_the_engine_reads(tmp_path: Path):
     assert content["keys"][1]["id"] == "k-ops"
     assert content["keys"][1]["sha256"].startswith("2bb80d")
     assert content["providers"] == [
-        {"slug": "my-openai", "provider": "openai", "api_key": "canary-openai", "custom_host": None}
+        {
+            "slug": "my-openai",
+            "provider": "openai",
+            "api_key": "canary-openai",
+            "custom_host": None,
+            "anthropic_inspect_stream_for_overloaded_error": None,
+            "options": {},
+        }
     ]
     assert [row["config"] for row in content["configs"]] == [{"provider": "@my-openai"}] * 2
     assert content["epoch"] == snapshot.epoch

@@ -1,19 +1,30 @@
-"""The record file: whole batches, bounded size, private, and honest when the disk refuses."""
+"""The record file and the feed that fills it: whole batches, bounded size, private, and honest when the disk refuses."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import socket
 import stat
+import struct
+import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from penstock.errors import UnavailableError
 from penstock.jobs import records as module
-from penstock.jobs.records import RecordFile, RecordWriter
+from penstock.jobs.records import Batch, RecordFeed, RecordFile
 from penstock.settings import Records
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGE = b"".join(b'{"number": %07d}\n' % number for number in range(60_000))
 
 
 def named(folder: Path, **options: int) -> Records:
@@ -24,10 +35,28 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+def append(file: RecordFile, lines: bytes, *, again: bool = False, cut: int | None = None) -> None:
+    """Send a batch through a socket as an engine does; with `cut` the engine leaves after so many bytes."""
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        with ours, contextlib.suppress(BrokenPipeError):
+            ours.sendall(lines[:cut])
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    with theirs:
+        try:
+            file.append(Batch(theirs, len(lines), again=again))
+        finally:
+            theirs.shutdown(socket.SHUT_RD)
+            sending.join()
+
+
 def test_batches_follow_each_other_and_only_the_owner_reads_them(tmp_path: Path):
     file = RecordFile(named(tmp_path))
-    file.append(b'{"id":1}\n')
-    file.append(b'{"id":2}')
+    append(file, b'{"id":1}\n')
+    append(file, b'{"id":2}\n')
     file.close()
     path = tmp_path / "deep" / "records.jsonl"
     assert path.read_text() == '{"id":1}\n{"id":2}\n'
@@ -35,17 +64,66 @@ def test_batches_follow_each_other_and_only_the_owner_reads_them(tmp_path: Path)
     assert mode(path.parent) == 0o700
 
 
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("before", [0, 1, 4095, 4096, 100_000])
+def test_what_is_written_is_what_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, direct: bool):
+    file = RecordFile(named(tmp_path))
+    passed = []
+    real = os.pwrite
+
+    def pwrite(number: int, pages: memoryview, end: int) -> int:
+        passed.append(len(pages))
+        if not direct:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(number, pages, end)
+
+    monkeypatch.setattr(module.os, "pwrite", pwrite)
+    batches = [b"x" * before, LARGE, b"short\n", LARGE[:-1], LARGE[:70_000]]
+    for batch in filter(None, batches):
+        append(file, batch)
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"".join(batches)
+    # Whole pages go past the page cache where the file system knows how, and nowhere else is it tried.
+    assert all(count % mmap_page() == 0 for count in passed)
+    assert len(passed) == 1 if not direct else sum(passed) > len(LARGE)
+
+
+def mmap_page() -> int:
+    return module.PAGE
+
+
+def test_a_slow_disk_is_written_to_through_the_page_cache_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = RecordFile(named(tmp_path))
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    tried = []
+    real = os.pwrite
+
+    def pwrite(number: int, pages: memoryview, end: int) -> int:
+        tried.append(now[0])
+        now[0] += 0.6
+        return real(number, pages, end)
+
+    monkeypatch.setattr(module.os, "pwrite", pwrite)
+    for _ in range(2):
+        append(file, LARGE)
+    assert tried == [100.0]
+    now[0] = 106.0
+    append(file, LARGE)
+    assert tried == [100.0, 106.0]
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == LARGE * 3
+
+
 def test_a_file_that_was_open_to_others_is_closed_to_them(tmp_path: Path):
     path = tmp_path / "records.jsonl"
     path.touch(0o644)
-    RecordFile(Records(path=str(path))).append(b"x")
+    append(RecordFile(Records(path=str(path))), b"x")
     assert mode(path) == 0o600
 
 
 def test_the_file_is_put_aside_by_size_and_the_oldest_goes(tmp_path: Path):
     file = RecordFile(named(tmp_path, rotate_bytes=4096, keep=2))
     for number in range(5):
-        file.append(str(number).encode() * 3000)
+        append(file, str(number).encode() * 3000)
     kept = sorted((tmp_path / "deep").iterdir())
     assert [path.name for path in kept] == ["records.jsonl", "records.jsonl.1", "records.jsonl.2"]
     assert [path.read_text()[0] for path in kept] == ["4", "3", "2"]
@@ -53,23 +131,32 @@ def test_the_file_is_put_aside_by_size_and_the_oldest_goes(tmp_path: Path):
 
 def test_without_anything_to_keep_the_file_starts_again(tmp_path: Path):
     file = RecordFile(named(tmp_path, rotate_bytes=4096, keep=0))
-    file.append(b"a" * 3000)
-    file.append(b"b" * 3000)
-    assert [path.read_text()[0] for path in (tmp_path / "deep").iterdir()] == ["b"]
+    append(file, b"a" * 3000)
+    append(file, LARGE)
+    assert [path.read_bytes() for path in (tmp_path / "deep").iterdir()] == [LARGE]
 
 
 def test_a_file_that_somebody_moved_away_is_made_again(tmp_path: Path):
     file = RecordFile(named(tmp_path))
     path = tmp_path / "deep" / "records.jsonl"
-    file.append(b"one")
+    append(file, b"one\n")
     path.rename(path.with_suffix(".old"))
-    file.append(b"two")
+    append(file, b"two\n")
     assert path.read_text() == "two\n"
+
+
+def test_a_batch_that_was_written_before_is_not_written_again(tmp_path: Path):
+    file = RecordFile(named(tmp_path))
+    for again in (False, True, True):
+        append(file, LARGE, again=again)
+        append(file, b"one\ntwo\n", again=again)
+    append(file, b"three\n", again=True)
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == LARGE + b"one\ntwo\nthree\n"
 
 
 def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = RecordFile(named(tmp_path))
-    file.append(b"whole")
+    append(file, b"whole\n")
     real = os.write
     left = [3]
 
@@ -83,36 +170,138 @@ def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_trace(tmp_path: Path, m
     with monkeypatch.context() as full:
         full.setattr(module.os, "write", write)
         with pytest.raises(OSError, match="No space"):
-            file.append(b"broken")
+            append(file, b"broken\n")
     path = tmp_path / "deep" / "records.jsonl"
     assert path.read_text() == "whole\n"
-    file.append(b"again")
+    append(file, b"again\n")
     assert path.read_text() == "whole\nagain\n"
 
 
+@pytest.mark.parametrize("cut", [0, 10, 300_000])
+def test_a_batch_that_breaks_off_leaves_no_trace(tmp_path: Path, cut: int):
+    file = RecordFile(named(tmp_path))
+    append(file, b"whole\n")
+    with pytest.raises(ConnectionError):
+        append(file, LARGE, cut=cut)
+    append(file, b"again\n")
+    assert (tmp_path / "deep" / "records.jsonl").read_text() == "whole\nagain\n"
+
+
+# ── the feed ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Engine:
+    """Sends batches as the engine does."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(10)
+        self.socket.connect(str(path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, lines: bytes, *, again: bool = False) -> bytes:
+        self.socket.sendall(struct.pack("<QB", len(lines), again) + lines)
+        return self.socket.recv(1)
+
+
+@contextlib.contextmanager
+def feeding(folder: Path, settings: Records) -> Iterator[RecordFeed]:
+    """A feed at a socket in the folder, on a loop of its own."""
+    feed = RecordFeed(settings)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(folder / "s"))
+    listener.listen()
+    loop = asyncio.new_event_loop()
+    close = feed.listen(listener, loop)
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+    try:
+        yield feed
+    finally:
+        loop.call_soon_threadsafe(close)
+        loop.call_soon_threadsafe(loop.stop)
+        running.join()
+        loop.close()
+        listener.close()
+
+
+def test_every_engine_is_told_when_its_batch_is_in_the_file(tmp_path: Path):
+    with feeding(tmp_path, named(tmp_path)) as feed:
+        with contextlib.ExitStack() as here:
+            engines = [here.enter_context(Engine(tmp_path / "s")) for _ in range(3)]
+            for number in range(30):
+                line = b'{"id": %d}\n' % number
+                assert engines[number % 3].send(line) == b"+"
+                assert (tmp_path / "deep" / "records.jsonl").read_bytes().endswith(line)
+        assert (feed.written, feed.refused) == (30, 0)
+
+
+def test_engines_that_send_at_once_do_not_mix(tmp_path: Path):
+    parts = [LARGE.replace(b"number", b"part-%d" % number) for number in range(4)]
+
+    def send(part: bytes) -> None:
+        with Engine(tmp_path / "s") as engine:
+            engine.send(part)
+
+    with feeding(tmp_path, named(tmp_path)):
+        threads = [threading.Thread(target=send, args=(part,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    written = (tmp_path / "deep" / "records.jsonl").read_bytes()
+    assert len(written) == sum(map(len, parts))
+    assert all(part in written for part in parts)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_the_engine_is_told_to_keep_what_the_disk_refuses():
-    async def scene() -> None:
-        writer = RecordWriter(Records(path="/dev/full/records.jsonl"))
-        with pytest.raises(UnavailableError, match="cannot be written"):
-            await writer.write(b"{}\n")
-        assert (writer.written, writer.refused) == (0, 1)
-        writer.close()
+def test_an_engine_is_told_to_keep_what_the_disk_refuses(caplog: pytest.LogCaptureFixture):
+    path = Path("/tmp") / f"penstock-feed-{os.getpid()}"
+    path.mkdir()
+    try:
+        with feeding(path, Records(path="/dev/full/records.jsonl")) as feed, Engine(path / "s") as engine:
+            # Much more than its first part: the way stays in step.
+            assert [engine.send(LARGE), engine.send(b"{}\n")] == [b"-", b"-"]
+            assert (feed.written, feed.refused) == (0, 2)
+    finally:
+        (path / "s").unlink()
+        path.rmdir()
+    assert len(caplog.records) == 1
 
-    asyncio.run(scene())
+
+def test_an_engine_that_stops_in_the_middle_of_a_batch_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "STALL_SECONDS", 1)
+    with (
+        feeding(tmp_path, named(tmp_path)) as feed,
+        Engine(tmp_path / "s") as stuck,
+        Engine(tmp_path / "s") as other,
+    ):
+        stuck.socket.sendall(struct.pack("<QB", 1000, 0) + b"half")
+        began = time.monotonic()
+        assert other.send(b"whole\n") == b"+"
+        assert time.monotonic() - began < 5
+        assert stuck.socket.recv(1) == b""
+        # One that only has nothing to say stays.
+        time.sleep(1.2)
+        assert other.send(b"more\n") == b"+"
+        assert feed.written == 2
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"whole\nmore\n"
 
 
-def test_what_waits_to_be_written_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def scene() -> None:
-        writer = RecordWriter(named(tmp_path))
-        batch = b"x" * 1000 + b"\n"
-        # The first two fill what may wait before the thread can have written anything that the loop noticed.
-        results = await asyncio.gather(*(writer.write(batch) for _ in range(3)), return_exceptions=True)
-        assert [type(result) for result in results] == [type(None), type(None), UnavailableError]
-        await writer.write(batch)
-        writer.close()
-        assert (writer.written, writer.refused) == (3, 1)
-
-    monkeypatch.setattr(module, "WAITING_BYTES", 2500)
-    asyncio.run(scene())
-    assert len((tmp_path / "deep" / "records.jsonl").read_bytes()) == 3 * 1001
+def test_at_the_end_what_was_sent_whole_is_written_and_nothing_more_is_taken(tmp_path: Path):
+    with contextlib.ExitStack() as engines:
+        with feeding(tmp_path, named(tmp_path)) as feed:
+            engine = engines.enter_context(Engine(tmp_path / "s"))
+            assert engine.send(b"first\n") == b"+"
+            engine.socket.sendall(struct.pack("<QB", 5, 0) + b"last\n")
+            wait("it is written", lambda: feed.written == 2 or None, 5)
+        assert engine.socket.recv(10) == b"+"
+        assert engine.socket.recv(10) == b""
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"first\nlast\n"

@@ -1,0 +1,59 @@
+"""A client that shows every frame: just enough of HTTP/2 over one socket, with nothing compressed."""
+
+from __future__ import annotations
+
+import collections
+import socket
+import urllib.parse
+from typing import TYPE_CHECKING, Self
+
+from loadtests.leaving.callers import ACK, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, field, frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+GOAWAY = 7
+
+
+class Http2:
+    """One connection."""
+
+    def __init__(self, url: str, timeout: float = 20.0) -> None:
+        at = urllib.parse.urlsplit(url)
+        self.socket = socket.create_connection((at.hostname, at.port), timeout)
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def ask(self, stream: int, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> None:
+        fields = {":method": method, ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
+        block = b"".join(field(name, value) for name, value in fields.items())
+        if body:
+            self.socket.sendall(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, body))
+        else:
+            self.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
+
+    def frames(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """Kind, flags, stream and payload of each frame until the connection ends."""
+        while len(head := self._file.read(9)) == 9:
+            payload = self._file.read(int.from_bytes(head[:3], "big"))
+            yield head[3], head[4], int.from_bytes(head[5:], "big"), payload
+
+    def until_ended(self, stream: int) -> dict[int, bytes]:
+        """What came on each stream that has ended, once this one has."""
+        bodies: dict[int, bytes] = collections.defaultdict(bytes)
+        ended = set()
+        for kind, flags, number, payload in self.frames():
+            if kind == DATA:
+                bodies[number] += payload
+            if kind in {DATA, HEADERS} and flags & END_STREAM:
+                ended.add(number)
+            if stream in ended:
+                return {number: bodies[number] for number in ended}
+        raise ConnectionError(f"only {dict(bodies)}")

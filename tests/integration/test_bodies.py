@@ -1,0 +1,234 @@
+"""Bodies on their way in: nobody sends one for ever, and whoever is refused early gets to know."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.canned import Canned
+from tests.integration.serving import entry, settled
+from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, chunked, request
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway, Mock
+
+FILES = "/v1/files"
+IDLE_SECONDS = 0.4
+LIMIT = 3_000_000
+TABLES = {
+    "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    "limits": {
+        "body_bytes": LIMIT,
+        "body_idle_ms": int(IDLE_SECONDS * 1000),
+        "body_grace_ms": 600,
+        "body_rate": 1000,
+        "body_total_ms": 1500,
+    },
+}
+CHUNKED = {**MOCK, "transfer-encoding": "chunked"}
+# What a caller begins with and never ends: head, and part of a body.
+UNFINISHED = {
+    "no byte of a small one": request("POST", CHAT, {**MOCK, "content-length": "100"}),
+    "half of a small one": request("POST", CHAT, {**MOCK, "content-length": "100"}, b"{" * 50),
+    "half of a small one that passes through": request("POST", FILES, {**MOCK, "content-length": "100"}, b"{" * 50),
+    "half of a large one": request("POST", CHAT, {**MOCK, "content-length": "2000000"}, b" " * 1_500_000),
+    "half of a large one that passes through": request(
+        "POST", FILES, {**MOCK, "content-length": "2000000"}, b" " * 1_500_000
+    ),
+    "no chunk": request("POST", CHAT, CHUNKED),
+    "half a chunk": request("POST", CHAT, CHUNKED, b"ff\r\n{"),
+    "no last chunk": request("POST", MESSAGES, CHUNKED, b"2\r\n{}\r\n"),
+    "for the management": request("POST", "/v1/health", {"content-length": "10"}, b"{"),
+}
+# What is sent in the place of a chunk; `{}` is one that is well.
+BROKEN = {
+    "no size": b"zz\r\n{}\r\n0\r\n\r\n",
+    "a negative size": b"-2\r\n{}\r\n0\r\n\r\n",
+    "a size that is too short": b"1\r\n{}\r\n0\r\n\r\n",
+    "a size that overflows": b"fffffffffffffffff2\r\n{}\r\n0\r\n\r\n",
+    "an empty size": b"\r\n{}\r\n0\r\n\r\n",
+    "after a good one": b"2\r\n{}\r\nzz\r\n",
+    "after a large one": b"%x\r\n%s\r\nzz\r\n" % (1_200_000, b" " * 1_200_000),
+}
+
+
+def drip(wire: Wire, piece: bytes, pause: float) -> float:
+    """Send a piece again and again until there is an answer; give the seconds that took."""
+    started = time.monotonic()
+    wire.socket.settimeout(pause)
+    while time.monotonic() - started < 10:
+        try:
+            wire.socket.recv(1, 2)  # MSG_PEEK
+            break
+        except TimeoutError:
+            wire.send(piece)
+    wire.socket.settimeout(wire.timeout)
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("name", UNFINISHED)
+def test_a_body_that_stops_coming_is_answered_and_its_connection_closed(served: Gateway, name: str):
+    count = settled(served)
+    with Wire(served.base_url) as wire:
+        wire.send(UNFINISHED[name])
+        started = time.monotonic()
+        answer = wire.answer()
+        seconds = time.monotonic() - started
+        assert (answer.status, answer.json()["error"]["type"]) == (408, "timeout_error")
+        assert "limits.body_idle_ms is 400" in answer.json()["error"]["message"]
+        assert IDLE_SECONDS * 0.9 < seconds < IDLE_SECONDS + 1.5
+        assert wire.is_closed()
+        assert time.monotonic() - started < seconds + 1
+    if "management" not in name:
+        record = served.records(count + 1)[-1]
+        assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 408, "body_timeout")
+
+
+def test_what_was_begun_at_the_provider_is_given_up(served: Gateway, provider: Mock):
+    with Wire(served.base_url) as wire:
+        wire.send(UNFINISHED["half of a large one that passes through"])
+        assert wire.answer().status == 408
+    # Its head was there; its body never became complete.
+    assert entry(provider, FILES, ended=True)["outcome"] == "client_closed"
+
+
+@pytest.mark.parametrize("path", [CHAT, FILES])
+@pytest.mark.parametrize(
+    ("piece", "limit", "least", "most"),
+    [(b"1\r\n \r\n", "body_rate", 0.5, 2.5), (b"190\r\n%s\r\n" % (b" " * 400), "body_total_ms", 1.3, 3.5)],
+)
+def test_a_body_that_drips_is_cut_by_its_rate_or_in_all(
+    served: Gateway, path: str, piece: bytes, limit: str, least: float, most: float
+):
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", path, CHUNKED))
+        seconds = drip(wire, piece, 0.1)
+        answer = wire.answer()
+        assert answer.status == 408
+        assert f"limits.{limit} is" in answer.json()["error"]["message"]
+        assert least < seconds < most
+        assert wire.is_closed()
+
+
+def test_a_body_in_many_quick_pieces_is_one_body(served: Gateway):
+    body = asked()
+    with Wire(served.base_url) as wire:
+        for pause in (0.0, 0.02, 0.12):
+            wire.send(request("POST", CHAT, {**MOCK, "content-length": str(len(body))}))
+            for start in range(0, len(body), 40):
+                time.sleep(pause)
+                wire.send(body[start : start + 40])
+            assert wire.answer().status == 200
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("path", [CHAT, FILES])
+def test_chunks_that_are_none_are_the_callers_fault(served: Gateway, path: str, name: str):
+    count = settled(served)
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", path, CHUNKED, BROKEN[name]))
+        answer = wire.answer()
+        assert (answer.status, answer.json()["error"]["code"]) == (400, "bad_framing")
+        assert wire.is_closed()
+    record = served.records(count + 1)[-1]
+    assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 400, "bad_framing")
+
+
+@pytest.mark.parametrize("leave", ["close", "reset"])
+@pytest.mark.parametrize("name", UNFINISHED)
+def test_a_caller_who_leaves_with_half_a_body_has_left(served: Gateway, name: str, leave: str):
+    if "management" in name:
+        return
+    count = settled(served)
+    with Wire(served.base_url) as wire:
+        wire.send(UNFINISHED[name])
+        time.sleep(0.05)
+        getattr(wire, leave)()
+    record = served.records(count + 1)[-1]
+    assert (record["outcome"], record["response_status_code"]) == ("aborted", 499)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({**MOCK, "content-length": "10000000000"}, 413), (CHUNKED, 413), ({**MOCK, "x-gateway-provider": "none"}, 400)],
+)
+@pytest.mark.parametrize("path", [CHAT, FILES])
+def test_an_early_refusal_reaches_a_caller_who_is_still_sending(
+    served: Gateway, path: str, headers: dict[str, str], status: int
+):
+    size = 20_000_000 if status == 413 else 2_900_000
+    body = b" " * size
+    if headers is CHUNKED:
+        body = b"%x\r\n%s\r\n" % (size, body)
+    with Wire(served.base_url) as wire:
+        # All of it is taken, though nobody reads it.
+        wire.send(request("POST", path, headers, body))
+        answer = wire.answer()
+        assert answer.status == status
+        if status == 400:
+            assert wire.ask(CHAT, asked()).status == 200
+        else:
+            started = time.monotonic()
+            assert wire.is_closed()
+            assert time.monotonic() - started < 3
+
+
+def test_an_endless_body_is_not_read_for_ever(served: Gateway):
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", FILES, CHUNKED))
+        piece = b"%x\r\n%s\r\n" % (1_000_000, b" " * 1_000_000)
+        sent = 0
+        try:
+            for _ in range(300):
+                wire.send(piece)
+                sent += 1
+        except ConnectionError:
+            pass
+    assert 3 <= sent < 100
+    assert ask(served.base_url, CHAT, asked()).status == 200
+
+
+def test_a_caller_who_asks_first_is_told_before_it_sends(served: Gateway):
+    large = {"content-length": "2000000", "expect": "100-continue"}
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", FILES, {**MOCK, **large, "x-gateway-provider": "none"}))
+        wire.socket.settimeout(2)
+        assert wire.socket.recv(12) == b"HTTP/1.1 400"
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", FILES, {**MOCK, **large}))
+        assert wire.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        wire.send(b" " * 2_000_000)
+        assert wire.answer().json()["body_bytes"] == 2_000_000
+
+
+def test_other_requests_go_on_meanwhile(served: Gateway):
+    stalled = [Wire(served.base_url) for _ in range(50)]
+    for number, wire in enumerate(stalled):
+        wire.send(list(UNFINISHED.values())[number % 4])
+    for _ in range(20):
+        assert ask(served.base_url, CHAT, asked()).status == 200
+    for wire in stalled:
+        assert wire.answer().status == 408
+        wire.close()
+
+
+def test_chunks_that_are_well_are_put_together(served: Gateway):
+    body = asked()
+    pieces = [body[start : start + 7] for start in range(0, len(body), 7)]
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", CHAT, CHUNKED, chunked(*pieces)))
+        assert json.loads(wire.answer().body)["object"] == "chat.completion"
+
+
+def test_an_answer_that_comes_in_pieces_before_the_body_is_all_there_is_passed_on(served: Gateway):
+    head = (
+        b"HTTP/1.1 413 Too Large\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    )
+    with Canned(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned, Wire(served.base_url) as wire:
+        unfinished = b"%x\r\n%s\r\n" % (2_000_000, b" " * 2_000_000)
+        wire.send(request("POST", FILES, {**canned.headers, "transfer-encoding": "chunked"}, unfinished))
+        answer = wire.answer()
+    assert (answer.status, answer.end, answer.body) == (413, "chunk", b"large")

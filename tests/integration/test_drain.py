@@ -1,0 +1,141 @@
+"""A gateway that is told to end takes leave of everybody in an orderly way, and a rolling restart fails nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from loadtests.leaving.callers import DATA, HEADERS
+from tests.integration.balancer import Balancer
+from tests.integration.http2 import GOAWAY, Http2
+from tests.integration.serving import load, running
+from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, request
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+
+KEY = {"x-gateway-api-key": "pk-1"}
+NOTICE, DRAIN = 1.0, 8.0
+
+
+def tables(provider: Mock, drain: float = DRAIN) -> dict:
+    # Only what is known to more than this machine gives notice; a key makes that allowed.
+    return {
+        "server": {"host": "0.0.0.0", "notice_seconds": NOTICE, "drain_seconds": drain},  # noqa: S104
+        "keys": [{"name": "k", "key": "pk-1"}],
+        "mock": {"host": provider.url},
+    }
+
+
+def end(gateway: Gateway) -> float:
+    gateway.program.process.send_signal(signal.SIGTERM)
+    return time.monotonic()
+
+
+@contextlib.contextmanager
+def ending(gateway: Gateway) -> Iterator[None]:
+    """Tell it to end, once it has said no to new connections."""
+    end(gateway)
+    wait("not ready", lambda: ask(gateway.base_url, "/ready").status == 503 or None, 2)
+    yield
+    assert gateway.program.process.wait(DRAIN + 2) == 0
+
+
+def test_a_rolling_restart_under_load_fails_nobody(provider: Mock, tmp_path: Path):
+    rate, seconds, streams = 500, 14, 40
+    headers = {**MOCK, **KEY}
+    with Balancer() as balancer, contextlib.ExitStack() as stack:
+
+        def start(name: str) -> Gateway:
+            folder = tmp_path / name
+            folder.mkdir()
+            gateway = stack.enter_context(running(folder, tables(provider)))
+            balancer.add(gateway.port)
+            wait("a gateway at the balancer", lambda: balancer.is_ready(gateway.port) or None)
+            return gateway
+
+        first = [start("a"), start("b")]
+        with (
+            load("rate", balancer.url + CHAT, rate=rate, seconds=seconds, connections=16, headers=headers) as calls,
+            load(
+                "stream",
+                balancer.url + CHAT,
+                streams=streams,
+                seconds=seconds,
+                model="mock?chunks=40&chunk_ms=50",
+                # One that began before the drain cannot say any more that its connection closes after it.
+                headers={**headers, "connection": "close"},
+                expect_chunks=43,
+            ) as streamed,
+        ):
+            time.sleep(1)
+            for number, gateway in enumerate(first):
+                start(f"c{number}")
+                began = end(gateway)
+                assert gateway.program.process.wait(DRAIN + 2) == 0
+                assert NOTICE <= time.monotonic() - began < DRAIN + 1
+        print(calls, streamed)
+        assert balancer.refused == 0
+    assert (calls["requests"], calls["errors"]) == (rate * seconds, 0)
+    assert (streamed["errors"], streamed["incomplete"]) == (0, 0)
+    assert streamed["streams"] >= 2 * streams
+
+
+def test_on_a_kept_connection_it_says_that_it_closes(provider: Mock, tmp_path: Path):
+    with running(tmp_path, tables(provider)) as gateway, Wire(gateway.base_url) as kept, Wire(gateway.base_url) as idle:
+        headers = {**MOCK, **KEY}
+        assert kept.ask(CHAT, asked(), headers).get("connection") is None
+        assert idle.ask(CHAT, asked(), headers).status == 200
+        with ending(gateway):
+            answer = kept.ask(CHAT, asked(), headers)
+            assert (answer.status, answer.get("connection")) == (200, "close")
+            assert kept.is_closed()
+            since = time.monotonic()
+            assert idle.is_closed()
+            assert time.monotonic() - since < NOTICE + 1
+
+
+def test_over_http2_it_goes_away_and_finishes_what_is_under_way(provider: Mock, tmp_path: Path):
+    with running(tmp_path, tables(provider)) as gateway, Http2(gateway.base_url) as line:
+        line.ask(1, "POST", CHAT, {**MOCK, **KEY}, asked("mock?chunks=40&chunk_ms=50", stream=True))
+        frames = line.frames()
+        # The stream has begun.
+        assert next(kind for kind, _, stream, _ in frames if stream == 1) == HEADERS
+        with ending(gateway):
+            seen = list(frames)
+        data = b"".join(payload for kind, _, stream, payload in seen if (kind, stream) == (DATA, 1))
+        assert data.endswith(b"data: [DONE]\n\n")
+        assert GOAWAY in [kind for kind, *_ in seen]
+
+
+def test_two_hundred_endless_streams_end_at_the_deadline_each_with_its_error_event(provider: Mock, tmp_path: Path):
+    drain, count = 2.0, 200
+    with running(tmp_path, tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Wire(gateway.base_url)) for _ in range(count)]
+        for wire in wires:
+            wire.send(request("POST", CHAT, {**MOCK, **KEY}, asked("mock?chunks=100000&chunk_ms=250", stream=True)))
+        heads = [wire.head() for wire in wires]
+        bodies: dict[int, bytes] = {}
+
+        def read(number: int) -> None:
+            bodies[number] = b"".join(wires[number].pieces(heads[number]))
+
+        readers = [threading.Thread(target=read, args=(number,)) for number in range(count)]
+        for reader in readers:
+            reader.start()
+        began = end(gateway)
+        for reader in readers:
+            reader.join(drain + 10)
+        assert gateway.program.process.wait(drain + 10) == 0
+        assert time.monotonic() - began < drain + 1
+    assert {head.end for head in heads} == {"chunk"}
+    assert all(b"shutting down" in body.rstrip().rsplit(b"\n\n", 1)[-1] for body in bodies.values())
+    records = gateway.records(count)
+    assert [(record["outcome"], record["error"]) for record in records] == [("cut", "draining")] * count

@@ -1,0 +1,181 @@
+"""Thousands of ways to write a host that must not be called, sent to a real gateway: nothing of this machine is dialled."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import itertools
+import json
+import random
+import socket
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from penstock import engine
+from tests.integration.serving import running
+from tests.integration.wire import CHAT, JSON, MOCK, Wire, asked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+    from tests.integration.wire import Answer
+
+CANARY = "sk-canary-of-a-provider"
+ASK = {"x-gateway-provider": "openai", "authorization": f"Bearer {CANARY}", **JSON}
+KNOWN = (
+    "127.0.0.1 127.1.2.3 0.0.0.0 10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 169.254.169.254 169.254.170.2 "
+    "100.100.100.200 168.63.129.16 192.0.0.192 192.0.2.1 198.18.0.1 203.0.113.7 224.0.0.1 240.0.0.1 255.255.255.255"
+)
+NAMES = (
+    "localhost LOCALHOST localhost. a.localhost host.docker.internal x.local x.internal x.lan x.home x.corp x.test x.onion "
+    "metadata.google.internal metadata instance-data kubernetes.default.svc localtest.me lvh.me [::1] [::] [fe80::1] "
+    "[fd00:ec2::254] [ff02::1] [2001:db8::1] [::1%25lo] xn--lclhst-3nf5a.example a.b.c.d.e.f.g.h.i.j.k 1.2.3.4.5 0 0x0"
+)
+
+
+def addresses() -> list[ipaddress.IPv4Address]:
+    chance = random.Random(11)  # noqa: S311 - the same addresses each time, and nobody's secret
+    nets = [ipaddress.ip_network(net) for net in ("127.0.0.0/8", "10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12")]
+    more = [net[chance.randrange(1, net.num_addresses - 1)] for net in nets for _ in range(10)]
+    return [*map(ipaddress.IPv4Address, KNOWN.split()), *(ipaddress.IPv4Address(int(one)) for one in more)]
+
+
+def spellings(address: ipaddress.IPv4Address) -> list[str]:
+    whole, text = int(address), str(address)
+    a, b, c, d = address.packed
+    high, low = whole >> 16, whole & 0xFFFF
+    wide = "".join(chr(ord(digit) + 0xFEE0) for digit in text)
+    encoded = "".join(f"%{ord(digit):02x}" for digit in text)
+    return [
+        *(
+            text,
+            f"{whole}",
+            f"{whole:#x}",
+            f"0{whole:o}",
+            f"{a:#x}.{b:#x}.{c:#x}.{d:#x}",
+            f"0{a:o}.0{b:o}.0{c:o}.0{d:o}",
+        ),
+        *(
+            f"{a}.{whole & 0xFFFFFF}",
+            f"{a}.{b}.{low}",
+            f"{a:#x}.0{b:o}.{low}",
+            f"{whole + 2**32}",
+            f"{a + 256}.{b}.{c}.{d}",
+        ),
+        *(f"{text}.", f"{text}%00", f"{text}\\.example.com", f"{text}#@api.openai.com", f"{text}?@api.openai.com"),
+        *(f"api.openai.com@{text}", f"api.openai.com\\@{text}", f"{text}.nip.io", f"{text.replace('.', '-')}.sslip.io"),
+        *(wide, encoded, text.replace(".", "\u3002"), text.replace("1", "\u2460"), f"{text}\u00ad", f"{text} x"),
+        *(
+            f"[::ffff:{text}]",
+            f"[::ffff:{high:x}:{low:x}]",
+            f"[::ffff:0:{text}]",
+            f"[::{text}]",
+            f"[::ffff:{text}%25lo]",
+        ),
+        *(f"[2002:{high:x}:{low:x}::1]", f"[64:ff9b::{text}]", f"[64:ff9b:1::{text}]", f"[2001:0:{high:x}:{low:x}::]"),
+    ]
+
+
+def forbidden(port: int) -> Iterator[str]:
+    for host in itertools.chain.from_iterable([*map(spellings, addresses()), NAMES.split()]):
+        at = next((index for index, mark in enumerate(host) if mark in "#?"), len(host))
+        yield f"http://{host[:at]}:{port}{host[at:]}/v1"
+    yield f"http://127.0.0.1:{port}/" + "x" * 2048
+    for service in (22, 25, 445, 3306, 5432, 6379, 6443, 9200, 27017):
+        yield f"https://api.openai.com:{service}"
+
+
+SURFACES: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
+    "header": lambda url: (CHAT, {**ASK, "x-gateway-custom-host": url}),
+    "alias": lambda url: (CHAT, {**ASK, "x-portkey-custom-host": url}),
+    "inline-config": lambda url: (CHAT, {**ASK, "x-gateway-config": json.dumps({"custom_host": url})}),
+    "proxy": lambda url: ("/v1/proxy/files", {**ASK, "x-gateway-custom-host": url}),
+}
+
+
+@pytest.fixture(scope="module")
+def silent() -> Iterator[socket.socket]:
+    """Listens on all addresses of this machine, where nobody may come."""
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096) as listener:
+        yield listener
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.fixture(scope="module")
+def closed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway that trusts no host but the pretend provider's."""
+    with running(tmp_path_factory.mktemp("closed"), {"mock": {"host": provider.url}}) as gateway:
+        yield gateway
+
+
+@contextlib.contextmanager
+def asking(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Answer]]:
+    """Many requests over one connection; header values as the bytes of their UTF-8."""
+    with Wire(gateway.base_url) as wire:
+
+        def send(path: str, headers: dict[str, str]) -> Answer:
+            return wire.ask(path, asked(), {name: value.encode().decode("latin-1") for name, value in headers.items()})
+
+        yield send
+
+
+def assert_refused(answer: Answer, url: str) -> None:
+    assert answer.status == 400, (url, answer)
+    code = answer.json()["error"]["code"]
+    assert code == "invalid_custom_host" or (code == "invalid_config" and b"custom_host" in answer.body), (url, answer)
+    assert CANARY.encode() not in answer.body, url
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_no_forbidden_host_of_a_request_is_dialled(closed: Gateway, silent: socket.socket, surface: str):
+    urls = list(forbidden(silent.getsockname()[1]))
+    assert len(urls) >= 2000
+    with asking(closed) as send:
+        for url in urls:
+            assert_refused(send(*SURFACES[surface](url)), url)
+
+
+def test_no_path_of_a_raw_request_leads_to_another_host(closed: Gateway, provider: Mock, silent: socket.socket):
+    urls = [url for url in forbidden(silent.getsockname()[1]) if url.isascii() and " " not in url and "#" not in url]
+    with asking(closed) as send:
+        assert {send(f"/v1/proxy/{url}", MOCK).status for url in urls} <= {200, 400}
+    assert provider.ledger()
+
+
+def test_no_forbidden_host_of_what_is_saved_is_dialled(tmp_path: Path, silent: socket.socket):
+    providers: list[dict[str, str]] = []
+    refused = 0
+    for number, url in enumerate(forbidden(silent.getsockname()[1])):
+        row = {"slug": f"p-{number}", "provider": "openai", "api_key": CANARY, "custom_host": url}
+        try:
+            engine.check("snapshot", msgspec.json.encode({"epoch": "1", "providers": [row]}))
+            providers.append(row)
+        except engine.EngineError:
+            refused += 1
+    assert min(refused, len(providers)) > 300
+    configs = [
+        {"slug": f"c-{row['slug']}", "config": {"provider": "openai", "custom_host": row["custom_host"]}}
+        for row in providers
+    ]
+    with running(tmp_path, {"providers": providers, "configs": configs}) as gateway, asking(gateway) as send:
+        for row in providers:
+            assert_refused(send(CHAT, {"x-gateway-provider": f"@{row['slug']}", **JSON}), row["custom_host"])
+            assert_refused(send(CHAT, {"x-gateway-config": f"c-{row['slug']}", **ASK}), row["custom_host"])
+
+
+def test_the_same_ways_lead_to_a_host_that_is_trusted(provider: Mock, tmp_path: Path):
+    port = provider.url.rsplit(":", 1)[1]
+    urls = [f"http://{host}:{port}/v1" for host in ("127.0.0.1", "2130706433", "0x7f.1", "LocalHost")]
+    env = {"TRUSTED_CUSTOM_HOSTS": "*.localhost, 127.0.0.1"}
+    saved = {"slug": "near", "provider": "openai", "custom_host": urls[0]}
+    with running(tmp_path, {"providers": [saved]}, env=env) as gateway, asking(gateway) as send:
+        for url, surface in itertools.product(urls, SURFACES):
+            assert send(*SURFACES[surface](url)).status == 200, (url, surface)
+        assert send(CHAT, {**ASK, "x-gateway-provider": "@near"}).status == 200
+    assert len(provider.ledger()) == len(urls) * len(SURFACES) + 1

@@ -1,0 +1,133 @@
+"""Bodies of JSON that are none, or only just: refused with their place or passed on as they are, quickly, on every route."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, asked, request
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway, Mock
+
+TABLES = {"limits": {"body_bytes": 60_000_000}}
+ROUTES = [
+    CHAT,
+    MESSAGES,
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/moderations",
+    "/v1/rerank",
+    "/v1/images/generations",
+    "/v1/audio/speech",
+    "/v1/messages/count_tokens",
+]
+# The parsing cases of JSONTestSuite; the licence is beside them.
+SUITE = Path(__file__).parents[1] / "vectors" / "json_test_suite.txt"
+
+
+def part(text: str) -> bytes:
+    digits, _, times = text.partition("*")
+    return bytes.fromhex(digits) * int(times or 1)
+
+
+def cases() -> list[tuple[str, bytes]]:
+    """Each case by its name: `y` is JSON, `n` is none, `i` is for each reader to decide."""
+    lines = (line.split(" ") for line in SUITE.read_text().splitlines())
+    return [(name, b"".join(map(part, parts))) for name, *parts in lines]
+
+
+def within(value: bytes) -> bytes:
+    return b'{"model":"mock","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"x":' + value + b"}"
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_the_public_suite_is_taken_as_it_says(served: Gateway, provider: Mock, path: str):
+    forwarded, slowest = [], 0.0
+    with Wire(served.base_url) as wire:
+        for name, text in cases():
+            for body in (text, within(text)):
+                started = time.monotonic()
+                answer = wire.ask(path, body)
+                slowest = max(slowest, time.monotonic() - started)
+                refused = answer.status == 400 and re.search(rb"invalid JSON body at byte \d+: ", answer.body)
+                if not refused:
+                    assert answer.status < 500 or answer.json()["error"]["code"] == "unsupported_operation", (
+                        name,
+                        answer,
+                    )
+                    forwarded.append((name, body))
+                if name.startswith("n"):
+                    assert refused, (name, answer)
+                if name.startswith("y"):
+                    assert bool(refused) == (not body.lstrip().startswith(b"{")), (name, answer)
+    seen = [entry["body_bytes"] for entry in provider.ledger()]
+    assert seen in ([len(body) for _, body in forwarded], [])
+    # Those of a few hundred thousand bytes as well; built without optimisation it takes a little longer.
+    assert slowest < 0.25
+
+
+HARD = {
+    "deep": (within(b"[" * 100_000 + b"]" * 100_000), 400),
+    "deep objects": (b'{"a":' * 100_000, 400),
+    "one long string": (within(b'"' + b"x" * 50_000_000 + b'"'), 200),
+    "a long string of escapes": (within(b'"' + b"\\n" * 1_000_000 + b'"'), 200),
+    "the same key twice": (within(b'1,"x":2'), 200),
+    "the model twice": (within(b'1,"model":"other"'), 400),
+    "the model twice, once escaped": (within(b'1,"mod\\u0065l":"other"'), 400),
+    "half a pair of surrogates": (within(b'"\\ud800"'), 200),
+    "a byte order mark": (b"\xef\xbb\xbf" + within(b"1"), 400),
+    "UTF-16": (within(b"1").decode().encode("utf-16"), 400),
+    "no UTF-8": (within(b'"\xff"'), 400),
+    "a surrogate in UTF-8": (within(b'"\xed\xa0\x80"'), 400),
+    "nothing": (b"", 400),
+    "an array": (b"[" + within(b"1") + b"]", 400),
+    "a text": (b'"x"', 400),
+    "a compressed body": (b"\x1f\x8b\x08\x00\x00\x00\x00\x00", 400),
+    "a million members": (within(b"[" + b"0," * 1_000_000 + b"0]"), 200),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_cases_are_refused_or_taken_and_end_nothing(served: Gateway, provider: Mock, name: str):
+    body, status = HARD[name]
+    with Wire(served.base_url) as wire:
+        answer = wire.ask(CHAT, body)
+        assert answer.status == status, answer
+        assert wire.ask(CHAT, asked()).status == 200
+    if status == 200:
+        assert provider.ledger()[0]["body_bytes"] == len(body)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/jsonl", "x"])
+def test_an_operation_takes_json_only(served: Gateway, kind: str):
+    with Wire(served.base_url) as wire:
+        answer = wire.ask(CHAT, asked(), {**MOCK, "content-type": kind})
+        assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_header")
+        assert "content-type" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/octet-stream", "application/jsonl", "application/sdp", "text/csv", "audio/wav", ""]
+)
+def test_what_passes_through_may_be_of_any_kind(served: Gateway, provider: Mock, kind: str):
+    with Wire(served.base_url) as wire:
+        fields = {name: value for name, value in MOCK.items() if name != "content-type"}
+        assert (
+            wire.ask("/v1/proxy/anything", b"\x00\xff{", {**fields, **({"content-type": kind} if kind else {})}).status
+            == 200
+        )
+    assert provider.ledger()[0]["body_bytes"] == 3
+
+
+def test_a_compressed_body_is_refused_by_its_name(served: Gateway):
+    with Wire(served.base_url) as wire:
+        wire.send(request("POST", CHAT, {**MOCK, "content-encoding": "gzip"}, b"\x1f\x8b\x08\x00\x00\x00\x00\x00"))
+        answer = wire.answer()
+    assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_header")
+    assert "content-encoding" in answer.json()["error"]["message"]

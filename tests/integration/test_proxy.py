@@ -1,0 +1,35 @@
+"""A real gateway that was told of a proxy the way every program is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.integration.canned import Canned
+from tests.integration.serving import running
+from tests.integration.wire import CHAT, JSON, ask, asked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Mock
+
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+ASK = {"x-gateway-provider": "openai", "authorization": "Bearer sk-1", **JSON}
+
+
+def test_a_proxy_of_the_environment_is_used_and_its_password_kept(provider: Mock, tmp_path: Path):
+    with Canned(ANSWER) as proxy:
+        env = {"http_proxy": proxy.url.replace("//", "//alice:sesame@"), "NO_PROXY": "other.example"}
+        with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+            to = {**ASK, "x-gateway-custom-host": "http://llm.example/v1"}
+            assert ask(gateway.base_url, CHAT, asked(), to).body == b"{}"
+            # What this machine serves to itself is reached directly.
+            assert ask(gateway.base_url, CHAT, asked(), {**ASK, "x-gateway-provider": "mock"}).status == 200
+            assert len(gateway.records(2)) >= 2
+            said = gateway.program.output()
+    assert len(proxy.heads) == 1
+    head = proxy.heads[0].split(b"\r\n")
+    assert head[0] == b"POST http://llm.example/v1/chat/completions HTTP/1.1"
+    assert b"proxy-authorization: Basic YWxpY2U6c2VzYW1l" in head
+    files = [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any("sesame" in text or "YWxpY2U6c2VzYW1l" in text for text in [said, *files])

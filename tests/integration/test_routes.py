@@ -1,0 +1,112 @@
+"""Bodies of every kind on the routes that have them: forms and files of any size, sound, events, nothing at all."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration import memory
+from tests.integration.serving import edges, settled, without_ours
+from tests.integration.wire import JSON, MOCK, Wire, ask, request
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway, Mock
+
+FORM = {**MOCK, "content-type": "multipart/form-data; boundary=b0undary"}
+LARGE = 100_000_000
+
+
+def part(name: str, value: bytes, more: str = "") -> bytes:
+    head = f'--b0undary\r\ncontent-disposition: form-data; name="{name}"{more}\r\n\r\n'
+    return head.encode() + value + b"\r\n"
+
+
+def form(*parts: bytes) -> bytes:
+    return b"".join(parts) + b"--b0undary--\r\n"
+
+
+SOUND = part("file", bytes(range(256)) * 40, '; filename="a.wav"')
+MODEL = part("model", b"whisper-1")
+STREAM = part("stream", b"true")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind", "body"),
+    [
+        ("POST", "/v1/audio/speech", JSON, b'{"model": "mock", "voice": "alloy", "input": "hi"}'),
+        ("POST", "/v1/audio/speech", JSON, b'{"model": "mock", "input": "hi", "stream_format": "sse"}'),
+        ("POST", "/v1/audio/transcriptions", FORM, form(SOUND, STREAM, MODEL)),
+        ("GET", "/v1/files/file-1/content", {}, None),
+        ("GET", "/v1/files/file-1/content?mock-answer_bytes=3000000", {}, None),
+        ("GET", "/v1/proxy/files/file-1/content", {}, None),
+        ("GET", "/v1/files/file-1/content?mock-fault=gzip", {}, None),
+        ("GET", "/v1/files/file-1/content?mock-status=204", {}, None),
+        ("GET", "/v1/files/file-1/content?mock-status=304", {}, None),
+        ("GET", "/v1/files/file-1?mock-status=404", {}, None),
+        ("HEAD", "/v1/files/file-1/content", {}, None),
+    ],
+)
+def test_an_answer_of_any_kind_is_the_providers(
+    served: Gateway, provider: Mock, method: str, path: str, kind: dict[str, str], body: bytes | None
+):
+    direct = ask(provider.url, path.replace("/proxy", ""), body, kind, method=method)
+    answer = ask(served.base_url, path, body, {**MOCK, **kind}, method=method)
+    assert (answer.status, answer.body) == (direct.status, direct.body)
+    assert without_ours(answer) == without_ours(direct)
+
+
+@pytest.mark.parametrize("parts", [(MODEL, STREAM, SOUND), (SOUND, STREAM, MODEL)], ids=["first", "last"])
+def test_the_record_knows_what_a_form_says(served: Gateway, parts: tuple[bytes, ...]):
+    known = settled(served)
+    assert ask(served.base_url, "/v1/audio/transcriptions", form(*parts), FORM).status == 200
+    record = served.records(known + 1)[-1]
+    seen = [record[name] for name in ("operation", "ai_model", "stream_mode", "is_proxy_call")]
+    assert seen == ["createTranscription", "whisper-1", True, False]
+
+
+def test_a_file_of_100_megabytes_goes_up_through_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edges(served)
+    head, tail = part("file", b"", '; filename="a.wav"')[:-2], b"\r\n" + form(MODEL)
+    block = bytes(range(256)) * 4096
+    filler = LARGE - len(head) - len(tail)
+    pieces = [head, *[block] * (filler // len(block)), block[: filler % len(block)], tail]
+    known = settled(served)
+    # So that what a first large upload makes the process keep is there before.
+    ask(served.base_url, "/v1/files", form(part("file", block * 2, '; filename="b"')), FORM)
+    before = memory.rss(edge)
+    memory.forget_peak(edge)
+    with Wire(served.base_url, timeout=50) as wire:
+        wire.send(request("POST", "/v1/files", {**FORM, "content-length": str(LARGE)}))
+        for piece in pieces:
+            wire.send(piece)
+        answer = wire.answer()
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    assert answer.json()["body_sha"] == digest.hexdigest()
+    assert served.records(known + 2)[-1]["ai_model"] == "whisper-1"
+    grown = memory.peak(edge) - before
+    assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 100 MB"
+    assert [seen["body_bytes"] for seen in provider.ledger()][-1] == LARGE
+
+
+def test_a_file_of_100_megabytes_comes_down_through_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edges(served)
+    path = "/v1/files/file-1/content"
+    row = ask(provider.url, path, None, {}).body
+    ask(served.base_url, f"{path}?mock-answer_bytes=2000000", None, MOCK)
+    before = memory.rss(edge)
+    memory.forget_peak(edge)
+    got, length = hashlib.sha256(), 0
+    with Wire(served.base_url, timeout=50) as wire:
+        wire.send(request("GET", f"{path}?mock-answer_bytes={LARGE}", MOCK))
+        answer = wire.head()
+        for piece in wire.pieces(answer):
+            got.update(piece)
+            length += len(piece)
+    assert (answer.status, answer.end, length) == (200, "length", LARGE)
+    assert got.hexdigest() == hashlib.sha256((row * (LARGE // len(row) + 1))[:LARGE]).hexdigest()
+    grown = memory.peak(edge) - before
+    assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for a download of 100 MB"

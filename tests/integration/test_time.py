@@ -1,0 +1,47 @@
+"""What an operator sets about time holds in a running gateway."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tests.integration.serving import running
+from tests.integration.wire import CHAT, MOCK, Wire, ask, asked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Mock
+
+
+def test_a_kept_connection_that_is_idle_for_too_long_is_closed(provider: Mock, tmp_path: Path):
+    tables = {"mock": {"host": provider.url}, "server": {"header_timeout_ms": 400}}
+    with running(tmp_path, tables) as served, Wire(served.base_url) as wire:
+        # As long as it is used it stays.
+        for _ in range(3):
+            assert wire.ask(CHAT, asked()).status == 200
+            time.sleep(0.2)
+        since = time.monotonic()
+        assert wire.is_closed()
+        assert 0.1 < time.monotonic() - since < 3
+
+
+def test_the_providers_times_are_those_of_the_settings(provider: Mock, tmp_path: Path):
+    tables = {"mock": {"host": provider.url}, "upstream": {"request_timeout_ms": 300, "idle_timeout_ms": 150}}
+    with running(tmp_path, tables) as served:
+        answer = ask(served.base_url, CHAT, asked("mock?fault=silence"))
+        assert (answer.status, answer.json()["error"]["type"]) == (408, "timeout_error")
+        assert "300 ms" in answer.json()["error"]["message"]
+        answer = ask(served.base_url, CHAT, asked("mock?fault=silence"), {**MOCK, "x-gateway-request-timeout": "80"})
+        assert "80 ms" in answer.json()["error"]["message"]
+        answer = ask(served.base_url, CHAT, asked("mock?fault=stall&after=2", stream=True))
+        assert (answer.status, answer.end) == (200, "chunk")
+        assert b"nothing came for 150 ms" in answer.events[-1]
+
+
+def test_a_pause_in_a_stream_is_filled_as_the_setting_says(provider: Mock, tmp_path: Path):
+    tables = {"mock": {"host": provider.url}, "server": {"heartbeat_seconds": 0.1}}
+    with running(tmp_path, tables) as served:
+        answer = ask(served.base_url, CHAT, asked("mock?chunks=2&chunk_ms=450", stream=True))
+        assert 4 <= answer.events.count(b": keep-alive") <= 16
+        assert answer.events[-1] == b"data: [DONE]"
