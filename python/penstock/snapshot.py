@@ -139,6 +139,8 @@ class Published:
         self.current = snapshot
         # What the store said last: the file may change meanwhile, and is then gathered with it.
         self.stored = NOTHING
+        # Held from gathering to publishing: else what was gathered before a change is published after it.
+        self.turn = asyncio.Lock()
         self.closed = False
         self._kept = kept
         self._changed = asyncio.Event()

@@ -110,12 +110,13 @@ class Publisher:
             if number == self._number and not due:
                 return
             stored, self._due = await gather(connection, self._vault)
-        snapshot = await asyncio.to_thread(gather_good, self._settings, stored)
-        self._number = number
-        self._published.stored = stored
-        if snapshot.epoch != self._published.current.epoch:
-            self._published.publish(snapshot)
-            log.info("published snapshot %.12s from the store", snapshot.epoch)
+        async with self._published.turn:
+            snapshot = await asyncio.to_thread(gather_good, self._settings, stored)
+            self._number = number
+            self._published.stored = stored
+            if snapshot.epoch != self._published.current.epoch:
+                self._published.publish(snapshot)
+                log.info("published snapshot %.12s from the store", snapshot.epoch)
         try:
             await asyncio.to_thread(self._kept.keep, stored)
         except OSError as error:

@@ -54,6 +54,10 @@ class Watcher:
         if self._seen is None or self._seen == self._taken or self._seen != before:
             return
         self._taken = self._seen
+        async with self._published.turn:
+            await self._take()
+
+    async def _take(self) -> None:
         try:
             snapshot = await asyncio.to_thread(gather_good, self._settings, self._published.stored)
         except PenstockError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.jobs.watch import Watcher
 from penstock.settings import Settings
-from penstock.snapshot import Published, gather_good
+from penstock.snapshot import Published, Stored, gather_good
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +72,21 @@ def test_a_file_that_is_put_in_the_place_of_the_old_one_is_noticed(tmp_path: Pat
     other.replace(scene.path)
     scene.look(2)
     assert scene.epoch != scene.first
+
+
+def test_what_the_store_says_meanwhile_is_not_undone(tmp_path: Path):
+    scene = Scene(tmp_path)
+    scene.look()
+
+    async def both() -> None:
+        async with scene.published.turn:
+            look = asyncio.create_task(scene.watcher.look())
+            await asyncio.sleep(0)
+            scene.published.stored = Stored(configs=b'{"slug":"pc-new","config":{"provider":"mock"}}')
+        await look
+
+    asyncio.run(both())
+    assert b"pc-new" in scene.published.current.data
 
 
 def test_a_bad_file_is_said_once_and_the_old_snapshot_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture):
