@@ -13,6 +13,7 @@ pub mod error;
 pub mod features;
 pub mod gateway;
 pub mod headers;
+mod held;
 mod inline;
 pub mod masking;
 pub mod metadata;

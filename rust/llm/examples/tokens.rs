@@ -29,8 +29,10 @@ fn print_vocabulary(name: &str) -> io::Result<()> {
     let vocabulary = tiktoken::get_encoding(name).ok_or_else(unknown)?;
     let mut output = io::BufWriter::new(io::stdout());
     for rank in 0..(vocabulary.vocab_size() + vocabulary.num_special_tokens()) as u32 {
-        let token = vocabulary.decode(&[rank]);
-        writeln!(output, "{}", token.iter().map(|byte| format!("{byte:02x}")).collect::<String>())?;
+        for byte in vocabulary.decode(&[rank]) {
+            write!(output, "{byte:02x}")?;
+        }
+        writeln!(output)?;
     }
     output.flush()
 }
