@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     headers::{Headers, Whole},
     held::Held,
+    packed::Packed,
     record::{Outcome, Record},
     upstream::AnswerBody,
 };
@@ -93,6 +94,7 @@ pub enum Reading {
     Events(Meter),
     /// A whole answer that is too large to be held.
     Body(Skim),
+    Packed(Packed),
     #[default]
     Nothing,
 }
@@ -113,6 +115,7 @@ impl Reading {
         match self {
             Self::Events(meter) => meter.feed(bytes),
             Self::Body(skim) => skim.feed(bytes),
+            Self::Packed(packed) => packed.feed(bytes),
             Self::Nothing => (),
         }
     }
@@ -125,6 +128,7 @@ impl Reading {
     fn finish(self, dialect: Dialect) -> Read {
         match self {
             Self::Nothing => Read::default(),
+            Self::Packed(packed) => Read { answered: Some(Answered::Packed(packed)), ..Read::default() },
             Self::Body(skim) => {
                 Read { usage: skim.finish(dialect), answered: Some(Answered::Length(skim.length())), ..Read::default() }
             }

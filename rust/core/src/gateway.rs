@@ -27,6 +27,7 @@ use crate::{
     error::{Error, Problem, Result},
     features::inspect_stream,
     headers::{self, Control, Head, Headers, Whole},
+    packed,
     record::{Facts, Outcome, Record, Sink},
     rendering::{self, Length},
     route::Route,
@@ -247,7 +248,8 @@ impl Gateway {
             && body.expected().map_or_else(|| is_kind(&answered.headers, "application/json"), |length| length <= WHOLE);
         let is_plain = is_plain(&answered.headers);
         // A question is answered with what it cost; what is fetched later has been paid for.
-        let has_cost = call.head.method == "POST" && status < 300 && is_plain;
+        let is_packed = packed::is_packed(&answered.headers);
+        let has_cost = call.head.method == "POST" && status < 300 && (is_plain || is_packed);
         let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
         let is_json = is_kind(&answered.headers, "application/json");
         let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
@@ -262,7 +264,8 @@ impl Gateway {
                     let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
                     let length = if is_bodiless { declared } else { Some(bytes.len()) };
                     reply.set_length(length);
-                    return whole(reply, bytes, (has_cost && is_json).then_some(dialect), record);
+                    let cost = (has_cost && is_json).then_some((dialect, is_packed));
+                    return whole(reply, bytes, cost, record);
                 }
                 Ok(None) => (),
                 Err(error) => return refuse(&error, call, record),
@@ -283,6 +286,9 @@ impl Gateway {
         reply.set_length(if is_events { None } else { body.expected() });
         self.sink.metrics.streams.add(1);
         let reading = match record.facts.asked {
+            _ if is_packed && has_cost && (is_events || is_json) => {
+                Reading::Packed(self.sink.counting.packed(dialect, is_events))
+            }
             // What is compressed can be neither read nor added to: where it breaks off it is cut.
             _ if !is_plain => Reading::Nothing,
             Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, call.route.operation)),
@@ -392,11 +398,21 @@ fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers
     answered
 }
 
-/// `cost`: the dialect in which the answer says what it cost, if it may.
-fn whole(reply: Reply, bytes: Bytes, cost: Option<Dialect>, mut record: Record) -> Answer {
+/// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed.
+fn whole(reply: Reply, bytes: Bytes, cost: Option<(Dialect, bool)>, mut record: Record) -> Answer {
     record.facts.bytes_out = bytes.len() as u64;
-    let usage = cost.and_then(|dialect| Usage::from_answer(dialect, &bytes));
-    let untold = (cost.is_some() && usage.is_none()).then(|| Answered::Whole(bytes.clone()));
+    let (usage, untold) = match cost {
+        Some((dialect, true)) => {
+            let mut packed = record.packed(dialect);
+            packed.feed(&bytes);
+            (None, Some(Answered::Packed(packed)))
+        }
+        Some((dialect, false)) => {
+            let usage = Usage::from_answer(dialect, &bytes);
+            (usage, usage.is_none().then(|| Answered::Whole(bytes.clone())))
+        }
+        None => (None, None),
+    };
     record.settle(usage, untold, Outcome::Complete);
     Answer { reply, body: bytes.into() }
 }

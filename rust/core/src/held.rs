@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-/// An event that is longer is passed on as it comes.
-const MOST: usize = 64 * 1024;
+/// An event that is longer is passed on as it comes: several pieces may wait for a caller who reads slowly.
+const MOST: usize = 16 * 1024;
 
 #[derive(Default)]
 pub struct Held {

@@ -19,6 +19,7 @@ pub mod masking;
 pub mod metadata;
 pub mod metrics;
 pub mod outbox;
+pub mod packed;
 pub mod record;
 pub mod rendering;
 pub mod route;

@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use penstock_llm::{dialect::Form, operation::Operation, usage::Usage};
+use penstock_llm::{
+    dialect::{Dialect, Form},
+    operation::Operation,
+    usage::Usage,
+};
 use serde::{Serialize, Serializer};
 use uuid::{Builder, Uuid};
 
@@ -18,6 +22,7 @@ use crate::{
     metadata::Metadata,
     metrics::Metrics,
     outbox::Outbox,
+    packed::Packed,
     settings::Settings,
 };
 
@@ -181,11 +186,14 @@ impl Record {
         self.sink.metrics.pieces.add(1);
     }
 
-    /// The end of a request with an answer. Where its provider did not say what it cost, it closes when that is counted.
+    /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
     pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
         self.facts.usage = usage;
         match (usage, self.facts.asked.take(), answered) {
-            (None, Some(asked), Some(answered)) if (200..300).contains(&self.facts.status) => {
+            (None, asked, Some(answered))
+                if (200..300).contains(&self.facts.status)
+                    && (asked.is_some() || matches!(answered, Answered::Packed(_))) =>
+            {
                 self.end(outcome);
                 let sink = Arc::clone(&self.sink);
                 sink.counting.submit(self, asked, answered);
@@ -196,6 +204,11 @@ impl Record {
 
     pub fn metrics(&self) -> &Metrics {
         &self.sink.metrics
+    }
+
+    /// For its whole answer, which is compressed.
+    pub fn packed(&self, dialect: Dialect) -> Packed {
+        self.sink.counting.packed(dialect, false)
     }
 
     /// The last thing that happens to a request.

@@ -24,6 +24,8 @@ use tokio::sync::oneshot;
 use crate::{
     callback::{self, Event},
     hangup,
+    idle::{Callers, UnderWay},
+    peer,
     runtime::Job,
 };
 
@@ -82,12 +84,15 @@ enum Sent {
 }
 
 /// Serves one request from its body to its last byte.
-pub async fn serve(gateway: &Gateway, job: Job) {
+pub async fn serve(gateway: &Gateway, callers: &Arc<Callers>, job: Job) {
     let Job { request, mut exchange } = job;
+    // Until the last byte was handed over.
+    let mut under_way = None;
     let mut work = std::pin::pin!(gateway.handle(request));
     let (answer, gone) = if let Ok(answer) = tokio::time::timeout(UNWATCHED, &mut work).await {
         (answer, None)
     } else {
+        under_way = exchange.under_way(callers);
         let mut gone = exchange.watch();
         tokio::select! {
             biased;
@@ -99,12 +104,16 @@ pub async fn serve(gateway: &Gateway, job: Job) {
     match body {
         Contents::Whole(bytes) => exchange.whole(reply, &bytes),
         Contents::Stream(stream) => {
-            let gone = gone.unwrap_or_else(|| exchange.watch());
+            let gone = gone.unwrap_or_else(|| {
+                under_way = exchange.under_way(callers);
+                exchange.watch()
+            });
             let stall = Duration::from_millis(gateway.settings.write_stall_ms);
             let closing = gateway.closing();
             exchange.stream(reply, *stream, Ends { gone, closing, stall }).await;
         }
     }
+    drop(under_way);
 }
 
 impl Exchange {
@@ -125,6 +134,14 @@ impl Exchange {
 
     pub fn done(&self) -> Option<Arc<Done>> {
         self.done.clone()
+    }
+
+    /// Says that its caller's connection is in use.
+    fn under_way(&self, callers: &Arc<Callers>) -> Option<UnderWay> {
+        Python::attach(|py| {
+            let (caller, is_http2) = peer::caller(self.scope.as_ref()?.bind(py))?;
+            Some(callers.enter(caller, is_http2))
+        })
     }
 
     fn watch(&mut self) -> Gone {
