@@ -206,9 +206,9 @@ impl Record {
         &self.sink.metrics
     }
 
-    /// For its whole answer, which is compressed.
-    pub fn packed(&self, dialect: Dialect) -> Packed {
-        self.sink.counting.packed(dialect, false)
+    /// For an answer that comes compressed.
+    pub fn packed(&self, dialect: Dialect, is_events: bool) -> Packed {
+        self.sink.counting.packed(dialect, is_events)
     }
 
     /// The last thing that happens to a request.

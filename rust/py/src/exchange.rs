@@ -29,9 +29,6 @@ use crate::{
     runtime::Job,
 };
 
-/// Requests that take longer than this are watched for a caller who leaves; before, watching costs more than it saves.
-const UNWATCHED: Duration = Duration::from_millis(5);
-
 /// One request's connection to the server.
 pub struct Exchange {
     proto: Py<PyAny>,
@@ -88,8 +85,15 @@ pub async fn serve(gateway: &Gateway, callers: &Arc<Callers>, job: Job) {
     let Job { request, mut exchange } = job;
     // Until the last byte was handed over.
     let mut under_way = None;
-    let mut work = std::pin::pin!(gateway.handle(request));
-    let (answer, gone) = if let Ok(answer) = tokio::time::timeout(UNWATCHED, &mut work).await {
+    // In a box of its own, which is gone when a stream begins: streams last, and the walk takes room.
+    let mut work = Box::pin(gateway.handle(request));
+    // A quick request is not watched for a caller who leaves: that costs more than it saves.
+    let quick = tokio::select! {
+        biased;
+        answer = &mut work => Some(answer),
+        () = gateway.grace.over() => None,
+    };
+    let (answer, gone) = if let Some(answer) = quick {
         (answer, None)
     } else {
         under_way = exchange.under_way(callers);
@@ -100,9 +104,14 @@ pub async fn serve(gateway: &Gateway, callers: &Arc<Callers>, job: Job) {
             _ = &mut gone => return exchange.abandon(),
         }
     };
+    drop(work);
     let Answer { reply, body } = answer;
     match body {
-        Contents::Whole(bytes) => exchange.whole(reply, &bytes),
+        // Objects are let go of while attached: else they wait on a list for the next who is.
+        Contents::Whole(bytes) => Python::attach(|py| {
+            exchange.whole(py, reply, &bytes);
+            drop(exchange);
+        }),
         Contents::Stream(stream) => {
             let gone = gone.unwrap_or_else(|| {
                 under_way = exchange.under_way(callers);
@@ -111,6 +120,7 @@ pub async fn serve(gateway: &Gateway, callers: &Arc<Callers>, job: Job) {
             let stall = Duration::from_millis(gateway.settings.write_stall_ms);
             let closing = gateway.closing();
             exchange.stream(reply, *stream, Ends { gone, closing, stall }).await;
+            Python::attach(|_| drop(exchange));
         }
     }
     drop(under_way);
@@ -158,9 +168,9 @@ impl Exchange {
         self.answered = true;
     }
 
-    fn whole(&mut self, reply: Reply, body: &[u8]) {
+    fn whole(&mut self, py: Python<'_>, reply: Reply, body: &[u8]) {
         self.head = Some(reply);
-        Python::attach(|py| drop(self.send(py, body, false)));
+        drop(self.send(py, body, false));
     }
 
     async fn stream(&mut self, reply: Reply, mut stream: Stream, ends: Ends<impl Future<Output = ()>>) {
@@ -310,7 +320,7 @@ impl Drop for Exchange {
         }
         let Answer { reply, body } = Answer::internal_error();
         if let Contents::Whole(body) = body {
-            self.whole(reply, &body);
+            Python::attach(|py| self.whole(py, reply, &body));
         }
     }
 }

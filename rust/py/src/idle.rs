@@ -82,6 +82,8 @@ impl Patience {
 struct Seen {
     received: u64,
     sent: u64,
+    /// When a request was under way, or an answer was, last.
+    used: Option<Instant>,
     /// Since when more has come, and no answer left.
     begun: Option<Instant>,
 }
@@ -126,7 +128,7 @@ impl Watch {
     fn is_over(&mut self, open: &Open, caller: Option<&Caller>, now: Instant) -> bool {
         let seen = self.seen.entry(open.inode).or_default();
         if caller.is_some_and(|caller| caller.requests > 0) || open.sent != seen.sent {
-            *seen = Seen { received: open.received, sent: open.sent, begun: None };
+            *seen = Seen { received: open.received, sent: open.sent, used: Some(now), begun: None };
             return false;
         }
         if open.received < SAID_ENOUGH {
@@ -137,7 +139,7 @@ impl Watch {
             let begun = *seen.begun.get_or_insert(now);
             return now - begun > self.patience.head;
         }
-        open.quiet > self.patience.idle
+        open.quiet > self.patience.idle && seen.used.is_none_or(|used| now - used > self.patience.idle)
     }
 }
 
@@ -212,10 +214,10 @@ mod tests {
         let (mut watch, start) = (watch(1, PATIENCE), Instant::now());
         let mut look = |seconds, one: Open| !watch.over(&[one], start + Duration::from_secs(seconds)).is_empty();
         assert!(!look(0, open(100, 0, 0)) && !look(5, open(100, 500, 5)));
-        assert!(!look(70, open(100, 500, 70)));
-        assert!(look(76, open(100, 500, 76)));
-        assert!(!look(77, open(110, 500, 0)));
-        assert!(look(88, open(120, 500, 1)));
+        assert!(!look(79, open(100, 500, 79)));
+        assert!(look(81, open(100, 500, 81)));
+        assert!(!look(82, open(110, 500, 0)));
+        assert!(look(93, open(120, 500, 1)));
     }
 
     #[test]
@@ -227,11 +229,12 @@ mod tests {
             assert!(watch.over(&[open(100, 0, 0)], start).is_empty());
             assert!(watch.over(&[open(100, 0, 200)], start + Duration::from_secs(200)).is_empty());
             drop(under_way);
-            assert!(!watch.over(&[open(100, 0, 200)], start + Duration::from_secs(201)).is_empty());
+            assert!(watch.over(&[open(100, 0, 270)], start + Duration::from_secs(270)).is_empty());
+            assert!(!watch.over(&[open(100, 0, 276)], start + Duration::from_secs(276)).is_empty());
         }
         // What comes over HTTP/2 beside requests begins none.
-        assert!(watch.over(&[open(200, 0, 0)], start + Duration::from_secs(202)).is_empty());
-        assert!(watch.over(&[open(200, 0, 11)], start + Duration::from_secs(213)).is_empty());
+        assert!(watch.over(&[open(200, 0, 0)], start + Duration::from_secs(277)).is_empty());
+        assert!(watch.over(&[open(200, 0, 11)], start + Duration::from_secs(288)).is_empty());
         assert!(watch.over(&[], start).is_empty() && callers.lock().is_empty());
     }
 }

@@ -187,8 +187,8 @@ mod tests {
     fn what_came_in_at_a_port_is_listed_with_what_it_said() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut callers: Vec<_> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let accepted: Vec<_> = (0..300).map(|_| listener.accept().unwrap().0).collect();
+        let pair = |_| (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
+        let (mut callers, accepted): (Vec<_>, Vec<_>) = (0..300).map(pair).unzip();
         callers[7].write_all(b"PRI").unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let open = open_at(address.port()).unwrap();
