@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::{
     answer::{Answer, Reading, Reply, Stream},
     body::{Body, Limits},
-    call::{Bases, Call, Choice, Target},
+    call::{Bases, Call, Choice, Plan, Target},
     caller, control,
     counting::Answered,
     deadline::Deadline,
@@ -30,13 +30,15 @@ use crate::{
     record::{Facts, Outcome, Record, Sink},
     rendering::{self, Length},
     route::Route,
+    routing::{Carried, Walk},
     settings::Settings,
+    shared::Shared,
     snapshot::Snapshot,
     upstream::{self, AnswerHead, Incoming, Outgoing, Shape, Upstream},
 };
 
 /// Answers up to this size are read whole before they are passed on.
-const WHOLE: usize = 256 * 1024;
+pub(crate) const WHOLE: usize = 256 * 1024;
 
 /// JSON up to this size takes far less than a millisecond to look through.
 const PEEKED_HERE: usize = 256 * 1024;
@@ -53,6 +55,7 @@ pub struct Gateway {
     pub settings: Settings,
     pub sink: Arc<Sink>,
     pub upstream: Upstream,
+    pub shared: Shared,
     pub body_limits: Limits,
     snapshot: ArcSwap<Snapshot>,
     bases: Bases,
@@ -69,6 +72,7 @@ impl Gateway {
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
+            shared: Shared::new(&settings),
             snapshot: ArcSwap::default(),
             bases,
             body_limits: Limits::of(&settings),
@@ -166,10 +170,22 @@ impl Gateway {
         }
         let caller = caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?;
         facts.api_key_id = caller.key.map(|key| key.id.clone());
-        let choice = Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller };
-        let (target, config) = choice.target()?;
+        let choice = Choice {
+            settings: &self.settings,
+            bases: &self.bases,
+            snapshot,
+            inline_configs: &self.shared.inline_configs,
+            call,
+            caller: &caller,
+        };
+        let plan = choice.plan()?;
+        facts.config = plan.slug.map(ToOwned::to_owned);
+        if !plan.config.is_plain || !plan.names_provider() {
+            // In a box of its own: it would make the future of every request larger.
+            return Box::pin(self.route(&choice, &plan, body, facts)).await;
+        }
+        let (target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
-        facts.config = config.map(ToOwned::to_owned);
         facts.provider = target.provider.slug();
         if !target.provider.serves(call.route.operation) {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
@@ -178,7 +194,40 @@ impl Gateway {
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));
         }
+        if facts.model.starts_with('@') {
+            let carried = Carried::new(body, true, facts.model.clone(), facts.stream);
+            return Box::pin(Walk::new(self, &choice, &plan, facts, carried).go()).await;
+        }
         self.attempt(call, &target, body, facts).await
+    }
+
+    /// The way of a request whose config asks for more than one attempt at one target.
+    async fn route<'s>(
+        &'s self,
+        choice: &'s Choice<'s>,
+        plan: &'s Plan<'s>,
+        body: Body,
+        facts: &'s mut Facts,
+    ) -> Result<Served> {
+        facts.metadata.check()?;
+        let call = choice.call;
+        let body = self.read_whole(call, body, facts).await?;
+        let is_countable = call.route.operation.is_countable();
+        if let (true, Body::Whole(bytes)) = (is_countable, &body) {
+            facts.asked = Some(self.sink.counting.keep(bytes));
+        }
+        let is_json = call.route.operation.takes_json() || matches!(&body, Body::Whole(_)) && is_json_body(call);
+        let carried = Carried::new(body, is_json, facts.model.clone(), facts.stream);
+        Walk::new(self, choice, plan, facts, carried).go().await
+    }
+
+    /// The same as `read`, but JSON is taken whole on every path: it may have to be asked about, changed or sent again.
+    async fn read_whole(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
+        if call.route.operation.takes_json() || !is_json_body(call) {
+            return self.read(call, body, facts).await;
+        }
+        let bytes = body.limited(self.body_limits)?.collect().await?;
+        self.read(call, Body::Whole(bytes), facts).await
     }
 
     /// Reads what must be known of a body before it is forwarded.
@@ -206,7 +255,13 @@ impl Gateway {
     }
 
     /// Once per target.
-    async fn attempt(&self, call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
+    pub(crate) async fn attempt(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        body: Body,
+        facts: &mut Facts,
+    ) -> Result<Served> {
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
@@ -243,11 +298,10 @@ impl Gateway {
         record.facts.status = status;
         record.facts.first_byte = Some(record.elapsed());
         let is_events = is_kind(&answered.headers, "text/event-stream");
-        let is_small = !is_events
-            && body.expected().map_or_else(|| is_kind(&answered.headers, "application/json"), |length| length <= WHOLE);
+        let is_small = is_small(&answered.headers, body.expected());
         let is_plain = is_plain(&answered.headers);
         // A question is answered with what it cost; what is fetched later has been paid for.
-        let has_cost = call.head.method == "POST" && status < 300 && is_plain;
+        let has_cost = call.head.method == "POST" && status < 300 && is_plain && !record.facts.is_from_cache();
         let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
         let is_json = is_kind(&answered.headers, "application/json");
         let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
@@ -322,11 +376,11 @@ async fn peeked(body: &Bytes) -> std::result::Result<Peek, PeekError> {
 }
 
 /// What came back from a target.
-struct Served {
-    incoming: Incoming,
-    dialect: Dialect,
+pub(crate) struct Served {
+    pub(crate) incoming: Incoming,
+    pub(crate) dialect: Dialect,
     /// For what of the answer must be there before the caller gets anything.
-    deadline: Deadline,
+    pub(crate) deadline: Deadline,
 }
 
 /// What can be known of a body that goes on as it comes; what is wrong with it is for the provider to say.
@@ -350,7 +404,7 @@ fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
 }
 
 /// The dialect of an answer: the caller's where that is plain, else the provider's.
-fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
+pub(crate) fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
     match call.dialect() {
         Dialect::OpenAi if call.route.operation.dialect().is_none() => target.provider.dialect(),
         dialect => dialect,
@@ -375,6 +429,16 @@ fn is_readable_stream(incoming: &Incoming) -> bool {
     *status == 200 && is_kind(headers, "text/event-stream") && is_plain(headers)
 }
 
+/// Whether an answer is passed on whole: where its length is not said, JSON is tried.
+pub(crate) fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
+    !is_kind(headers, "text/event-stream")
+        && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
+}
+
+fn is_json_body(call: &Call<'_>) -> bool {
+    call.head.headers.get("content-type").is_some_and(headers::is_json)
+}
+
 fn is_kind(headers: &Headers, kind: &str) -> bool {
     headers.text("content-type").is_some_and(|value| value.starts_with(kind))
 }
@@ -395,6 +459,7 @@ fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers
 /// `cost`: the dialect in which the answer says what it cost, if it may.
 fn whole(reply: Reply, bytes: Bytes, cost: Option<Dialect>, mut record: Record) -> Answer {
     record.facts.bytes_out = bytes.len() as u64;
+    record.facts.fill(&bytes);
     let usage = cost.and_then(|dialect| Usage::from_answer(dialect, &bytes));
     let untold = (cost.is_some() && usage.is_none()).then(|| Answered::Whole(bytes.clone()));
     record.settle(usage, untold, Outcome::Complete);
@@ -439,9 +504,10 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     }
     let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
     push(b"trace-id", trace_id);
-    push(b"last-used-option-index", "config");
-    push(b"retry-attempt-count", "0");
-    push(b"cache-status", "DISABLED");
+    let decision = record.facts.decision.as_deref();
+    push(b"last-used-option-index", decision.map_or("config", |decision| &decision.option));
+    push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
+    push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
     if !record.facts.provider.is_empty() {
         push(b"provider", record.facts.provider);
     }
