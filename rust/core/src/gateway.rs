@@ -419,7 +419,7 @@ fn asked_for(call: &Call<'_>) -> Operation {
     }
 }
 
-fn is_plain(headers: &Headers) -> bool {
+pub(crate) fn is_plain(headers: &Headers) -> bool {
     headers.text("content-encoding").is_none_or(|coding| coding == "identity")
 }
 
@@ -471,9 +471,9 @@ fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
     let Whole { mut answered, body } = error.answer(call.dialect(), Some(id));
-    mark(&mut answered.headers, call, &record);
     record.facts.status = answered.status;
     record.facts.error = Some(error.code());
+    mark(&mut answered.headers, call, &record);
     record.facts.bytes_out = body.len() as u64;
     if matches!(error, Error::BrokenBody) {
         // The caller left. Whoever only closed its own direction still learns why.
@@ -501,6 +501,10 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
         if headers.get(name).is_none() {
             headers.push(name.as_bytes(), id.as_bytes());
         }
+    }
+    if record.facts.is_spent() {
+        headers.retain(|name| name != b"x-should-retry");
+        headers.push(b"x-should-retry", b"false");
     }
     let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
     push(b"trace-id", trace_id);

@@ -155,6 +155,12 @@ impl Facts {
         self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
     }
 
+    /// Whether it failed after all that the config allows was tried: a client that sends it again only repeats that.
+    pub fn is_spent(&self) -> bool {
+        let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
+        is_ours && self.status >= 400 && self.error != Some("draining")
+    }
+
     /// What the form has said so far.
     pub fn read_form(&mut self) {
         let Some(form) = &self.form else { return };

@@ -6,9 +6,9 @@ use crate::{
     body::Body,
     call::{Call, Target},
     deadline::Deadline,
-    error::Result,
+    error::{Error, Result},
     gateway::{self, Served},
-    headers::Headers,
+    headers::{self, Headers},
     shared::answers::Kept,
     upstream::{self, AnswerBody, AnswerHead, Incoming},
 };
@@ -16,6 +16,16 @@ use crate::{
 /// The rest of an answer that nobody wants is read up to this, so that its connection can be used again.
 const MOST_DISCARDED: usize = 16 * 1024;
 const DISCARD_WAIT: Duration = Duration::from_millis(50);
+
+/// A length that is too short makes a whole answer of half of one.
+fn refuse_fragment(head: &AnswerHead, bytes: &[u8]) -> Result<()> {
+    let is_json = head.headers.get("content-type").is_some_and(headers::is_json) && gateway::is_plain(&head.headers);
+    let is_whole = || serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
+    if head.status < 300 && is_json && !bytes.is_empty() && !is_whole() {
+        return Err(Error::UpstreamBroke { cause: "what it sent as JSON is none".into() });
+    }
+    Ok(())
+}
 
 impl Served {
     pub(crate) fn status(&self) -> u16 {
@@ -32,6 +42,7 @@ impl Served {
         let Self { incoming: Incoming { head, body }, deadline, .. } = &mut self;
         if gateway::is_small(&head.headers, body.expected()) {
             if let Some(bytes) = deadline.bound(upstream::collect(body, gateway::WHOLE)).await? {
+                refuse_fragment(head, &bytes)?;
                 *body = AnswerBody::whole(bytes);
             }
         } else if let Ok(begun) = tokio::time::timeout(patience, deadline.bound(body.begun())).await {
