@@ -63,7 +63,7 @@ pub struct Target<'c> {
     pub timeout: Duration,
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
-    /// Answers keep strictly to OpenAI's shapes.
+    /// Answers keep strictly to the shapes of `OpenAI`.
     pub strict: bool,
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
     pub passthrough: bool,

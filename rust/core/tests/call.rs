@@ -5,7 +5,7 @@ mod harness;
 
 use harness::{Ask, CHAT, MESSAGES, Rig, by_with, settled, way, words};
 use penstock_mock::Server;
-use serde_json::{Value, json};
+use serde_json::json;
 
 fn saved(rig: &Rig) {
     rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock"}, {"slug": "other", "provider": "mock"}]}));
@@ -116,6 +116,6 @@ async fn more_targets_than_allowed_are_refused_when_they_are_asked_for() {
         let told = rig.send(ask).await;
         assert_eq!((told.status, told.code().as_str()), (400, "invalid_config"));
         let expected = json!(["path: targets, message: must hold at most 2 targets, not 3"]);
-        assert_eq!(told.json()["errors"], Value::from(expected));
+        assert_eq!(told.json()["errors"], expected);
     }
 }

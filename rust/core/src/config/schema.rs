@@ -3,7 +3,7 @@
 use penstock_llm::providers;
 use serde_json::{Map, Value, json};
 
-use super::FIELDS;
+use super::draft::FIELDS;
 
 /// What several keys share.
 const SHARED: &str = r##"{
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn every_key_of_the_schema_is_known_to_the_parser() {
         let schema = schema();
-        assert!(schema["$defs"]["config"]["properties"].as_object().unwrap().values().all(|value| value.is_object()));
+        assert!(schema["$defs"]["config"]["properties"].as_object().unwrap().values().all(Value::is_object));
         for (key, value) in schema["$defs"]["config"]["properties"].as_object().unwrap() {
             let inner = keys(&schema, value);
             let inner = if key == "targets" { Vec::new() } else { inner };

@@ -144,7 +144,9 @@ impl Key {
                 }
             }
         }
-        parts.iter().for_each(|part| add(part));
+        for part in parts {
+            add(part);
+        }
         Self(digest.finalize().into())
     }
 }

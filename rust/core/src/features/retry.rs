@@ -10,7 +10,7 @@ use crate::{config::Reading, headers::Headers};
 const STATUSES: [u16; 6] = [429, 500, 502, 503, 504, 529];
 const MOST_ATTEMPTS: u64 = 5;
 /// Nobody waits longer than this between attempts, in all.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Policy {

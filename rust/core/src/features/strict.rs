@@ -1,4 +1,4 @@
-//! Whether answers keep strictly to OpenAI's shapes. They do unless the header or the config says no.
+//! Whether answers keep strictly to the shapes of `OpenAI`. They do unless the header or the config says no.
 
 use serde_json::Value;
 

@@ -13,7 +13,7 @@ use crate::{
     call::Target,
     config::Node,
     error::{Error, Result},
-    features::retry::Waits,
+    features::retry::{Retry, Waits},
     gateway::Served,
 };
 
@@ -25,6 +25,42 @@ enum Next {
     Stop(&'static str),
     /// Another one after this time.
     Again(Duration),
+}
+
+/// The attempts at one target so far.
+struct Tries {
+    retries: i32,
+    waits: Waits,
+    /// What stands for the account at the provider.
+    account: u64,
+    is_replayable: bool,
+}
+
+impl Tries {
+    fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, result: &Result<Served>) -> Next {
+        let (is_wanted, asked) = match result {
+            Ok(served) => (retry.is_on(served.status()), retry.asked(served.status(), served.headers())),
+            Err(error) => (error.is_of_network() || retry.is_on(error.status()) && !error.ends_walk(), None),
+        };
+        if !is_wanted || retry.attempts() == 0 {
+            return Next::Answer;
+        }
+        if i64::from(self.retries) >= i64::from(retry.attempts()) {
+            return Next::Stop("all retries are spent");
+        }
+        if !self.is_replayable {
+            return Next::Stop("the body was sent as it came and is gone");
+        }
+        let Some(wait) = self.waits.next(asked, fastrand::f64()) else {
+            return Next::Stop("the wait would be too long");
+        };
+        if walk.left().is_some_and(|left| left <= wait) {
+            return Next::Stop("the caller waits no longer");
+        }
+        let shared = &walk.gateway.shared;
+        let is_within = shared.budgets.admit(self.account, shared.now());
+        if is_within { Next::Again(wait) } else { Next::Stop("the retry budget is spent") }
+    }
 }
 
 impl<'w> Walk<'w> {
@@ -99,14 +135,16 @@ impl<'w> Walk<'w> {
         if retry.attempts() > 0 {
             self.gateway.shared.budgets.request(account, self.gateway.shared.now());
         }
-        let mut waits = Waits::new(Duration::from_millis(self.gateway.settings.retry_backoff_ms));
-        for made in 0.. {
+        let waits = Waits::new(Duration::from_millis(self.gateway.settings.retry_backoff_ms));
+        let mut tries = Tries { retries: 0, waits, account, is_replayable: false };
+        loop {
             target.timeout = self.left().map_or(timeout, |left| left.min(timeout));
             let next = body.again();
+            tries.is_replayable = next.is_some();
             let result = self.send_once(node, &target, body).await;
-            let wait = match self.judge(node, &result, made, &mut waits, account, next.is_some()) {
+            let wait = match tries.judge(self, &node.features.retry, &result) {
                 Next::Answer => {
-                    self.decide(|decision| decision.retries = made as i32);
+                    self.decide(|decision| decision.retries = tries.retries);
                     return result;
                 }
                 Next::Stop(because) => {
@@ -123,44 +161,7 @@ impl<'w> Walk<'w> {
                 served.discard().await;
             }
             tokio::time::sleep(wait).await;
-        }
-        Err(Error::Panicked)
-    }
-
-    fn judge(
-        &self,
-        node: &Node,
-        result: &Result<Served>,
-        made: u32,
-        waits: &mut Waits,
-        account: u64,
-        is_replayable: bool,
-    ) -> Next {
-        let retry = &node.features.retry;
-        let (is_wanted, asked) = match result {
-            Ok(served) => (retry.is_on(served.status()), retry.asked(served.status(), served.headers())),
-            Err(error) => (error.is_of_network() || retry.is_on(error.status()) && !error.ends_walk(), None),
-        };
-        if !is_wanted || retry.attempts() == 0 {
-            return Next::Answer;
-        }
-        if made >= retry.attempts() {
-            return Next::Stop("all retries are spent");
-        }
-        if !is_replayable {
-            return Next::Stop("the body was sent as it came and is gone");
-        }
-        let Some(wait) = waits.next(asked, fastrand::f64()) else {
-            return Next::Stop("the wait would be too long");
-        };
-        if self.left().is_some_and(|left| left <= wait) {
-            return Next::Stop("the caller waits no longer");
-        }
-        let shared = &self.gateway.shared;
-        if shared.budgets.admit(account, shared.now()) {
-            Next::Again(wait)
-        } else {
-            Next::Stop("the retry budget is spent")
+            tries.retries += 1;
         }
     }
 
