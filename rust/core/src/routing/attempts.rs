@@ -12,9 +12,9 @@ use crate::{
     body::Body,
     call::Target,
     config::Node,
+    delivery::Served,
     error::{Error, Result},
     features::retry::{Retry, Waits},
-    gateway::Served,
 };
 
 /// What is decided after an attempt.

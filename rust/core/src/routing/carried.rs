@@ -65,7 +65,7 @@ impl Carried {
             return Ok(Prepared { body, model, stream });
         };
         let same = Prepared { body: Body::Whole(bytes.clone()), model, stream };
-        if parameters.is_none() || !self.is_json {
+        if parameters.is_none() || !self.is_json || bytes.is_empty() {
             return Ok(same);
         }
         let changed = if bytes.len() <= CHANGED_HERE {

@@ -7,8 +7,8 @@ use crate::{
     body::Body,
     call::Target,
     config::Node,
+    delivery::Served,
     features::cache::{Key, Partition},
-    gateway::Served,
     shared::answers::Filling,
 };
 
@@ -57,7 +57,7 @@ impl Question {
             return None;
         };
         walk.set_cache(CacheStatus::Hit);
-        Some(Served::kept(kept, walk.call, target))
+        Some(Served::kept(kept, walk.call, target, &walk.gateway.grace))
     }
 
     /// A good answer is kept once it is complete.

@@ -11,8 +11,7 @@ pub mod loadbalance;
 mod served;
 mod walk;
 
-pub(crate) use carried::Carried;
-pub(crate) use walk::Walk;
+pub(crate) use walk::{readdress, route};
 
 use conditional::Conditional;
 use fallback::Fallback;

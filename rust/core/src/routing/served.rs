@@ -6,8 +6,10 @@ use crate::{
     body::Body,
     call::{Call, Target},
     deadline::Deadline,
+    delivery::{self, Served},
     error::{Error, Result},
-    gateway::{self, Served},
+    gateway,
+    grace::Grace,
     headers::{self, Headers},
     shared::answers::Kept,
     upstream::{self, AnswerBody, AnswerHead, Incoming},
@@ -19,7 +21,7 @@ const DISCARD_WAIT: Duration = Duration::from_millis(50);
 
 /// A length that is too short makes a whole answer of half of one.
 fn refuse_fragment(head: &AnswerHead, bytes: &[u8]) -> Result<()> {
-    let is_json = head.headers.get("content-type").is_some_and(headers::is_json) && gateway::is_plain(&head.headers);
+    let is_json = head.headers.get("content-type").is_some_and(headers::is_json) && delivery::is_plain(&head.headers);
     let is_whole = || serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
     if head.status < 300 && is_json && !bytes.is_empty() && !is_whole() {
         return Err(Error::UpstreamBroke { cause: "what it sent as JSON is none".into() });
@@ -40,8 +42,8 @@ impl Served {
     /// breaks off has failed. A stream that says nothing for so long has begun all the same.
     pub(crate) async fn begun(mut self, patience: Duration) -> Result<Self> {
         let Self { incoming: Incoming { head, body }, deadline, .. } = &mut self;
-        if gateway::is_small(&head.headers, body.expected()) {
-            if let Some(bytes) = deadline.bound(upstream::collect(body, gateway::WHOLE)).await? {
+        if delivery::is_small(&head.headers, body.expected()) {
+            if let Some(bytes) = deadline.bound(upstream::collect(body, delivery::WHOLE)).await? {
                 refuse_fragment(head, &bytes)?;
                 *body = AnswerBody::whole(bytes);
             }
@@ -60,14 +62,14 @@ impl Served {
     }
 
     /// An answer that was kept.
-    pub(crate) fn kept(kept: Kept, call: &Call<'_>, target: &Target<'_>) -> Self {
+    pub(crate) fn kept(kept: Kept, call: &Call<'_>, target: &Target<'_>, grace: &Grace) -> Self {
         let mut headers = Headers::with_capacity(12);
         headers.push(b"content-type", kept.kind.as_bytes());
         let head = AnswerHead { status: 200, headers };
         Self {
             incoming: Incoming { head, body: AnswerBody::whole(kept.body) },
             dialect: gateway::dialect_of(call, target),
-            deadline: Deadline::new(target.timeout, &Body::empty()),
+            deadline: Deadline::new(target.timeout, &Body::empty(), grace),
         }
     }
 }

@@ -13,16 +13,52 @@ use super::{
     fallback::Fallback,
 };
 use crate::{
+    body::Body,
     call::{Call, Choice, Plan},
     config::Node,
+    delivery::Served,
     error::{Error, Result},
     features::circuit_breaker::Verdict,
-    gateway::{Gateway, Served},
+    gateway::Gateway,
+    headers,
     record::Facts,
 };
 
 /// So much of a caller's own time is left for the answer to reach it.
 const RESERVE: f64 = 0.05;
+
+/// The way of a request whose config asks for more than one attempt at one target.
+pub(crate) async fn route(
+    gateway: &Gateway,
+    choice: &Choice<'_>,
+    plan: &Plan<'_>,
+    body: Body,
+    facts: &mut Facts,
+) -> Result<Served> {
+    facts.metadata.check()?;
+    let operation = choice.call.route.operation;
+    let is_json = operation.takes_json() || choice.call.head.headers.get("content-type").is_some_and(headers::is_json);
+    // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
+    let body = if is_json { Body::Whole(body.limited(gateway.body_limits)?.collect().await?) } else { body };
+    let body = gateway.read(choice.call, body, facts).await?;
+    if let (true, Body::Whole(bytes)) = (operation.is_countable(), &body) {
+        facts.asked = Some(gateway.sink.counting.keep(bytes));
+    }
+    let carried = Carried::new(body, is_json, facts.model.clone(), facts.stream);
+    Walk::new(gateway, choice, plan, facts, carried).go().await
+}
+
+/// The way of a request whose model may say which provider is meant.
+pub(crate) async fn readdress(
+    gateway: &Gateway,
+    choice: &Choice<'_>,
+    plan: &Plan<'_>,
+    body: Body,
+    facts: &mut Facts,
+) -> Result<Served> {
+    let carried = Carried::new(body, true, facts.model.clone(), facts.stream);
+    Walk::new(gateway, choice, plan, facts, carried).go().await
+}
 
 /// One request on its way through its config.
 pub(crate) struct Walk<'w> {
