@@ -60,6 +60,11 @@ pub struct Target<'c> {
 }
 
 impl Target<'_> {
+    /// Whether its requests are signed, and carry no key.
+    pub fn is_signed(&self) -> bool {
+        !matches!(self.provider.signature(&self.options), Ok(None))
+    }
+
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
@@ -139,7 +144,7 @@ impl<'c> Choice<'c> {
         let named = config.provider.as_deref().map(|name| self.named(name)).transpose()?.or(sent);
         let Named { provider, own, saved } = named.ok_or(Error::ProviderNeeded)?;
         let mut options = saved_options(provider, &config, saved);
-        let stored = Stored { in_config: slug.is_some(), has_token: provider.token(&options).is_some() };
+        let stored = Stored { in_config: slug.is_some(), has_token: has_token(provider, &options) };
         let is_bound = self.refuse_leak(&config, stored, saved)?;
         // A stored credential goes where what is stored with it says.
         if !is_bound {
@@ -228,6 +233,11 @@ impl<'c> Choice<'c> {
         let saved = self.snapshot.provider(self.caller.workspace(), slug).ok_or_else(missing)?;
         Ok(Named { saved: Some(saved), ..self.named(&saved.provider)? })
     }
+}
+
+/// Whether the options themselves say who asks.
+fn has_token(provider: &dyn Provider, options: &Options) -> bool {
+    provider.token(options).is_some() || !matches!(provider.signature(options), Ok(None))
 }
 
 /// The field in which a provider wants its key, where it is not a bearer token.

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
     operation::Operation,
+    translation::wires::Wire,
     usage::{Meter, Skim, Usage},
 };
 use tokio::sync::Notify;
@@ -23,15 +24,17 @@ use crate::{
     call::{Bases, Call, Choice, Target},
     caller, control,
     counting::Answered,
+    credentials,
     deadline::Deadline,
     error::{Error, Problem, Result},
     features::inspect_stream,
     headers::{self, Control, Head, Headers, Whole},
     record::{Facts, Outcome, Record, Sink},
-    rendering::{self, Length},
+    rendering::{self, Length, Said},
     route::Route,
     settings::Settings,
     snapshot::Snapshot,
+    translation,
     upstream::{self, AnswerHead, Incoming, Outgoing, Shape, Upstream},
 };
 
@@ -207,6 +210,49 @@ impl Gateway {
 
     /// Once per target.
     async fn attempt(&self, call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
+        if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
+            // In a box of its own: it would make the future of every request larger.
+            return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
+        }
+        let (incoming, deadline) = self.exchange(call, target, (body, false), facts).await?;
+        let dialect = dialect_of(call, target);
+        if target.inspects && dialect == Dialect::Anthropic && is_readable_stream(&incoming) {
+            // In a box of its own too.
+            let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
+            return Ok(Served { incoming, dialect, deadline });
+        }
+        Ok(Served { incoming, dialect, deadline })
+    }
+
+    /// Once per target that is asked in another way than the caller asks.
+    async fn attempt_translated(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        (wire, body): (&'static dyn Wire, Body),
+        facts: &mut Facts,
+    ) -> Result<Served> {
+        self.sink.metrics.translated.add(1);
+        let (body, translation) =
+            translation::say(call, target, body, (wire, &self.settings.header_aliases), facts).await?;
+        let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
+        if target.inspects && target.provider.dialect() == Dialect::Anthropic && is_readable_stream(&incoming) {
+            incoming = inspect_stream::inspect(incoming).await?;
+        }
+        let incoming = translation::tell(translation, incoming, &mut deadline).await?;
+        Ok(Served { incoming, dialect: call.dialect(), deadline })
+    }
+
+    /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.
+    async fn exchange(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        (body, is_translated): (Body, bool),
+        facts: &mut Facts,
+    ) -> Result<(Incoming, Deadline)> {
+        // What is signed must be known before any of it is sent.
+        let body = if target.is_signed() { Body::Whole(Box::pin(body.collect()).await?) } else { body };
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
@@ -214,8 +260,13 @@ impl Gateway {
             Body::Fed(_, None) => Length::Chunked,
         };
         let mut deadline = Deadline::new(target.timeout, &body);
+        let said = Said { model: &facts.model, streams: facts.stream, is_translated, length };
+        let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
+        if let Body::Whole(bytes) = &body {
+            credentials::sign(target, &mut head, bytes)?;
+        }
         let outgoing = Outgoing {
-            head: rendering::head(call, target, &facts.model, &self.settings.header_aliases, length)?,
+            head,
             body,
             shape: Shape { chunked: length == Length::Chunked, bodiless: call.head.method == "HEAD" },
             replayable: call.head.is_replayable(),
@@ -226,14 +277,7 @@ impl Gateway {
         let sent = Instant::now();
         let incoming = deadline.bound(self.upstream.send(&target.base.origin, outgoing)).await?;
         facts.upstream = Some(sent.elapsed());
-        let dialect = dialect_of(call, target);
-        let deadline = deadline.answered();
-        if target.inspects && dialect == Dialect::Anthropic && is_readable_stream(&incoming) {
-            // In a box of its own: it would make the future of every request larger.
-            let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
-            return Ok(Served { incoming, dialect, deadline });
-        }
-        Ok(Served { incoming, dialect, deadline })
+        Ok((incoming, deadline.answered()))
     }
 
     /// Turns the provider's answer into ours: whole where it is small, else a stream that closes the record at its end.
@@ -423,7 +467,7 @@ fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
 }
 
 /// How many header fields an answer gets from us.
-const OURS: usize = 8;
+const OURS: usize = 9;
 
 /// Our own header fields, under the prefix that the caller used; and the ids by which clients speak of a request.
 fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
@@ -442,6 +486,9 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     push(b"last-used-option-index", "config");
     push(b"retry-attempt-count", "0");
     push(b"cache-status", "DISABLED");
+    if let Some(lost) = &record.facts.lost {
+        push(b"not-translated", lost);
+    }
     if !record.facts.provider.is_empty() {
         push(b"provider", record.facts.provider);
     }

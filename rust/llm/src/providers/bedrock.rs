@@ -17,6 +17,8 @@ const OPTIONS: &[Known] = &[
     known("aws_secret_access_key", "aws-secret-access-key"),
     known("aws_session_token", "aws-session-token"),
     known("aws_bedrock_model", "aws-bedrock-model"),
+    known("aws_auth_type", "aws-auth-type"),
+    known("aws_role_arn", "aws-role-arn"),
 ];
 
 impl Provider for Bedrock {
@@ -60,6 +62,11 @@ impl Provider for Bedrock {
     }
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+        if options.get("aws_role_arn").is_some()
+            || matches!(options.get("aws_auth_type"), Some("assumedRole" | "serviceRole"))
+        {
+            return Err("roles cannot be assumed in this version: send keys".into());
+        }
         let (id, secret) = (options.get("aws_access_key_id"), options.get("aws_secret_access_key"));
         match (id, secret) {
             (None, None) => Ok(None),

@@ -11,7 +11,11 @@ use crate::{
 
 pub(super) struct VertexAi;
 
-const OPTIONS: &[Known] = &[known("vertex_project_id", "vertex-project-id"), known("vertex_region", "vertex-region")];
+const OPTIONS: &[Known] = &[
+    known("vertex_project_id", "vertex-project-id"),
+    known("vertex_region", "vertex-region"),
+    known("vertex_service_account_json", "vertex-service-account-json"),
+];
 
 impl Provider for VertexAi {
     fn slug(&self) -> &'static str {
@@ -31,6 +35,9 @@ impl Provider for VertexAi {
     }
 
     fn base(&self, options: &Options) -> Result<Option<String>, String> {
+        if options.get("vertex_service_account_json").is_some() {
+            return Err("service accounts are not available in this version: send an access token".into());
+        }
         Ok(Some(match region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
             region => format!("https://{region}-aiplatform.googleapis.com"),
