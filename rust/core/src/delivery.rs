@@ -167,7 +167,7 @@ pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
 }
 
 /// How many header fields an answer gets from us.
-const OURS: usize = 8;
+const OURS: usize = 9;
 
 /// Our own header fields, under the prefix that the caller used; and the ids by which clients speak of a request.
 fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
@@ -191,6 +191,9 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     push(b"last-used-option-index", decision.map_or("config", |decision| &decision.option));
     push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
     push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
+    if let Some(lost) = &record.facts.lost {
+        push(b"not-translated", lost);
+    }
     if !record.facts.provider.is_empty() {
         push(b"provider", record.facts.provider);
     }

@@ -49,6 +49,7 @@ pub enum Error {
     BadFraming,
     BrokenBody,
     Unsupported { operation: &'static str, provider: &'static str },
+    Untranslatable { provider: &'static str, path: String, message: String },
     Timeout { milliseconds: u64 },
     Silence { milliseconds: u64 },
     ConnectTimeout { host: String, step: &'static str },
@@ -82,6 +83,7 @@ impl Error {
             Self::BadFraming => "bad_framing",
             Self::BrokenBody => "broken_body",
             Self::Unsupported { .. } => "unsupported_operation",
+            Self::Untranslatable { .. } => "untranslatable_request",
             Self::Timeout { .. } => "timeout",
             Self::Silence { .. } => "idle_timeout",
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
@@ -109,6 +111,7 @@ impl Error {
             | Self::HostRefused { .. }
             | Self::OptionInvalid { .. }
             | Self::BodyInvalid { .. }
+            | Self::Untranslatable { .. }
             | Self::BadFraming
             | Self::BrokenBody => 400,
             Self::BodyTooLarge { .. } => 413,
@@ -185,6 +188,9 @@ impl Error {
             }
             Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),
             Self::BrokenBody => "request body ended before it was complete".into(),
+            Self::Untranslatable { provider, path, message } => {
+                format!("this request cannot be said to {provider}: {path}: {message}")
+            }
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Silence { milliseconds } => {

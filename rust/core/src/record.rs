@@ -89,6 +89,8 @@ pub struct Facts {
     pub masked: Vec<String>,
     pub status: u16,
     pub error: Option<&'static str>,
+    /// What the provider could not be told of the request, as names.
+    pub lost: Option<String>,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
@@ -253,6 +255,9 @@ impl Record {
             Outcome::Complete | Outcome::Refused => (),
         }
         metrics.bytes_out.add(self.facts.bytes_out);
+        if self.facts.lost.is_some() {
+            metrics.lost.add(1);
+        }
         took
     }
 
