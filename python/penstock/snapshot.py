@@ -44,7 +44,11 @@ class Stored(msgspec.Struct, frozen=True):
     keys: bytes = b""
     providers: bytes = b""
     configs: bytes = b""
+    models: bytes = b""
+    workspaces: bytes = b""
     key_count: int = 0
+    # What other places said of secrets that providers are made of: the digest of the question, and the answer.
+    secrets: dict[str, tuple[bytes, str]] = {}
 
     def __repr__(self) -> str:
         """Leave the rows out: they hold credentials."""
@@ -93,6 +97,10 @@ class ConfigRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 ROWS: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
     zip(SNAPSHOT_TABLES, (KeyRow, ProviderRow, ConfigRow), strict=True)
 )
+
+
+# Tables that only the store has.
+STORED_ALONE = ("models", "workspaces")
 
 
 class Kept:
@@ -187,8 +195,9 @@ def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: 
     if problems:
         message = f"{settings.file!r} cannot be used:"
         raise SettingsError(message, problems)
-    joined = {table: _joined(content[table], getattr(stored, table)) for table in SNAPSHOT_TABLES}
-    encoded = msgspec.json.encode({**joined, "management": resources.paths()})
+    joined = {table: _joined(content.get(table, []), getattr(stored, table)) for table in (*content, *STORED_ALONE)}
+    ours = {"management": resources.paths(), "catalogue": settings.store_url is not None}
+    encoded = msgspec.json.encode({**joined, **ours})
     epoch = hashlib.sha256(encoded).hexdigest()
     data = b'{"epoch":"%s",%s' % (epoch.encode(), encoded[1:])
     return Snapshot(epoch, data, len(rows["keys"]) + stored.key_count)

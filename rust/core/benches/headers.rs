@@ -86,6 +86,8 @@ fn target() -> Option<Target<'static>> {
         forward: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
         inspects: false,
+        saved: None,
+        fields: Vec::new(),
     })
 }
 

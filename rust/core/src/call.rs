@@ -18,7 +18,7 @@ use crate::{
     masking::is_slug,
     route::Route,
     settings::Settings,
-    snapshot::{SavedProvider, Snapshot},
+    snapshot::{Key, SavedProvider, Snapshot},
     upstream::Base,
 };
 
@@ -57,12 +57,16 @@ pub struct Target<'c> {
     pub timeout: Duration,
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
+    pub saved: Option<&'c SavedProvider>,
+    /// Header fields that are stored with the provider or the model.
+    pub fields: Vec<(&'c str, &'c str)>,
 }
 
 impl Target<'_> {
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
+            || self.fields.iter().any(|(set, _)| set.as_bytes() == name)
     }
 }
 
@@ -73,6 +77,8 @@ pub struct Choice<'c> {
     pub snapshot: &'c Snapshot,
     pub call: &'c Call<'c>,
     pub caller: &'c Caller<'c>,
+    /// The slug in `@slug/model`, where the body names its model so.
+    pub addressed: Option<&'c str>,
 }
 
 /// Where each provider's API starts, parsed once.
@@ -131,9 +137,11 @@ impl<'c> Choice<'c> {
         let sent = match (control.provider, control.virtual_key) {
             (Some(name), _) => Some(self.named(name)?),
             (None, Some(slug)) => Some(self.saved(slug)?),
-            (None, None) if control.config.is_none() => return Err(Error::ProviderNeeded),
-            (None, None) => None,
+            (None, None) => self.addressed.map(|slug| self.saved(slug)).transpose()?,
         };
+        if sent.is_none() && self.config_named()?.is_none() {
+            return Err(Error::ProviderNeeded);
+        }
         let host = CustomHost::default().resolve(control.custom_host)?;
         let (config, slug) = self.config()?;
         let named = config.provider.as_deref().map(|name| self.named(name)).transpose()?.or(sent);
@@ -166,8 +174,20 @@ impl<'c> Choice<'c> {
         let authorization = if has_key { None } else { self.caller.authorization(headers) };
         let gateway_key = self.caller.sent;
         let inspects = config.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
-        let target =
-            Target { provider, base, options, credential, authorization, gateway_key, forward, timeout, inspects };
+        let fields = Vec::new();
+        let target = Target {
+            provider,
+            base,
+            options,
+            credential,
+            authorization,
+            gateway_key,
+            forward,
+            timeout,
+            inspects,
+            saved,
+            fields,
+        };
         Ok((target, slug))
     }
 
@@ -199,7 +219,7 @@ impl<'c> Choice<'c> {
     }
 
     fn config(&self) -> Result<(Cow<'c, Config>, Option<&'c str>)> {
-        let Some(text) = self.call.control.config else { return Ok((Cow::Owned(Config::default()), None)) };
+        let Some(text) = self.config_named()? else { return Ok((Cow::Owned(Config::default()), None)) };
         if is_slug(text.as_bytes()) {
             let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
             return self
@@ -212,6 +232,16 @@ impl<'c> Choice<'c> {
             Ok(config) => Ok((Cow::Owned(config), None)),
             Err(_) if self.call.control.provider.is_none() && names_nobody(text) => Err(Error::ProviderNeeded),
             Err(problems) => Err(Error::ConfigInvalid(problems)),
+        }
+    }
+
+    /// The config that was sent, or the one that the key has for all its requests.
+    fn config_named(&self) -> Result<Option<&'c str>> {
+        let (sent, own) = (self.call.control.config, self.caller.key.and_then(Key::config));
+        let is_bound = self.caller.key.is_some_and(Key::is_bound);
+        match sent {
+            Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigBound),
+            sent => Ok(sent.or(own)),
         }
     }
 
@@ -284,7 +314,8 @@ mod tests {
         let call = Call { route: Route::of("POST", "/v1/chat/completions").unwrap(), head: &head, control };
         let (bases, caller) = (Bases::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
-        let choice = Choice { settings, bases: &bases, snapshot: &snapshot, call: &call, caller: &caller };
+        let addressed = None;
+        let choice = Choice { settings, bases: &bases, snapshot: &snapshot, call: &call, caller: &caller, addressed };
         let (target, _) = choice.target()?;
         let authority = target.base.origin.authority();
         Ok((target.provider.slug().to_owned(), authority, target.credential.map(Cow::into_owned)))

@@ -30,6 +30,8 @@ pub struct Config {
     pub inspect_stream: InspectStream,
     /// What the provider is told besides a credential.
     pub options: Options,
+    /// A list of models is that of the catalogue.
+    pub fetch_integrated_models: bool,
 }
 
 /// Keys of the config schema that this engine does not act on yet. Obeying half of a config would be worse than refusing it.
@@ -52,7 +54,6 @@ const NOT_YET: &[&str] = &[
     "output_guardrails",
     "input_mutators",
     "output_mutators",
-    "fetch_integrated_models",
 ];
 
 impl Config {
@@ -85,6 +86,10 @@ impl Config {
             "request_timeout" | "requestTimeout" => self.request_timeout = RequestTimeout::parse(&value)?,
             "anthropic_inspect_stream_for_overloaded_error" | "anthropicInspectStreamForOverloadedError" => {
                 self.inspect_stream = InspectStream::parse(&value)?;
+            }
+            "fetch_integrated_models" | "fetchIntegratedModels" => {
+                let Value::Bool(asked) = value else { return Err(format!("must be a boolean, not {}", kind(&value))) };
+                self.fetch_integrated_models = asked;
             }
             "options" => return Err("belongs to a version that is no longer read: use targets".into()),
             _ if NOT_YET.contains(&key) => return Err("is not available in this version".into()),

@@ -21,17 +21,19 @@ use crate::{
     answer::{Answer, Reading, Reply, Stream},
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
-    caller, control,
+    caller::{self, Caller},
+    control,
     counting::Answered,
     deadline::Deadline,
     error::{Error, Problem, Result},
     features::inspect_stream,
     headers::{self, Control, Head, Headers, Whole},
+    models,
     record::{Facts, Outcome, Record, Sink},
     rendering::{self, Length},
     route::Route,
     settings::Settings,
-    snapshot::Snapshot,
+    snapshot::{self, Snapshot},
     upstream::{self, AnswerHead, Incoming, Outgoing, Shape, Upstream},
 };
 
@@ -82,8 +84,9 @@ impl Gateway {
 
     /// Puts a new snapshot in the place of the old one; requests in flight keep theirs.
     pub fn apply(&self, json: &[u8]) -> std::result::Result<(), Vec<Problem>> {
-        self.snapshot.store(Arc::new(Snapshot::compile(json)?));
+        let old = self.snapshot.swap(Arc::new(Snapshot::compile(json)?));
         self.ready.store(true, Ordering::Release);
+        snapshot::bury(old);
         Ok(())
     }
 
@@ -130,7 +133,9 @@ impl Gateway {
         }
         let fault = headers::fault(&head.headers, &self.settings.header_aliases)
             .map(|(name, message)| Error::HeaderInvalid { name, message });
-        if snapshot.is_management(&head.path) {
+        if snapshot.is_management(&head.path)
+            || models::asks_for_catalogue(&snapshot, &head, &self.settings.header_aliases)
+        {
             return match fault {
                 Some(fault) => Answer::error(&fault, Dialect::OpenAi),
                 None => control::forward(self, head, body).await,
@@ -165,16 +170,36 @@ impl Gateway {
             return Err(Error::Overloaded);
         }
         let caller = caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?;
-        facts.api_key_id = caller.key.map(|key| key.id.clone());
-        let choice = Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller };
-        let (target, config) = choice.target()?;
+        if let Some(key) = caller.key {
+            facts.api_key_id = Some(key.id.to_string());
+            snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
+        }
+        let mut choice =
+            Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller, addressed: None };
+        let is_named = call.control.provider.is_some() || call.control.virtual_key.is_some();
+        // Where nobody else says who is meant, the body's model may.
+        let is_read = !is_named && call.route.operation.takes_json();
+        let body = if is_read {
+            match self.read(call, body, facts).await {
+                Ok(body) => body,
+                Err(error) => return Err(choice.target().err().unwrap_or(error)),
+            }
+        } else {
+            body
+        };
+        let addressed = models::addressed(snapshot, caller.workspace(), &facts.model);
+        let slug = addressed.map(|(slug, _)| slug.to_owned());
+        choice.addressed = slug.as_deref();
+        let (mut target, config) = choice.target()?;
         facts.metadata.check()?;
         facts.config = config.map(ToOwned::to_owned);
         facts.provider = target.provider.slug();
         if !target.provider.serves(call.route.operation) {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
         }
-        let body = self.read(call, body, facts).await?;
+        let body = if is_read { body } else { self.read(call, body, facts).await? };
+        let body = address(snapshot, &caller, body, facts);
+        target.adopt(&facts.model, call.control.custom_host.is_some())?;
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));
         }
@@ -308,6 +333,16 @@ impl Gateway {
             _ => Answer::error(&Error::NotFound, Dialect::OpenAi),
         }
     }
+}
+
+/// Leaves the slug of a saved provider out of the model that a body names: it was meant for us.
+fn address(snapshot: &Snapshot, caller: &Caller<'_>, body: Body, facts: &mut Facts) -> Body {
+    let Some((_, model)) = models::addressed(snapshot, caller.workspace(), &facts.model) else { return body };
+    let Body::Whole(bytes) = &body else { return body };
+    let model = model.to_owned();
+    let body = Body::Whole(models::renamed(bytes, &model));
+    facts.model = model;
+    body
 }
 
 /// What must be known of a JSON body. A large one is looked through elsewhere: here others wait.

@@ -17,6 +17,7 @@ mod inline;
 pub mod masking;
 pub mod metadata;
 pub mod metrics;
+pub mod models;
 pub mod outbox;
 pub mod record;
 pub mod rendering;

@@ -36,6 +36,9 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, model: &str, aliases: &[String
     for (name, value) in target.options.headers() {
         field(&mut out, name.as_bytes(), value.as_bytes());
     }
+    for (name, value) in &target.fields {
+        field(&mut out, name.as_bytes(), value.as_bytes());
+    }
     if let Some((name, value)) = target.provider.required_header()
         && head.headers.get(name).is_none()
         && !target.sets(name.as_bytes())
@@ -201,6 +204,8 @@ mod tests {
                 .unwrap(),
             timeout: Duration::ZERO,
             inspects: false,
+            saved: None,
+            fields: Vec::new(),
         };
         let request = Head {
             method: "POST".into(),
