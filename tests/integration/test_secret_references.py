@@ -66,7 +66,7 @@ def ways(vaults: Vaults) -> dict[str, tuple[str, dict[str, Any], str]]:
     """Each way of signing in: the kind of place, what is said of it, and a path there."""
     azure = {"azure_vault_url": vaults.url, "azure_entra_tenant_id": "tenant", "azure_entra_client_id": "client"}
     vault = {"vault_addr": vaults.url}
-    role = {"aws_role_arn": "arn:aws:iam::1:role/r", "aws_external_id": "x", "aws_region": "eu-west-1"}
+    role = {"aws_role_arn": "arn:aws:iam::1:role/r", "aws_external_id": "xy", "aws_region": "eu-west-1"}
     return {
         "accessKey": ("aws_sm", aws()["auth_config"], "prod/key"),
         "assumedRole": ("aws_sm", {"aws_auth_type": "assumedRole", **role}, "prod/key"),

@@ -27,7 +27,7 @@ from penstock.store.tables import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sqlalchemy import ColumnElement, Select
+    from sqlalchemy import ColumnElement, RowMapping, Select
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.references import Secrets
@@ -58,7 +58,7 @@ async def gather(connection: AsyncConnection, vault: Vault, secrets: Secrets) ->
     return stored, min([*key_ends, *ends], default=None)
 
 
-async def _written(connection: AsyncConnection, rows: Select[Any]) -> tuple[bytes, int, list[int]]:
+async def _written(connection: AsyncConnection, rows: Select[*tuple[Any, ...]]) -> tuple[bytes, int, list[int]]:
     """Have the database write rows as the insides of a JSON array; say how many, and when the first one ends."""
     inner = rows.subquery()
     join = func.string_agg if connection.dialect.name == "postgresql" else func.group_concat
@@ -67,7 +67,7 @@ async def _written(connection: AsyncConnection, rows: Select[Any]) -> tuple[byte
     return (text or "").encode(), count, [] if end is None else [end]
 
 
-def _keys(is_postgres: bool) -> Select[Any]:
+def _keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
     own, texts = api_keys.c.expires_at, key_digests.c.expires_at
     ends = case((own.is_(None), texts), (texts.is_(None), own), (own < texts, own), else_=texts)
     row = _object(
@@ -90,7 +90,7 @@ def _keys(is_postgres: bool) -> Select[Any]:
     )
 
 
-def _configs(is_postgres: bool) -> Select[Any]:
+def _configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
     row = _object(
         is_postgres,
         id=configs.c.id,
@@ -104,7 +104,9 @@ def _configs(is_postgres: bool) -> Select[Any]:
 
 def _object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnElement[str]:
     """Write a JSON object of names and values."""
-    pairs = [part for name, value in fields.items() for part in (literal_column(f"'{name}'"), value)]
+    pairs: list[Any] = []
+    for name, value in fields.items():
+        pairs += [literal_column(f"'{name}'"), value]
     return cast(func.json_build_object(*pairs), Text) if is_postgres else func.json_object(*pairs)
 
 
@@ -190,10 +192,10 @@ def _merged(said: Rows, deployments: Mapping[str, dict[str, str]]) -> Rows:
     return [*rows, *({"slug": slug, "enabled": True, "options": options} for slug, options in rest.items())]
 
 
-async def _opened(connection: AsyncConnection, vault: Vault, row: Mapping[str, Any]) -> dict[str, Any]:
+async def _opened(connection: AsyncConnection, vault: Vault, row: RowMapping) -> dict[str, Any]:
     """Give configurations with what is secret among them."""
     sealed = row["sealed_configurations"]
-    hidden = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
+    hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
     return {**row["configurations"], **hidden}
 
 

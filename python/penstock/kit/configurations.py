@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -210,17 +210,22 @@ def masked(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
     """Show the ends of a text; of a table that is a secret as a whole nothing."""
     if isinstance(value, str):
         return mask(value)
-    if isinstance(value, dict) and all(isinstance(inner, str) for inner in value.values()):
-        return {name: mask(inner) for name, inner in value.items()}
-    return DOTS
+    table = _table(value)
+    is_of_texts = all(isinstance(inner, str) for inner in table.values())
+    return {name: mask(inner) for name, inner in table.items()} if table and is_of_texts else DOTS
 
 
 def _unmasked(sent: Any, shown: Any, secret: Any) -> Any:  # noqa: ANN401
     if secret is not None and sent == shown:
         return secret
-    if isinstance(sent, dict) and isinstance(shown, dict) and isinstance(secret, dict):
-        return {name: secret[name] if name in shown and value == shown[name] else value for name, value in sent.items()}
-    return sent
+    if not isinstance(sent, dict):
+        return sent
+    before, hidden, given = _table(shown), _table(secret), _table(cast("object", sent)).items()
+    return {name: hidden[name] if name in hidden and value == before.get(name) else value for name, value in given}
+
+
+def _table(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,13 +250,15 @@ def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
 
 def _deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """List deployments under the models that they are asked for by; the default one under none."""
-    listed = configurations.get("azure_deployment_config") or configurations.get("deploymentConfig") or []
+    listed: list[dict[str, Any]] = (
+        configurations.get("azure_deployment_config") or configurations.get("deploymentConfig") or []
+    )
     found: list[tuple[str, dict[str, str]]] = []
     for one in listed:
-        name = one.get("azure_deployment_name") or one.get("deploymentName")
-        version = one.get("azure_api_version") or one.get("apiVersion")
-        chosen = {"deployment_id": name, "api_version": version}
-        asked = {one.get("alias"), one.get("azure_model_slug"), name} - {None, ""}
+        name: str = one.get("azure_deployment_name") or one.get("deploymentName")
+        version: str = one.get("azure_api_version") or one.get("apiVersion")
+        chosen: dict[str, str] = {"deployment_id": name, "api_version": version}
+        asked: set[str] = {text for text in (one.get("alias"), one.get("azure_model_slug"), name) if text}
         found += [(model, chosen) for model in sorted(asked)]
         if one.get("is_default") or len(listed) == 1:
             found.append(("", chosen))

@@ -161,7 +161,7 @@ async def provide(desk: Desk, row: Row, workspace_ids: Sequence[str], wanted: st
     has = {found["workspace_id"] for found in await whole.rows(there, providers)}
     for workspace_id in (one for one in workspace_ids if one not in has):
         name = wanted or row["default_provider_slug"] or row["slug"]
-        values = {
+        values: dict[str, Any] = {
             "workspace_id": workspace_id,
             "integration_id": row["id"],
             "slug": name if wanted else await free_slug(desk, name, workspace_id),

@@ -209,7 +209,7 @@ def _sum(side: str, rates: PayAsYouGo) -> dict[str, Any]:
     return {"operation": "sum", "operands": products}
 
 
-def _tokens(prices: ModelPrice) -> dict[str, Price]:
+def _tokens(prices: ModelPrice) -> dict[str, Any]:
     return {ours: price for name, ours in TOKENS.items() if (price := _price(prices, name))}
 
 

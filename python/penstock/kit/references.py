@@ -21,6 +21,7 @@ from penstock.store.tables import integrations, secret_references
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from sqlalchemy import RowMapping
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Vault
@@ -251,9 +252,9 @@ async def questions(connection: AsyncConnection, vault: Vault) -> list[Question]
     return [await _question(connection, vault, row) for row in rows.mappings()]
 
 
-async def _question(connection: AsyncConnection, vault: Vault, row: Mapping[str, Any]) -> Question:
+async def _question(connection: AsyncConnection, vault: Vault, row: RowMapping) -> Question:
     sealed = row["sealed_auth_config"]
-    hidden = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
+    hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
     return Question(row["id"], row["slug"], row["manager_type"], {**row["auth_config"], **hidden}, row["secret_path"])
 
 

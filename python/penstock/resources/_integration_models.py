@@ -197,7 +197,7 @@ async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, befor
     if before:
         await kit.MODELS.change(whole, before, values)
         return
-    fresh = {
+    fresh: dict[str, Any] = {
         "id": row_id,
         "integration_id": integration["id"],
         "slug": model.slug,

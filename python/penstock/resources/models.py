@@ -21,7 +21,7 @@ from penstock.kit.record import now
 from penstock.store.tables import configs, integration_models, integrations, providers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.store.tenant import Row
 
@@ -55,6 +55,13 @@ Sort = Annotated[Literal["name", "provider", "ai_service"], QueryParameter(descr
 Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction")]
 
 
+KEYS: dict[str, Callable[[Model], tuple[str, ...]]] = {
+    "name": lambda model: (model.id.partition("/")[2], model.id),
+    "provider": lambda model: (model.id,),
+    "ai_service": lambda model: (model.owned_by, model.id),
+}
+
+
 @get("/", guards=[needs(*SCOPES)], summary="List models", tags=TAGS)
 async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     request: Request[Any, Any, Any],
@@ -80,12 +87,7 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
         and (named is None or row["slug"] in named)
         for model in await _models(row, said, prices)
     ]
-    keys = {
-        "name": lambda model: (model.id.partition("/")[2], model.id),
-        "provider": lambda model: model.id,
-        "ai_service": lambda model: (model.owned_by, model.id),
-    }
-    found.sort(key=cast("Any", keys[sort]), reverse=order == "desc")
+    found.sort(key=KEYS[sort], reverse=order == "desc")
     end = None if limit is None else offset + limit
     return ModelList(data=found[offset:end], total_count=len(found))
 

@@ -138,7 +138,7 @@ async def create(data: JSONBody[NewReference], work: NamedDependency[Work]) -> C
     references.check(data.manager_type, data.auth_config)
     async with work.writing() as desk:
         row_id = new_id()
-        values = {
+        values: dict[str, Any] = {
             "id": row_id,
             "slug": data.slug or slug("", data.name, 40),
             "name": data.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UnavailableError
@@ -13,12 +14,17 @@ if TYPE_CHECKING:
 
     from penstock.settings import Settings
 
+# They tell of every request.
+for name in ("azure", "botocore"):
+    logging.getLogger(name).setLevel(logging.WARNING)
+
 PLACES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
 
 
 async def fetch(settings: Settings, place: str, auth: Mapping[str, Any], path: str) -> str:
     """Ask a place for the secret at a path. What went wrong is told without a word of what was sent or answered."""
-    source = importlib.import_module(f"penstock.kit.sources.{PLACES[place]}")
+    # Some take a second to load.
+    source = await asyncio.to_thread(importlib.import_module, f"penstock.kit.sources.{PLACES[place]}")
     seconds = settings.secrets.fetch_ms / 1000
     try:
         return await asyncio.wait_for(source.fetch(settings, auth, path), seconds)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from aiobotocore.config import AioConfig
-from aiobotocore.session import get_session
+from aiobotocore.session import AioSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,10 +49,12 @@ async def _keys(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitSta
 
 async def _client(
     service: str, settings: Settings, auth: Mapping[str, Any], keys: dict[str, str], stack: AsyncExitStack
-) -> Any:  # noqa: ANN401 - made from the service's description when it runs
+) -> Any:  # noqa: ANN401
     seconds = settings.secrets.fetch_ms / 1000
     config = AioConfig(connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2})
-    opening = get_session().create_client(
+    # Clients are made from the services' descriptions when this runs.
+    session: Any = AioSession()
+    opening = session.create_client(
         service,
         region_name=auth.get("aws_region"),
         endpoint_url=settings.secrets.aws_endpoint_url or None,

@@ -28,7 +28,7 @@ def _fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     client = hvac.Client(
         url=auth["vault_addr"],
         namespace=auth.get("vault_namespace") or None,
-        timeout=settings.secrets.fetch_ms / 1000,
+        timeout=max(settings.secrets.fetch_ms // 1000, 1),
         verify=settings.upstream.tls_ca or True,
         allow_redirects=False,
     )

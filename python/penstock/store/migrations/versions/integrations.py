@@ -1,5 +1,7 @@
 """What integrations say of models and workspaces, and where secrets are kept."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -7,23 +9,26 @@ revision = "0003"
 down_revision = "0001"
 
 FORM = sa.JSON(none_as_null=True)
-MORE = (
-    sa.Column("sealed_configurations", sa.Text()),
-    sa.Column("tags", FORM, nullable=False, server_default="{}"),
-    sa.Column("allow_all_models", sa.Boolean(), nullable=False, server_default=sa.true()),
-    sa.Column("pricing_adjustments", FORM),
-    # Those that were there before were open to every workspace.
-    sa.Column("global_access", FORM, nullable=False, server_default='{"enabled": true}'),
-    sa.Column("default_provider_slug", sa.String(length=255)),
-    sa.Column("owner_id", sa.String(length=36)),
-)
+
+
+def _more() -> list[Any]:
+    return [
+        sa.Column("sealed_configurations", sa.Text()),
+        sa.Column("tags", FORM, nullable=False, server_default="{}"),
+        sa.Column("allow_all_models", sa.Boolean(), nullable=False, server_default=sa.true()),
+        sa.Column("pricing_adjustments", FORM),
+        # Those that were there before were open to every workspace.
+        sa.Column("global_access", FORM, nullable=False, server_default='{"enabled": true}'),
+        sa.Column("default_provider_slug", sa.String(length=255)),
+        sa.Column("owner_id", sa.String(length=36)),
+    ]
 
 
 def upgrade() -> None:
     """Make them."""
     with op.batch_alter_table("integrations") as table:
-        for column in MORE:
-            table.add_column(column.copy())
+        for column in _more():
+            table.add_column(column)
     _models()
     _workspaces()
     _secrets()
@@ -35,14 +40,14 @@ def downgrade() -> None:
     op.drop_table("integration_workspaces")
     op.drop_table("integration_models")
     with op.batch_alter_table("integrations") as table:
-        for column in reversed(MORE):
+        for column in reversed(_more()):
             table.drop_column(column.name)
 
 
-def _own(table: str, *parents: str) -> list[sa.Column | sa.Constraint]:
+def _own(table: str, *parents: str) -> list[Any]:
     """The columns that every table has, and those that refer to others."""
-    columns: list[sa.Column | sa.Constraint] = [sa.Column("id", sa.String(length=36), nullable=False)]
-    rules: list[sa.Column | sa.Constraint] = [sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{table}"))]
+    columns: list[Any] = [sa.Column("id", sa.String(length=36), nullable=False)]
+    rules: list[Any] = [sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{table}"))]
     for parent in ("organisations", *parents):
         name = f"{parent[:-1]}_id"
         columns.append(sa.Column(name, sa.String(length=36), nullable=False))
