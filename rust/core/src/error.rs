@@ -161,6 +161,9 @@ impl Error {
             Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),
             Self::BrokenBody => "request body ended before it was complete".into(),
             Self::ConfigBound => "this key has a config of its own, which a request may not override".into(),
+            Self::ModelRefused { model } if model.is_empty() => {
+                "only some models may be used here, and the request names none where it can be read".into()
+            }
             Self::ModelRefused { model } => format!("the model `{model}` may not be used here"),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use penstock_llm::{
     dialect,
+    operation::{Operation, Takes},
     providers::{self, Known},
 };
 use serde::Deserialize;
 
 use crate::{
-    call::Target,
+    call::{Call, Target},
     caller::Caller,
     config::{Config, Unknown},
     error::{Error, Problem, Result},
@@ -61,6 +62,11 @@ struct PublishedModel {
 }
 
 impl Models {
+    /// Whether there is a model that may not be used.
+    fn are_restricted(&self) -> bool {
+        !self.allow_all || self.said.values().any(|model| !model.enabled)
+    }
+
     /// Compiles what was published of one integration's models.
     pub fn compile(published: PublishedModels, path: &str, problems: &mut Vec<Problem>) -> Self {
         let mut said = HashMap::with_capacity(published.models.len());
@@ -124,13 +130,13 @@ pub fn renamed(body: &Bytes, model: &str) -> Bytes {
 
 impl Target<'_> {
     /// Takes over what is said of the model that is asked for; refuses one that may not be used here.
-    pub fn adopt(&mut self, model: &str, has_own_host: bool) -> Result<()> {
+    pub fn adopt(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
         let Some(saved) = self.saved else { return Ok(()) };
         self.fields = saved.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
         let Some(said) = models.said.get(model) else {
-            // Where no model is named there is none to refuse.
-            let is_fine = models.allow_all || model.is_empty();
+            let is_fine =
+                if model.is_empty() { !models.are_restricted() || !may_name_one(call) } else { models.allow_all };
             return if is_fine { Ok(()) } else { Err(Error::ModelRefused { model: model.to_owned() }) };
         };
         if !said.enabled {
@@ -141,10 +147,18 @@ impl Target<'_> {
         for (option, value) in &said.options {
             self.options.put(*option, value.clone());
         }
-        if let (Some(base), false) = (&said.custom_host, has_own_host) {
+        if let (Some(base), None) = (&said.custom_host, call.control.custom_host) {
             self.base = base.clone();
         }
         Ok(())
+    }
+}
+
+/// Whether a request of which no model is known yet may ask one all the same: in a form, or in what passes through unread.
+fn may_name_one(call: &Call<'_>) -> bool {
+    match call.route.operation {
+        Operation::Proxy => call.head.takes_body(),
+        operation => operation.takes() == Some(Takes::Form) && operation.id() != "uploadFile",
     }
 }
 
