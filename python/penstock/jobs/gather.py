@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, Text, case, cast, func, literal_column, null, or_, select
+from sqlalchemy import JSON, BigInteger, LargeBinary, Text, case, cast, func, literal_column, null, or_, select
 
 from penstock import engine
 from penstock.kit import configurations as forms
@@ -61,10 +61,12 @@ async def gather(connection: AsyncConnection, vault: Vault, secrets: Secrets) ->
 async def _written(connection: AsyncConnection, rows: Select[*tuple[Any, ...]]) -> tuple[bytes, int, list[int]]:
     """Have the database write rows as the insides of a JSON array; say how many, and when the first one ends."""
     inner = rows.subquery()
-    join = func.string_agg if connection.dialect.name == "postgresql" else func.group_concat
-    joined = join(inner.c.row, ",")
-    text, count, end = (await connection.execute(select(joined, func.count(), func.min(inner.c.ends)))).one()
-    return (text or "").encode(), count, [] if end is None else [end]
+    if connection.dialect.name == "postgresql":
+        joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
+    else:
+        joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
+    written, count, end = (await connection.execute(select(joined, func.count(), func.min(inner.c.ends)))).one()
+    return written or b"", count, [] if end is None else [end]
 
 
 def _keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
@@ -86,7 +88,6 @@ def _keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         .where(workspaces.c.status == "active", api_keys.c.status == "active")
         .where(cast(api_keys.c.scopes, Text).contains(f'"{CALLS}"'))
         .where(_alive(own), _alive(texts))
-        .order_by(key_digests.c.id)
     )
 
 
@@ -99,7 +100,7 @@ def _configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         config=_document(is_postgres, configs.c.config),
     )
     rows = select(row.label("row"), cast(null(), BigInteger).label("ends"))
-    return rows.where(configs.c.status == "active").order_by(configs.c.id)
+    return rows.where(configs.c.status == "active")
 
 
 def _object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnElement[str]:
