@@ -189,8 +189,8 @@ impl<'w> Walk<'w> {
     /// What stands for a target of this config: of the saved one of this workspace, or of one that this caller sent.
     pub fn mark(&self, node: &Node) -> u64 {
         let caller = self.choice.caller;
-        let text = self.call.control.config;
-        let key = caller.key.map(|key| key.id.as_str()).filter(|_| self.plan.slug.is_none());
+        let text = self.plan.slug.or(self.call.control.config);
+        let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.slug.is_none());
         self.gateway.shared.mark((text, caller.workspace(), key, &node.path))
     }
 
