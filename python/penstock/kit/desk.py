@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Vault
+    from penstock.settings import TargetLimits
     from penstock.store.database import Database
 
 
@@ -43,10 +44,16 @@ class Desk(Tenant):
             raise refuse("workspace_id", "is needed with a key that is for no single workspace")
         return self.workspace_id
 
-    def require(self, scope: str) -> None:
-        """Ask for one scope, where which one depends on what is asked for."""
-        if scope not in self.caller.grants(self.workspace_id):
-            raise lacking([scope])
+    def require(self, *scopes: str) -> None:
+        """Ask for one of these scopes, where which depends on what is asked for."""
+        if not self.caller.grants(self.workspace_id).intersection(scopes):
+            raise lacking(scopes)
+
+    def organisation(self) -> Desk:
+        """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
+        desk = Desk(self.connection, self.caller, None, self._vault, self.asked)
+        desk.bell = self.bell
+        return desk
 
     async def note(
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
@@ -58,6 +65,10 @@ class Desk(Tenant):
         """Seal a credential of a row."""
         return await self._vault.seal(self.connection, text, owner)
 
+    async def open(self, sealed: str, owner: str) -> str:
+        """Open a credential of a row."""
+        return await self._vault.open(self.connection, sealed, owner)
+
 
 class Work:
     """A caller's way to a desk; what a route is given."""
@@ -65,6 +76,7 @@ class Work:
     def __init__(self, office: Office, request: Request[Any, Caller, Any]) -> None:
         """Take the caller whom the guard recognised."""
         self.caller = request.auth
+        self.limits = office.limits
         self._office = office
         self._needs: frozenset[str] = request.scope["state"]["needs"]
         forwarded = request.headers.get("x-forwarded-for", "")
@@ -94,7 +106,7 @@ class Work:
         async with self._office.database.writing() as connection:
             desk = await self._enter(connection, workspace)
             yield desk
-        self._office.changed(published=desk.published)
+        self._office.changed(published=desk.bell.rung)
 
     async def _enter(self, connection: AsyncConnection, asked: str | None) -> Desk:
         workspace_id = await self._workspace(connection, asked)
@@ -121,10 +133,18 @@ class Work:
 class Office:
     """What all desks share, and who is told when something changed."""
 
-    def __init__(self, database: Database, vault: Vault, forget: Callable[[], None], ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        vault: Vault,
+        limits: TargetLimits,
+        forget: Callable[[], None],
+        ring: Callable[[], None],
+    ) -> None:
         """Take the parts."""
         self.database = database
         self.vault = vault
+        self.limits = limits
         self._forget = forget
         self._ring = ring
 

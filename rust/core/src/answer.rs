@@ -252,7 +252,7 @@ impl Stream {
         self.reading.feed(&bytes);
         let bytes = self.held.pass(bytes, self.reading.incomplete());
         if let Some(record) = &mut self.record {
-            record.passed_on(bytes.len());
+            record.passed_on(&bytes);
             if matches!(&self.reading, Reading::Events(meter) if meter.has_usage()) {
                 record.facts.asked = None;
             }
@@ -284,7 +284,9 @@ impl Stream {
             } else {
                 read.failed.then_some("upstream_error_event")
             };
-            record.facts.bytes_out += rest.len() as u64;
+            if !rest.is_empty() {
+                record.passed_on(&rest);
+            }
             record.settle(read.usage, read.answered, if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
         match (is_cut, read.is_events) {

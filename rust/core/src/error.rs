@@ -35,6 +35,8 @@ pub enum Error {
     KeyExpired,
     ProviderNeeded,
     ProviderUnknown(String),
+    ProviderUnresolved,
+    NoTarget,
     SavedUnknown { kind: &'static str, slug: String },
     ConfigInvalid(Vec<Problem>),
     HeaderInvalid { name: &'static str, message: String },
@@ -46,7 +48,10 @@ pub enum Error {
     BodyTimeout { limit: &'static str, value: u64 },
     BadFraming,
     BrokenBody,
+    ConfigBound,
+    ModelRefused { model: String },
     Unsupported { operation: &'static str, provider: &'static str },
+    Untranslatable { provider: &'static str, path: String, message: String },
     Timeout { milliseconds: u64 },
     Silence { milliseconds: u64 },
     ConnectTimeout { host: String, step: &'static str },
@@ -66,6 +71,8 @@ impl Error {
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => "03",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
+            Self::ProviderUnresolved => "provider_unresolved",
+            Self::NoTarget => "no_target",
             Self::SavedUnknown { .. } => "not_found_in_workspace",
             Self::ConfigInvalid(_) => "invalid_config",
             Self::HeaderInvalid { .. } => "invalid_header",
@@ -77,7 +84,10 @@ impl Error {
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BadFraming => "bad_framing",
             Self::BrokenBody => "broken_body",
+            Self::ConfigBound => "config_override_not_allowed",
+            Self::ModelRefused { .. } => "model_not_allowed",
             Self::Unsupported { .. } => "unsupported_operation",
+            Self::Untranslatable { .. } => "untranslatable_request",
             Self::Timeout { .. } => "timeout",
             Self::Silence { .. } => "idle_timeout",
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
@@ -96,6 +106,8 @@ impl Error {
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => 401,
             Self::ProviderNeeded
             | Self::ProviderUnknown(_)
+            | Self::ProviderUnresolved
+            | Self::NoTarget
             | Self::SavedUnknown { .. }
             | Self::ConfigInvalid(_)
             | Self::HeaderInvalid { .. }
@@ -103,8 +115,11 @@ impl Error {
             | Self::HostRefused { .. }
             | Self::OptionInvalid { .. }
             | Self::BodyInvalid { .. }
+            | Self::Untranslatable { .. }
+            | Self::ConfigBound
             | Self::BadFraming
             | Self::BrokenBody => 400,
+            Self::ModelRefused { .. } => 403,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
@@ -130,6 +145,26 @@ impl Error {
         self.origin() != Origin::Caller
     }
 
+    /// Whether it says that no answer came over the network.
+    pub fn is_of_network(&self) -> bool {
+        matches!(self, Self::ConnectTimeout { .. } | Self::ConnectFailed { .. } | Self::UpstreamBroke { .. })
+    }
+
+    /// Whether it would be the same whatever target is tried.
+    pub fn ends_walk(&self) -> bool {
+        matches!(
+            self,
+            Self::BodyInvalid { .. }
+                | Self::BodyTooLarge { .. }
+                | Self::BodyTimeout { .. }
+                | Self::BadFraming
+                | Self::BrokenBody
+                | Self::Overloaded
+                | Self::Draining
+                | Self::Panicked
+        )
+    }
+
     /// What is told to the caller: what was wrong and what is allowed. Never holds a credential.
     pub fn message(&self) -> String {
         match self {
@@ -140,6 +175,11 @@ impl Error {
             Self::ProviderNeeded => {
                 "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
             }
+            Self::ProviderUnresolved => {
+                "a passthrough target takes its provider from the request: send `@slug` in x-gateway-provider or `@slug/model` as model"
+                    .into()
+            }
+            Self::NoTarget => "no condition of the config holds and it has no default".into(),
             Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
             Self::SavedUnknown { kind, slug } => format!("{kind} `{slug}` does not exist"),
             Self::ConfigInvalid(_) => "invalid config".into(),
@@ -154,6 +194,14 @@ impl Error {
             }
             Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),
             Self::BrokenBody => "request body ended before it was complete".into(),
+            Self::Untranslatable { provider, path, message } => {
+                format!("this request cannot be said to {provider}: {path}: {message}")
+            }
+            Self::ConfigBound => "this key has a config of its own, which a request may not override".into(),
+            Self::ModelRefused { model } if model.is_empty() => {
+                "only some models may be used here, and the request names none where it can be read".into()
+            }
+            Self::ModelRefused { model } => format!("the model `{model}` may not be used here"),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Silence { milliseconds } => {

@@ -51,6 +51,14 @@ impl Metadata {
         }
     }
 
+    /// What a key or its workspace says wins over what the caller said.
+    pub fn impose(&mut self, pairs: &[(String, String)]) {
+        for (key, value) in pairs {
+            self.pairs.retain(|(known, _)| known != key);
+            self.pairs.push((key.clone(), value.clone()));
+        }
+    }
+
     /// The `user` of the body stands for who asks where nothing else does.
     pub fn add_user(&mut self, user: &str) {
         self.add(USER, user);
@@ -86,6 +94,10 @@ impl Metadata {
             None => Ok(()),
             Some(message) => Err(Error::HeaderInvalid { name: "x-gateway-metadata", message: message.clone() }),
         }
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
     pub fn is_empty(&self) -> bool {
