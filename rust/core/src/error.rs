@@ -39,6 +39,7 @@ pub enum Error {
     NoTarget,
     SavedUnknown { kind: &'static str, slug: String },
     ConfigInvalid(Vec<Problem>),
+    RequestInvalid(Vec<Problem>),
     HeaderInvalid { name: &'static str, message: String },
     InlineBlocked { code: &'static str, field: &'static str },
     HostRefused { message: String },
@@ -75,6 +76,7 @@ impl Error {
             Self::NoTarget => "no_target",
             Self::SavedUnknown { .. } => "not_found_in_workspace",
             Self::ConfigInvalid(_) => "invalid_config",
+            Self::RequestInvalid(_) => "invalid_request",
             Self::HeaderInvalid { .. } => "invalid_header",
             Self::InlineBlocked { code, .. } => code,
             Self::HostRefused { .. } => "invalid_custom_host",
@@ -110,6 +112,7 @@ impl Error {
             | Self::NoTarget
             | Self::SavedUnknown { .. }
             | Self::ConfigInvalid(_)
+            | Self::RequestInvalid(_)
             | Self::HeaderInvalid { .. }
             | Self::InlineBlocked { .. }
             | Self::HostRefused { .. }
@@ -183,6 +186,7 @@ impl Error {
             Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
             Self::SavedUnknown { kind, slug } => format!("{kind} `{slug}` does not exist"),
             Self::ConfigInvalid(_) => "invalid config".into(),
+            Self::RequestInvalid(_) => "invalid request to be explained".into(),
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
             Self::InlineBlocked { field, .. } => format!("{field} may not be chosen by a request here"),
             Self::HostRefused { message } => format!("invalid custom host: {message}"),
@@ -250,7 +254,7 @@ impl Error {
             Self::Timeout { .. } | Self::Silence { .. } => {
                 serde_json::json!({"error": {"message": message, "type": self.kind(), "param": null, "code": null}})
             }
-            Self::ConfigInvalid(problems) => {
+            Self::ConfigInvalid(problems) | Self::RequestInvalid(problems) => {
                 let errors: Vec<_> = problems
                     .iter()
                     .map(|p| format!("path: {}, message: {}", p.path.trim_start_matches("$."), p.message))

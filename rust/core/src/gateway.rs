@@ -185,6 +185,9 @@ impl Gateway {
             call,
             caller: &caller,
         };
+        if routing::is_asked(call) {
+            return Box::pin(routing::explain(self, &choice, body)).await;
+        }
         let plan = choice.plan()?;
         facts.config = plan.slug.map(ToOwned::to_owned);
         if !plan.config.is_plain || !plan.names_provider() {
