@@ -45,8 +45,8 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
     let is_packed = packed::is_packed(&answered.headers);
-    let is_readable = is_plain || is_packed;
-    let has_cost = call.head.method == "POST" && status < 300 && is_readable && !record.facts.is_from_cache();
+    let has_cost =
+        call.head.method == "POST" && status < 300 && (is_plain || is_packed) && !record.facts.is_from_cache();
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
     let is_json = is_kind(&answered.headers, "application/json");
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
