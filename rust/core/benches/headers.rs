@@ -87,6 +87,8 @@ fn target() -> Option<Target<'static>> {
         forward: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
         inspects: false,
+        strict: true,
+        passthrough: false,
     })
 }
 

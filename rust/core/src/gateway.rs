@@ -30,7 +30,9 @@ use crate::{
     record::{Facts, Record, Sink},
     rendering::{self, Length, Said},
     route::Route,
+    routing,
     settings::Settings,
+    shared::Shared,
     snapshot::Snapshot,
     translation,
     upstream::{Incoming, Outgoing, Shape, Upstream},
@@ -51,6 +53,7 @@ pub struct Gateway {
     pub settings: Settings,
     pub sink: Arc<Sink>,
     pub upstream: Upstream,
+    pub shared: Shared,
     pub body_limits: Limits,
     pub grace: Grace,
     snapshot: ArcSwap<Snapshot>,
@@ -68,6 +71,7 @@ impl Gateway {
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
+            shared: Shared::new(&settings),
             snapshot: ArcSwap::default(),
             bases,
             body_limits: Limits::of(&settings),
@@ -166,10 +170,22 @@ impl Gateway {
         }
         let caller = caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?;
         facts.api_key_id = caller.key.map(|key| key.id.clone());
-        let choice = Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller };
-        let (target, config) = choice.target()?;
+        let choice = Choice {
+            settings: &self.settings,
+            bases: &self.bases,
+            snapshot,
+            inline_configs: &self.shared.inline_configs,
+            call,
+            caller: &caller,
+        };
+        let plan = choice.plan()?;
+        facts.config = plan.slug.map(ToOwned::to_owned);
+        if !plan.config.is_plain || !plan.names_provider() {
+            // In a box of its own: it would make the future of every request larger.
+            return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
+        }
+        let (target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
-        facts.config = config.map(ToOwned::to_owned);
         facts.provider = target.provider.slug();
         if !target.provider.serves(call.route.operation) {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
@@ -178,11 +194,15 @@ impl Gateway {
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));
         }
+        if facts.model.starts_with('@') {
+            // It may name a provider before the model.
+            return Box::pin(routing::readdress(self, &choice, &plan, body, facts)).await;
+        }
         self.attempt(call, &target, body, facts).await
     }
 
     /// Reads what must be known of a body before it is forwarded.
-    async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
+    pub(crate) async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
         let operation = call.route.operation;
         let body = body.limited(self.body_limits)?;
         if !operation.takes_json() {
@@ -206,7 +226,15 @@ impl Gateway {
     }
 
     /// Once per target.
-    async fn attempt(&self, call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
+    pub(crate) async fn attempt(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        body: Body,
+        facts: &mut Facts,
+    ) -> Result<Served> {
+        // Of a target before.
+        facts.lost = None;
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
@@ -230,8 +258,10 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
-        let (body, translation) =
-            translation::say(call, target, body, (wire, &self.settings.header_aliases), facts).await?;
+        if target.passthrough {
+            return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
+        }
+        let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
@@ -323,7 +353,7 @@ fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
 }
 
 /// The dialect of an answer: the caller's where that is plain, else the provider's.
-fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
+pub(crate) fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
     match call.dialect() {
         Dialect::OpenAi if call.route.operation.dialect().is_none() => target.provider.dialect(),
         dialect => dialect,

@@ -227,6 +227,8 @@ mod tests {
                 .unwrap(),
             timeout: Duration::ZERO,
             inspects: false,
+            strict: true,
+            passthrough: false,
         };
         let request = Head {
             method: "POST".into(),
