@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Tables of the same file that are no settings: they belong to the snapshot and may change at any time.
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
+# Another such table: what models cost.
+PRICES = "prices"
 DEFAULT_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
@@ -279,6 +281,17 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+    """Secrets that others keep: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
+
+    refresh_seconds: Annotated[
+        int, Meta(ge=1, description="time for which a value is used before it is fetched anew")
+    ] = 300
+    fetch_ms: Annotated[int, Meta(ge=100, description="time to get one value")] = 10_000
+    aws_endpoint_url: Annotated[str, Meta(description="address of AWS's services; default: that of the region")] = ""
+    azure_authority: Annotated[str, Meta(description="address of Entra; default: that of the public cloud")] = ""
+
+
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Figures for Prometheus."""
 
@@ -310,6 +323,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing = Routing()
     records: Records = Records()
     store: Store = Store()
+    secrets: Secrets = Secrets()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -507,10 +521,10 @@ def _sections() -> dict[str, list[str]]:
 def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
     known = _sections()
     for table, content in document.items():
-        if table in SNAPSHOT_TABLES:
+        if table in {*SNAPSHOT_TABLES, PRICES}:
             continue
         if table not in known:
-            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES])}")
+            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES])}")
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:

@@ -194,6 +194,9 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     if let Some(lost) = &record.facts.lost {
         push(b"not-translated", lost);
     }
+    if call.control.explain == Some("true") {
+        push(b"explanation", &record.facts.explanation());
+    }
     if !record.facts.provider.is_empty() {
         push(b"provider", record.facts.provider);
     }

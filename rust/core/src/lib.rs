@@ -20,6 +20,7 @@ mod inline;
 pub mod masking;
 pub mod metadata;
 pub mod metrics;
+pub mod models;
 pub mod outbox;
 pub mod record;
 pub mod rendering;

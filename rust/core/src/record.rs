@@ -157,6 +157,13 @@ impl Facts {
         self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
     }
 
+    /// Why it went where it went, in a line.
+    pub fn explanation(&self) -> String {
+        let steps = self.decision.as_ref().map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
+        let option = self.decision.as_ref().map_or("config", |decision| &decision.option);
+        serde_json::json!({"config": self.config, "option": option, "decisions": steps}).to_string()
+    }
+
     /// Whether it failed after all that the config allows was tried: a client that sends it again only repeats that.
     pub fn is_spent(&self) -> bool {
         let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
@@ -185,6 +192,9 @@ pub struct Record {
     ended: Option<(Outcome, Duration)>,
     closed: bool,
 }
+
+/// So many steps of a decision fit into a header of an answer.
+const EXPLAINED: usize = 24;
 
 /// The status that stands for a caller who left, as nginx has it.
 const CLIENT_CLOSED: u16 = 499;
