@@ -284,7 +284,9 @@ impl Stream {
             } else {
                 read.failed.then_some("upstream_error_event")
             };
-            record.facts.bytes_out += rest.len() as u64;
+            if !rest.is_empty() {
+                record.passed_on(&rest);
+            }
             record.settle(read.usage, read.answered, if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
         match (is_cut, read.is_events) {
