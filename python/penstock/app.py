@@ -128,7 +128,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     key = master(settings)
     vault, identities = Vault(key), Identities(database)
     publisher = Publisher(settings, published, database, vault, Secrets(settings), Kept(settings, key))
-    office = Office(database, vault, identities.forget, publisher.ring)
+    office = Office(database, vault, settings.routing.target_limits, identities.forget, publisher.ring)
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),
         "page": Provide(listing.page, sync_to_thread=False),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Vault
+    from penstock.settings import TargetLimits
     from penstock.store.database import Database
 
 
@@ -75,6 +76,7 @@ class Work:
     def __init__(self, office: Office, request: Request[Any, Caller, Any]) -> None:
         """Take the caller whom the guard recognised."""
         self.caller = request.auth
+        self.limits = office.limits
         self._office = office
         self._needs: frozenset[str] = request.scope["state"]["needs"]
         forwarded = request.headers.get("x-forwarded-for", "")
@@ -131,10 +133,18 @@ class Work:
 class Office:
     """What all desks share, and who is told when something changed."""
 
-    def __init__(self, database: Database, vault: Vault, forget: Callable[[], None], ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        vault: Vault,
+        limits: TargetLimits,
+        forget: Callable[[], None],
+        ring: Callable[[], None],
+    ) -> None:
         """Take the parts."""
         self.database = database
         self.vault = vault
+        self.limits = limits
         self._forget = forget
         self._ring = ring
 

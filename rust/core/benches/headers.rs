@@ -88,6 +88,8 @@ fn target() -> Option<Target<'static>> {
         inspects: false,
         saved: None,
         fields: Vec::new(),
+        strict: true,
+        passthrough: false,
     })
 }
 

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Answers up to this size are read whole before they are passed on.
-const WHOLE: usize = 256 * 1024;
+pub const WHOLE: usize = 256 * 1024;
 
 /// What came back from a target.
 pub struct Served {
@@ -40,11 +40,10 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     record.facts.status = status;
     record.facts.first_byte = Some(record.elapsed());
     let is_events = is_kind(&answered.headers, "text/event-stream");
-    let is_small = !is_events
-        && body.expected().map_or_else(|| is_kind(&answered.headers, "application/json"), |length| length <= WHOLE);
+    let is_small = is_small(&answered.headers, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
-    let has_cost = call.head.method == "POST" && status < 300 && is_plain;
+    let has_cost = call.head.method == "POST" && status < 300 && is_plain && !record.facts.is_from_cache();
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
     let is_json = is_kind(&answered.headers, "application/json");
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
@@ -102,7 +101,8 @@ fn asked_for(call: &Call<'_>) -> Operation {
     }
 }
 
-fn is_plain(headers: &Headers) -> bool {
+/// Whether its bytes can be read as they are.
+pub fn is_plain(headers: &Headers) -> bool {
     headers.text("content-encoding").is_none_or(|coding| coding == "identity")
 }
 
@@ -110,6 +110,12 @@ fn is_plain(headers: &Headers) -> bool {
 pub fn is_readable_stream(incoming: &Incoming) -> bool {
     let AnswerHead { status, headers, .. } = &incoming.head;
     *status == 200 && is_kind(headers, "text/event-stream") && is_plain(headers)
+}
+
+/// Whether an answer is passed on whole: where its length is not said, JSON is tried.
+pub fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
+    !is_kind(headers, "text/event-stream")
+        && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
 }
 
 fn is_kind(headers: &Headers, kind: &str) -> bool {
@@ -132,6 +138,7 @@ fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers
 /// `cost`: the dialect in which the answer says what it cost, if it may.
 fn whole(reply: Reply, bytes: Bytes, cost: Option<Dialect>, mut record: Record) -> Answer {
     record.facts.bytes_out = bytes.len() as u64;
+    record.facts.fill(&bytes);
     let usage = cost.and_then(|dialect| Usage::from_answer(dialect, &bytes));
     let untold = (cost.is_some() && usage.is_none()).then(|| Answered::Whole(bytes.clone()));
     record.settle(usage, untold, Outcome::Complete);
@@ -143,9 +150,9 @@ pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
     let Whole { mut answered, body } = error.answer(call.dialect(), Some(id));
-    mark(&mut answered.headers, call, &record);
     record.facts.status = answered.status;
     record.facts.error = Some(error.code());
+    mark(&mut answered.headers, call, &record);
     record.facts.bytes_out = body.len() as u64;
     if matches!(error, Error::BrokenBody) {
         // The caller left. Whoever only closed its own direction still learns why.
@@ -174,11 +181,16 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
             headers.push(name.as_bytes(), id.as_bytes());
         }
     }
+    if record.facts.is_spent() {
+        headers.retain(|name| name != b"x-should-retry");
+        headers.push(b"x-should-retry", b"false");
+    }
     let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
     push(b"trace-id", trace_id);
-    push(b"last-used-option-index", "config");
-    push(b"retry-attempt-count", "0");
-    push(b"cache-status", "DISABLED");
+    let decision = record.facts.decision.as_deref();
+    push(b"last-used-option-index", decision.map_or("config", |decision| &decision.option));
+    push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
+    push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
     if !record.facts.provider.is_empty() {
         push(b"provider", record.facts.provider);
     }

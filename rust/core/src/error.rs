@@ -35,6 +35,8 @@ pub enum Error {
     KeyExpired,
     ProviderNeeded,
     ProviderUnknown(String),
+    ProviderUnresolved,
+    NoTarget,
     SavedUnknown { kind: &'static str, slug: String },
     ConfigInvalid(Vec<Problem>),
     HeaderInvalid { name: &'static str, message: String },
@@ -68,6 +70,8 @@ impl Error {
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => "03",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
+            Self::ProviderUnresolved => "provider_unresolved",
+            Self::NoTarget => "no_target",
             Self::SavedUnknown { .. } => "not_found_in_workspace",
             Self::ConfigInvalid(_) => "invalid_config",
             Self::HeaderInvalid { .. } => "invalid_header",
@@ -100,6 +104,8 @@ impl Error {
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => 401,
             Self::ProviderNeeded
             | Self::ProviderUnknown(_)
+            | Self::ProviderUnresolved
+            | Self::NoTarget
             | Self::SavedUnknown { .. }
             | Self::ConfigInvalid(_)
             | Self::HeaderInvalid { .. }
@@ -136,6 +142,26 @@ impl Error {
         self.origin() != Origin::Caller
     }
 
+    /// Whether it says that no answer came over the network.
+    pub fn is_of_network(&self) -> bool {
+        matches!(self, Self::ConnectTimeout { .. } | Self::ConnectFailed { .. } | Self::UpstreamBroke { .. })
+    }
+
+    /// Whether it would be the same whatever target is tried.
+    pub fn ends_walk(&self) -> bool {
+        matches!(
+            self,
+            Self::BodyInvalid { .. }
+                | Self::BodyTooLarge { .. }
+                | Self::BodyTimeout { .. }
+                | Self::BadFraming
+                | Self::BrokenBody
+                | Self::Overloaded
+                | Self::Draining
+                | Self::Panicked
+        )
+    }
+
     /// What is told to the caller: what was wrong and what is allowed. Never holds a credential.
     pub fn message(&self) -> String {
         match self {
@@ -146,6 +172,11 @@ impl Error {
             Self::ProviderNeeded => {
                 "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
             }
+            Self::ProviderUnresolved => {
+                "a passthrough target takes its provider from the request: send `@slug` in x-gateway-provider or `@slug/model` as model"
+                    .into()
+            }
+            Self::NoTarget => "no condition of the config holds and it has no default".into(),
             Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
             Self::SavedUnknown { kind, slug } => format!("{kind} `{slug}` does not exist"),
             Self::ConfigInvalid(_) => "invalid config".into(),

@@ -17,8 +17,7 @@ use crate::{
     answer::Answer,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
-    caller::{self, Caller},
-    control,
+    caller, control,
     deadline::Deadline,
     delivery::{self, Served},
     error::{Error, Problem, Result},
@@ -29,7 +28,9 @@ use crate::{
     record::{Facts, Record, Sink},
     rendering::{self, Length},
     route::Route,
+    routing,
     settings::Settings,
+    shared::Shared,
     snapshot::{self, Snapshot},
     upstream::{Outgoing, Shape, Upstream},
 };
@@ -49,6 +50,7 @@ pub struct Gateway {
     pub settings: Settings,
     pub sink: Arc<Sink>,
     pub upstream: Upstream,
+    pub shared: Shared,
     pub body_limits: Limits,
     pub grace: Grace,
     snapshot: ArcSwap<Snapshot>,
@@ -66,6 +68,7 @@ impl Gateway {
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
+            shared: Shared::new(&settings),
             snapshot: ArcSwap::default(),
             bases,
             body_limits: Limits::of(&settings),
@@ -170,40 +173,40 @@ impl Gateway {
             facts.api_key_id = Some(key.id.to_string());
             snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
         }
-        let mut choice =
-            Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller, addressed: None };
-        let is_named = call.control.provider.is_some() || call.control.virtual_key.is_some();
-        // Where nobody else says who is meant, the body's model may.
-        let is_read = !is_named && call.route.operation.takes_json();
-        let body = if is_read {
-            match self.read(call, body, facts).await {
-                Ok(body) => body,
-                Err(error) => return Err(choice.target().err().unwrap_or(error)),
-            }
-        } else {
-            body
+        let choice = Choice {
+            settings: &self.settings,
+            bases: &self.bases,
+            snapshot,
+            inline_configs: &self.shared.inline_configs,
+            call,
+            caller: &caller,
         };
-        let addressed = models::addressed(snapshot, caller.workspace(), &facts.model);
-        let slug = addressed.map(|(slug, _)| slug.to_owned());
-        choice.addressed = slug.as_deref();
-        let (mut target, config) = choice.target()?;
+        let plan = choice.plan()?;
+        facts.config = plan.slug.map(ToOwned::to_owned);
+        if !plan.config.is_plain || !plan.names_provider() {
+            // In a box of its own: it would make the future of every request larger.
+            return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
+        }
+        let (mut target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
-        facts.config = config.map(ToOwned::to_owned);
         facts.provider = target.provider.slug();
         if !target.provider.serves(call.route.operation) {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
         }
-        let body = if is_read { body } else { self.read(call, body, facts).await? };
-        let body = address(snapshot, &caller, body, facts);
-        target.adopt(call, &facts.model)?;
+        let body = self.read(call, body, facts).await?;
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));
         }
+        if facts.model.starts_with('@') {
+            // It may name a provider before the model.
+            return Box::pin(routing::readdress(self, &choice, &plan, body, facts)).await;
+        }
+        target.adopt(call, &facts.model)?;
         self.attempt(call, &target, body, facts).await
     }
 
     /// Reads what must be known of a body before it is forwarded.
-    async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
+    pub(crate) async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
         let operation = call.route.operation;
         let body = body.limited(self.body_limits)?;
         if !operation.takes_json() {
@@ -227,7 +230,13 @@ impl Gateway {
     }
 
     /// Once per target.
-    async fn attempt(&self, call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
+    pub(crate) async fn attempt(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        body: Body,
+        facts: &mut Facts,
+    ) -> Result<Served> {
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
@@ -270,16 +279,6 @@ impl Gateway {
     }
 }
 
-/// Leaves the slug of a saved provider out of the model that a body names: it was meant for us.
-fn address(snapshot: &Snapshot, caller: &Caller<'_>, body: Body, facts: &mut Facts) -> Body {
-    let Some((_, model)) = models::addressed(snapshot, caller.workspace(), &facts.model) else { return body };
-    let Body::Whole(bytes) = &body else { return body };
-    let model = model.to_owned();
-    let body = Body::Whole(models::renamed(bytes, &model));
-    facts.model = model;
-    body
-}
-
 /// What must be known of a JSON body. A large one is looked through elsewhere: here others wait.
 async fn peeked(body: &Bytes) -> std::result::Result<Peek, PeekError> {
     if body.len() <= PEEKED_HERE {
@@ -312,7 +311,7 @@ fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
 }
 
 /// The dialect of an answer: the caller's where that is plain, else the provider's.
-fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
+pub(crate) fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
     match call.dialect() {
         Dialect::OpenAi if call.route.operation.dialect().is_none() => target.provider.dialect(),
         dialect => dialect,

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use bytes::Bytes;
 use penstock_llm::{
-    dialect,
     operation::{Operation, Takes},
     providers::{self, Known},
 };
@@ -115,19 +113,6 @@ fn options(given: BTreeMap<String, String>, path: &str, problems: &mut Vec<Probl
     options
 }
 
-/// `@slug/model`: the saved provider that is meant, and its model. Who has no such provider says something else with it.
-pub fn addressed<'m>(snapshot: &Snapshot, workspace: Option<&str>, model: &'m str) -> Option<(&'m str, &'m str)> {
-    let (slug, rest) = model.strip_prefix('@')?.split_once('/')?;
-    (!rest.is_empty() && snapshot.provider(workspace, slug).is_some()).then_some((slug, rest))
-}
-
-/// The body with another model in the place of the one that it names.
-pub fn renamed(body: &Bytes, model: &str) -> Bytes {
-    let Some(at) = dialect::peek(body).ok().and_then(|peek| peek.model_at) else { return body.clone() };
-    let literal = serde_json::Value::from(model).to_string();
-    [&body[..at.start], literal.as_bytes(), &body[at.end..]].concat().into()
-}
-
 impl Target<'_> {
     /// Takes over what is said of the model that is asked for; refuses one that may not be used here.
     pub fn adopt(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
@@ -190,11 +175,12 @@ fn said<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) -> Option<&
 
 fn config_asks(snapshot: &Snapshot, head: &Head, control: &Control<'_>, config: &str) -> bool {
     if !is_slug(config.as_bytes()) {
-        return Config::parse(config.as_bytes(), Unknown::Ignored).is_ok_and(|config| config.fetch_integrated_models);
+        return Config::parse(config.as_bytes(), Unknown::Ignored)
+            .is_ok_and(|config| config.root.fetch_integrated_models);
     }
     let caller: Option<Caller<'_>> = crate::caller::admit(snapshot, true, &head.headers, control).ok();
     let workspace = caller.as_ref().and_then(Caller::workspace);
-    snapshot.config(workspace, config).is_some_and(|config| config.fetch_integrated_models)
+    snapshot.config(workspace, config).is_some_and(|config| config.root.fetch_integrated_models)
 }
 
 #[cfg(test)]
@@ -208,24 +194,6 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         Snapshot::compile(SAVED.as_bytes()).unwrap()
-    }
-
-    #[test]
-    fn a_model_names_a_saved_provider_of_the_callers_own_workspace() {
-        let snapshot = snapshot();
-        let found = |workspace, model| addressed(&snapshot, workspace, model);
-        assert_eq!(found(None, "@mine/gpt"), Some(("mine", "gpt")));
-        assert_eq!(found(Some("b"), "@theirs/meta/llama"), Some(("theirs", "meta/llama")));
-        for model in ["@theirs/gpt", "@cf/meta/llama", "@mine", "@mine/", "mine/gpt", ""] {
-            assert_eq!(found(Some("a"), model), None, "{model}");
-        }
-    }
-
-    #[test]
-    fn a_body_gets_another_model_and_nothing_else_changes() {
-        let body = Bytes::from_static(br#"{ "a":1.0, "model" : "@mine/g\"pt", "z":[ ] }"#);
-        assert_eq!(renamed(&body, "g\"pt"), r#"{ "a":1.0, "model" : "g\"pt", "z":[ ] }"#.as_bytes());
-        assert_eq!(renamed(&Bytes::from_static(b"{}"), "gpt"), b"{}".as_slice());
     }
 
     #[test]

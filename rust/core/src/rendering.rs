@@ -206,6 +206,8 @@ mod tests {
             inspects: false,
             saved: None,
             fields: Vec::new(),
+            strict: true,
+            passthrough: false,
         };
         let request = Head {
             method: "POST".into(),
