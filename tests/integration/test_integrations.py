@@ -344,6 +344,18 @@ def test_a_workspaces_key_keeps_to_its_own(
     refused(stranger.delete("/v1/integrations/of-inside"), 404, "AB08")
 
 
+def test_a_credential_that_others_use_too_is_changed_where_it_is_kept(
+    admin: Client, workspace: dict[str, Any], body: dict[str, Any]
+):
+    admin.made("/v1/integrations", {**body, "slug": "kept"})
+    share(admin, "kept", workspace)
+    refused(admin.put("/v1/virtual-keys/kept", {"key": "sk-mine-0123456789"}), 403, "AB03", "kept")
+    inside = admin.with_key(workspace_id=workspace["id"], scopes=["virtual_keys.update"])
+    refused(inside.put("/v1/virtual-keys/kept", {"key": "sk-mine-0123456789"}), 403, "AB03", "kept")
+    assert good(inside.put("/v1/virtual-keys/kept", {"note": "mine"}))["slug"] == "kept"
+    assert admin.shown("/v1/integrations/kept")["masked_key"] == MASKED
+
+
 def test_credentials_are_in_no_file_and_no_answer(admin: Client):
     """Runs last: it looks at all that the gateway of this file has written."""
     answers = [admin.shown("/v1/integrations?page_size=1000"), admin.shown("/v1/providers?page_size=1000")]
