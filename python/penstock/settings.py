@@ -196,12 +196,11 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1000
     max_nested_targets: Annotated[
         int,
-        Meta(
-            ge=0, description="targets below each target of the root", extra={"env": "MAX_NESTED_CONFIG_TARGETS"}
-        ),
+        Meta(ge=0, description="targets below each target of the root", extra={"env": "MAX_NESTED_CONFIG_TARGETS"}),
     ] = 50
     retry_backoff_ms: Annotated[
-        int, Meta(ge=0, le=60_000, description="longest wait before a first retry; each further one may be twice as long")
+        int,
+        Meta(ge=0, le=60_000, description="longest wait before a first retry; each further one may be twice as long"),
     ] = 1000
     retry_budget_percent: Annotated[
         int, Meta(ge=0, le=1000, description="retries of a target within a second, in percent of its requests")

@@ -244,6 +244,8 @@ impl Gateway {
         body: Body,
         facts: &mut Facts,
     ) -> Result<Served> {
+        // Of a target before.
+        facts.lost = None;
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
@@ -267,8 +269,10 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
-        let (body, translation) =
-            translation::say(call, target, body, (wire, &self.settings.header_aliases), facts).await?;
+        if target.passthrough {
+            return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
+        }
+        let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {

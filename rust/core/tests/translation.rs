@@ -257,6 +257,33 @@ async fn a_request_to_bedrock_is_signed_and_carries_no_key() {
 }
 
 #[tokio::test]
+async fn a_request_falls_back_from_one_dialect_to_the_next_each_time_as_the_caller_wrote_it() {
+    let error = fs::read(golden("anthropic/chatComplete/error/answered.json")).unwrap();
+    let first = Played::answering(529, "application/json", error, 50).await;
+    let case = golden("google/chatComplete/tools_stream");
+    let second = Played::answering(200, "text/event-stream", fs::read(case.join("answered.sse")).unwrap(), 50).await;
+    let target = |provider: &str, played: &Played| json!({"provider": provider, "api_key": "sk-1", "custom_host": played.provider.url()});
+    let targets = [target("anthropic", &first), target("google", &second)];
+    let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [529]}, "targets": targets});
+    let rig = Played::rig();
+    let ask = Ask::new("POST", CHAT)
+        .header("x-gateway-config", &config.to_string())
+        .header("content-type", "application/json")
+        .body(fs::read(case.join("asked.json")).unwrap());
+    let told = rig.send(ask).await;
+    assert_eq!((told.status, told.cut), (200, false), "{}", told.text());
+    assert_eq!(timeless(&told.text()), timeless(&fs::read_to_string(case.join("returned.sse")).unwrap()));
+    let sent: Value = serde_json::from_slice(&fs::read(case.join("sent.json")).unwrap()).unwrap();
+    assert_eq!(second.sent().1, sent);
+    assert_eq!(first.sent().1["messages"][0]["role"], "user");
+    let record = rig.record();
+    assert_eq!(
+        pick(&record, ["ai_org", "req_units", "last_used_option_index"]),
+        json!(["google", 30, "config.targets[1]"])
+    );
+}
+
+#[tokio::test]
 async fn what_belongs_to_the_callers_dialect_stays_behind() {
     let played = Played::answering(
         200,
