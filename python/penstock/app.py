@@ -16,12 +16,14 @@ from litestar import route as answers
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
+from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
 
 from penstock import caller, resources
 from penstock.errors import MissingError, PenstockError, Problem, StartError, UnavailableError, code_for, envelope
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
+from penstock.kit.prices import PriceBook
 from penstock.metrics import Figures
 from penstock.resources import schema
 from penstock.settings import Secret, Settings, Store
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 
+    from litestar.plugins import PluginProtocol
     from litestar.types import Method
 
     from penstock.store.database import Database
@@ -41,10 +44,25 @@ INTERNAL_ERROR = 500
 METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
+class Application(Litestar):
+    """Litestar with the plugins that it needs here."""
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        # The others are for pydantic and attrs: nobody declares a body with those here, and loading them takes 9 MB.
+        return [*plugins, MsgspecDIPlugin()]
+
+
 def create_app(settings: Settings, published: Published, record_socket: socket.socket | None = None) -> Litestar:
     """Build the application; nothing runs before its lifespan starts. Records are taken from the socket."""
     records = RecordFeed(settings.records)
-    parts = {"settings": settings, "published": published, "figures": Figures(), "records": records}
+    parts = {
+        "settings": settings,
+        "published": published,
+        "figures": Figures(),
+        "records": records,
+        "prices": PriceBook(settings),
+    }
     url = settings.store_url
     store = open_store(settings, published, url) if url else None
 
@@ -68,7 +86,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
                 await store.database.close()
             close_records()
 
-    app = Litestar(
+    app = Application(
         route_handlers=routers(resources.names()) if store else [*routers(resources.STORELESS), *closed()],
         dependencies={name: provide(part) for name, part in parts.items()} | (store.dependencies if store else {}),
         exception_handlers={Exception: answer},
@@ -78,6 +96,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         state=State(
             {
                 "identify": store.identify if store else None,
+                "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
             }
         ),
@@ -101,13 +120,14 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     from penstock.kit import listing
     from penstock.kit.desk import Office
     from penstock.kit.identities import Identities
+    from penstock.kit.references import Secrets
     from penstock.kit.secrets import Vault, master
     from penstock.store.database import Database
 
     database = Database(settings.store, url)
     key = master(settings)
     vault, identities = Vault(key), Identities(database)
-    publisher = Publisher(settings, published, database, vault, Kept(settings, key))
+    publisher = Publisher(settings, published, database, vault, Secrets(settings), Kept(settings, key))
     office = Office(database, vault, settings.routing.target_limits, identities.forget, publisher.ring)
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),

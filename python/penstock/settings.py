@@ -14,42 +14,20 @@ from msgspec import Meta
 
 from penstock.errors import Problem, SettingsError
 from penstock.routing import Routing
+from penstock.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # Tables of the same file that are no settings: they belong to the snapshot and may change at any time.
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
+# Another such table: what models cost.
+PRICES = "prices"
 DEFAULT_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
 ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
-
-
-class Secret:
-    """A value that prints as dots wherever it ends up."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        """Hide the value."""
-        self._value = value
-
-    def reveal(self) -> str:
-        """Hand out the value; the only way to it."""
-        return self._value
-
-    def __repr__(self) -> str:
-        """Print dots."""
-        return "••••"
-
-    __str__ = __repr__
-
-    def __reduce__(self) -> str:
-        """Refuse to be pickled: a secret does not travel by accident."""
-        message = "a secret cannot be pickled"
-        raise TypeError(message)
 
 
 def _workers() -> int:
@@ -67,9 +45,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     )
     backlog: Annotated[int, Meta(ge=128, le=65535, description="connections waiting to be accepted, per worker")] = 2048
     connections: Annotated[int, Meta(ge=1, description="connections open at once, per worker, idle ones too")] = 65536
-    header_timeout_ms: Annotated[
-        int, Meta(ge=100, description="time for a request's headers to arrive, and for a kept connection to be idle")
-    ] = 10_000
+    header_timeout_ms: Annotated[int, Meta(ge=100, description="time for a request's headers to arrive")] = 10_000
+    keep_alive_ms: Annotated[int, Meta(ge=100, description="time for a kept connection to be without a request")] = (
+        75_000
+    )
     header_bytes: Annotated[int, Meta(ge=8192, description="largest block of request headers (HTTP/1)")] = 65536
     drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="time that open requests get to finish at shutdown")
@@ -236,6 +215,17 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+    """Secrets that others keep: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
+
+    refresh_seconds: Annotated[
+        int, Meta(ge=1, description="time for which a value is used before it is fetched anew")
+    ] = 300
+    fetch_ms: Annotated[int, Meta(ge=100, description="time to get one value")] = 10_000
+    aws_endpoint_url: Annotated[str, Meta(description="address of AWS's services; default: that of the region")] = ""
+    azure_authority: Annotated[str, Meta(description="address of Entra; default: that of the public cloud")] = ""
+
+
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Figures for Prometheus."""
 
@@ -267,6 +257,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing = Routing()
     records: Records = Records()
     store: Store = Store()
+    secrets: Secrets = Secrets()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -325,6 +316,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "worker": worker,
                 "port": self.server.port,
                 "header_timeout_ms": self.server.header_timeout_ms,
+                "keep_alive_ms": self.server.keep_alive_ms,
                 "request_timeout_ms": self.upstream.request_timeout_ms,
                 "dns_timeout_ms": self.upstream.dns_timeout_ms,
                 "connect_timeout_ms": self.upstream.connect_timeout_ms,
@@ -464,10 +456,10 @@ def _sections() -> dict[str, list[str]]:
 def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
     known = _sections()
     for table, content in document.items():
-        if table in SNAPSHOT_TABLES:
+        if table in {*SNAPSHOT_TABLES, PRICES}:
             continue
         if table not in known:
-            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES])}")
+            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES])}")
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:

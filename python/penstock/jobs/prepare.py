@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.errors import UnavailableError
-from penstock.jobs.publish import Kept, gather
+from penstock.jobs.gather import gather
+from penstock.jobs.publish import Kept
 from penstock.kit.founding import OWNER, found
+from penstock.kit.references import Secrets, questions
 from penstock.kit.secrets import Vault, master
 from penstock.settings import STORE_FILE, Secret
 from penstock.snapshot import NOTHING, Prepared, Stored
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
+
+# Longest wait for secrets that others keep.
+PATIENCE = 1.0
 
 
 def for_start(settings: Settings) -> bytes:
@@ -39,7 +45,7 @@ async def _for_start(settings: Settings) -> Prepared:
         # A node of a cluster starts with what it knew, and asks the database afterwards.
         stored = kept.last()
         if stored is None:
-            stored = await _read(database, key)
+            stored = await _read(settings, database, key, NOTHING)
         return Prepared(stored)
     except UnavailableError as error:
         last = kept.last()
@@ -52,14 +58,22 @@ async def _for_start(settings: Settings) -> Prepared:
 async def _embedded(settings: Settings, database: Database, key: Master, kept: Kept) -> Prepared:
     await migrate(database)
     admin_key = await found(database, settings.store.admin_key)
-    stored = await _read(database, key)
+    stored = await _read(settings, database, key, kept.last() or NOTHING)
     kept.keep(stored)
     return Prepared(stored, admin_key)
 
 
-async def _read(database: Database, key: Master) -> Stored:
+async def _read(settings: Settings, database: Database, key: Master, last: Stored) -> Stored:
+    vault, secrets = Vault(key), Secrets(settings)
+    secrets.seed(last.secrets)
     async with database.reading() as connection:
-        stored, _ = await gather(connection, Vault(key))
+        asked = await questions(connection, vault)
+    if asked:
+        # Who is slow is asked again later; what was known before is good until then.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(secrets.refresh(asked), PATIENCE)
+    async with database.reading() as connection:
+        stored, _ = await gather(connection, vault, secrets)
         return stored
 
 

@@ -44,10 +44,16 @@ class Desk(Tenant):
             raise refuse("workspace_id", "is needed with a key that is for no single workspace")
         return self.workspace_id
 
-    def require(self, scope: str) -> None:
-        """Ask for one scope, where which one depends on what is asked for."""
-        if scope not in self.caller.grants(self.workspace_id):
-            raise lacking([scope])
+    def require(self, *scopes: str) -> None:
+        """Ask for one of these scopes, where which depends on what is asked for."""
+        if not self.caller.grants(self.workspace_id).intersection(scopes):
+            raise lacking(scopes)
+
+    def organisation(self) -> Desk:
+        """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
+        desk = Desk(self.connection, self.caller, None, self._vault, self.asked)
+        desk.bell = self.bell
+        return desk
 
     async def note(
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
@@ -58,6 +64,10 @@ class Desk(Tenant):
     async def seal(self, text: str, owner: str) -> str:
         """Seal a credential of a row."""
         return await self._vault.seal(self.connection, text, owner)
+
+    async def open(self, sealed: str, owner: str) -> str:
+        """Open a credential of a row."""
+        return await self._vault.open(self.connection, sealed, owner)
 
 
 class Work:
@@ -96,7 +106,7 @@ class Work:
         async with self._office.database.writing() as connection:
             desk = await self._enter(connection, workspace)
             yield desk
-        self._office.changed(published=desk.published)
+        self._office.changed(published=desk.bell.rung)
 
     async def _enter(self, connection: AsyncConnection, asked: str | None) -> Desk:
         workspace_id = await self._workspace(connection, asked)

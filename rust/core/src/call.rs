@@ -24,7 +24,7 @@ use crate::{
     route::Route,
     settings::Settings,
     shared::inline_configs::InlineConfigs,
-    snapshot::{SavedProvider, Snapshot},
+    snapshot::{Key, SavedProvider, Snapshot},
     upstream::Base,
 };
 
@@ -67,12 +67,21 @@ pub struct Target<'c> {
     pub strict: bool,
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
     pub passthrough: bool,
+    pub saved: Option<&'c SavedProvider>,
+    /// Header fields that are stored with the provider or the model.
+    pub fields: Vec<(&'c str, &'c str)>,
 }
 
 impl Target<'_> {
+    /// Whether its requests are signed, and carry no key.
+    pub fn is_signed(&self) -> bool {
+        !matches!(self.provider.signature(&self.options), Ok(None))
+    }
+
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
+            || self.fields.iter().any(|(set, _)| set.as_bytes() == name)
     }
 }
 
@@ -182,7 +191,7 @@ impl<'c> Choice<'c> {
             (None, Some(slug)) => Some(self.saved(slug)?),
             (None, None) => None,
         };
-        if sent.is_none() && control.config.is_none() {
+        if sent.is_none() && self.config_named()?.is_none() {
             // A model of the form `@slug/model` may still name one.
             let reads = self.call.route.operation.takes_json();
             let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
@@ -204,7 +213,7 @@ impl<'c> Choice<'c> {
         };
         let features = &node.features;
         let mut options = saved_options(provider, node, saved);
-        let stored = Stored { in_config: plan.slug.is_some(), has_token: provider.token(&options).is_some() };
+        let stored = Stored { in_config: plan.slug.is_some(), has_token: has_token(provider, &options) };
         let is_bound = self.refuse_leak(node, stored, saved)?;
         // What the caller sends for one provider is not for whoever else a config names.
         let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
@@ -247,6 +256,8 @@ impl<'c> Choice<'c> {
             inspects,
             strict,
             passthrough,
+            saved,
+            fields: Vec::new(),
         };
         Ok((target, model))
     }
@@ -301,7 +312,7 @@ impl<'c> Choice<'c> {
     }
 
     fn config(&self) -> Result<(Chosen<'c>, Option<&'c str>)> {
-        let Some(text) = self.call.control.config else { return Ok((Chosen::None, None)) };
+        let Some(text) = self.config_named()? else { return Ok((Chosen::None, None)) };
         let (config, slug) = if is_slug(text.as_bytes()) {
             let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
             let saved = self.snapshot.config(self.caller.workspace(), text).ok_or_else(missing)?;
@@ -318,6 +329,16 @@ impl<'c> Choice<'c> {
         Ok((config, slug))
     }
 
+    /// The config that was sent, or the one that the key has for all its requests.
+    fn config_named(&self) -> Result<Option<&'c str>> {
+        let (sent, own) = (self.call.control.config, self.caller.key.and_then(Key::config));
+        let is_bound = self.caller.key.is_some_and(Key::is_bound);
+        match sent {
+            Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigBound),
+            sent => Ok(sent.or(own)),
+        }
+    }
+
     fn named(&self, name: &str) -> Result<Named<'c>> {
         if let Some(slug) = name.strip_prefix('@') {
             return self.saved(slug);
@@ -331,6 +352,11 @@ impl<'c> Choice<'c> {
         let saved = self.snapshot.provider(self.caller.workspace(), slug).ok_or_else(missing)?;
         Ok(Named { saved: Some(saved), ..self.named(&saved.provider)? })
     }
+}
+
+/// Whether the options themselves say who asks.
+fn has_token(provider: &dyn Provider, options: &Options) -> bool {
+    provider.token(options).is_some() || !matches!(provider.signature(options), Ok(None))
 }
 
 /// The field in which a provider wants its key, where it is not a bearer token.

@@ -49,7 +49,10 @@ pub enum Error {
     BodyTimeout { limit: &'static str, value: u64 },
     BadFraming,
     BrokenBody,
+    ConfigBound,
+    ModelRefused { model: String },
     Unsupported { operation: &'static str, provider: &'static str },
+    Untranslatable { provider: &'static str, path: String, message: String },
     Timeout { milliseconds: u64 },
     Silence { milliseconds: u64 },
     ConnectTimeout { host: String, step: &'static str },
@@ -83,7 +86,10 @@ impl Error {
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BadFraming => "bad_framing",
             Self::BrokenBody => "broken_body",
+            Self::ConfigBound => "config_override_not_allowed",
+            Self::ModelRefused { .. } => "model_not_allowed",
             Self::Unsupported { .. } => "unsupported_operation",
+            Self::Untranslatable { .. } => "untranslatable_request",
             Self::Timeout { .. } => "timeout",
             Self::Silence { .. } => "idle_timeout",
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
@@ -112,8 +118,11 @@ impl Error {
             | Self::HostRefused { .. }
             | Self::OptionInvalid { .. }
             | Self::BodyInvalid { .. }
+            | Self::Untranslatable { .. }
+            | Self::ConfigBound
             | Self::BadFraming
             | Self::BrokenBody => 400,
+            Self::ModelRefused { .. } => 403,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
@@ -189,6 +198,14 @@ impl Error {
             }
             Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),
             Self::BrokenBody => "request body ended before it was complete".into(),
+            Self::Untranslatable { provider, path, message } => {
+                format!("this request cannot be said to {provider}: {path}: {message}")
+            }
+            Self::ConfigBound => "this key has a config of its own, which a request may not override".into(),
+            Self::ModelRefused { model } if model.is_empty() => {
+                "only some models may be used here, and the request names none where it can be read".into()
+            }
+            Self::ModelRefused { model } => format!("the model `{model}` may not be used here"),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Silence { milliseconds } => {
