@@ -26,7 +26,8 @@ from penstock.jobs.watch import Watcher
 from penstock.kit.prices import PriceBook
 from penstock.metrics import Figures
 from penstock.resources import schema
-from penstock.settings import Secret, Settings, Store
+from penstock.secret import Secret
+from penstock.settings import Settings, Store
 from penstock.snapshot import Published, Snapshot
 
 if TYPE_CHECKING:

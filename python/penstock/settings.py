@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import Problem, SettingsError
+from penstock.routing import Routing
+from penstock.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,35 +26,8 @@ PRICES = "prices"
 DEFAULT_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
-# Most targets at the root of a config, of a conditional one, and below each of them.
-TargetLimits = tuple[int, int, int]
 ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
-
-
-class Secret:
-    """A value that prints as dots wherever it ends up."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        """Hide the value."""
-        self._value = value
-
-    def reveal(self) -> str:
-        """Hand out the value; the only way to it."""
-        return self._value
-
-    def __repr__(self) -> str:
-        """Print dots."""
-        return "••••"
-
-    __str__ = __repr__
-
-    def __reduce__(self) -> str:
-        """Refuse to be pickled: a secret does not travel by accident."""
-        message = "a secret cannot be pickled"
-        raise TypeError(message)
 
 
 def _workers() -> int:
@@ -178,47 +153,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_grace_ms: Annotated[
         int, Meta(ge=0, description="wait for a request body that is not counted against its rate")
     ] = 10_000
-
-
-class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """What configs may ask for, and what is kept for them; each worker for itself."""
-
-    max_root_targets: Annotated[
-        int, Meta(ge=1, description="targets at the root of a config", extra={"env": "MAX_ROOT_CONFIG_TARGETS"})
-    ] = 100
-    max_conditional_targets: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="targets at the root of a config with a conditional strategy",
-            extra={"env": "MAX_CONDITIONAL_ROOT_CONFIG_TARGETS"},
-        ),
-    ] = 1000
-    max_nested_targets: Annotated[
-        int,
-        Meta(ge=0, description="targets below each target of the root", extra={"env": "MAX_NESTED_CONFIG_TARGETS"}),
-    ] = 50
-    retry_backoff_ms: Annotated[
-        int,
-        Meta(ge=0, le=60_000, description="longest wait before a first retry; each further one may be twice as long"),
-    ] = 1000
-    retry_budget_percent: Annotated[
-        int, Meta(ge=0, le=1000, description="retries of a target within a second, in percent of its requests")
-    ] = 20
-    retry_budget_floor: Annotated[
-        int, Meta(ge=0, le=1_000_000, description="retries of a target within a second that are made in any case")
-    ] = 10
-    cache_bytes: Annotated[int, Meta(ge=0, description="memory for answers that are kept for configs with a cache")] = (
-        64 * MEBIBYTE
-    )
-    inline_config_bytes: Annotated[
-        int, Meta(ge=0, description="memory for compiled configs that requests bring along")
-    ] = 16 * MEBIBYTE
-
-    @property
-    def target_limits(self) -> TargetLimits:
-        """The limits of targets together, as the engine takes them."""
-        return self.max_root_targets, self.max_conditional_targets, self.max_nested_targets
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ import msgspec
 
 from penstock import engine, resources
 from penstock.errors import Problem, SettingsError
-from penstock.settings import SNAPSHOT_TABLES, Secret, hide, read_file
+from penstock.secret import Secret
+from penstock.settings import SNAPSHOT_TABLES, hide, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import text
 
 from penstock.errors import UnavailableError
-from penstock.settings import Secret, Store
+from penstock.secret import Secret
+from penstock.settings import Store
 from penstock.store.database import Database
 from tests.integration.conftest import initialise
 from tests.integration.managed import ADMIN_KEY, Client, refused

@@ -10,7 +10,8 @@ import pytest
 
 from penstock import settings as module
 from penstock.errors import SettingsError
-from penstock.settings import Secret, Server, Settings, load
+from penstock.secret import Secret
+from penstock.settings import Server, Settings, load
 
 if TYPE_CHECKING:
     from pathlib import Path

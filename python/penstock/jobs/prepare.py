@@ -15,7 +15,8 @@ from penstock.jobs.publish import Kept
 from penstock.kit.founding import OWNER, found
 from penstock.kit.references import Secrets, questions
 from penstock.kit.secrets import Vault, master
-from penstock.settings import STORE_FILE, Secret
+from penstock.secret import Secret
+from penstock.settings import STORE_FILE
 from penstock.snapshot import NOTHING, Prepared, Stored
 from penstock.store.database import Database
 from penstock.store.migrate import migrate

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Vault
-    from penstock.settings import TargetLimits
+    from penstock.routing import TargetLimits
     from penstock.store.database import Database
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.settings import Secret
+    from penstock.secret import Secret
     from penstock.store.database import Database
 
 SHORTEST_KEY = 20

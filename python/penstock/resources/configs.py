@@ -38,7 +38,7 @@ from penstock.kit.resource import Resource
 from penstock.store.tables import api_keys, configs, workspaces
 
 if TYPE_CHECKING:
-    from penstock.settings import TargetLimits
+    from penstock.routing import TargetLimits
     from penstock.store.tenant import Row
 
 CONFIGS = Resource("configs", configs, publishes=True)

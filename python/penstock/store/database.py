@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.settings import Secret, Store
+    from penstock.secret import Secret
+    from penstock.settings import Store
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 # Readers do not wait for each other in SQLite either, but each connection is a thread.

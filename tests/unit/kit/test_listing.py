@@ -11,7 +11,8 @@ from sqlalchemy import insert
 
 from penstock.kit.ids import new_id
 from penstock.kit.listing import Page, rows
-from penstock.settings import Secret, Store
+from penstock.secret import Secret
+from penstock.settings import Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, organisations, users, workspaces

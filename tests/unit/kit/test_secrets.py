@@ -12,7 +12,8 @@ from sqlalchemy import select
 from penstock.errors import SettingsError, UnavailableError
 from penstock.kit import secrets
 from penstock.kit.secrets import Master, Vault, master
-from penstock.settings import Secret, Settings, Store
+from penstock.secret import Secret
+from penstock.settings import Settings, Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import data_keys

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import insert, select, text
 
 from penstock.errors import ConflictError, SettingsError, UnavailableError
-from penstock.settings import Secret, Store
+from penstock.secret import Secret
+from penstock.settings import Store
 from penstock.store.database import Database, parse
 from penstock.store.migrate import migrate
 from penstock.store.tables import changes, organisations

@@ -9,7 +9,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
 
-from penstock.settings import Secret, Store
+from penstock.secret import Secret
+from penstock.settings import Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate, newest, revision
 from penstock.store.tables import metadata
