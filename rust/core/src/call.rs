@@ -73,6 +73,11 @@ pub struct Target<'c> {
 }
 
 impl Target<'_> {
+    /// Whether its requests are signed, and carry no key.
+    pub fn is_signed(&self) -> bool {
+        !matches!(self.provider.signature(&self.options), Ok(None))
+    }
+
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
@@ -208,7 +213,7 @@ impl<'c> Choice<'c> {
         };
         let features = &node.features;
         let mut options = saved_options(provider, node, saved);
-        let stored = Stored { in_config: plan.slug.is_some(), has_token: provider.token(&options).is_some() };
+        let stored = Stored { in_config: plan.slug.is_some(), has_token: has_token(provider, &options) };
         let is_bound = self.refuse_leak(node, stored, saved)?;
         // What the caller sends for one provider is not for whoever else a config names.
         let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
@@ -347,6 +352,11 @@ impl<'c> Choice<'c> {
         let saved = self.snapshot.provider(self.caller.workspace(), slug).ok_or_else(missing)?;
         Ok(Named { saved: Some(saved), ..self.named(&saved.provider)? })
     }
+}
+
+/// Whether the options themselves say who asks.
+fn has_token(provider: &dyn Provider, options: &Options) -> bool {
+    provider.token(options).is_some() || !matches!(provider.signature(options), Ok(None))
 }
 
 /// The field in which a provider wants its key, where it is not a bearer token.

@@ -10,14 +10,17 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use penstock_llm::dialect::{self, Dialect, Form, Peek, PeekError};
+use penstock_llm::{
+    dialect::{self, Dialect, Form, Peek, PeekError},
+    translation::wires::Wire,
+};
 use tokio::sync::Notify;
 
 use crate::{
     answer::Answer,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
-    caller, control,
+    caller, control, credentials,
     deadline::Deadline,
     delivery::{self, Served},
     error::{Error, Problem, Result},
@@ -26,13 +29,14 @@ use crate::{
     headers::{self, Control, Head},
     models,
     record::{Facts, Record, Sink},
-    rendering::{self, Length},
+    rendering::{self, Length, Said},
     route::Route,
     routing,
     settings::Settings,
     shared::Shared,
     snapshot::{self, Snapshot},
-    upstream::{Outgoing, Shape, Upstream},
+    translation,
+    upstream::{Incoming, Outgoing, Shape, Upstream},
 };
 
 /// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
@@ -181,6 +185,9 @@ impl Gateway {
             call,
             caller: &caller,
         };
+        if routing::is_asked(call) {
+            return Box::pin(routing::explain(self, &choice, body)).await;
+        }
         let plan = choice.plan()?;
         facts.config = plan.slug.map(ToOwned::to_owned);
         if !plan.config.is_plain || !plan.names_provider() {
@@ -237,6 +244,54 @@ impl Gateway {
         body: Body,
         facts: &mut Facts,
     ) -> Result<Served> {
+        // Of a target before.
+        facts.lost = None;
+        if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
+            // In a box of its own: it would make the future of every request larger.
+            return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
+        }
+        let (incoming, deadline) = self.exchange(call, target, (body, false), facts).await?;
+        let dialect = dialect_of(call, target);
+        if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
+            // In a box of its own too.
+            let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
+            return Ok(Served { incoming, dialect, deadline });
+        }
+        Ok(Served { incoming, dialect, deadline })
+    }
+
+    /// Once per target that is asked in another way than the caller asks.
+    async fn attempt_translated(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        (wire, body): (&'static dyn Wire, Body),
+        facts: &mut Facts,
+    ) -> Result<Served> {
+        self.sink.metrics.translated.add(1);
+        if target.passthrough {
+            return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
+        }
+        let (body, translation) = translation::say(call, target, body, wire, facts).await?;
+        let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
+        let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
+        if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
+            incoming = inspect_stream::inspect(incoming).await?;
+        }
+        let incoming = translation::tell(translation, incoming, &mut deadline).await?;
+        Ok(Served { incoming, dialect: call.dialect(), deadline })
+    }
+
+    /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.
+    async fn exchange(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        (body, is_translated): (Body, bool),
+        facts: &mut Facts,
+    ) -> Result<(Incoming, Deadline)> {
+        // What is signed must be known before any of it is sent.
+        let body = if target.is_signed() { Body::Whole(Box::pin(body.collect()).await?) } else { body };
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
@@ -244,8 +299,13 @@ impl Gateway {
             Body::Fed(_, None) => Length::Chunked,
         };
         let mut deadline = Deadline::new(target.timeout, &body, &self.grace);
+        let said = Said { model: &facts.model, streams: facts.stream, is_translated, length };
+        let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
+        if let Body::Whole(bytes) = &body {
+            credentials::sign(target, &mut head, bytes)?;
+        }
         let outgoing = Outgoing {
-            head: rendering::head(call, target, &facts.model, &self.settings.header_aliases, length)?,
+            head,
             body,
             shape: Shape { chunked: length == Length::Chunked, bodiless: call.head.method == "HEAD" },
             replayable: call.head.is_replayable(),
@@ -256,14 +316,7 @@ impl Gateway {
         let sent = Instant::now();
         let incoming = deadline.bound(self.upstream.send(&target.base.origin, outgoing)).await?;
         facts.upstream = Some(sent.elapsed());
-        let dialect = dialect_of(call, target);
-        let deadline = deadline.answered();
-        if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
-            // In a box of its own: it would make the future of every request larger.
-            let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
-            return Ok(Served { incoming, dialect, deadline });
-        }
-        Ok(Served { incoming, dialect, deadline })
+        Ok((incoming, deadline.answered()))
     }
 
     /// Paths that the engine answers by itself.

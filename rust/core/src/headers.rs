@@ -176,6 +176,7 @@ pub struct Control<'a> {
     pub cache_force_refresh: Option<&'a str>,
     pub cache_namespace: Option<&'a str>,
     pub strict: Option<&'a str>,
+    pub explain: Option<&'a str>,
     /// There are others: options of a provider may be among them.
     pub others: bool,
     /// The prefix that the caller used, to be answered with the same.
@@ -228,6 +229,7 @@ impl<'a> Control<'a> {
             b"sensitive-headers" => &mut self.sensitive_headers,
             b"cache-force-refresh" => &mut self.cache_force_refresh,
             b"cache-namespace" => &mut self.cache_namespace,
+            b"explain" => &mut self.explain,
             b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
             _ => {
                 self.others = true;

@@ -1,4 +1,4 @@
-//! What is said of single models: by whom the body's model is meant, which may be used, where they are; and when the catalogue is asked for.
+//! What is said of single models: which may be used, where they are; and when the catalogue is asked for.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -114,7 +114,7 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         key: "fetch_integrated_models",
-        schema: r#"{"type":"boolean","description":"a list of models is that of the gateway's catalogue"}"#,
+        schema: r#"{"type":"boolean","description":"a list of models is that of the catalogue"}"#,
         read: |draft, value, reading| {
             draft.target.fetch_integrated_models = reading.boolean(value).unwrap_or_default();
         },

@@ -1,7 +1,14 @@
 //! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
 
 use super::{Credential, FILES, Group, Known, MESSAGES, Provider, options::sent};
-use crate::dialect::Dialect;
+use crate::{
+    dialect::Dialect,
+    operation::Operation,
+    translation::{
+        self,
+        wires::{Wire, messages},
+    },
+};
 
 pub(super) struct Anthropic;
 
@@ -25,6 +32,15 @@ impl Provider for Anthropic {
 
     fn options(&self) -> &'static [Known] {
         OPTIONS
+    }
+
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        self.wire(operation, "").map(|_| "/messages")
+    }
+
+    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        let is_its_own = operation == Operation::Messages;
+        (translation::is_talk(operation) && !is_its_own).then_some(&messages::ANTHROPIC)
     }
 
     fn credential(&self, key: &str) -> Credential {

@@ -1,0 +1,182 @@
+//! One request shape in, every provider out: requests between dialects, and answers back piece by piece.
+//!
+//! A caller's request becomes [`asked::Asked`], a provider's answer becomes [`piece::Piece`]s: `callers` and `wires` know one
+//! side each. What is not translated does not come here.
+
+mod answering;
+mod asked;
+mod callers;
+mod embedding;
+mod finish;
+mod lost;
+mod piece;
+mod teller;
+mod transcoder;
+pub mod wires;
+
+pub use answering::Answering;
+pub use asked::Refusal;
+pub use lost::Lost;
+pub use transcoder::Transcoder;
+
+use self::{
+    asked::Fields,
+    embedding::Texts,
+    teller::Teller,
+    wires::{Broken, Wire},
+};
+use crate::{
+    dialect::{Dialect, Failure, error_body},
+    operation::Operation,
+    providers::Provider,
+};
+
+/// A request to be said to a provider in the provider's own way.
+pub struct Question<'a> {
+    pub operation: Operation,
+    pub provider: &'a dyn Provider,
+    pub body: &'a [u8],
+    /// Nothing in the answer but what the caller's dialect has.
+    pub strict: bool,
+    /// In seconds since 1970.
+    pub now: u64,
+}
+
+/// How the caller writes and reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Chat,
+    Messages,
+    Responses,
+    Embed { is_packed: bool },
+}
+
+/// A translated request: what is sent, and how what comes back is told.
+pub struct Translation {
+    caller: Caller,
+    wire: &'static dyn Wire,
+    pub answering: Answering,
+    pub lost: Lost,
+}
+
+impl Translation {
+    /// The body to send. An error says what of the caller's cannot be said to this provider.
+    pub fn of(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+        let operation = question.operation;
+        let unknown = || Refusal::new("$", format!("{} cannot be said in another way", operation.id()));
+        let caller = caller(operation).ok_or_else(unknown)?;
+        let (mut asked, echo) = match caller {
+            Caller::Chat => (callers::chat::read(question.body)?, Fields::default()),
+            Caller::Messages => (callers::messages::read(question.body)?, Fields::default()),
+            Caller::Responses => callers::responses::read(question.body)?,
+            Caller::Embed { .. } => return Self::of_texts(question, wire),
+        };
+        let blocks = !question.strict || asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null());
+        let answering = Answering {
+            provider: question.provider.slug(),
+            model: asked.model.clone(),
+            created: question.now,
+            strict: question.strict,
+            blocks,
+            echo,
+            include_usage: caller == Caller::Chat && includes_usage(question.body),
+        };
+        let body = wire.write(&mut asked)?;
+        Ok((Self { caller, wire, answering, lost: asked.into_lost() }, body))
+    }
+
+    fn of_texts(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+        let mut texts = Texts::read(question.body)?;
+        let answering = Answering {
+            provider: question.provider.slug(),
+            model: texts.model.clone(),
+            created: question.now,
+            strict: question.strict,
+            blocks: false,
+            echo: Fields::default(),
+            include_usage: false,
+        };
+        let body = wire.embed(&mut texts)?;
+        let caller = Caller::Embed { is_packed: texts.is_packed };
+        Ok((Self { caller, wire, answering, lost: texts.into_lost() }, body))
+    }
+
+    /// A whole answer in the caller's dialect.
+    pub fn whole(&self, answer: &[u8]) -> Result<Vec<u8>, Broken> {
+        if let Caller::Embed { is_packed } = self.caller {
+            let vectors = self.wire.embedded(&serde_json::from_slice(answer)?);
+            return vectors.ok_or_else(|| Broken("it has no vectors".into()))?.told(&self.answering, is_packed);
+        }
+        let mut teller: Box<dyn Teller> = match self.caller {
+            Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Whole::new(self.answering.clone())),
+            Caller::Messages => Box::new(callers::messages::Whole::new(&self.answering)),
+            Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
+        };
+        self.wire.read(answer, &mut *teller)?;
+        Ok(teller.told())
+    }
+
+    /// What turns the provider's stream into the caller's.
+    pub fn stream(&self) -> Transcoder {
+        let teller: Box<dyn Teller> = match self.caller {
+            Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Stream::new(self.answering.clone())),
+            Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
+            Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
+        };
+        Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
+    }
+
+    /// A provider's error in the caller's dialect; the status stays the provider's.
+    pub fn error(&self, status: u16, answer: &[u8]) -> Vec<u8> {
+        let found = self.wire.error(answer);
+        let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
+        let provider = self.answering.provider;
+        let text = if text.is_empty() { format!("status {status}") } else { text };
+        let message = format!("{provider} error: {text}");
+        let failure = Failure {
+            status,
+            kind: found.kind.as_deref(),
+            message: &message,
+            code: found.code.as_deref(),
+            request_id: None,
+        };
+        match self.caller {
+            // The kinds of one dialect are not those of the other: the status says it.
+            Caller::Messages => error_body(Dialect::Anthropic, &Failure { kind: None, code: None, ..failure }),
+            Caller::Chat | Caller::Responses | Caller::Embed { .. } => {
+                with_provider(error_body(Dialect::OpenAi, &failure), provider)
+            }
+        }
+    }
+
+    /// Whether an answer of this content type is a stream.
+    pub fn is_stream(&self, content_type: &str) -> bool {
+        content_type.starts_with(self.wire.frames().content_type())
+    }
+}
+
+/// Whether an operation talks, and can be said in another way than it came.
+pub fn is_talk(operation: Operation) -> bool {
+    matches!(caller(operation), Some(Caller::Chat | Caller::Messages | Caller::Responses))
+}
+
+fn caller(operation: Operation) -> Option<Caller> {
+    match operation {
+        Operation::ChatComplete => Some(Caller::Chat),
+        Operation::Messages => Some(Caller::Messages),
+        Operation::CreateModelResponse => Some(Caller::Responses),
+        Operation::Embed => Some(Caller::Embed { is_packed: false }),
+        _ => None,
+    }
+}
+
+fn includes_usage(body: &[u8]) -> bool {
+    crate::dialect::peek(body).is_ok_and(|peek| peek.include_usage == Some(true))
+}
+
+fn with_provider(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
+    if body.pop() == Some(b'}') {
+        body.extend_from_slice(format!(",\"provider\":\"{provider}\"}}").as_bytes());
+    }
+    body
+}

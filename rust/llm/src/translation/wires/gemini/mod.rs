@@ -1,0 +1,57 @@
+//! Google's Gemini, as AI Studio and Vertex AI take it.
+
+mod answer;
+mod request;
+mod schema;
+
+use serde_json::{Value, json};
+
+use super::{Broken, Found, Listener, Wire, chat};
+use crate::translation::{
+    asked::{Asked, Refusal},
+    embedding::{Texts, Vectors},
+    piece::Taker,
+};
+
+pub struct Gemini;
+
+impl Wire for Gemini {
+    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        Ok(serde_json::Value::Object(request::write(asked)?).to_string().into_bytes())
+    }
+
+    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+        answer::read(answer, taker)
+    }
+
+    fn listener(&self) -> Box<dyn Listener> {
+        Box::new(answer::Hearing::default())
+    }
+
+    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+        let model = format!("models/{}", texts.model.trim_start_matches("models/"));
+        let task = texts.fields.shift_remove("task_type");
+        let request = |text: &String| {
+            let mut request = json!({"model": model, "content": {"parts": [{"text": text}]}});
+            for (key, value) in [("taskType", &task), ("outputDimensionality", &texts.dimensions)] {
+                if let Some(value) = value {
+                    request[key] = value.clone();
+                }
+            }
+            request
+        };
+        let requests: Vec<_> = texts.inputs.iter().map(request).collect();
+        Ok(json!({"requests": requests}).to_string().into_bytes())
+    }
+
+    /// Nothing is said of tokens.
+    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+        let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
+        Some(Vectors { vectors, tokens: None })
+    }
+
+    /// `{error: {code, message, status}}`: the fields have the names that others use.
+    fn error(&self, answer: &[u8]) -> Found {
+        chat::error(answer)
+    }
+}
