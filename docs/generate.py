@@ -142,7 +142,6 @@ def openapi() -> str:
     return json.dumps(json.loads(printed), indent=2, sort_keys=True) + "\n"
 
 
-
 def config_schema() -> str:
     """Give the JSON Schema of configs, for editors."""
     return json.dumps(engine.config_schema(), indent=2, ensure_ascii=False) + "\n"

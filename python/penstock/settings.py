@@ -70,9 +70,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     )
     backlog: Annotated[int, Meta(ge=128, le=65535, description="connections waiting to be accepted, per worker")] = 2048
     connections: Annotated[int, Meta(ge=1, description="connections open at once, per worker, idle ones too")] = 65536
-    header_timeout_ms: Annotated[
-        int, Meta(ge=100, description="time for a request's headers to arrive, and for a kept connection to be idle")
-    ] = 10_000
+    header_timeout_ms: Annotated[int, Meta(ge=100, description="time for a request's headers to arrive")] = 10_000
+    keep_alive_ms: Annotated[int, Meta(ge=100, description="time for a kept connection to be without a request")] = (
+        75_000
+    )
     header_bytes: Annotated[int, Meta(ge=8192, description="largest block of request headers (HTTP/1)")] = 65536
     drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="time that open requests get to finish at shutdown")
@@ -195,12 +196,11 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1000
     max_nested_targets: Annotated[
         int,
-        Meta(
-            ge=0, description="targets below each target of the root", extra={"env": "MAX_NESTED_CONFIG_TARGETS"}
-        ),
+        Meta(ge=0, description="targets below each target of the root", extra={"env": "MAX_NESTED_CONFIG_TARGETS"}),
     ] = 50
     retry_backoff_ms: Annotated[
-        int, Meta(ge=0, le=60_000, description="longest wait before a first retry; each further one may be twice as long")
+        int,
+        Meta(ge=0, le=60_000, description="longest wait before a first retry; each further one may be twice as long"),
     ] = 1000
     retry_budget_percent: Annotated[
         int, Meta(ge=0, le=1000, description="retries of a target within a second, in percent of its requests")
@@ -382,6 +382,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "worker": worker,
                 "port": self.server.port,
                 "header_timeout_ms": self.server.header_timeout_ms,
+                "keep_alive_ms": self.server.keep_alive_ms,
                 "request_timeout_ms": self.upstream.request_timeout_ms,
                 "dns_timeout_ms": self.upstream.dns_timeout_ms,
                 "connect_timeout_ms": self.upstream.connect_timeout_ms,

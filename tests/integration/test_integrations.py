@@ -252,6 +252,25 @@ def test_a_body_names_its_provider_in_its_model(
     assert entry["model"] == "mock"
 
 
+def test_what_may_not_be_used_is_used_by_no_target_of_a_config(
+    admin: Client, workspace: dict[str, Any], app: Client, body: dict[str, Any], provider: Mock
+):
+    admin.made("/v1/integrations", {**body, "slug": "bound", "workspace_id": workspace["id"]})
+    good(admin.put("/v1/integrations/bound/models", {"models": [{"slug": "mock?no=1", "enabled": False}]}))
+    comes_true(app, "bound", 200)
+    wait("the model", lambda: chat(app, "mock?no=1", **{"x-gateway-provider": "@bound"}).status == 403 or None, 3)
+    provider.forget()
+    second = {"provider": "mock", "api_key": "sk-second"}
+    fallback = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "@bound"}, second]}
+    assert chat(app, "mock?no=1", **{"x-gateway-config": json.dumps(fallback)}).status == 200
+    assert [entry["headers"]["authorization"] for entry in provider.ledger()] == ["Bearer sk-second"]
+    provider.forget()
+    override = {"provider": "@bound", "override_params": {"model": "mock?no=1"}}
+    assert chat(app, "mock", **{"x-gateway-config": json.dumps(override)}).status == 403
+    assert chat(app, "@bound/mock?no=1").status == 403
+    assert not provider.ledger()
+
+
 def test_azures_deployments_are_found_by_their_models(admin: Client, workspace: dict[str, Any]):
     deployment = {"azure_deployment_name": "d", "azure_api_version": "2024-06-01", "azure_model_slug": "gpt-4o"}
     azure = {"azure_auth_mode": "default", "azure_resource_name": "res", "azure_deployment_config": [deployment]}
@@ -323,6 +342,18 @@ def test_a_workspaces_key_keeps_to_its_own(
     stranger = admin.with_key(workspace_id=other["id"], scopes=verbs)
     refused(stranger.get("/v1/integrations/of-inside"), 404, "AB08")
     refused(stranger.delete("/v1/integrations/of-inside"), 404, "AB08")
+
+
+def test_a_credential_that_others_use_too_is_changed_where_it_is_kept(
+    admin: Client, workspace: dict[str, Any], body: dict[str, Any]
+):
+    admin.made("/v1/integrations", {**body, "slug": "kept"})
+    share(admin, "kept", workspace)
+    refused(admin.put("/v1/virtual-keys/kept", {"key": "sk-mine-0123456789"}), 403, "AB03", "kept")
+    inside = admin.with_key(workspace_id=workspace["id"], scopes=["virtual_keys.update"])
+    refused(inside.put("/v1/virtual-keys/kept", {"key": "sk-mine-0123456789"}), 403, "AB03", "kept")
+    assert good(inside.put("/v1/virtual-keys/kept", {"note": "mine"}))["slug"] == "kept"
+    assert admin.shown("/v1/integrations/kept")["masked_key"] == MASKED
 
 
 def test_credentials_are_in_no_file_and_no_answer(admin: Client):

@@ -12,6 +12,7 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.caller import needs
+from penstock.errors import ForbiddenError
 from penstock.kit import configurations as forms
 from penstock.kit import integrations as kit
 from penstock.kit import limits, mappings
@@ -220,12 +221,14 @@ async def update(
     """Change a virtual key; what is left out stays, and so does a credential that comes back masked."""
     async with work.writing(workspace_id) as desk:
         row = await VIRTUAL_KEYS.get(desk, key)
-        own = await INTEGRATIONS.get(desk, row["integration_id"])
+        own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
         change = await kit.sealed_key(desk, own["id"], data.key, own) if data.key is not UNSET else {}
         if about := _configurations(data):
             change |= await kit.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
         if data.secret_mappings is not UNSET:
             change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"])
+        if change and not own["brought_along"]:
+            raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
         if change:
             await INTEGRATIONS.change(desk, own, change)
         values = {name: value for name, value in given(data).items() if name in {"name", "note"}}

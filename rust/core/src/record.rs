@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use penstock_llm::{dialect::Form, operation::Operation, usage::Usage};
+use penstock_llm::{
+    dialect::{Dialect, Form},
+    operation::Operation,
+    usage::Usage,
+};
 use serde::{Serialize, Serializer};
 use uuid::{Builder, Uuid};
 
@@ -18,6 +22,7 @@ use crate::{
     metadata::Metadata,
     metrics::Metrics,
     outbox::Outbox,
+    packed::Packed,
     routing::decision::{CacheStatus, Decision, Step},
     settings::Settings,
     shared::answers::Filling,
@@ -218,7 +223,7 @@ impl Record {
         self.sink.metrics.pieces.add(1);
     }
 
-    /// The end of a request with an answer. Where its provider did not say what it cost, it closes when that is counted.
+    /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
     pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
         if self.facts.is_from_cache() {
             // It was paid for when it was made.
@@ -230,7 +235,10 @@ impl Record {
             filling.keep();
         }
         match (usage, self.facts.asked.take(), answered) {
-            (None, Some(asked), Some(answered)) if (200..300).contains(&self.facts.status) => {
+            (None, asked, Some(answered))
+                if (200..300).contains(&self.facts.status)
+                    && (asked.is_some() || matches!(answered, Answered::Packed(_))) =>
+            {
                 self.end(outcome);
                 let sink = Arc::clone(&self.sink);
                 sink.counting.submit(self, asked, answered);
@@ -241,6 +249,11 @@ impl Record {
 
     pub fn metrics(&self) -> &Metrics {
         &self.sink.metrics
+    }
+
+    /// For an answer that comes compressed.
+    pub fn packed(&self, dialect: Dialect, is_events: bool) -> Packed {
+        self.sink.counting.packed(dialect, is_events)
     }
 
     /// The last thing that happens to a request.

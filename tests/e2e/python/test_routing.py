@@ -18,11 +18,11 @@ ASK = [{"role": "user", "content": "say something"}]
 QUICK = {"routing": {"retry_backoff_ms": 1}}
 
 
-def target(behaviour: str, **more: Any) -> dict[str, Any]:
+def target(behaviour: str, **more: object) -> dict[str, Any]:
     return {"provider": "mock", "override_params": {"model": f"mock?{behaviour}"}, **more}
 
 
-def fallback(*targets: dict[str, Any], **more: Any) -> dict[str, Any]:
+def fallback(*targets: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"strategy": {"mode": "fallback"}, "targets": list(targets), **more}
 
 

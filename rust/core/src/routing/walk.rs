@@ -35,7 +35,6 @@ pub(crate) async fn route(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Served> {
-    facts.metadata.check()?;
     let operation = choice.call.route.operation;
     let is_json = operation.takes_json() || choice.call.head.headers.get("content-type").is_some_and(headers::is_json);
     // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
@@ -45,6 +44,7 @@ pub(crate) async fn route(
         (Chosen::None, Error::BodyInvalid { .. }) if !plan.names_provider() => Error::ProviderNeeded,
         (_, error) => error,
     })?;
+    facts.metadata.check()?;
     if let (true, Body::Whole(bytes)) = (operation.is_countable(), &body) {
         facts.asked = Some(gateway.sink.counting.keep(bytes));
     }
