@@ -19,7 +19,16 @@ from litestar.exceptions import HTTPException
 from litestar.serialization import encode_json
 
 from penstock import caller, resources
-from penstock.errors import MissingError, PenstockError, Problem, StartError, UnavailableError, code_for, envelope
+from penstock.errors import (
+    MissingError,
+    PenstockError,
+    Problem,
+    StartError,
+    TooManyError,
+    UnavailableError,
+    code_for,
+    envelope,
+)
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
 from penstock.metrics import Figures
@@ -54,7 +63,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, watcher.ask)
         close_records = records.listen(record_socket, loop) if record_socket else records.close
-        loops = [*([watcher.run] if settings.file else []), *([store.publish] if store else [])]
+        loops = [*([watcher.run] if settings.file else []), *(store.loops if store else [])]
         running = [loop.create_task(work()) for work in loops]
         try:
             yield
@@ -87,33 +96,44 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
 
 
 class StoreParts(NamedTuple):
-    """What stands on the store: who is calling, the way to a desk, and what publishes."""
+    """What stands on the store: who is calling, the way to a desk, and what goes on beside it."""
 
     database: Database
-    identify: Callable[[str], Awaitable[caller.Caller]]
+    identify: Callable[[caller.Sent], Awaitable[caller.Caller]]
     dependencies: dict[str, Provide]
-    publish: Callable[[], Coroutine[Any, Any, None]]
+    loops: list[Callable[[], Coroutine[Any, Any, None]]]
 
 
 def open_store(settings: Settings, published: Published, url: Secret) -> StoreParts:
     """Wire what stands on the store; nothing of it is imported where there is none."""
+    from penstock.jobs.jwks import Follower
+    from penstock.jobs.prepare import known_tokens
     from penstock.jobs.publish import Kept, Publisher
+    from penstock.jobs.rotate import Rotator
     from penstock.kit import listing
     from penstock.kit.desk import Office
     from penstock.kit.identities import Identities
+    from penstock.kit.passwords import Passwords
     from penstock.kit.secrets import Vault, master
     from penstock.store.database import Database
 
     database = Database(settings.store, url)
     key = master(settings)
-    vault, identities = Vault(key), Identities(database)
-    publisher = Publisher(settings, published, database, vault, Kept(settings, key))
+    vault, kept = Vault(key), Kept(settings, key)
+    tokens = known_tokens(settings, kept)
+    identities = Identities(database, tokens)
+    publisher = Publisher(settings, published, database, vault, kept, tokens)
     office = Office(database, vault, identities.forget, publisher.ring)
+    shared = {"office": office, "identities": identities, "passwords": Passwords()}
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),
         "page": Provide(listing.page, sync_to_thread=False),
+        **{name: provide(part) for name, part in shared.items()},
     }
-    return StoreParts(database, identities.of, dependencies, publisher.run)
+    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
+    if settings.jwt.enabled and settings.jwt.jwks_url:
+        loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
+    return StoreParts(database, identities.of, dependencies, loops)
 
 
 def closed() -> list[Router]:
@@ -178,7 +198,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[dict[s
     if status == INTERNAL_ERROR:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         message = "something went wrong"
-    headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError) else {}
+    headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | TooManyError) else {}
     return Response(envelope(message, code, problems), status_code=status, headers=headers)
 
 

@@ -52,11 +52,12 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: the other commands need neither Granian nor an event loop.
     from penstock import serve as server
+    from penstock.listen import refuse_open_host
     from penstock.snapshot import gather_good
 
     stored, admin_key = prepared(settings)
     snapshot = gather_good(settings, stored)
-    settings_module.refuse_open_host(settings, snapshot.keys)
+    refuse_open_host(settings, snapshot.keys)
     if admin_key:
         show(admin_key)
     with ExitStack() as stack:
@@ -116,7 +117,9 @@ def openapi() -> None:
 @main.command()
 def settings() -> None:
     """Print the reference of all settings."""
-    click.echo(settings_module.markdown())
+    from penstock.reference import markdown
+
+    click.echo(markdown())
 
 
 @main.command()

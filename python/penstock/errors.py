@@ -80,6 +80,21 @@ class ConflictError(PenstockError):
     code = "AB07"
 
 
+class StaleError(PenstockError):
+    """Somebody else changed it since it was read."""
+
+    status = 412
+    code = "AB01"
+
+
+class TooManyError(PenstockError):
+    """Too many requests of this kind in a short time."""
+
+    status = 429
+    code = "AB06"
+    retry_after: ClassVar[int] = 60
+
+
 class UnavailableError(PenstockError):
     """Something this needs is down for now; asking again later may work."""
 

@@ -80,6 +80,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     notice_seconds: Annotated[
         float, Meta(ge=0, le=60, description="time between `/ready` saying no and the port closing; 0 on loopback")
     ] = 1.0
+    public_url: Annotated[
+        str,
+        Meta(description="where people reach the gateway, such as `https://ai.example.com`; default: as they asked"),
+    ] = ""
     run_dir: Annotated[
         str,
         Meta(description="private folder for the sockets between the processes; default: a new one, removed at exit"),
@@ -235,6 +239,42 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class Jwt(msgspec.Struct, frozen=True, kw_only=True):
+    """Callers that show a token of the organisation's own identity provider in the place of a key."""
+
+    enabled: Annotated[
+        bool,
+        Meta(description="take tokens; they are checked against `jwks_url` or `jwks`", extra={"env": "JWT_ENABLED"}),
+    ] = False
+    jwks_url: Annotated[
+        str, Meta(description="where the identity provider publishes its keys; they are looked at again and again")
+    ] = ""
+    jwks: Annotated[str, Meta(description="the keys themselves, as JSON, in the place of `jwks_url`")] = ""
+    algorithms: Annotated[
+        tuple[Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ...],
+        Meta(description="how tokens may be signed; never with a shared secret"),
+    ] = ("RS256",)
+    organisations: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="ids of the organisations whose tokens are taken; default: all of the store",
+            extra={"env": "ORGANISATIONS_TO_SYNC"},
+        ),
+    ] = ()
+    default_scopes: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="scopes of a token that names none",
+            extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"},
+        ),
+    ] = ()
+    leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="how far clocks may be apart")] = 60
+    refresh_seconds: Annotated[
+        int,
+        Meta(ge=1, le=86_400, description="how often `jwks_url` is looked at; a key that is new there is known after"),
+    ] = 60
+
+
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Figures for Prometheus."""
 
@@ -265,6 +305,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     records: Records = Records()
     store: Store = Store()
+    jwt: Jwt = Jwt()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -410,7 +451,7 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
             try:
                 values.setdefault(entry.section, {})[entry.key] = _convert(entry, given)
             except msgspec.ValidationError as error:
-                shown = "the value" if _is_secret(entry.type) else repr(given)
+                shown = "the value" if is_secret(entry.type) else repr(given)
                 problems.append(Problem(where, f"{shown} is not allowed: {_lower(str(error))}"))
             break
     settings = Settings(file=file, **{name: _section(name)(**keys) for name, keys in values.items()})
@@ -419,32 +460,6 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
         message = "the settings cannot be used:"
         raise SettingsError(message, problems)
     return settings
-
-
-def refuse_open_host(settings: Settings, keys: int) -> None:
-    """Refuse to be reachable from other machines with nothing that asks who is calling."""
-    if settings.loopback or keys or settings.store_url or settings.security.require_key is not None:
-        return
-    message = (
-        f"no gateway key is configured, so anyone who reaches {settings.server.host!r} could spend your providers' money\n"
-        "hint: add a key to penstock.toml ([[keys]] with name and key),\n"
-        "hint: or listen on this machine only (--host 127.0.0.1),\n"
-        "hint: or say that something in front of the gateway checks its callers (PENSTOCK_SECURITY_REQUIRE_KEY=false)"
-    )
-    raise SettingsError(message)
-
-
-def markdown() -> str:
-    """Render the reference of all settings."""
-    rows = [
-        "| key in `penstock.toml` | environment | type | default | what it does |",
-        "|---|---|---|---|---|",
-        *(
-            f"| `{entry.path}` | `{entry.env}` | {_type_name(entry.type)} | {_default_name(entry)} | {entry.description} |"
-            for entry in entries()
-        ),
-    ]
-    return "\n".join(rows)
 
 
 def _section(name: str) -> Any:  # noqa: ANN401
@@ -506,12 +521,12 @@ def hide(_secret: type, value: object) -> Secret:
     return Secret(value)
 
 
-def _is_secret(annotated: Any) -> bool:  # noqa: ANN401
+def is_secret(annotated: Any) -> bool:  # noqa: ANN401
     return Secret in get_args(get_args(annotated)[0])
 
 
 def _convert(entry: Entry, given: object) -> object:
-    if _is_secret(entry.type):
+    if is_secret(entry.type):
         text = given.strip() if isinstance(given, str) else given
         return msgspec.convert(text or None, entry.type, dec_hook=hide)
     if not isinstance(given, str):
@@ -540,8 +555,23 @@ def _contradictions(settings: Settings) -> Iterator[Problem]:
         if proxy and not _is_proxy(proxy):
             # Not repeated: it may hold a password.
             yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
+    yield from _jwt_problems(settings.jwt)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
+
+
+def _jwt_problems(jwt: Jwt) -> Iterator[Problem]:
+    if jwt.enabled and bool(jwt.jwks_url) == bool(jwt.jwks):
+        yield Problem("jwt", "needs either jwks_url or jwks")
+    if jwt.jwks_url and not jwt.jwks_url.startswith(("http://", "https://")):
+        yield Problem("jwt.jwks_url", f"{jwt.jwks_url!r} is not allowed: expected a URL with http:// or https://")
+    if jwt.enabled and not jwt.algorithms:
+        yield Problem("jwt.algorithms", "must not be empty")
+    if jwt.jwks:
+        try:
+            msgspec.json.decode(jwt.jwks, type=dict[Literal["keys"], list[dict[str, Any]]])
+        except msgspec.DecodeError as error:
+            yield Problem("jwt.jwks", f"is not a set of keys: {_lower(str(error))}")
 
 
 def _is_proxy(proxy: Secret) -> bool:
@@ -559,27 +589,3 @@ def _revealed(secret: Secret | None) -> str | None:
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-def _type_name(annotated: Any) -> str:  # noqa: ANN401
-    plain: Any = get_args(annotated)[0]
-    if get_origin(plain) is Literal:
-        return " or ".join(f"`{choice}`" for choice in get_args(plain))
-    if _is_secret(annotated):
-        return "secret"
-    names: dict[Any, str] = {bool: "yes or no", bool | None: "yes or no", int: "integer", float: "number", str: "text"}
-    names[Secret | None] = "text"
-    return names.get(plain, "list of texts")
-
-
-def _default_name(entry: Entry) -> str:
-    if entry.key == "workers" or entry.default in (None, "", ()):
-        return "none" if entry.default == () else ""
-    if isinstance(entry.default, bool):
-        return "yes" if entry.default else "no"
-    default: Any = entry.default
-    return (
-        f"`{default}`"
-        if not isinstance(default, tuple)
-        else ", ".join(f"`{item}`" for item in cast("tuple[str, ...]", default))
-    )

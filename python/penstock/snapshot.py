@@ -44,6 +44,9 @@ class Stored(msgspec.Struct, frozen=True):
     keys: bytes = b""
     providers: bytes = b""
     configs: bytes = b""
+    workspaces: bytes = b""
+    # What is needed to check tokens, as a JSON object; empty where none are taken.
+    jwt: bytes = b""
     key_count: int = 0
 
     def __repr__(self) -> str:
@@ -188,7 +191,9 @@ def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: 
         message = f"{settings.file!r} cannot be used:"
         raise SettingsError(message, problems)
     joined = {table: _joined(content[table], getattr(stored, table)) for table in SNAPSHOT_TABLES}
-    encoded = msgspec.json.encode({**joined, "management": resources.paths()})
+    more = {"workspaces": msgspec.Raw(b"[%s]" % stored.workspaces), "management": resources.paths()}
+    jwt = {"jwt": msgspec.Raw(stored.jwt)} if stored.jwt else {}
+    encoded = msgspec.json.encode({**joined, **more, **jwt})
     epoch = hashlib.sha256(encoded).hexdigest()
     data = b'{"epoch":"%s",%s' % (epoch.encode(), encoded[1:])
     return Snapshot(epoch, data, len(rows["keys"]) + stored.key_count)

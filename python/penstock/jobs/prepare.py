@@ -12,6 +12,7 @@ from penstock.errors import UnavailableError
 from penstock.jobs.publish import Kept, gather
 from penstock.kit.founding import OWNER, found
 from penstock.kit.secrets import Vault, master
+from penstock.kit.tokens import Tokens
 from penstock.settings import STORE_FILE, Secret
 from penstock.snapshot import NOTHING, Prepared, Stored
 from penstock.store.database import Database
@@ -39,7 +40,7 @@ async def _for_start(settings: Settings) -> Prepared:
         # A node of a cluster starts with what it knew, and asks the database afterwards.
         stored = kept.last()
         if stored is None:
-            stored = await _read(database, key)
+            stored = await _read(settings, database, key, kept)
         return Prepared(stored)
     except UnavailableError as error:
         last = kept.last()
@@ -52,15 +53,23 @@ async def _for_start(settings: Settings) -> Prepared:
 async def _embedded(settings: Settings, database: Database, key: Master, kept: Kept) -> Prepared:
     await migrate(database)
     admin_key = await found(database, settings.store.admin_key)
-    stored = await _read(database, key)
+    stored = await _read(settings, database, key, kept)
     kept.keep(stored)
     return Prepared(stored, admin_key)
 
 
-async def _read(database: Database, key: Master) -> Stored:
+async def _read(settings: Settings, database: Database, key: Master, kept: Kept) -> Stored:
     async with database.reading() as connection:
         stored, _ = await gather(connection, Vault(key))
-        return stored
+        return msgspec.structs.replace(stored, jwt=known_tokens(settings, kept).published())
+
+
+def known_tokens(settings: Settings, kept: Kept) -> Tokens:
+    """Begin with the keys for tokens that are in the settings, or that were known at the last run."""
+    tokens = Tokens(settings)
+    if settings.jwt.jwks_url and (last := kept.last()):
+        tokens.recall(last.jwt)
+    return tokens
 
 
 def migrated(settings: Settings) -> tuple[str | None, str | None]:

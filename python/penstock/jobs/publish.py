@@ -15,7 +15,16 @@ from penstock import engine
 from penstock.errors import PenstockError
 from penstock.kit.record import now
 from penstock.snapshot import Stored, gather_good
-from penstock.store.tables import api_keys, changes, configs, integrations, key_digests, providers, workspaces
+from penstock.store.tables import (
+    api_keys,
+    changes,
+    configs,
+    integrations,
+    key_digests,
+    organisations,
+    providers,
+    workspaces,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Master, Vault
+    from penstock.kit.tokens import Tokens
     from penstock.settings import Settings
     from penstock.snapshot import Published
     from penstock.store.database import Database
@@ -71,13 +81,22 @@ class Kept:
 class Publisher:
     """Looks at the change counter when told to, and once a second for what other nodes did."""
 
-    def __init__(self, settings: Settings, published: Published, database: Database, vault: Vault, kept: Kept) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        published: Published,
+        database: Database,
+        vault: Vault,
+        kept: Kept,
+        tokens: Tokens,
+    ) -> None:
         """Know nothing of the store yet."""
         self._settings = settings
         self._published = published
         self._database = database
         self._vault = vault
         self._kept = kept
+        self._tokens = tokens
         self._bell = asyncio.Event()
         self._number = -1
         self._due: int | None = None
@@ -107,9 +126,11 @@ class Publisher:
         async with self._database.reading() as connection:
             number = await connection.scalar(select(changes.c.number)) or 0
             due = self._due is not None and self._due <= now()
-            if number == self._number and not due:
+            jwt = self._tokens.published()
+            if number == self._number and not due and jwt == self._published.stored.jwt:
                 return
             stored, self._due = await gather(connection, self._vault)
+            stored = msgspec.structs.replace(stored, jwt=jwt)
         async with self._published.turn:
             snapshot = await asyncio.to_thread(gather_good, self._settings, stored)
             self._number = number
@@ -127,8 +148,41 @@ async def gather(connection: AsyncConnection, vault: Vault) -> tuple[Stored, int
     """Read what the data plane must know, and when the first of it comes to its end."""
     keys, ends = await _keys(connection)
     saved, more_ends = await _providers(connection, vault)
-    stored = Stored(_insides(keys), _insides(saved), _insides(await _configs(connection)), len(keys))
+    places = await _workspaces(connection)
+    blocking = {place["id"] for place in places if place["block_inline_config"]}
+    for key in keys:
+        if key["workspace"] in blocking:
+            key["block_inline_config"] = True
+    stored = Stored(
+        keys=_insides(keys),
+        providers=_insides(saved),
+        configs=_insides(await _configs(connection)),
+        workspaces=_insides(places),
+        key_count=len(keys),
+    )
     return stored, min([*ends, *more_ends], default=None)
+
+
+async def _workspaces(connection: AsyncConnection) -> list[dict[str, Any]]:
+    query = (
+        select(
+            workspaces.c.id,
+            workspaces.c.slug,
+            workspaces.c.organisation_id,
+            workspaces.c.settings,
+            organisations.c.settings.label("above"),
+        )
+        .join(organisations, organisations.c.id == workspaces.c.organisation_id)
+        .where(workspaces.c.status == "active")
+    )
+    # Either may forbid; neither may allow what the other forbids.
+    return [
+        {
+            **{name: row[name] for name in ("id", "slug", "organisation_id")},
+            "block_inline_config": any(rules.get("block_inline_config") for rules in (row["settings"], row["above"])),
+        }
+        for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
+    ]
 
 
 async def _keys(connection: AsyncConnection) -> tuple[list[dict[str, Any]], list[int]]:

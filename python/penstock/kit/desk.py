@@ -16,7 +16,7 @@ from penstock.store.tables import workspaces
 from penstock.store.tenant import Tenant
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -48,6 +48,11 @@ class Desk(Tenant):
         if scope not in self.caller.grants(self.workspace_id):
             raise lacking([scope])
 
+    def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
+        """Refuse to give others what the caller may not do."""
+        if beyond := sorted(set(scopes) - self.caller.may_give(workspace_id)):
+            raise ForbiddenError(f"this key may not give {beyond[0]!r}: it does not hold it")
+
     async def note(
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
@@ -58,6 +63,22 @@ class Desk(Tenant):
         """Seal a credential of a row."""
         return await self._vault.seal(self.connection, text, owner)
 
+    async def open(self, sealed: str, owner: str) -> str:
+        """Open a credential of a row."""
+        return await self._vault.open(self.connection, sealed, owner)
+
+
+def asked(request: Request[Any, Any, Any]) -> Asked:
+    """Read what a request says of itself."""
+    forwarded = request.headers.get("x-forwarded-for", "")
+    return Asked(
+        request.method,
+        request.url.path[:2048],
+        request.url.query[:2048],
+        request.headers.get("x-request-id", "")[:128],
+        forwarded.rpartition(",")[2].strip()[:64],
+    )
+
 
 class Work:
     """A caller's way to a desk; what a route is given."""
@@ -66,15 +87,9 @@ class Work:
         """Take the caller whom the guard recognised."""
         self.caller = request.auth
         self._office = office
-        self._needs: frozenset[str] = request.scope["state"]["needs"]
-        forwarded = request.headers.get("x-forwarded-for", "")
-        self._asked = Asked(
-            request.method,
-            request.url.path[:2048],
-            request.url.query[:2048],
-            request.headers.get("x-request-id", "")[:128],
-            forwarded.rpartition(",")[2].strip()[:64],
-        )
+        # Where the guard asked for no scope the route itself keeps to what is the caller's own.
+        self._needs: frozenset[str] | None = request.scope["state"]["needs"]
+        self._asked = asked(request)
 
     @asynccontextmanager
     async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
@@ -89,6 +104,12 @@ class Work:
             yield Desk(connection, self.caller, self.caller.workspace_id, self._office.vault, self._asked)
 
     @asynccontextmanager
+    async def at_home(self) -> AsyncGenerator[Desk]:
+        """Change what is the caller's own; the route itself narrows it to that."""
+        async with self._office.writing_as(self.caller, self._asked) as desk:
+            yield desk
+
+    @asynccontextmanager
     async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
         """Change something; it is kept when this ends well."""
         async with self._office.database.writing() as connection:
@@ -96,24 +117,24 @@ class Work:
             yield desk
         self._office.changed(published=desk.published)
 
-    async def _enter(self, connection: AsyncConnection, asked: str | None) -> Desk:
-        workspace_id = await self._workspace(connection, asked)
-        if not self._needs & self.caller.grants(workspace_id):
+    async def _enter(self, connection: AsyncConnection, workspace: str | None) -> Desk:
+        workspace_id = await self._workspace(connection, workspace)
+        if self._needs is not None and not self._needs & self.caller.grants(workspace_id):
             raise lacking(self._needs)
         return Desk(connection, self.caller, workspace_id, self._office.vault, self._asked)
 
-    async def _workspace(self, connection: AsyncConnection, asked: str | None) -> str | None:
+    async def _workspace(self, connection: AsyncConnection, wanted: str | None) -> str | None:
         own = self.caller.workspace_id
-        if asked is None or asked == own:
+        if wanted is None or wanted == own:
             return own
         query = select(workspaces.c.id).where(
             workspaces.c.organisation_id == self.caller.organisation_id,
-            or_(workspaces.c.id == asked, workspaces.c.slug == asked),
+            or_(workspaces.c.id == wanted, workspaces.c.slug == wanted),
         )
         found: str | None = await connection.scalar(query)
         open_to_caller = found == own if own else self.caller.leads or found in self.caller.roles
         if found is None or not open_to_caller:
-            message = f"the workspace {asked!r} is not open to this key"
+            message = f"the workspace {wanted!r} is not open to this key"
             raise ForbiddenError(message)
         return found
 
@@ -131,6 +152,18 @@ class Office:
     def work(self, request: Request[Any, Caller, Any]) -> Work:
         """Give a route its caller's way to a desk."""
         return Work(self, request)
+
+    @asynccontextmanager
+    async def writing_as(self, caller: Caller, asked: Asked) -> AsyncGenerator[Desk]:
+        """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
+        async with self.database.writing() as connection:
+            desk = Desk(connection, caller, None, self.vault, asked)
+            yield desk
+        self.changed(published=desk.published)
+
+    def forget(self) -> None:
+        """Have callers looked up anew."""
+        self._forget()
 
     def changed(self, *, published: bool) -> None:
         """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""

@@ -9,7 +9,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "schema": ("/schema",),
     "metrics": ("/metrics", "/dataservice/metrics"),
     "internal": (),
+    "organisation": ("/v1/admin/organisation", "/v2/admin/organisation", "/v1/v2/admin/organisation"),
     "users": ("/v1/admin/users",),
+    "user_invites": ("/v1/admin/users/invites",),
     "workspaces": ("/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"),
     "api_keys": ("/v1/api-keys", "/v2/api-keys", "/v1/v2/api-keys"),
 }

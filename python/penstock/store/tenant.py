@@ -86,6 +86,8 @@ class Tenant:
         return conditions
 
     def _own(self, table: Table) -> dict[str, str | None]:
+        if table.name == "organisations":
+            return {"id": self.organisation_id}
         # A workspace's own row is named by its id: who is inside one sees that one.
         workspace = "id" if table.name == "workspaces" else "workspace_id"
         own = {"organisation_id": self.organisation_id, workspace: self.workspace_id}

@@ -21,7 +21,8 @@ use crate::{
     answer::{Answer, Reading, Reply, Stream},
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
-    caller, control,
+    caller::{self, Caller},
+    control,
     counting::Answered,
     deadline::Deadline,
     error::{Error, Problem, Result},
@@ -164,7 +165,11 @@ impl Gateway {
         if self.sink.metrics.in_flight() > self.settings.max_in_flight as u64 {
             return Err(Error::Overloaded);
         }
-        let caller = caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?;
+        let passport = caller::passport(snapshot, &call.head.headers, &call.control)?;
+        let caller = match &passport {
+            Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
+            None => caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?,
+        };
         facts.api_key_id = caller.key.map(|key| key.id.clone());
         let choice = Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller };
         let (target, config) = choice.target()?;

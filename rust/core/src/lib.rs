@@ -14,6 +14,7 @@ pub mod features;
 pub mod gateway;
 pub mod headers;
 mod inline;
+pub mod jwt;
 pub mod masking;
 pub mod metadata;
 pub mod metrics;

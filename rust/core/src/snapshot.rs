@@ -1,6 +1,9 @@
 //! Everything that Python decided, compiled, immutable, swapped whole.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use penstock_llm::providers::{self, Options};
 use serde::Deserialize;
@@ -9,8 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     config::{Config, Unknown},
-    error::Problem,
+    error::{Error, Problem},
     features::inspect_stream::InspectStream,
+    jwt::{self, Passport, Tokens},
     secret::Secret,
     upstream::Base,
 };
@@ -28,6 +32,33 @@ pub struct Key {
     /// The one workspace whose saved providers and configs it may use; those of no workspace are everybody's.
     #[serde(default)]
     pub workspace: Option<String>,
+    /// Its workspace or organisation refuses what a request chooses inline.
+    #[serde(default)]
+    pub block_inline_config: bool,
+}
+
+impl Key {
+    /// What a token stands for.
+    pub(crate) fn of_token(user: &str, expires_at: u64, workspace: &Workspace) -> Self {
+        Self {
+            id: user.to_owned(),
+            name: user.to_owned(),
+            sha256: String::new(),
+            expires_at: Some(expires_at),
+            workspace: Some(workspace.id.clone()),
+            block_inline_config: workspace.block_inline_config,
+        }
+    }
+}
+
+/// A workspace, as tokens name it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workspace {
+    pub id: String,
+    pub slug: String,
+    pub organisation_id: String,
+    pub block_inline_config: bool,
 }
 
 /// What was saved under slugs: of everybody, and of one workspace each.
@@ -75,6 +106,8 @@ pub struct Snapshot {
     keys: HashMap<[u8; 32], Key>,
     providers: Saved<SavedProvider>,
     configs: Saved<Config>,
+    workspaces: Vec<Workspace>,
+    tokens: Option<Tokens>,
     /// Path prefixes that the control process serves.
     management: Vec<String>,
 }
@@ -89,6 +122,10 @@ struct Published<'a> {
     providers: Vec<PublishedProvider>,
     #[serde(default, borrow)]
     configs: Vec<PublishedConfig<'a>>,
+    #[serde(default)]
+    workspaces: Vec<Workspace>,
+    #[serde(default)]
+    jwt: Option<jwt::Published>,
     #[serde(default)]
     management: Vec<String>,
 }
@@ -131,13 +168,25 @@ impl Snapshot {
             keys: compile_keys(published.keys, &mut problems),
             providers: compile_providers(published.providers, &mut problems),
             configs: compile_configs(published.configs, &mut problems),
+            workspaces: published.workspaces,
+            tokens: published.jwt.map(|jwt| Tokens::compile(jwt, &mut problems)),
             management: compile_management(published.management, &mut problems),
         };
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
     }
 
     pub fn has_keys(&self) -> bool {
-        !self.keys.is_empty()
+        !self.keys.is_empty() || self.tokens.is_some()
+    }
+
+    /// Whether callers may show tokens in the place of keys.
+    pub fn takes_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// Who showed this text, where it is a token.
+    pub fn passport(&self, text: &str) -> Option<Result<Arc<Passport>, Error>> {
+        self.tokens.as_ref()?.read(text, &self.workspaces)
     }
 
     /// The key with this text.
