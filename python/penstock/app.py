@@ -8,9 +8,9 @@ import importlib
 import logging
 import signal
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from litestar import Litestar, Request, Response, Router
 from litestar import route as answers
 from litestar.datastructures import State
@@ -22,7 +22,7 @@ from penstock import caller, resources
 from penstock.errors import (
     MissingError,
     PenstockError,
-    Problem,
+    Replayed,
     StartError,
     TooManyError,
     UnavailableError,
@@ -31,6 +31,7 @@ from penstock.errors import (
 )
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
+from penstock.kit.problems import problems, summary
 from penstock.metrics import Figures
 from penstock.resources import schema
 from penstock.settings import Secret, Settings, Store
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 
-    from litestar.types import Method
+    from litestar.types import Message, Method, Scope
 
     from penstock.store.database import Database
 
@@ -83,6 +84,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         exception_handlers={Exception: answer},
         openapi_config=schema.description(),
         lifespan=[jobs],
+        before_send=[store.before_send] if store else [],
         logging_config=None,
         state=State(
             {
@@ -102,6 +104,7 @@ class StoreParts(NamedTuple):
     identify: Callable[[caller.Sent], Awaitable[caller.Caller]]
     dependencies: dict[str, Provide]
     loops: list[Callable[[], Coroutine[Any, Any, None]]]
+    before_send: Callable[[Message, Scope], Awaitable[None]]
 
 
 def open_store(settings: Settings, published: Published, url: Secret) -> StoreParts:
@@ -111,6 +114,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     from penstock.jobs.publish import Kept, Publisher
     from penstock.jobs.rotate import Rotator
     from penstock.kit import listing
+    from penstock.kit.conditions import before_send
     from penstock.kit.desk import Office
     from penstock.kit.identities import Identities
     from penstock.kit.passwords import Passwords
@@ -133,7 +137,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
     if settings.jwt.enabled and settings.jwt.jwks_url:
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
-    return StoreParts(database, identities.of, dependencies, loops)
+    return StoreParts(database, identities.of, dependencies, loops, partial(before_send, office))
 
 
 def closed() -> list[Router]:
@@ -186,26 +190,21 @@ def refuse_unguarded(app: Litestar) -> None:
                 raise StartError(message)
 
 
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, object]]:
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """Answer with the envelope of the management API, whatever went wrong."""
+    if isinstance(error, Replayed):
+        headers = {"idempotency-replayed": "true"}
+        return Response(error.body, status_code=200, media_type="application/json", headers=headers)
     if isinstance(error, PenstockError):
-        status, message, code, problems = error.status, error.message, error.code, error.problems
+        status, message, code, listed = error.status, error.message, error.code, error.problems
     elif isinstance(error, HTTPException):
-        status, message, code = error.status_code, error.detail, code_for(error.status_code)
-        problems = tuple(_problems(error.extra))
+        status, code = error.status_code, code_for(error.status_code)
+        found = problems(error.extra)
+        listed, message = tuple(found), summary(found, error.detail)
     else:
-        status, message, code, problems = INTERNAL_ERROR, "something went wrong", code_for(INTERNAL_ERROR), ()
+        status, message, code, listed = INTERNAL_ERROR, "something went wrong", code_for(INTERNAL_ERROR), ()
     if status == INTERNAL_ERROR:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         message = "something went wrong"
     headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | TooManyError) else {}
-    return Response(envelope(message, code, problems), status_code=status, headers=headers)
-
-
-def _problems(extra: object) -> list[Problem]:
-    """Read what Litestar says about a body or a query that did not fit."""
-    try:
-        listed = msgspec.convert(extra, list[dict[str, Any]])
-    except msgspec.ValidationError:
-        return []
-    return [Problem(str(item.get("key", "")), str(item.get("message", ""))) for item in listed]
+    return Response(envelope(message, code, listed), status_code=status, headers=headers)

@@ -102,6 +102,15 @@ class UnavailableError(PenstockError):
     retry_after: ClassVar[int] = 1
 
 
+class Replayed(Exception):  # noqa: N818 - it is no fault
+    """A request that was done before: here is what was answered then."""
+
+    def __init__(self, body: bytes) -> None:
+        """Keep the answer."""
+        super().__init__("done before")
+        self.body = body
+
+
 class SettingsError(PenstockError):
     """The settings or the file that they came from cannot be used."""
 

@@ -9,8 +9,9 @@ from litestar import Request  # noqa: TC002 - the framework looks at annotations
 from sqlalchemy import or_, select
 
 from penstock.caller import Caller, lacking
-from penstock.errors import ForbiddenError
+from penstock.errors import ForbiddenError, StaleError
 from penstock.kit.audit import Asked, note
+from penstock.kit.conditions import ANY, claim, expected, tag
 from penstock.kit.record import refuse
 from penstock.store.tables import workspaces
 from penstock.store.tenant import Tenant
@@ -18,10 +19,12 @@ from penstock.store.tenant import Tenant
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
+    from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Vault
     from penstock.store.database import Database
+    from penstock.store.tenant import Row
 
 
 class Desk(Tenant):
@@ -34,6 +37,10 @@ class Desk(Tenant):
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
         self.asked = asked
+        # The row that the request is about, which state of it was seen, and which the caller counts on.
+        self.subject: tuple[str, str] | None = None
+        self.tag: str | None = None
+        self.expected: frozenset[str] | None = None
         self._vault = vault
 
     @property
@@ -42,6 +49,21 @@ class Desk(Tenant):
         if self.workspace_id is None:
             raise refuse("workspace_id", "is needed with a key that is for no single workspace")
         return self.workspace_id
+
+    def address(self, table: Table, row: Row) -> None:
+        """Note that the request is about this row, if it is the first, and the state that it is in."""
+        named = (table.name, row["id"])
+        if self.subject in {None, named}:
+            self.subject, self.tag = named, tag(row)
+
+    async def agree(self, table: Table, row: Row) -> None:
+        """See whether the row that the request is about is as the caller counts on; once, and holding it there."""
+        if self.expected is None or self.subject != (table.name, row["id"]):
+            return
+        held = await self.rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
+        if not held or not self.expected & {ANY, tag(held[0])}:
+            raise StaleError("it was changed since it was read; hint: read it again")
+        self.expected = None
 
     def require(self, scope: str) -> None:
         """Ask for one scope, where which one depends on what is asked for."""
@@ -86,6 +108,8 @@ class Work:
     def __init__(self, office: Office, request: Request[Any, Caller, Any]) -> None:
         """Take the caller whom the guard recognised."""
         self.caller = request.auth
+        self._request = request
+        self._state: dict[str, Any] = request.scope["state"]
         self._office = office
         # Where the guard asked for no scope the route itself keeps to what is the caller's own.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
@@ -95,7 +119,9 @@ class Work:
     async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
         """Read in a workspace, by id or slug, or in all of the organisation where the key is for that."""
         async with self._office.database.reading() as connection:
-            yield await self._enter(connection, workspace)
+            desk = await self._enter(connection, workspace)
+            yield desk
+        self._state["etag"] = desk.tag
 
     @asynccontextmanager
     async def anywhere(self) -> AsyncGenerator[Desk]:
@@ -114,7 +140,12 @@ class Work:
         """Change something; it is kept when this ends well."""
         async with self._office.database.writing() as connection:
             desk = await self._enter(connection, workspace)
+            await claim(desk, self._request)
+            desk.expected = expected(self._request.headers.get("if-match"))
             yield desk
+            if desk.expected is not None:
+                raise StaleError("this cannot be made to depend on If-Match")
+        self._state["etag"] = desk.tag
         self._office.changed(published=desk.published)
 
     async def _enter(self, connection: AsyncConnection, workspace: str | None) -> Desk:

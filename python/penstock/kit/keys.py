@@ -32,6 +32,7 @@ async def add_text(desk: Desk, key_id: str, text: str, sealed: str | None = None
 
 async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:
     """Give a key a new text, or the one that the schedule made and nobody has seen; and when the old one ends."""
+    await desk.agree(api_keys, row)
     texts = await _texts(desk, row["id"])
     for waiting in texts:
         if waiting["sealed"]:
