@@ -109,7 +109,6 @@ class StoreParts(NamedTuple):
 
 def open_store(settings: Settings, published: Published, url: Secret) -> StoreParts:
     """Wire what stands on the store; nothing of it is imported where there is none."""
-    from penstock.jobs.jwks import Follower
     from penstock.jobs.prepare import known_tokens
     from penstock.jobs.publish import Kept, Publisher
     from penstock.jobs.rotate import Rotator
@@ -135,7 +134,9 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
         **{name: provide(part) for name, part in shared.items()},
     }
     loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
-    if settings.jwt.enabled and settings.jwt.jwks_url:
+    if tokens and settings.jwt.jwks_url:
+        from penstock.jobs.jwks import Follower
+
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
     return StoreParts(database, identities.of, dependencies, loops, partial(before_send, office))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from penstock import __version__, process
+from penstock import __version__, administer, process
 from penstock import settings as settings_module
 from penstock.errors import PenstockError
 
@@ -126,6 +126,10 @@ def settings() -> None:
 def version() -> None:
     """Print the version."""
     click.echo(f"penstock {__version__}")
+
+
+for command in administer.COMMANDS:
+    main.add_command(command)
 
 
 def prepared(settings: Settings) -> tuple[Stored, str | None]:

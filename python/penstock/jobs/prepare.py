@@ -12,7 +12,6 @@ from penstock.errors import UnavailableError
 from penstock.jobs.publish import Kept, gather
 from penstock.kit.founding import OWNER, found
 from penstock.kit.secrets import Vault, master
-from penstock.kit.tokens import Tokens
 from penstock.settings import STORE_FILE, Secret
 from penstock.snapshot import NOTHING, Prepared, Stored
 from penstock.store.database import Database
@@ -20,6 +19,7 @@ from penstock.store.migrate import migrate
 
 if TYPE_CHECKING:
     from penstock.kit.secrets import Master
+    from penstock.kit.tokens import Tokens
     from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -61,11 +61,17 @@ async def _embedded(settings: Settings, database: Database, key: Master, kept: K
 async def _read(settings: Settings, database: Database, key: Master, kept: Kept) -> Stored:
     async with database.reading() as connection:
         stored, _ = await gather(connection, Vault(key))
-        return msgspec.structs.replace(stored, jwt=known_tokens(settings, kept).published())
+        tokens = known_tokens(settings, kept)
+        return msgspec.structs.replace(stored, jwt=tokens.published()) if tokens else stored
 
 
-def known_tokens(settings: Settings, kept: Kept) -> Tokens:
+def known_tokens(settings: Settings, kept: Kept) -> Tokens | None:
     """Begin with the keys for tokens that are in the settings, or that were known at the last run."""
+    if not settings.jwt.enabled:
+        return None
+    # What reads tokens is a tenth of what the control process imports, and most take none.
+    from penstock.kit.tokens import Tokens  # noqa: PLC0415
+
     tokens = Tokens(settings)
     if settings.jwt.jwks_url and (last := kept.last()):
         tokens.recall(last.jwt)

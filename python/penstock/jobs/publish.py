@@ -88,7 +88,7 @@ class Publisher:
         database: Database,
         vault: Vault,
         kept: Kept,
-        tokens: Tokens,
+        tokens: Tokens | None,
     ) -> None:
         """Know nothing of the store yet."""
         self._settings = settings
@@ -126,7 +126,7 @@ class Publisher:
         async with self._database.reading() as connection:
             number = await connection.scalar(select(changes.c.number)) or 0
             due = self._due is not None and self._due <= now()
-            jwt = self._tokens.published()
+            jwt = self._tokens.published() if self._tokens else b""
             if number == self._number and not due and jwt == self._published.stored.jwt:
                 return
             stored, self._due = await gather(connection, self._vault)

@@ -37,9 +37,8 @@ class Desk(Tenant):
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
         self.asked = asked
-        # The row that the request is about, which state of it was seen, and which the caller counts on.
-        self.subject: tuple[str, str] | None = None
-        self.tag: str | None = None
+        # The row that the request is about, and which states of it the caller counts on.
+        self.subject: tuple[Table, str] | None = None
         self.expected: frozenset[str] | None = None
         self._vault = vault
 
@@ -51,19 +50,38 @@ class Desk(Tenant):
         return self.workspace_id
 
     def address(self, table: Table, row: Row) -> None:
-        """Note that the request is about this row, if it is the first, and the state that it is in."""
-        named = (table.name, row["id"])
-        if self.subject in {None, named}:
-            self.subject, self.tag = named, tag(row)
+        """Note that the request is about this row, if it is the first."""
+        if self.subject is None:
+            self.subject = (table, row["id"])
+            if self.among is not None and row.get("workspace_id") in self.among:
+                # From here on it is as if the workspace had been named.
+                self.workspace_id, self.among = row["workspace_id"], None
+
+    async def tag(self) -> str | None:
+        """Say which state the row is in that the request is about, if it is there."""
+        if self.subject is None:
+            return None
+        table, row_id = self.subject
+        rows = await self.rows(select(table).where(table.c.id == row_id), table)
+        return tag(rows[0]) if rows else None
 
     async def agree(self, table: Table, row: Row) -> None:
         """See whether the row that the request is about is as the caller counts on; once, and holding it there."""
-        if self.expected is None or self.subject != (table.name, row["id"]):
+        if self.expected is None or self.subject is None:
+            return
+        if self.subject[0] is not table or self.subject[1] != row["id"]:
             return
         held = await self.rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
         if not held or not self.expected & {ANY, tag(held[0])}:
             raise StaleError("it was changed since it was read; hint: read it again")
         self.expected = None
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """What the caller may do here; in all of the workspaces where none is chosen."""
+        if self.among is None:
+            return self.caller.grants(self.workspace_id)
+        return frozenset.intersection(*(self.caller.grants(workspace_id) for workspace_id in self.among))
 
     def require(self, scope: str) -> None:
         """Ask for one scope, where which one depends on what is asked for."""
@@ -121,7 +139,7 @@ class Work:
         async with self._office.database.reading() as connection:
             desk = await self._enter(connection, workspace)
             yield desk
-        self._state["etag"] = desk.tag
+            self._state["etag"] = await desk.tag()
 
     @asynccontextmanager
     async def anywhere(self) -> AsyncGenerator[Desk]:
@@ -145,14 +163,25 @@ class Work:
             yield desk
             if desk.expected is not None:
                 raise StaleError("this cannot be made to depend on If-Match")
-        self._state["etag"] = desk.tag
+            self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.published)
 
     async def _enter(self, connection: AsyncConnection, workspace: str | None) -> Desk:
         workspace_id = await self._workspace(connection, workspace)
+        if self._needs and workspace_id is None and self.caller.user_id and not self.caller.leads:
+            return self._among(connection, self._needs)
         if self._needs is not None and not self._needs & self.caller.grants(workspace_id):
             raise lacking(self._needs)
         return Desk(connection, self.caller, workspace_id, self._office.vault, self._asked)
+
+    def _among(self, connection: AsyncConnection, needed: frozenset[str]) -> Desk:
+        """Sit down in all workspaces where the person may do that: the row that is asked for says which it is."""
+        open_to_caller = frozenset(place for place in self.caller.roles if needed & self.caller.grants(place))
+        if not open_to_caller:
+            raise lacking(needed)
+        desk = Desk(connection, self.caller, None, self._office.vault, self._asked)
+        desk.among = open_to_caller
+        return desk
 
     async def _workspace(self, connection: AsyncConnection, wanted: str | None) -> str | None:
         own = self.caller.workspace_id

@@ -59,7 +59,6 @@ class Resource(msgspec.Struct, frozen=True):
         await desk.update(self.table, row["id"], changed)
         after = {**row, **changed}
         await self._changed(desk, "update", row, after)
-        desk.address(self.table, after)
         return after
 
     async def remove(self, desk: Desk, row: Row) -> None:
@@ -67,7 +66,6 @@ class Resource(msgspec.Struct, frozen=True):
         await desk.agree(self.table, row)
         await desk.delete(self.table, self.table.c.id == row["id"])
         await self._changed(desk, "delete", row, None)
-        desk.tag = None
 
     async def _changed(self, desk: Desk, verb: str, before: Row | None, after: Row | None) -> None:
         await desk.note(f"{self.name}.{verb}", before=before, after=after)

@@ -23,7 +23,6 @@ from penstock.kit.ids import digest, new_id, new_key
 from penstock.kit.keys import KEYS, add_text, rotate
 from penstock.kit.rotation import RotationPolicy, policy
 from penstock.kit.secrets import Vault, master
-from penstock.kit.tokens import Tokens
 from penstock.settings import Secret, Settings, Store
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
@@ -65,7 +64,7 @@ class Scene:
         settings = Settings(store=store)
         self.database = Database(store, Secret(f"sqlite:///{folder}/penstock.db"))
         self.vault = Vault(master(settings))
-        self.identities = Identities(self.database, Tokens(settings))
+        self.identities = Identities(self.database, None)
         self.rings = 0
         self.office = Office(self.database, self.vault, self.identities.forget, self._ring)
         self.rotator = Rotator(self.office)
