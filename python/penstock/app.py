@@ -126,7 +126,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     tokens = known_tokens(settings, kept)
     identities = Identities(database, tokens)
     publisher = Publisher(settings, published, database, vault, kept, tokens)
-    office = Office(database, vault, identities.forget, publisher.ring)
+    office = Office(database, vault, settings.routing.target_limits, identities.forget, publisher.ring)
     shared = {"office": office, "identities": identities, "passwords": Passwords()}
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),

@@ -99,11 +99,29 @@ def migrate(config: str | None) -> None:
 @main.command()
 @click.argument("file", default=settings_module.DEFAULT_FILE)
 def check(file: str) -> None:
-    """Say whether a settings file can be used, and if not, why."""
+    """Say whether a settings file can be used, or a routing config (a file that ends in .json), and if not, why."""
+    if file.endswith(".json"):
+        check_config(file)
+        return
     from penstock.snapshot import gather_good
 
     snapshot = gather_good(load(file, {}))
     click.echo(f"{file} is good: {snapshot.keys} keys, snapshot {snapshot.epoch[:12]}")
+
+
+def check_config(file: str) -> None:
+    """Say whether a routing config can be saved, and if not, every problem with its place."""
+    from penstock import engine
+
+    try:
+        with open(file, "rb") as opened:
+            engine.check("config", opened.read(), load(None, {}).routing.target_limits)
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+    except engine.EngineError as error:
+        told = "\n".join(f"  {problem['path']} {problem['message']}" for problem in error.problems)
+        raise click.ClickException(f"{file} cannot be used:\n{told}") from None
+    click.echo(f"{file} is good")
 
 
 @main.command()

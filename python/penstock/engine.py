@@ -8,13 +8,19 @@ import msgspec
 
 from penstock._engine import Engine, EngineError, check
 from penstock._engine import catalogue as _catalogue
+from penstock._engine import config_schema as _config_schema
 
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Engine", "EngineError", "catalogue", "check"]
+__all__ = ["Engine", "EngineError", "catalogue", "check", "config_schema"]
 
 
 def catalogue() -> list[dict[str, Any]]:
     """Every provider that the engine knows: `slug`, `base_url`, `dialect`."""
     return msgspec.json.decode(_catalogue())
+
+
+def config_schema() -> dict[str, Any]:
+    """Give the JSON Schema of a config."""
+    return msgspec.json.decode(_config_schema())

@@ -44,6 +44,10 @@ FAMILIES = {
     "counts_guessed": Family(
         "penstock_token_counts_guessed_total", "counter", "answers whose tokens were guessed: too many waited"
     ),
+    "translated": Family("penstock_requests_translated_total", "counter", "requests said in another dialect"),
+    "lost": Family(
+        "penstock_requests_partly_translated_total", "counter", "requests of which a provider could not be told all"
+    ),
     "management": Family("penstock_management_requests_total", "counter", "requests forwarded to the management API"),
     "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
     "intercepted": Family(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
+from penstock.contradictions import contradictions
 from penstock.errors import Problem, SettingsError
 
 if TYPE_CHECKING:
@@ -22,7 +21,8 @@ SNAPSHOT_TABLES = ("keys", "providers", "configs")
 DEFAULT_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
-ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
+# Most targets at the root of a config, of a conditional one, and below each of them.
+TargetLimits = tuple[int, int, int]
 WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
 
 
@@ -179,6 +179,47 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10_000
 
 
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """What configs may ask for, and what is kept for them; each worker for itself."""
+
+    max_root_targets: Annotated[
+        int, Meta(ge=1, description="targets at the root of a config", extra={"env": "MAX_ROOT_CONFIG_TARGETS"})
+    ] = 100
+    max_conditional_targets: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="targets at the root of a config with a conditional strategy",
+            extra={"env": "MAX_CONDITIONAL_ROOT_CONFIG_TARGETS"},
+        ),
+    ] = 1000
+    max_nested_targets: Annotated[
+        int,
+        Meta(ge=0, description="targets below each target of the root", extra={"env": "MAX_NESTED_CONFIG_TARGETS"}),
+    ] = 50
+    retry_backoff_ms: Annotated[
+        int,
+        Meta(ge=0, le=60_000, description="longest wait before a first retry; each further one may be twice as long"),
+    ] = 1000
+    retry_budget_percent: Annotated[
+        int, Meta(ge=0, le=1000, description="retries of a target within a second, in percent of its requests")
+    ] = 20
+    retry_budget_floor: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="retries of a target within a second that are made in any case")
+    ] = 10
+    cache_bytes: Annotated[int, Meta(ge=0, description="memory for answers that are kept for configs with a cache")] = (
+        64 * MEBIBYTE
+    )
+    inline_config_bytes: Annotated[
+        int, Meta(ge=0, description="memory for compiled configs that requests bring along")
+    ] = 16 * MEBIBYTE
+
+    @property
+    def target_limits(self) -> TargetLimits:
+        """The limits of targets together, as the engine takes them."""
+        return self.max_root_targets, self.max_conditional_targets, self.max_nested_targets
+
+
 class Records(msgspec.Struct, frozen=True, kw_only=True):
     """The record that each request leaves."""
 
@@ -303,6 +344,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     security: Security = Security()
     upstream: Upstream = Upstream()
     limits: Limits = Limits()
+    routing: Routing = Routing()
     records: Records = Records()
     store: Store = Store()
     jwt: Jwt = Jwt()
@@ -376,6 +418,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "body_total_ms": self.limits.body_total_ms,
                 "body_rate": self.limits.body_rate,
                 "body_grace_ms": self.limits.body_grace_ms,
+                **msgspec.structs.asdict(self.routing),
                 "trusted_custom_hosts": self.upstream.trusted_custom_hosts,
                 "header_aliases": [prefix.lower() for prefix in self.security.header_aliases],
                 "require_key": self.require_key,
@@ -455,7 +498,7 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
                 problems.append(Problem(where, f"{shown} is not allowed: {_lower(str(error))}"))
             break
     settings = Settings(file=file, **{name: _section(name)(**keys) for name, keys in values.items()})
-    problems += _contradictions(settings)
+    problems += contradictions(settings)
     if problems:
         message = "the settings cannot be used:"
         raise SettingsError(message, problems)
@@ -537,50 +580,6 @@ def _convert(entry: Entry, given: object) -> object:
     if plain in {bool, bool | None}:
         return msgspec.convert(WORDS.get(given.strip().lower(), given), entry.type)
     return msgspec.convert(given.strip(), entry.type, strict=False)
-
-
-def _contradictions(settings: Settings) -> Iterator[Problem]:
-    try:
-        ipaddress.ip_address(settings.address)
-    except ValueError:
-        yield Problem("server.host", f"{settings.server.host!r} is not allowed: expected an IP address or `localhost`")
-    if settings.mock.host and not settings.mock.host.startswith(("http://", "https://")):
-        yield Problem("mock.host", f"{settings.mock.host!r} is not allowed: expected a URL with http:// or https://")
-    for prefix in settings.security.header_aliases:
-        if not ALIAS.fullmatch(prefix):
-            yield Problem(
-                "security.header_aliases", f"{prefix!r} is not allowed: expected a prefix such as `x-portkey-`"
-            )
-    for name, proxy in (("https_proxy", settings.upstream.https_proxy), ("http_proxy", settings.upstream.http_proxy)):
-        if proxy and not _is_proxy(proxy):
-            # Not repeated: it may hold a password.
-            yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
-    yield from _jwt_problems(settings.jwt)
-    if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
-        yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
-
-
-def _jwt_problems(jwt: Jwt) -> Iterator[Problem]:
-    if jwt.enabled and bool(jwt.jwks_url) == bool(jwt.jwks):
-        yield Problem("jwt", "needs either jwks_url or jwks")
-    if jwt.jwks_url and not jwt.jwks_url.startswith(("http://", "https://")):
-        yield Problem("jwt.jwks_url", f"{jwt.jwks_url!r} is not allowed: expected a URL with http:// or https://")
-    if jwt.enabled and not jwt.algorithms:
-        yield Problem("jwt.algorithms", "must not be empty")
-    if jwt.jwks:
-        try:
-            msgspec.json.decode(jwt.jwks, type=dict[Literal["keys"], list[dict[str, Any]]])
-        except msgspec.DecodeError as error:
-            yield Problem("jwt.jwks", f"is not a set of keys: {_lower(str(error))}")
-
-
-def _is_proxy(proxy: Secret) -> bool:
-    text = proxy.reveal()
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _revealed(secret: Secret | None) -> str | None:

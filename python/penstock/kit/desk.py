@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Vault
+    from penstock.settings import TargetLimits
     from penstock.store.database import Database
     from penstock.store.tenant import Row
 
@@ -128,6 +129,7 @@ class Work:
         self.caller = request.auth
         self._request = request
         self._state: dict[str, Any] = request.scope["state"]
+        self.limits = office.limits
         self._office = office
         # Where the guard asked for no scope the route itself keeps to what is the caller's own.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
@@ -202,10 +204,18 @@ class Work:
 class Office:
     """What all desks share, and who is told when something changed."""
 
-    def __init__(self, database: Database, vault: Vault, forget: Callable[[], None], ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        vault: Vault,
+        limits: TargetLimits,
+        forget: Callable[[], None],
+        ring: Callable[[], None],
+    ) -> None:
         """Take the parts."""
         self.database = database
         self.vault = vault
+        self.limits = limits
         self._forget = forget
         self._ring = ring
 

@@ -38,6 +38,7 @@ from penstock.kit.resource import Resource
 from penstock.store.tables import api_keys, configs, workspaces
 
 if TYPE_CHECKING:
+    from penstock.settings import TargetLimits
     from penstock.store.tenant import Row
 
 CONFIGS = Resource("configs", configs, publishes=True)
@@ -115,7 +116,7 @@ class ConfigShown(ConfigRow, frozen=True, kw_only=True):
 @post("/", status_code=200, guards=[needs("configs.create")], summary="Create config", tags=TAGS)
 async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> ConfigMade:
     """Save a config of a workspace; it is used from then on under its slug."""
-    written = _checked(data.config)
+    written = _checked(data.config, work.limits)
     async with work.writing(data.workspace_id) as desk:
         if data.is_default:
             await _no_default(desk)
@@ -169,7 +170,7 @@ async def update(key: IdOrSlug, data: JSONBody[ConfigChange], work: NamedDepende
     """Change a config; another content becomes its next version."""
     values = given(data)
     if data.config is not UNSET:
-        values["config"] = _checked(data.config)
+        values["config"] = _checked(data.config, work.limits)
     async with work.writing() as desk:
         before = await CONFIGS.get(desk, key)
         row = await CONFIGS.change(desk, before, {**values, "updated_by": work.caller.actor})
@@ -188,7 +189,7 @@ async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
         return Done()
 
 
-def _checked(config: dict[str, Any] | str) -> str:
+def _checked(config: dict[str, Any] | str, limits: TargetLimits) -> str:
     """Have the engine's own parser agree, and write the config down."""
     if isinstance(config, str):
         try:
@@ -197,7 +198,7 @@ def _checked(config: dict[str, Any] | str) -> str:
             raise refuse("config", f"is no JSON object: {error}") from None
     written = msgspec.json.encode(config)
     try:
-        engine.check("config", written)
+        engine.check("config", written, limits)
     except engine.EngineError as error:
         problems = [Problem(f"config{found['path'].removeprefix('$')}", found["message"]) for found in error.problems]
         raise InvalidError("the config cannot be used", problems or [Problem("config", str(error))]) from None

@@ -7,7 +7,7 @@ use penstock_core::{
     call::{Call, Target},
     features::forward_headers::ForwardHeaders,
     headers::{Control, Head, Headers},
-    rendering::{self, Length},
+    rendering::{self, Length, Said},
     route::Route,
     upstream::Base,
 };
@@ -68,8 +68,9 @@ fn render(c: &mut Criterion) {
         let route = Route { operation, path: "/chat/completions", stated: Stated::default() };
         let call = Call { route, head: &head, control: Control::read(&head.headers, &aliases) };
         let Some(target) = target() else { return };
+        let said = Said { model: "gpt-4o", streams: false, is_translated: false, length: Length::Known(412) };
         group.bench_function(name, |b| {
-            b.iter(|| rendering::head(&call, &target, "gpt-4o", &aliases, Length::Known(412)));
+            b.iter(|| rendering::head(&call, &target, said, &aliases));
         });
     }
     group.finish();
@@ -86,6 +87,8 @@ fn target() -> Option<Target<'static>> {
         forward: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
         inspects: false,
+        strict: true,
+        passthrough: false,
     })
 }
 

@@ -230,7 +230,7 @@ impl Stream {
                 self.pace.passed(bytes.len());
                 self.reading.feed(&bytes);
                 if let Some(record) = &mut self.record {
-                    record.passed_on(bytes.len());
+                    record.passed_on(&bytes);
                     if matches!(&self.reading, Reading::Events(meter) if meter.has_usage()) {
                         record.facts.asked = None;
                     }

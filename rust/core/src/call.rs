@@ -1,6 +1,11 @@
 //! What a request asks for and of whom: operation, config, target. Everything that is known before anything is sent.
 
-use std::{borrow::Cow, time::Duration};
+use std::{
+    borrow::Cow,
+    ops::Deref,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use penstock_llm::{
     dialect::Dialect,
@@ -10,7 +15,7 @@ use penstock_llm::{
 
 use crate::{
     caller::Caller,
-    config::{Config, Unknown},
+    config::{Config, Node},
     error::{Error, Result},
     features::{custom_host::CustomHost, forward_headers::ForwardHeaders},
     headers::{self, Control, Head, control_name},
@@ -18,6 +23,7 @@ use crate::{
     masking::is_slug,
     route::Route,
     settings::Settings,
+    shared::inline_configs::InlineConfigs,
     snapshot::{SavedProvider, Snapshot},
     upstream::Base,
 };
@@ -57,9 +63,18 @@ pub struct Target<'c> {
     pub timeout: Duration,
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
+    /// Answers keep strictly to the shapes of `OpenAI`.
+    pub strict: bool,
+    /// Requests and answers stay as they are, whatever dialect the provider speaks.
+    pub passthrough: bool,
 }
 
 impl Target<'_> {
+    /// Whether its requests are signed, and carry no key.
+    pub fn is_signed(&self) -> bool {
+        !matches!(self.provider.signature(&self.options), Ok(None))
+    }
+
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
@@ -71,6 +86,7 @@ pub struct Choice<'c> {
     pub settings: &'c Settings,
     pub bases: &'c Bases,
     pub snapshot: &'c Snapshot,
+    pub inline_configs: &'c InlineConfigs,
     pub call: &'c Call<'c>,
     pub caller: &'c Caller<'c>,
 }
@@ -115,60 +131,151 @@ pub fn catalogue() -> serde_json::Value {
 }
 
 /// A provider as it was named: by its own name, or by the slug of a saved one.
+#[derive(Clone, Copy)]
 struct Named<'c> {
     provider: &'static dyn Provider,
     own: &'c Option<Base>,
     saved: Option<&'c SavedProvider>,
 }
 
+/// How a request is to be routed, as far as it can be said before its body is read.
+pub struct Plan<'c> {
+    pub config: Chosen<'c>,
+    /// Of the saved config.
+    pub slug: Option<&'c str>,
+    sent: Option<Named<'c>>,
+    /// From its header.
+    host: Option<Base>,
+}
+
+/// The config of a request.
+pub enum Chosen<'c> {
+    Saved(&'c Config),
+    Inline(Arc<Config>),
+    None,
+}
+
+static NONE: LazyLock<Config> = LazyLock::new(Config::default);
+
+impl Deref for Chosen<'_> {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        match self {
+            Self::Saved(config) => config,
+            Self::Inline(config) => config,
+            Self::None => &NONE,
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// Whether where the request goes is known without its body.
+    pub fn names_provider(&self) -> bool {
+        self.sent.is_some() || self.config.root.provider.is_some()
+    }
+}
+
 impl<'c> Choice<'c> {
-    /// The target of a request, by its config or its provider header; and the slug of the config that was used.
-    /// What is wrong is told in the order in which it stands here.
-    pub fn target(&self) -> Result<(Target<'c>, Option<&'c str>)> {
+    /// What the request says of its routing. What is wrong is told in the order in which it stands here.
+    pub fn plan(&self) -> Result<Plan<'c>> {
         let control = &self.call.control;
         self.refuse_blocked()?;
         self.refuse_kind()?;
         let sent = match (control.provider, control.virtual_key) {
             (Some(name), _) => Some(self.named(name)?),
             (None, Some(slug)) => Some(self.saved(slug)?),
-            (None, None) if control.config.is_none() => return Err(Error::ProviderNeeded),
             (None, None) => None,
         };
+        if sent.is_none() && control.config.is_none() {
+            // A model of the form `@slug/model` may still name one.
+            let reads = self.call.route.operation.takes_json();
+            let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
+            return if reads { Ok(plan) } else { Err(Error::ProviderNeeded) };
+        }
         let host = CustomHost::default().resolve(control.custom_host)?;
         let (config, slug) = self.config()?;
-        let named = config.provider.as_deref().map(|name| self.named(name)).transpose()?.or(sent);
-        let Named { provider, own, saved } = named.ok_or(Error::ProviderNeeded)?;
-        let mut options = saved_options(provider, &config, saved);
-        let stored = Stored { in_config: slug.is_some(), has_token: provider.token(&options).is_some() };
-        let is_bound = self.refuse_leak(&config, stored, saved)?;
+        Ok(Plan { config, slug, sent, host })
+    }
+
+    /// Where a node without further targets goes, for a request for this model; and the model, where part of its name
+    /// said who is meant.
+    pub fn target<'m>(&self, plan: &Plan<'c>, node: &Node, model: &'m str) -> Result<(Target<'c>, Option<&'m str>)> {
+        let control = &self.call.control;
+        let (Named { provider, own, saved }, model) = self.whom(plan, node, model)?;
+        let host = match (&plan.host, control.custom_host) {
+            (None, Some(_)) => CustomHost::default().resolve(control.custom_host)?,
+            (host, _) => host.clone(),
+        };
+        let features = &node.features;
+        let mut options = saved_options(provider, node, saved);
+        let stored = Stored { in_config: plan.slug.is_some(), has_token: has_token(provider, &options) };
+        let is_bound = self.refuse_leak(node, stored, saved)?;
+        // What the caller sends for one provider is not for whoever else a config names.
+        let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
         // A stored credential goes where what is stored with it says.
-        if !is_bound {
+        if !is_bound && is_callers {
             self.read_options(provider, &mut options);
         }
-        let custom = if host.is_some() { host } else { config.custom_host.resolve(None)? };
+        let custom = if host.is_some() { host } else { features.custom_host.resolve(None)? };
         let base = match custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())) {
             Some(base) => base,
             None => base_of(provider, &options, own.as_ref())?,
         };
-        if is_bound {
+        if is_bound && is_callers {
             self.read_options(provider, &mut options);
         }
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
-        let timeout = config.request_timeout.resolve(control.request_timeout, settings)?;
-        let forward = config.forward_headers.resolve(control.forward_headers)?;
+        let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
+        let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.call.head.headers;
-        let stored = config.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
+        let stored = node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
         let credential = match stored {
             Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
-            None => self.caller.credential(headers, field_of(provider)).map(Cow::Borrowed),
+            None if is_callers => self.caller.credential(headers, field_of(provider)).map(Cow::Borrowed),
+            None => None,
         };
         let has_key = credential.is_some() || provider.token(&options).is_some();
-        let authorization = if has_key { None } else { self.caller.authorization(headers) };
+        let authorization = if has_key || !is_callers { None } else { self.caller.authorization(headers) };
         let gateway_key = self.caller.sent;
-        let inspects = config.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
-        let target =
-            Target { provider, base, options, credential, authorization, gateway_key, forward, timeout, inspects };
-        Ok((target, slug))
+        let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
+        let (strict, passthrough) = (features.strict.resolve(control.strict), node.passthrough);
+        let target = Target {
+            provider,
+            base,
+            options,
+            credential,
+            authorization,
+            gateway_key,
+            forward,
+            timeout,
+            inspects,
+            strict,
+            passthrough,
+        };
+        Ok((target, model))
+    }
+
+    /// The provider of a node: the one that it names, the one that the request names, or the one in the model's name.
+    fn whom<'m>(&self, plan: &Plan<'c>, node: &Node, model: &'m str) -> Result<(Named<'c>, Option<&'m str>)> {
+        let addressed = model.strip_prefix('@').and_then(|rest| rest.split_once('/'));
+        let sent = if node.passthrough && !self.call.control.provider.is_some_and(|name| name.starts_with('@')) {
+            None
+        } else {
+            plan.sent
+        };
+        let pinned = node.provider.as_deref().map(|name| self.named(name)).transpose()?.or(sent);
+        match (pinned, addressed) {
+            (Some(named), Some((slug, rest))) => {
+                // Some providers' own models begin with an `@` too.
+                let is_slug = self.snapshot.provider(self.caller.workspace(), slug).is_some();
+                Ok((named, is_slug.then_some(rest)))
+            }
+            (Some(named), None) => Ok((named, None)),
+            (None, Some((slug, rest))) => Ok((self.saved(slug)?, Some(rest))),
+            (None, None) if node.passthrough => Err(Error::ProviderUnresolved),
+            (None, None) => Err(Error::ProviderNeeded),
+        }
     }
 
     /// Adds what the request's headers say of options that are not decided yet.
@@ -198,21 +305,22 @@ impl<'c> Choice<'c> {
         Ok(())
     }
 
-    fn config(&self) -> Result<(Cow<'c, Config>, Option<&'c str>)> {
-        let Some(text) = self.call.control.config else { return Ok((Cow::Owned(Config::default()), None)) };
-        if is_slug(text.as_bytes()) {
+    fn config(&self) -> Result<(Chosen<'c>, Option<&'c str>)> {
+        let Some(text) = self.call.control.config else { return Ok((Chosen::None, None)) };
+        let (config, slug) = if is_slug(text.as_bytes()) {
             let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
-            return self
-                .snapshot
-                .config(self.caller.workspace(), text)
-                .map(|config| (Cow::Borrowed(config), Some(text)))
-                .ok_or_else(missing);
-        }
-        match Config::parse(text.as_bytes(), Unknown::Ignored) {
-            Ok(config) => Ok((Cow::Owned(config), None)),
-            Err(_) if self.call.control.provider.is_none() && names_nobody(text) => Err(Error::ProviderNeeded),
-            Err(problems) => Err(Error::ConfigInvalid(problems)),
-        }
+            let saved = self.snapshot.config(self.caller.workspace(), text).ok_or_else(missing)?;
+            (Chosen::Saved(saved), Some(text))
+        } else {
+            let compiled = self.inline_configs.compiled(text);
+            let inline = compiled.map_err(|problems| match self.call.control.provider {
+                None if names_nobody(text) => Error::ProviderNeeded,
+                _ => Error::ConfigInvalid(problems),
+            })?;
+            (Chosen::Inline(inline), None)
+        };
+        config.check(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
+        Ok((config, slug))
     }
 
     fn named(&self, name: &str) -> Result<Named<'c>> {
@@ -230,6 +338,11 @@ impl<'c> Choice<'c> {
     }
 }
 
+/// Whether the options themselves say who asks.
+fn has_token(provider: &dyn Provider, options: &Options) -> bool {
+    provider.token(options).is_some() || !matches!(provider.signature(options), Ok(None))
+}
+
 /// The field in which a provider wants its key, where it is not a bearer token.
 fn field_of(provider: &dyn Provider) -> Option<&'static str> {
     match provider.credential("") {
@@ -245,11 +358,11 @@ fn names_nobody(config: &str) -> bool {
 }
 
 /// What was saved of the options that this provider knows; the config's word comes first.
-fn saved_options(provider: &dyn Provider, config: &Config, saved: Option<&SavedProvider>) -> Options {
+fn saved_options(provider: &dyn Provider, node: &Node, saved: Option<&SavedProvider>) -> Options {
     let mut options = Options::default();
     for option in provider.options() {
         let in_provider = || saved.and_then(|saved| saved.options.get(option.key));
-        if let Some(value) = config.options.get(option.key).or_else(in_provider) {
+        if let Some(value) = node.options.get(option.key).or_else(in_provider) {
             options.put(*option, value.to_owned());
         }
     }
@@ -284,8 +397,17 @@ mod tests {
         let call = Call { route: Route::of("POST", "/v1/chat/completions").unwrap(), head: &head, control };
         let (bases, caller) = (Bases::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
-        let choice = Choice { settings, bases: &bases, snapshot: &snapshot, call: &call, caller: &caller };
-        let (target, _) = choice.target()?;
+        let inline_configs = InlineConfigs::new(1 << 20);
+        let choice = Choice {
+            settings,
+            bases: &bases,
+            snapshot: &snapshot,
+            inline_configs: &inline_configs,
+            call: &call,
+            caller: &caller,
+        };
+        let plan = choice.plan()?;
+        let (target, _) = choice.target(&plan, &plan.config.root, "")?;
         let authority = target.base.origin.authority();
         Ok((target.provider.slug().to_owned(), authority, target.credential.map(Cow::into_owned)))
     }

@@ -1,144 +1,327 @@
-//! A routing config: parsed and checked in one place, for requests, for saving and for `penstock check`.
+//! A routing config: parsed, checked and compiled in one place, for requests, for saving and for `penstock check`.
 
-use penstock_llm::providers::{self, Options};
-use serde_json::{Map, Value};
+mod draft;
+mod reading;
+pub mod schema;
+
+use penstock_llm::providers::Options;
+use serde_json::Value;
+
+use draft::Draft;
+pub use reading::{Reading, Unknown};
 
 use crate::{
     error::Problem,
     features::{
-        custom_host::CustomHost, forward_headers::ForwardHeaders, inspect_stream::InspectStream,
-        timeout::RequestTimeout,
+        cache::Cache, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
+        inspect_stream::InspectStream, parameters::Parameters, retry::Retry, strict::Strict, timeout::RequestTimeout,
     },
+    routing::Strategy,
     secret::Secret,
 };
 
-/// Whether keys that no feature knows are refused (saved configs) or ignored (inline ones).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unknown {
-    Refused,
-    Ignored,
+/// A config, ready to be walked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub root: Node,
+    /// Fields of a request's JSON that its conditions ask about.
+    pub params: Vec<String>,
+    /// One target, one attempt, nothing changed: as good as no config.
+    pub is_plain: bool,
+    sizes: Sizes,
 }
 
-/// What a config says of its one target.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Config {
+impl Default for Config {
+    fn default() -> Self {
+        let root = Node { path: "config".to_owned(), weight: 1.0, ..Node::default() };
+        Self { root, params: Vec::new(), is_plain: true, sizes: Sizes::default() }
+    }
+}
+
+/// A target, or a group of targets with a strategy between them. What it inherits is already in it.
+#[derive(Debug, Clone, Default)]
+pub struct Node {
+    /// Such as `config.targets[0]`.
+    pub path: String,
+    pub name: Option<String>,
     pub provider: Option<String>,
     pub api_key: Option<Secret>,
-    pub custom_host: CustomHost,
-    pub forward_headers: ForwardHeaders,
-    pub request_timeout: RequestTimeout,
-    pub inspect_stream: InspectStream,
+    /// The request itself says which saved provider is meant.
+    pub passthrough: bool,
     /// What the provider is told besides a credential.
     pub options: Options,
+    pub features: Features,
+    pub strategy: Strategy,
+    pub targets: Vec<Self>,
+    weight: f64,
 }
 
-/// Keys of the config schema that this engine does not act on yet. Obeying half of a config would be worse than refusing it.
-const NOT_YET: &[&str] = &[
-    "strategy",
-    "targets",
-    "cache",
-    "retry",
-    "cb_config",
-    "deployments",
-    "virtual_key",
-    "prompt_id",
-    "passthrough",
-    "override_params",
-    "default_params",
-    "drop_params",
-    "before_request_hooks",
-    "after_request_hooks",
-    "input_guardrails",
-    "output_guardrails",
-    "input_mutators",
-    "output_mutators",
-    "fetch_integrated_models",
-];
+/// What a target inherits from those around it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Features {
+    pub cache: Cache,
+    pub circuit_breaker: CircuitBreaker,
+    pub custom_host: CustomHost,
+    pub forward_headers: ForwardHeaders,
+    pub inspect_stream: InspectStream,
+    pub parameters: Parameters,
+    pub request_timeout: RequestTimeout,
+    pub retry: Retry,
+    pub strict: Strict,
+}
+
+impl Features {
+    fn inherit(&mut self, parent: &Self) {
+        // A new feature is named here or this does not compile.
+        let Self {
+            cache,
+            circuit_breaker,
+            custom_host,
+            forward_headers,
+            inspect_stream,
+            parameters,
+            request_timeout,
+            retry,
+            strict,
+        } = self;
+        cache.inherit(&parent.cache);
+        circuit_breaker.inherit(&parent.circuit_breaker);
+        custom_host.inherit(&parent.custom_host);
+        forward_headers.inherit(&parent.forward_headers);
+        inspect_stream.inherit(&parent.inspect_stream);
+        parameters.inherit(&parent.parameters);
+        request_timeout.inherit(&parent.request_timeout);
+        retry.inherit(&parent.retry);
+        strict.inherit(&parent.strict);
+    }
+
+    /// Whether the one attempt at a target is all there is to it.
+    fn is_plain(&self) -> bool {
+        let Self { cache, circuit_breaker, parameters, retry, .. } = self;
+        *cache == Cache::default()
+            && circuit_breaker.policy().is_none()
+            && parameters.is_none()
+            && retry.attempts() == 0
+    }
+}
+
+/// How many targets a config may have.
+#[derive(Debug, Clone, Copy)]
+pub struct TargetLimits {
+    pub root: usize,
+    /// At the root of a conditional strategy.
+    pub conditional: usize,
+    /// Below each target of the root.
+    pub nested: usize,
+}
+
+impl Default for TargetLimits {
+    fn default() -> Self {
+        Self { root: 100, conditional: 1000, nested: 50 }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sizes {
+    root: usize,
+    is_conditional: bool,
+    /// The most below one target of the root, and which that is.
+    nested: (usize, usize),
+}
 
 impl Config {
-    /// Parses and checks a config; every problem at once.
+    /// Parses, checks and compiles a config; every problem at once.
     pub fn parse(json: &[u8], unknown: Unknown) -> Result<Self, Vec<Problem>> {
-        match serde_json::from_slice(json) {
-            Ok(Value::Object(object)) => Self::from_object(object, unknown),
-            Ok(other) => Err(vec![Problem::new("$", format!("must be a JSON object, not {}", kind(&other)))]),
-            Err(error) => Err(vec![Problem::new("$", format!("must be valid JSON: {error}"))]),
+        let value: Value = serde_json::from_slice(json)
+            .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {error}"))])?;
+        let mut reading = Reading::new(unknown);
+        let mut root = Draft::read(&value, "config".to_owned(), &mut reading);
+        if root.passthrough {
+            refuse_beside_passthrough(&value, &mut reading);
         }
+        let params = reading.end()?;
+        root.bequeath();
+        let is_plain = root.targets.is_empty() && !root.passthrough && root.features.is_plain();
+        let below = root.targets.iter().map(Node::count_below).enumerate().map(|(index, count)| (count, index));
+        let sizes = Sizes {
+            root: root.targets.len(),
+            is_conditional: matches!(root.strategy, Strategy::Conditional(_)),
+            nested: below.max().unwrap_or_default(),
+        };
+        Ok(Self { root, params, is_plain, sizes })
     }
 
-    fn from_object(object: Map<String, Value>, unknown: Unknown) -> Result<Self, Vec<Problem>> {
-        let mut config = Self::default();
+    /// Refuses more targets than are allowed here.
+    pub fn check(&self, limits: TargetLimits) -> Result<(), Vec<Problem>> {
+        let Sizes { root, is_conditional, nested: (nested, index) } = self.sizes;
+        let most = if is_conditional { limits.conditional } else { limits.root };
         let mut problems = Vec::new();
-        for (key, value) in object {
-            if let Err(message) = config.set(&key, value, unknown) {
-                problems.push(Problem::new(format!("$.{key}"), message));
-            }
+        if root > most {
+            problems.push(Problem::new("$.targets", format!("must hold at most {most} targets, not {root}")));
         }
-        if problems.is_empty() { Ok(config) } else { Err(problems) }
-    }
-
-    fn set(&mut self, key: &str, value: Value, unknown: Unknown) -> Result<(), String> {
-        match key {
-            "provider" => self.provider = Some(text(value)?),
-            "api_key" | "apiKey" => self.api_key = Some(Secret::new(text(value)?)),
-            "custom_host" | "customHost" => self.custom_host = CustomHost::parse(&text(value)?)?,
-            "forward_headers" | "forwardHeaders" => self.forward_headers = ForwardHeaders::parse(value)?,
-            "request_timeout" | "requestTimeout" => self.request_timeout = RequestTimeout::parse(&value)?,
-            "anthropic_inspect_stream_for_overloaded_error" | "anthropicInspectStreamForOverloadedError" => {
-                self.inspect_stream = InspectStream::parse(&value)?;
-            }
-            "options" => return Err("belongs to a version that is no longer read: use targets".into()),
-            _ if NOT_YET.contains(&key) => return Err("is not available in this version".into()),
-            _ if let Some(option) = providers::option(key) => self.options.put(option, text(value)?),
-            _ if unknown == Unknown::Refused => return Err("is not a known key".into()),
-            _ => (),
+        if nested > limits.nested {
+            let message = format!("must hold at most {} targets below it, not {nested}", limits.nested);
+            problems.push(Problem::new(format!("$.targets[{index}]"), message));
         }
-        Ok(())
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }
 
-/// A non-empty string without control characters (it may become a header field), or what was found instead.
-pub fn text(value: Value) -> Result<String, String> {
-    match value {
-        Value::String(text) if text.is_empty() => Err("must not be empty".into()),
-        Value::String(text) if text.chars().any(char::is_control) => Err("must not hold control characters".into()),
-        Value::String(text) => Ok(text),
-        other => Err(format!("must be a string, not {}", kind(&other))),
+fn refuse_beside_passthrough(value: &Value, reading: &mut Reading) {
+    for key in ["targets", "strategy", "override_params", "overrideParams"] {
+        if value.get(key).is_some() {
+            reading.within(key, |reading| reading.refuse("must not stand beside `passthrough`"));
+        }
     }
 }
 
-/// The JSON type of a value, for messages.
-pub fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
+impl Node {
+    /// Hands down what those below do not say themselves.
+    fn bequeath(&mut self) {
+        for target in &mut self.targets {
+            target.features.inherit(&self.features);
+            target.bequeath();
+        }
+    }
+
+    fn count_below(&self) -> usize {
+        self.targets.iter().map(|target| 1 + target.count_below()).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn parse(value: &Value) -> Config {
+        Config::parse(value.to_string().as_bytes(), Unknown::Refused).unwrap_or_else(|problems| panic!("{problems:?}"))
+    }
+
+    fn problems(value: &Value) -> Vec<String> {
+        let problems = Config::parse(value.to_string().as_bytes(), Unknown::Refused).unwrap_err();
+        problems.into_iter().map(|problem| format!("{} {}", problem.path, problem.message)).collect()
+    }
+
+    fn paths(value: &Value) -> Vec<String> {
+        problems(value).iter().map(|problem| problem.split(' ').next().unwrap().to_owned()).collect()
+    }
 
     #[test]
     fn reads_one_provider() {
         let config = Config::parse(br#"{"provider":"openai","api_key":"sk-1","other":1}"#, Unknown::Ignored).unwrap();
-        assert_eq!(config.provider.as_deref(), Some("openai"));
-        assert_eq!(config.api_key, Some(Secret::new("sk-1")));
+        assert_eq!(config.root.provider.as_deref(), Some("openai"));
+        assert_eq!(config.root.api_key, Some(Secret::new("sk-1")));
+        assert!(config.is_plain && !parse(&json!({"provider": "openai", "retry": {"attempts": 1}})).is_plain);
     }
 
     #[test]
-    fn tells_every_problem_with_its_path() {
-        let problems = Config::parse(br#"{"provider":3,"targets":[],"odd":1}"#, Unknown::Refused).unwrap_err();
-        let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
-        assert_eq!(paths, ["$.provider", "$.targets", "$.odd"]);
+    fn tells_every_problem_with_its_path_in_any_nesting() {
+        let found = paths(&json!({"provider": 3, "odd": 1, "strategy": {"mode": "fallback", "x": 1}, "targets": [
+            {"provider": "openai", "retry": {"attempts": 9}},
+            {"strategy": {"mode": "best"}, "targets": [{"weight": -1}, {"drop_params": ["a["]}]}]}));
+        assert_eq!(
+            found,
+            [
+                "$.provider",
+                "$.odd",
+                "$.strategy.x",
+                "$.targets[0].retry.attempts",
+                "$.targets[1].strategy.mode",
+                "$.targets[1].targets[0].weight",
+                "$.targets[1].targets[1].drop_params[0]"
+            ]
+        );
     }
 
     #[test]
     fn refuses_what_is_no_object() {
         assert_eq!(Config::parse(b"[]", Unknown::Ignored).unwrap_err()[0].path, "$");
         assert_eq!(Config::parse(b"{", Unknown::Ignored).unwrap_err()[0].path, "$");
+    }
+
+    #[test]
+    fn camel_case_and_unknown_keys_are_for_inline_configs() {
+        let text = br#"{"strategy":{"mode":"fallback","onStatusCodes":[429]},"targets":[{"provider":"openai","requestTimeout":5,
+            "overrideParams":{"maxTokens":1}, "apiKey":"k"}],"note":1}"#;
+        let config = Config::parse(text, Unknown::Ignored).unwrap();
+        assert!(matches!(&config.root.strategy, Strategy::Fallback(fallback) if fallback.statuses == [429]));
+        assert_eq!(config.root.targets[0].features.parameters.applied(b"{}").unwrap().unwrap(), br#"{"maxTokens":1}"#);
+        assert_eq!(Config::parse(text, Unknown::Refused).unwrap_err().len(), 5);
+    }
+
+    #[test]
+    fn each_target_knows_its_place_and_what_it_inherits() {
+        let config = parse(&json!({"strategy": {"mode": "fallback"}, "retry": {"attempts": 2}, "targets": [
+            {"provider": "a"},
+            {"strategy": {"mode": "single"}, "retry": {"attempts": 1}, "targets": [{"provider": "b"}]}]}));
+        let deep = &config.root.targets[1].targets[0];
+        assert_eq!(deep.path, "config.targets[1].targets[0]");
+        assert_eq!((config.root.targets[0].features.retry.attempts(), deep.features.retry.attempts()), (2, 1));
+    }
+
+    #[test]
+    fn a_breaker_is_inherited_from_the_strategy() {
+        let breaker = |threshold| json!({"failure_threshold": threshold, "cooldown_interval": 30_000});
+        let config = parse(&json!({"strategy": {"mode": "fallback", "cb_config": breaker(1)}, "targets": [
+            {"provider": "a"}, {"provider": "b", "cb_config": breaker(2)}]}));
+        let policy = |index: usize| config.root.targets[index].features.circuit_breaker.policy().cloned();
+        assert!(policy(0).is_some() && policy(0) != policy(1));
+    }
+
+    #[test]
+    fn a_strategy_needs_what_it_chooses_from() {
+        assert_eq!(paths(&json!({"strategy": {"mode": "fallback"}})), ["$.strategy"]);
+        assert_eq!(paths(&json!({"strategy": {"mode": "fallback"}, "targets": []})), ["$.targets", "$.strategy"]);
+        assert_eq!(paths(&json!({"targets": [{"provider": "a"}, {"provider": "b"}]})), ["$"]);
+        assert_eq!(
+            paths(&json!({"strategy": {"mode": "loadbalance"}, "targets": [{"provider": "a", "weight": 0}]})),
+            ["$.targets"]
+        );
+        let conditional = json!({"strategy": {"mode": "conditional", "conditions": [{"query": {}, "then": "x"}], "default": "y"},
+            "targets": [{"name": "z", "provider": "a"}]});
+        assert_eq!(paths(&conditional), ["$.strategy.conditions[0].then", "$.strategy.default"]);
+    }
+
+    #[test]
+    fn passthrough_stands_alone_at_the_root_and_among_targets_beside_what_a_target_has() {
+        let alone =
+            json!({"passthrough": true, "strategy": {"mode": "single"}, "override_params": {}, "targets": [{}]});
+        assert_eq!(paths(&alone), ["$.targets", "$.strategy", "$.override_params"]);
+        assert_eq!(paths(&json!({"passthrough": true, "provider": "openai"})), ["$"]);
+        let target = json!({"passthrough": true, "override_params": {"n": 1}, "weight": 2});
+        assert!(parse(&json!({"strategy": {"mode": "loadbalance"}, "targets": [target]})).root.targets[0].passthrough);
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_refused_not_ignored() {
+        for value in [
+            json!({"input_guardrails": []}),
+            json!({"recovery": "hold"}),
+            json!({"strategy": {"mode": "single", "hedge": {}}}),
+        ] {
+            assert!(problems(&value)[0].ends_with("is not available in this version"), "{value}");
+            assert!(Config::parse(value.to_string().as_bytes(), Unknown::Ignored).is_err());
+        }
+    }
+
+    #[test]
+    fn more_targets_than_allowed_are_refused_where_they_stand() {
+        let limits = TargetLimits { root: 2, conditional: 3, nested: 1 };
+        let many = |count: usize| vec![json!({"provider": "a", "name": "n"}); count];
+        let group = |mode: &str, count| json!({"strategy": {"mode": mode, "default": "n"}, "targets": many(count)});
+        let refused = |value: &Value| parse(value).check(limits).err().map(|found| found[0].path.clone());
+        assert_eq!(
+            (refused(&group("fallback", 2)), refused(&group("fallback", 3)).as_deref()),
+            (None, Some("$.targets"))
+        );
+        assert_eq!(
+            (refused(&group("conditional", 3)), refused(&group("conditional", 4)).as_deref()),
+            (None, Some("$.targets"))
+        );
+        let nested =
+            |count| json!({"strategy": {"mode": "fallback"}, "targets": [{"provider": "a"}, group("fallback", count)]});
+        assert_eq!((refused(&nested(1)), refused(&nested(2)).as_deref()), (None, Some("$.targets[1]")));
     }
 }

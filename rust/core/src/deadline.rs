@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     body::{Body, Upload},
     error::{Error, Result},
+    grace::{self, Grace},
 };
 
 /// Further away than anybody waits.
@@ -19,12 +20,15 @@ pub struct Deadline {
     limit: Duration,
     at: Instant,
     upload: Option<Upload>,
+    /// Most answers come within it, and need no timer.
+    grace: Option<Grace>,
 }
 
 impl Deadline {
     /// From now on, for a request with this body.
-    pub fn new(limit: Duration, body: &Body) -> Self {
-        Self { limit, at: after(Instant::now(), limit), upload: body.upload() }
+    pub fn new(limit: Duration, body: &Body, grace: &Grace) -> Self {
+        let grace = (limit > grace::LONGEST).then(|| grace.clone());
+        Self { limit, at: after(Instant::now(), limit), upload: body.upload(), grace }
     }
 
     /// Does some of the work of being answered, and fails where the time is up first.
@@ -45,6 +49,10 @@ impl Deadline {
     }
 
     async fn passed(&mut self) {
+        if let Some(grace) = &self.grace {
+            grace.over().await;
+            self.grace = None;
+        }
         loop {
             sleep_until(self.at).await;
             // The clock is set when it rings, not with every piece.
@@ -80,7 +88,7 @@ mod tests {
     fn upload() -> (Feeder, Feed, Deadline) {
         let (feeder, feed) = feed(|| ());
         let body = Body::Fed(feed, None);
-        let deadline = Deadline::new(LIMIT, &body);
+        let deadline = Deadline::new(LIMIT, &body, &Grace::default());
         let Body::Fed(feed, _) = body else { panic!("it is being fed") };
         (feeder, feed, deadline)
     }
@@ -92,13 +100,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_silent_has_its_time_and_no_more() {
         let start = Instant::now();
-        assert!(time_is_up(&mut Deadline::new(LIMIT, &Body::empty())).await);
+        assert!(time_is_up(&mut Deadline::new(LIMIT, &Body::empty(), &Grace::default())).await);
         assert!((LIMIT..LIMIT * 2).contains(&start.elapsed()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_limit_beyond_all_times_is_none() {
-        let mut deadline = Deadline::new(Duration::MAX, &Body::empty());
+        let mut deadline = Deadline::new(Duration::MAX, &Body::empty(), &Grace::default());
         assert!(tokio::time::timeout(FAR / 2, time_is_up(&mut deadline)).await.is_err());
     }
 

@@ -38,6 +38,8 @@ pub enum Error {
     TokenForbidden { what: &'static str },
     ProviderNeeded,
     ProviderUnknown(String),
+    ProviderUnresolved,
+    NoTarget,
     SavedUnknown { kind: &'static str, slug: String },
     ConfigInvalid(Vec<Problem>),
     HeaderInvalid { name: &'static str, message: String },
@@ -50,6 +52,7 @@ pub enum Error {
     BadFraming,
     BrokenBody,
     Unsupported { operation: &'static str, provider: &'static str },
+    Untranslatable { provider: &'static str, path: String, message: String },
     Timeout { milliseconds: u64 },
     Silence { milliseconds: u64 },
     ConnectTimeout { host: String, step: &'static str },
@@ -70,6 +73,8 @@ impl Error {
             Self::TokenForbidden { .. } => "AB03",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
+            Self::ProviderUnresolved => "provider_unresolved",
+            Self::NoTarget => "no_target",
             Self::SavedUnknown { .. } => "not_found_in_workspace",
             Self::ConfigInvalid(_) => "invalid_config",
             Self::HeaderInvalid { .. } => "invalid_header",
@@ -82,6 +87,7 @@ impl Error {
             Self::BadFraming => "bad_framing",
             Self::BrokenBody => "broken_body",
             Self::Unsupported { .. } => "unsupported_operation",
+            Self::Untranslatable { .. } => "untranslatable_request",
             Self::Timeout { .. } => "timeout",
             Self::Silence { .. } => "idle_timeout",
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
@@ -101,6 +107,8 @@ impl Error {
             Self::TokenForbidden { .. } => 403,
             Self::ProviderNeeded
             | Self::ProviderUnknown(_)
+            | Self::ProviderUnresolved
+            | Self::NoTarget
             | Self::SavedUnknown { .. }
             | Self::ConfigInvalid(_)
             | Self::HeaderInvalid { .. }
@@ -108,6 +116,7 @@ impl Error {
             | Self::HostRefused { .. }
             | Self::OptionInvalid { .. }
             | Self::BodyInvalid { .. }
+            | Self::Untranslatable { .. }
             | Self::BadFraming
             | Self::BrokenBody => 400,
             Self::BodyTooLarge { .. } => 413,
@@ -135,6 +144,26 @@ impl Error {
         self.origin() != Origin::Caller
     }
 
+    /// Whether it says that no answer came over the network.
+    pub fn is_of_network(&self) -> bool {
+        matches!(self, Self::ConnectTimeout { .. } | Self::ConnectFailed { .. } | Self::UpstreamBroke { .. })
+    }
+
+    /// Whether it would be the same whatever target is tried.
+    pub fn ends_walk(&self) -> bool {
+        matches!(
+            self,
+            Self::BodyInvalid { .. }
+                | Self::BodyTooLarge { .. }
+                | Self::BodyTimeout { .. }
+                | Self::BadFraming
+                | Self::BrokenBody
+                | Self::Overloaded
+                | Self::Draining
+                | Self::Panicked
+        )
+    }
+
     /// What is told to the caller: what was wrong and what is allowed. Never holds a credential.
     pub fn message(&self) -> String {
         match self {
@@ -148,6 +177,11 @@ impl Error {
             Self::ProviderNeeded => {
                 "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
             }
+            Self::ProviderUnresolved => {
+                "a passthrough target takes its provider from the request: send `@slug` in x-gateway-provider or `@slug/model` as model"
+                    .into()
+            }
+            Self::NoTarget => "no condition of the config holds and it has no default".into(),
             Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
             Self::SavedUnknown { kind, slug } => format!("{kind} `{slug}` does not exist"),
             Self::ConfigInvalid(_) => "invalid config".into(),
@@ -162,6 +196,9 @@ impl Error {
             }
             Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),
             Self::BrokenBody => "request body ended before it was complete".into(),
+            Self::Untranslatable { provider, path, message } => {
+                format!("this request cannot be said to {provider}: {path}: {message}")
+            }
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Silence { milliseconds } => {

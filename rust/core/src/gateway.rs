@@ -5,42 +5,42 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
-    operation::Operation,
-    usage::{Meter, Skim, Usage},
+    translation::wires::Wire,
 };
 use tokio::sync::Notify;
 
 use crate::{
-    answer::{Answer, Reading, Reply, Stream},
+    answer::Answer,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
     caller::{self, Caller},
-    control,
-    counting::Answered,
+    control, credentials,
     deadline::Deadline,
+    delivery::{self, Served},
     error::{Error, Problem, Result},
     features::inspect_stream,
-    headers::{self, Control, Head, Headers, Whole},
-    record::{Facts, Outcome, Record, Sink},
-    rendering::{self, Length},
+    grace::Grace,
+    headers::{self, Control, Head},
+    record::{Facts, Record, Sink},
+    rendering::{self, Length, Said},
     route::Route,
+    routing,
     settings::Settings,
+    shared::Shared,
     snapshot::Snapshot,
-    upstream::{self, AnswerHead, Incoming, Outgoing, Shape, Upstream},
+    translation,
+    upstream::{Incoming, Outgoing, Shape, Upstream},
 };
 
-/// Answers up to this size are read whole before they are passed on.
-const WHOLE: usize = 256 * 1024;
-
-/// JSON up to this size takes far less than a millisecond to look through.
-const PEEKED_HERE: usize = 256 * 1024;
+/// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
+const PEEKED_HERE: usize = 1024 * 1024;
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -54,7 +54,9 @@ pub struct Gateway {
     pub settings: Settings,
     pub sink: Arc<Sink>,
     pub upstream: Upstream,
+    pub shared: Shared,
     pub body_limits: Limits,
+    pub grace: Grace,
     snapshot: ArcSwap<Snapshot>,
     bases: Bases,
     ready: AtomicBool,
@@ -70,9 +72,11 @@ impl Gateway {
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
+            shared: Shared::new(&settings),
             snapshot: ArcSwap::default(),
             bases,
             body_limits: Limits::of(&settings),
+            grace: Grace::default(),
             ready: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -147,7 +151,7 @@ impl Gateway {
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call, &self.sink);
         if let Some(fault) = fault {
-            return refuse(&fault, &call, record);
+            return delivery::refuse(&fault, &call, record);
         }
         let served = tokio::select! {
             biased;
@@ -155,8 +159,8 @@ impl Gateway {
             () = self.closing() => Err(Error::Draining),
         };
         match served {
-            Ok(served) => self.deliver(served, &call, record).await,
-            Err(error) => refuse(&error, &call, record),
+            Ok(served) => delivery::deliver(self, served, &call, record).await,
+            Err(error) => delivery::refuse(&error, &call, record),
         }
     }
 
@@ -171,10 +175,22 @@ impl Gateway {
             None => caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?,
         };
         facts.api_key_id = caller.key.map(|key| key.id.clone());
-        let choice = Choice { settings: &self.settings, bases: &self.bases, snapshot, call, caller: &caller };
-        let (target, config) = choice.target()?;
+        let choice = Choice {
+            settings: &self.settings,
+            bases: &self.bases,
+            snapshot,
+            inline_configs: &self.shared.inline_configs,
+            call,
+            caller: &caller,
+        };
+        let plan = choice.plan()?;
+        facts.config = plan.slug.map(ToOwned::to_owned);
+        if !plan.config.is_plain || !plan.names_provider() {
+            // In a box of its own: it would make the future of every request larger.
+            return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
+        }
+        let (target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
-        facts.config = config.map(ToOwned::to_owned);
         facts.provider = target.provider.slug();
         if !target.provider.serves(call.route.operation) {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
@@ -183,11 +199,15 @@ impl Gateway {
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));
         }
+        if facts.model.starts_with('@') {
+            // It may name a provider before the model.
+            return Box::pin(routing::readdress(self, &choice, &plan, body, facts)).await;
+        }
         self.attempt(call, &target, body, facts).await
     }
 
     /// Reads what must be known of a body before it is forwarded.
-    async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
+    pub(crate) async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
         let operation = call.route.operation;
         let body = body.limited(self.body_limits)?;
         if !operation.takes_json() {
@@ -211,16 +231,71 @@ impl Gateway {
     }
 
     /// Once per target.
-    async fn attempt(&self, call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
+    pub(crate) async fn attempt(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        body: Body,
+        facts: &mut Facts,
+    ) -> Result<Served> {
+        if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
+            // In a box of its own: it would make the future of every request larger.
+            return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
+        }
+        let (incoming, deadline) = self.exchange(call, target, (body, false), facts).await?;
+        let dialect = dialect_of(call, target);
+        if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
+            // In a box of its own too.
+            let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
+            return Ok(Served { incoming, dialect, deadline });
+        }
+        Ok(Served { incoming, dialect, deadline })
+    }
+
+    /// Once per target that is asked in another way than the caller asks.
+    async fn attempt_translated(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        (wire, body): (&'static dyn Wire, Body),
+        facts: &mut Facts,
+    ) -> Result<Served> {
+        self.sink.metrics.translated.add(1);
+        let (body, translation) =
+            translation::say(call, target, body, (wire, &self.settings.header_aliases), facts).await?;
+        let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
+        let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
+        if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
+            incoming = inspect_stream::inspect(incoming).await?;
+        }
+        let incoming = translation::tell(translation, incoming, &mut deadline).await?;
+        Ok(Served { incoming, dialect: call.dialect(), deadline })
+    }
+
+    /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.
+    async fn exchange(
+        &self,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        (body, is_translated): (Body, bool),
+        facts: &mut Facts,
+    ) -> Result<(Incoming, Deadline)> {
+        // What is signed must be known before any of it is sent.
+        let body = if target.is_signed() { Body::Whole(Box::pin(body.collect()).await?) } else { body };
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
             Body::Fed(_, Some(length)) => Length::Known(*length),
             Body::Fed(_, None) => Length::Chunked,
         };
-        let mut deadline = Deadline::new(target.timeout, &body);
+        let mut deadline = Deadline::new(target.timeout, &body, &self.grace);
+        let said = Said { model: &facts.model, streams: facts.stream, is_translated, length };
+        let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
+        if let Body::Whole(bytes) = &body {
+            credentials::sign(target, &mut head, bytes)?;
+        }
         let outgoing = Outgoing {
-            head: rendering::head(call, target, &facts.model, &self.settings.header_aliases, length)?,
+            head,
             body,
             shape: Shape { chunked: length == Length::Chunked, bodiless: call.head.method == "HEAD" },
             replayable: call.head.is_replayable(),
@@ -231,75 +306,7 @@ impl Gateway {
         let sent = Instant::now();
         let incoming = deadline.bound(self.upstream.send(&target.base.origin, outgoing)).await?;
         facts.upstream = Some(sent.elapsed());
-        let dialect = dialect_of(call, target);
-        let deadline = deadline.answered();
-        if target.inspects && dialect == Dialect::Anthropic && is_readable_stream(&incoming) {
-            // In a box of its own: it would make the future of every request larger.
-            let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
-            return Ok(Served { incoming, dialect, deadline });
-        }
-        Ok(Served { incoming, dialect, deadline })
-    }
-
-    /// Turns the provider's answer into ours: whole where it is small, else a stream that closes the record at its end.
-    async fn deliver(&self, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
-        let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline } = served;
-        let status = answered.status;
-        record.facts.status = status;
-        record.facts.first_byte = Some(record.elapsed());
-        let is_events = is_kind(&answered.headers, "text/event-stream");
-        let is_small = !is_events
-            && body.expected().map_or_else(|| is_kind(&answered.headers, "application/json"), |length| length <= WHOLE);
-        let is_plain = is_plain(&answered.headers);
-        // A question is answered with what it cost; what is fetched later has been paid for.
-        let has_cost = call.head.method == "POST" && status < 300 && is_plain;
-        let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
-        let is_json = is_kind(&answered.headers, "application/json");
-        let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
-        if is_small {
-            let collected = tokio::select! {
-                biased;
-                collected = deadline.bound(upstream::collect(&mut body, WHOLE)) => collected,
-                () = self.closing() => Err(Error::Draining),
-            };
-            match collected {
-                Ok(Some(bytes)) => {
-                    let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
-                    let length = if is_bodiless { declared } else { Some(bytes.len()) };
-                    reply.set_length(length);
-                    return whole(reply, bytes, (has_cost && is_json).then_some(dialect), record);
-                }
-                Ok(None) => (),
-                Err(error) => return refuse(&error, call, record),
-            }
-        }
-        if !is_events {
-            // The status is still ours to choose until something of the body is there.
-            let first = tokio::select! {
-                biased;
-                first = deadline.bound(body.begun()) => first,
-                () = self.closing() => Err(Error::Draining),
-            };
-            if let Err(error) = first {
-                return refuse(&error, call, record);
-            }
-        }
-        // An event may be added at the end of events: their length is open.
-        reply.set_length(if is_events { None } else { body.expected() });
-        self.sink.metrics.streams.add(1);
-        let reading = match record.facts.asked {
-            // What is compressed can be neither read nor added to: where it breaks off it is cut.
-            _ if !is_plain => Reading::Nothing,
-            Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, call.route.operation)),
-            _ if is_events => Reading::Events(Meter::new(dialect)),
-            _ if is_json && has_cost => Reading::Body(Skim::default()),
-            _ => Reading::Nothing,
-        };
-        let ends_with_event = asked_for(call).ends_with_event() && status < 300;
-        let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
-        let every = Duration::from_millis(self.settings.heartbeat_ms);
-        let beats = is_events && is_plain && call.route.operation != Operation::Proxy && !every.is_zero();
-        Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+        Ok((incoming, deadline.answered()))
     }
 
     /// Paths that the engine answers by itself.
@@ -326,14 +333,6 @@ async fn peeked(body: &Bytes) -> std::result::Result<Peek, PeekError> {
     elsewhere.unwrap_or(Err(PeekError { at: 0, message: "it could not be looked through" }))
 }
 
-/// What came back from a target.
-struct Served {
-    incoming: Incoming,
-    dialect: Dialect,
-    /// For what of the answer must be there before the caller gets anything.
-    deadline: Deadline,
-}
-
 /// What can be known of a body that goes on as it comes; what is wrong with it is for the provider to say.
 fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
     let Some(kind) = call.head.headers.text("content-type") else { return body };
@@ -355,99 +354,9 @@ fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
 }
 
 /// The dialect of an answer: the caller's where that is plain, else the provider's.
-fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
+pub(crate) fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
     match call.dialect() {
         Dialect::OpenAi if call.route.operation.dialect().is_none() => target.provider.dialect(),
         dialect => dialect,
-    }
-}
-
-/// What a request asks for, also where it is forwarded as it came.
-fn asked_for(call: &Call<'_>) -> Operation {
-    match call.route {
-        Route { operation: Operation::Proxy, path, .. } => Operation::of(&call.head.method, path),
-        Route { operation, .. } => operation,
-    }
-}
-
-fn is_plain(headers: &Headers) -> bool {
-    headers.text("content-encoding").is_none_or(|coding| coding == "identity")
-}
-
-/// Whether a first event can be looked for.
-fn is_readable_stream(incoming: &Incoming) -> bool {
-    let AnswerHead { status, headers, .. } = &incoming.head;
-    *status == 200 && is_kind(headers, "text/event-stream") && is_plain(headers)
-}
-
-fn is_kind(headers: &Headers, kind: &str) -> bool {
-    headers.text("content-type").is_some_and(|value| value.starts_with(kind))
-}
-
-/// The provider's header fields that the caller gets, and ours.
-fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers {
-    let of_the_connection = answered.of_the_connection();
-    answered.retain(|name| {
-        let is_the_connections = headers::is_hop_by_hop(name) || of_the_connection.iter().any(|named| named == name);
-        let is_ours =
-            name.starts_with(headers::PREFIX) || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
-        !is_the_connections && !matches!(name, b"content-length" | b"x-powered-by") && !is_ours
-    });
-    mark(&mut answered, call, record);
-    answered
-}
-
-/// `cost`: the dialect in which the answer says what it cost, if it may.
-fn whole(reply: Reply, bytes: Bytes, cost: Option<Dialect>, mut record: Record) -> Answer {
-    record.facts.bytes_out = bytes.len() as u64;
-    let usage = cost.and_then(|dialect| Usage::from_answer(dialect, &bytes));
-    let untold = (cost.is_some() && usage.is_none()).then(|| Answered::Whole(bytes.clone()));
-    record.settle(usage, untold, Outcome::Complete);
-    Answer { reply, body: bytes.into() }
-}
-
-/// An error of ours: told to the caller, and the end of the record.
-fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
-    let mut id = uuid::Uuid::encode_buffer();
-    let id = record.id.hyphenated().encode_lower(&mut id);
-    let Whole { mut answered, body } = error.answer(call.dialect(), Some(id));
-    mark(&mut answered.headers, call, &record);
-    record.facts.status = answered.status;
-    record.facts.error = Some(error.code());
-    record.facts.bytes_out = body.len() as u64;
-    if matches!(error, Error::BrokenBody) {
-        // The caller left. Whoever only closed its own direction still learns why.
-        record.facts.status = 0;
-        drop(record);
-    } else {
-        record.close(Outcome::Refused);
-    }
-    let mut reply = Reply::new(answered.status, answered.headers);
-    reply.set_length(Some(body.len()));
-    Answer { reply, body: body.into() }
-}
-
-/// How many header fields an answer gets from us.
-const OURS: usize = 8;
-
-/// Our own header fields, under the prefix that the caller used; and the ids by which clients speak of a request.
-fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
-    let prefix = call.control.prefix.unwrap_or(headers::PREFIX);
-    let mut id = uuid::Uuid::encode_buffer();
-    let id: &str = record.id.hyphenated().encode_lower(&mut id);
-    let trace_id = record.facts.trace_id.as_deref().unwrap_or(id);
-    headers.reserve(OURS, OURS * 48 + trace_id.len());
-    for name in ["x-request-id", "request-id"] {
-        if headers.get(name).is_none() {
-            headers.push(name.as_bytes(), id.as_bytes());
-        }
-    }
-    let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
-    push(b"trace-id", trace_id);
-    push(b"last-used-option-index", "config");
-    push(b"retry-attempt-count", "0");
-    push(b"cache-status", "DISABLED");
-    if !record.facts.provider.is_empty() {
-        push(b"provider", record.facts.provider);
     }
 }

@@ -163,6 +163,9 @@ pub struct Control<'a> {
     pub request_timeout: Option<&'a str>,
     pub forward_headers: Option<&'a str>,
     pub sensitive_headers: Option<&'a str>,
+    pub cache_force_refresh: Option<&'a str>,
+    pub cache_namespace: Option<&'a str>,
+    pub strict: Option<&'a str>,
     /// There are others: options of a provider may be among them.
     pub others: bool,
     /// The prefix that the caller used, to be answered with the same.
@@ -213,6 +216,9 @@ impl<'a> Control<'a> {
             b"request-timeout" => &mut self.request_timeout,
             b"forward-headers" => &mut self.forward_headers,
             b"sensitive-headers" => &mut self.sensitive_headers,
+            b"cache-force-refresh" => &mut self.cache_force_refresh,
+            b"cache-namespace" => &mut self.cache_namespace,
+            b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
             _ => {
                 self.others = true;
                 return;

@@ -2,7 +2,7 @@
 
 use crate::{
     call::Choice,
-    config::Config,
+    config::Node,
     error::{Error, Result},
     features::custom_host::CustomHost,
     headers,
@@ -32,13 +32,13 @@ pub(crate) struct Stored {
 impl Choice<'_> {
     /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names.
     /// Gives whether there is one.
-    pub(crate) fn refuse_leak(&self, config: &Config, stored: Stored, saved: Option<&SavedProvider>) -> Result<bool> {
-        let in_config = stored.in_config && (config.api_key.is_some() || stored.has_token);
+    pub(crate) fn refuse_leak(&self, node: &Node, stored: Stored, saved: Option<&SavedProvider>) -> Result<bool> {
+        let in_config = stored.in_config && (node.api_key.is_some() || stored.has_token);
         let in_provider = saved.is_some_and(|saved| saved.api_key.is_some() || stored.has_token);
         let names_host = self.call.control.custom_host.is_some();
-        let is_bound = config.custom_host != CustomHost::default();
+        let is_bound = node.features.custom_host != CustomHost::default();
         // A key that is stored without its provider belongs to none that a request could name.
-        let is_loose = config.provider.is_none() && !is_bound;
+        let is_loose = node.provider.is_none() && !is_bound;
         if in_config && (names_host || is_loose) || in_provider && (names_host || is_bound) {
             return Err(Error::HostRefused {
                 message: "a stored credential goes to the host that it is stored for, not to one that a request names"

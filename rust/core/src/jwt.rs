@@ -7,6 +7,7 @@ use std::{
 };
 
 use aws_lc_rs::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -254,27 +255,8 @@ fn moment(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
 }
 
-/// Base64 of URLs, without padding.
 fn decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    let (mut held, mut bits) = (0u32, 0u32);
-    for byte in text.bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'-' => 62,
-            b'_' => 63,
-            _ => return None,
-        };
-        held = (held << 6 | u32::from(value)) & 0xffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-        }
-    }
-    (bits < 6 && held & ((1 << bits) - 1) == 0).then_some(bytes)
+    BASE64_URL_SAFE_NO_PAD.decode(text).ok()
 }
 
 #[cfg(test)]
@@ -290,14 +272,8 @@ mod tests {
 
     use super::*;
 
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
     fn encoded(bytes: &[u8]) -> String {
-        let digits = bytes.chunks(3).flat_map(|chunk| {
-            let held = chunk.iter().fold(0u32, |held, byte| held << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-            (0..=chunk.len()).map(move |place| ALPHABET[(held >> (18 - 6 * place) & 63) as usize] as char)
-        });
-        digits.collect()
+        BASE64_URL_SAFE_NO_PAD.encode(bytes)
     }
 
     struct Issuer {
@@ -441,13 +417,5 @@ mod tests {
         for key in ["abc", "a.b.c", "eyJ.b", "eyJ.b.c.d", ""] {
             assert_eq!(outcome(&tokens, key), "no token");
         }
-    }
-
-    #[test]
-    fn base64_is_read_strictly() {
-        for text in ["", "a", "ab", "abc", "\u{ff}\u{fe}?"] {
-            assert_eq!(decoded(&encoded(text.as_bytes())).unwrap(), text.as_bytes());
-        }
-        assert_eq!([decoded("YQ=="), decoded("YR"), decoded("a+b"), decoded("A")], [None, None, None, None]);
     }
 }

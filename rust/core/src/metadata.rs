@@ -88,6 +88,10 @@ impl Metadata {
         }
     }
 
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }

@@ -41,6 +41,9 @@ pub struct Metrics {
     pub tokens_estimated: Counter,
     /// Answers whose tokens were guessed from their length, because too many waited to be counted.
     pub counts_guessed: Counter,
+    /// Requests that were said in another way than they came, and those of which something could not be said.
+    pub translated: Counter,
+    pub lost: Counter,
     /// Requests that were forwarded to the control process.
     pub management: Counter,
     pub panics: Counter,
@@ -80,6 +83,7 @@ impl Metrics {
             "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(), "pieces": self.pieces.get(),
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
             "tokens_estimated": self.tokens_estimated.get(), "counts_guessed": self.counts_guessed.get(),
+            "translated": self.translated.get(), "lost": self.lost.get(),
             "management": self.management.get(), "panics": self.panics.get(),
             "intercepted": self.intercepted.get(), "plain": self.plain.get(),
         })

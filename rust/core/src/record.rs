@@ -18,7 +18,9 @@ use crate::{
     metadata::Metadata,
     metrics::Metrics,
     outbox::Outbox,
+    routing::decision::{CacheStatus, Decision, Step},
     settings::Settings,
+    shared::answers::Filling,
 };
 
 /// How a request ended.
@@ -87,12 +89,18 @@ pub struct Facts {
     pub masked: Vec<String>,
     pub status: u16,
     pub error: Option<&'static str>,
+    /// What the provider could not be told of the request, as names.
+    pub lost: Option<String>,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
     pub first_byte: Option<Duration>,
+    /// Where it was routed through a config that asks for more than one attempt at one target.
+    pub decision: Option<Box<Decision>>,
+    /// An answer that will be kept.
+    pub filling: Option<Box<Filling>>,
     /// From the request's leaving to the head of the provider's answer.
     pub upstream: Option<Duration>,
 }
@@ -137,6 +145,24 @@ impl Facts {
         }
     }
 
+    /// A part of the answer, or all of it.
+    pub fn fill(&mut self, bytes: &[u8]) {
+        if let Some(filling) = &mut self.filling {
+            filling.add(bytes);
+        }
+    }
+
+    /// Whether an answer that was kept served.
+    pub fn is_from_cache(&self) -> bool {
+        self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
+    }
+
+    /// Whether it failed after all that the config allows was tried: a client that sends it again only repeats that.
+    pub fn is_spent(&self) -> bool {
+        let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
+        is_ours && self.status >= 400 && self.error != Some("draining")
+    }
+
     /// What the form has said so far.
     pub fn read_form(&mut self) {
         let Some(form) = &self.form else { return };
@@ -176,14 +202,23 @@ impl Record {
     }
 
     /// A portion of a stream went to the caller.
-    pub fn passed_on(&mut self, bytes: usize) {
-        self.facts.bytes_out += bytes as u64;
+    pub fn passed_on(&mut self, piece: &[u8]) {
+        self.facts.bytes_out += piece.len() as u64;
+        self.facts.fill(piece);
         self.sink.metrics.pieces.add(1);
     }
 
     /// The end of a request with an answer. Where its provider did not say what it cost, it closes when that is counted.
     pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
+        if self.facts.is_from_cache() {
+            // It was paid for when it was made.
+            return self.close(outcome);
+        }
         self.facts.usage = usage;
+        let filling = self.facts.filling.take();
+        if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.facts.error) {
+            filling.keep();
+        }
         match (usage, self.facts.asked.take(), answered) {
             (None, Some(asked), Some(answered)) if (200..300).contains(&self.facts.status) => {
                 self.end(outcome);
@@ -220,6 +255,9 @@ impl Record {
             Outcome::Complete | Outcome::Refused => (),
         }
         metrics.bytes_out.add(self.facts.bytes_out);
+        if self.facts.lost.is_some() {
+            metrics.lost.add(1);
+        }
         took
     }
 
@@ -301,8 +339,10 @@ struct Line<'a> {
     #[serde(flatten)]
     units: Option<Units>,
     cache_status: &'static str,
-    retry_success_count: u32,
-    last_used_option_index: &'static str,
+    retry_success_count: i32,
+    last_used_option_index: &'a str,
+    #[serde(skip_serializing_if = "<[Step]>::is_empty")]
+    decisions: &'a [Step],
     #[serde(skip_serializing_if = "Option::is_none")]
     api_key_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -345,6 +385,7 @@ impl<'a> Line<'a> {
     fn new(record: &'a Record, outcome: Outcome, took: Duration) -> Self {
         let Facts { status, usage, .. } = &record.facts;
         let facts = &record.facts;
+        let decision = facts.decision.as_deref();
         Self {
             id: record.id,
             created_at: humantime::format_rfc3339_millis(UNIX_EPOCH + record.created).to_string(),
@@ -364,13 +405,14 @@ impl<'a> Line<'a> {
             ai_org: facts.provider,
             ai_model: &facts.model,
             operation: facts.operation.map_or("", Operation::id),
-            mode: "single",
+            mode: decision.map_or("single", |decision| decision.strategy),
             is_proxy_call: facts.is_proxy,
             stream_mode: facts.stream,
             units: usage.as_ref().map(Units::of),
-            cache_status: "disabled",
-            retry_success_count: 0,
-            last_used_option_index: "config",
+            cache_status: decision.map_or("disabled", |decision| decision.cache.name()),
+            retry_success_count: decision.map_or(0, |decision| decision.retries),
+            last_used_option_index: decision.map_or("config", |decision| &decision.option),
+            decisions: decision.map_or(&[], |decision| &decision.steps),
             api_key_id: facts.api_key_id.as_deref(),
             config: facts.config.as_deref(),
             metadata: &facts.metadata,

@@ -21,13 +21,24 @@ pub enum Length {
     Chunked,
 }
 
-/// Renders the head of a request to a target; `model` is what its body names.
-pub fn head(call: &Call<'_>, target: &Target<'_>, model: &str, aliases: &[String], length: Length) -> Result<Vec<u8>> {
+/// What a request's body says that its head depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Said<'s> {
+    pub model: &'s str,
+    pub streams: bool,
+    /// It is said in another way than it came.
+    pub is_translated: bool,
+    pub length: Length,
+}
+
+/// Renders the head of a request to a target.
+pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[String]) -> Result<Vec<u8>> {
     let head = call.head;
     let mut out = Vec::with_capacity(1024);
-    request_line(&mut out, call, target, model)?;
+    request_line(&mut out, call, target, said)?;
     field(&mut out, b"host", target.base.origin.authority().as_bytes());
-    let passing = Passing { call, target, of_the_connection: head.headers.of_the_connection() };
+    let of_the_connection = head.headers.of_the_connection();
+    let passing = Passing { call, target, of_the_connection, is_translated: said.is_translated };
     for (name, value) in head.headers.iter() {
         if headers::control_name(name, aliases).is_none() && passing.passes(name, value) {
             field(&mut out, name, value);
@@ -44,22 +55,25 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, model: &str, aliases: &[String
     }
     credential(&mut out, target);
     context(&mut out, call);
-    framing(&mut out, length);
+    framing(&mut out, said.length);
     out.extend_from_slice(b"\r\n");
     Ok(out)
 }
 
-fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, model: &str) -> Result<()> {
+fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: Said<'_>) -> Result<()> {
     let Target { provider, base, options, .. } = target;
     out.extend_from_slice(call.head.method.as_bytes());
     out.push(b' ');
     out.extend_from_slice(base.prefix.as_bytes());
+    let query = query(&call.head.query, target.gateway_key);
     let asked = Asked {
         operation: call.route.operation,
         path: call.route.path,
-        query: &query(&call.head.query, target.gateway_key),
+        // What was asked beside the body was asked of another API.
+        query: if said.is_translated { "" } else { &query },
         prefix: &base.prefix,
-        model,
+        model: said.model,
+        streams: said.streams,
         stated: call.route.stated,
     };
     let written = provider.write_target(&asked, options, out);
@@ -78,6 +92,9 @@ fn query<'q>(query: &'q str, gateway_key: Option<&str>) -> Cow<'q, str> {
 
 /// A credential is written once, from where it was decided.
 fn credential(out: &mut Vec<u8>, target: &Target<'_>) {
+    if target.is_signed() {
+        return;
+    }
     let token = target.provider.token(&target.options).map(|token| (Credential::Bearer, token));
     let given = || target.credential.as_deref().map(|key| (target.provider.credential(key), key));
     match token.or_else(given) {
@@ -124,6 +141,7 @@ struct Passing<'p> {
     call: &'p Call<'p>,
     target: &'p Target<'p>,
     of_the_connection: Vec<Vec<u8>>,
+    is_translated: bool,
 }
 
 impl Passing<'_> {
@@ -140,10 +158,18 @@ impl Passing<'_> {
             // Nothing is read of these answers: whatever was asked for of them may be.
             _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
+            _ if self.is_translated && !self.is_of_the_provider(name) => false,
             _ => name.starts_with(b"anthropic-") || name.starts_with(b"openai-"),
         };
         // What is said under the gateway's prefix, or was stored, is meant.
         is_wanted && !self.target.sets(name)
+    }
+}
+
+impl Passing<'_> {
+    /// Who is asked in another dialect is told nothing of the one that the request came in.
+    fn is_of_the_provider(&self, name: &[u8]) -> bool {
+        name.starts_with(self.target.provider.slug().as_bytes())
     }
 }
 
@@ -201,6 +227,8 @@ mod tests {
                 .unwrap(),
             timeout: Duration::ZERO,
             inspects: false,
+            strict: true,
+            passthrough: false,
         };
         let request = Head {
             method: "POST".into(),
@@ -210,7 +238,8 @@ mod tests {
         };
         let route = Route { operation, path, stated: Stated::default() };
         let call = Call { route, head: &request, control: Control::default() };
-        let bytes = head(&call, &target, "", &[], Length::Known(2)).unwrap();
+        let said = Said { model: "", streams: false, is_translated: false, length: Length::Known(2) };
+        let bytes = head(&call, &target, said, &[]).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 

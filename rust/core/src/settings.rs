@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::secret::Secret;
+use crate::{config::TargetLimits, secret::Secret};
 
 #[derive(Debug, Clone, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
@@ -35,6 +35,18 @@ pub struct Settings {
     pub body_grace_ms: u64,
     pub body_rate: u32,
     pub max_in_flight: usize,
+    /// Most targets at the root of a config, of a conditional one, and below each of them.
+    pub max_root_targets: usize,
+    pub max_conditional_targets: usize,
+    pub max_nested_targets: usize,
+    /// Longest wait before the first retry; each next one may be twice as long.
+    pub retry_backoff_ms: u64,
+    /// Retries of a target in percent of its requests, and so many each second on top.
+    pub retry_budget_percent: u32,
+    pub retry_budget_floor: u32,
+    /// Most bytes of answers that are kept for configs with a cache, and of configs that requests brought along.
+    pub cache_bytes: usize,
+    pub inline_config_bytes: usize,
     pub trusted_custom_hosts: Vec<String>,
     pub header_aliases: Vec<String>,
     pub require_key: bool,
@@ -56,6 +68,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    pub fn target_limits(&self) -> TargetLimits {
+        TargetLimits {
+            root: self.max_root_targets,
+            conditional: self.max_conditional_targets,
+            nested: self.max_nested_targets,
+        }
+    }
+
     /// Where records are taken: beside the control process's own socket.
     pub fn record_socket(&self) -> Option<PathBuf> {
         self.control_socket.as_ref().map(|path| path.with_file_name("records.sock"))
@@ -82,6 +102,14 @@ impl Default for Settings {
             body_grace_ms: 10_000,
             body_rate: 1024,
             max_in_flight: 20_000,
+            max_root_targets: 100,
+            max_conditional_targets: 1000,
+            max_nested_targets: 50,
+            retry_backoff_ms: 1_000,
+            retry_budget_percent: 20,
+            retry_budget_floor: 10,
+            cache_bytes: 64 * 1024 * 1024,
+            inline_config_bytes: 16 * 1024 * 1024,
             trusted_custom_hosts: Vec::new(),
             header_aliases: vec!["x-portkey-".to_owned()],
             require_key: false,

@@ -10,7 +10,7 @@ use std::{
 
 use penstock_core::{
     body::Body,
-    config::{Config, Unknown},
+    config::{Config, TargetLimits, Unknown, schema},
     error::Problem,
     gateway::{Gateway, Request},
     settings::Settings,
@@ -196,11 +196,16 @@ impl Engine {
     }
 }
 
-/// Checks a document with the parser that requests go through. `kind`: `config` or `snapshot`.
+/// Checks a document with the parser that requests go through. `kind`: `config` or `snapshot`. `limits`: most targets at
+/// the root of a config, of a conditional one, and below each of them.
 #[pyfunction]
-pub fn check(py: Python<'_>, kind: &str, data: &[u8]) -> PyResult<()> {
+#[pyo3(signature = (kind, data, limits = None))]
+pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usize, usize)>) -> PyResult<()> {
+    let limits = limits.map(|(root, conditional, nested)| TargetLimits { root, conditional, nested });
     let problems = match kind {
-        "config" => Config::parse(data, Unknown::Refused).err(),
+        "config" => Config::parse(data, Unknown::Refused)
+            .and_then(|config| limits.map_or(Ok(()), |limits| config.check(limits)))
+            .err(),
         "snapshot" => Snapshot::compile(data).err(),
         other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
     };
@@ -211,4 +216,10 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8]) -> PyResult<()> {
 #[pyfunction]
 pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, penstock_core::call::catalogue().to_string().as_bytes())
+}
+
+/// The JSON Schema of a config.
+#[pyfunction]
+pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
+    PyBytes::new(py, schema::schema().to_string().as_bytes())
 }

@@ -27,9 +27,6 @@ use crate::{
     runtime::Job,
 };
 
-/// Requests that take longer than this are watched for a caller who leaves; before, watching costs more than it saves.
-const UNWATCHED: Duration = Duration::from_millis(5);
-
 /// One request's connection to the server.
 pub struct Exchange {
     proto: Py<PyAny>,
@@ -84,8 +81,15 @@ enum Sent {
 /// Serves one request from its body to its last byte.
 pub async fn serve(gateway: &Gateway, job: Job) {
     let Job { request, mut exchange } = job;
-    let mut work = std::pin::pin!(gateway.handle(request));
-    let (answer, gone) = if let Ok(answer) = tokio::time::timeout(UNWATCHED, &mut work).await {
+    // In a box of its own, which is gone when a stream begins: streams last, and the walk takes room.
+    let mut work = Box::pin(gateway.handle(request));
+    // A quick request is not watched for a caller who leaves: that costs more than it saves.
+    let quick = tokio::select! {
+        biased;
+        answer = &mut work => Some(answer),
+        () = gateway.grace.over() => None,
+    };
+    let (answer, gone) = if let Some(answer) = quick {
         (answer, None)
     } else {
         let mut gone = exchange.watch();
@@ -95,14 +99,20 @@ pub async fn serve(gateway: &Gateway, job: Job) {
             _ = &mut gone => return exchange.abandon(),
         }
     };
+    drop(work);
     let Answer { reply, body } = answer;
     match body {
-        Contents::Whole(bytes) => exchange.whole(reply, &bytes),
+        // Objects are let go of while attached: else they wait on a list for the next who is.
+        Contents::Whole(bytes) => Python::attach(|py| {
+            exchange.whole(py, reply, &bytes);
+            drop(exchange);
+        }),
         Contents::Stream(stream) => {
             let gone = gone.unwrap_or_else(|| exchange.watch());
             let stall = Duration::from_millis(gateway.settings.write_stall_ms);
             let closing = gateway.closing();
             exchange.stream(reply, *stream, Ends { gone, closing, stall }).await;
+            Python::attach(|_| drop(exchange));
         }
     }
 }
@@ -141,9 +151,9 @@ impl Exchange {
         self.answered = true;
     }
 
-    fn whole(&mut self, reply: Reply, body: &[u8]) {
+    fn whole(&mut self, py: Python<'_>, reply: Reply, body: &[u8]) {
         self.head = Some(reply);
-        Python::attach(|py| drop(self.send(py, body, false)));
+        drop(self.send(py, body, false));
     }
 
     async fn stream(&mut self, reply: Reply, mut stream: Stream, ends: Ends<impl Future<Output = ()>>) {
@@ -293,7 +303,7 @@ impl Drop for Exchange {
         }
         let Answer { reply, body } = Answer::internal_error();
         if let Contents::Whole(body) = body {
-            self.whole(reply, &body);
+            Python::attach(|py| self.whole(py, reply, &body));
         }
     }
 }

@@ -22,7 +22,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _engine {
     #[pymodule_export]
-    use super::engine::{Engine, catalogue, check};
+    use super::engine::{Engine, catalogue, check, config_schema};
     #[pymodule_export]
     use super::errors::EngineError;
 }

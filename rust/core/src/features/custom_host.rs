@@ -1,6 +1,9 @@
 //! A privately hosted endpoint in the place of a provider's own address. The header wins over the config.
 
+use serde_json::Value;
+
 use crate::{
+    config::Reading,
     error::{Error, Result},
     upstream::Base,
 };
@@ -10,8 +13,15 @@ pub struct CustomHost(Option<Base>);
 
 impl CustomHost {
     /// From a config: an http or https URL.
-    pub fn parse(url: &str) -> std::result::Result<Self, String> {
-        Base::parse(url).map(|base| Self(Some(base)))
+    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+        let url = reading.text(value);
+        Self(url.and_then(|url| Base::parse(&url).map_err(|message| reading.refuse(message)).ok()))
+    }
+
+    pub fn inherit(&mut self, parent: &Self) {
+        if self.0.is_none() {
+            self.0.clone_from(&parent.0);
+        }
     }
 
     /// What holds for one request.
@@ -25,11 +35,14 @@ impl CustomHost {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::config::Unknown;
 
     #[test]
     fn the_header_wins_over_the_config() {
-        let config = CustomHost::parse("https://a.example/v1").unwrap();
+        let config = CustomHost::parse(&json!("https://a.example/v1"), &mut Reading::new(Unknown::Refused));
         assert_eq!(config.resolve(Some("https://b.example")).unwrap(), Base::parse("https://b.example").ok());
         assert_eq!(config.resolve(None).unwrap(), Base::parse("https://a.example/v1").ok());
     }

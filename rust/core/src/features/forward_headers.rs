@@ -3,25 +3,31 @@
 use serde_json::Value;
 
 use crate::{
-    config::{kind, text},
+    config::Reading,
     error::{Error, Result},
     headers,
 };
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ForwardHeaders(Vec<String>);
+pub struct ForwardHeaders(Option<Vec<String>>);
 
 /// The header that lists them; it must not list itself.
 const SELF: &str = "x-gateway-forward-headers";
 
 impl ForwardHeaders {
     /// From a config: an array of header names.
-    pub fn parse(value: Value) -> std::result::Result<Self, String> {
-        let Value::Array(names) = value else {
-            return Err(format!("must be an array of header names, not {}", kind(&value)));
-        };
-        let names = names.into_iter().map(text).collect::<std::result::Result<Vec<_>, _>>()?;
-        Self::checked(names)
+    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+        let names = reading.items(value, "an array of header names", Reading::text);
+        Self::checked(names).unwrap_or_else(|message| {
+            reading.refuse(message);
+            Self::default()
+        })
+    }
+
+    pub fn inherit(&mut self, parent: &Self) {
+        if self.0.is_none() {
+            self.0.clone_from(&parent.0);
+        }
     }
 
     /// What holds for one request; the header is a comma-separated list.
@@ -32,7 +38,7 @@ impl ForwardHeaders {
     }
 
     pub fn contains(&self, name: &[u8]) -> bool {
-        self.0.iter().any(|listed| listed.as_bytes() == name)
+        self.0.iter().flatten().any(|listed| listed.as_bytes() == name)
     }
 
     fn checked(names: Vec<String>) -> std::result::Result<Self, String> {
@@ -43,13 +49,22 @@ impl ForwardHeaders {
         if let Some(name) = names.iter().find(|name| headers::is_cloud_metadata(name.as_bytes())) {
             return Err(format!("must not list `{name}`: it opens the metadata services of clouds"));
         }
-        Ok(Self(names))
+        Ok(Self(Some(names)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::config::Unknown;
+
+    fn is_refused(value: &Value) -> bool {
+        let mut reading = Reading::new(Unknown::Refused);
+        ForwardHeaders::parse(value, &mut reading);
+        reading.end().is_err()
+    }
 
     #[test]
     fn lists_in_any_case() {
@@ -60,7 +75,7 @@ mod tests {
     #[test]
     fn must_not_list_itself() {
         assert!(ForwardHeaders::default().resolve(Some(SELF)).is_err());
-        assert!(ForwardHeaders::parse(serde_json::json!(["x-a", SELF])).is_err());
+        assert!(is_refused(&json!(["x-a", SELF])));
         assert!(ForwardHeaders::default().resolve(Some("x-portkey-forward-headers")).is_err());
     }
 
@@ -68,7 +83,7 @@ mod tests {
     fn must_not_list_what_opens_a_clouds_metadata() {
         for name in ["Metadata-Flavor", "x-aws-ec2-metadata-token"] {
             assert!(ForwardHeaders::default().resolve(Some(name)).is_err(), "{name}");
-            assert!(ForwardHeaders::parse(serde_json::json!([name])).is_err(), "{name}");
+            assert!(is_refused(&json!([name])), "{name}");
         }
     }
 }

@@ -8,6 +8,7 @@ use penstock_llm::{
 use serde_json::Value;
 
 use crate::{
+    config::Reading,
     error::Result,
     upstream::{AnswerBody, Incoming},
 };
@@ -24,8 +25,12 @@ impl From<Option<bool>> for InspectStream {
 
 impl InspectStream {
     /// From a config: true or false.
-    pub fn parse(value: &Value) -> std::result::Result<Self, String> {
-        value.as_bool().map(|wanted| Self(Some(wanted))).ok_or_else(|| "must be true or false".into())
+    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+        Self(reading.boolean(value))
+    }
+
+    pub fn inherit(&mut self, parent: &Self) {
+        self.0 = self.0.or(parent.0);
     }
 
     /// What holds for one request.
@@ -94,14 +99,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::Unknown;
 
     #[test]
     fn the_config_wins_over_the_saved_provider() {
         let saved = |wanted| Some(InspectStream::from(Some(wanted)));
         assert!(!InspectStream::default().resolve(None));
         assert!(InspectStream::default().resolve(saved(true)));
-        assert!(!InspectStream::parse(&json!(false)).unwrap().resolve(saved(true)));
-        assert!(InspectStream::parse(&json!(true)).unwrap().resolve(saved(false)));
-        assert!(InspectStream::parse(&json!("yes")).is_err());
+        let mut reading = Reading::new(Unknown::Refused);
+        assert!(!InspectStream::parse(&json!(false), &mut reading).resolve(saved(true)));
+        assert!(InspectStream::parse(&json!(true), &mut reading).resolve(saved(false)));
+        InspectStream::parse(&json!("yes"), &mut reading);
+        assert!(reading.end().is_err());
     }
 }

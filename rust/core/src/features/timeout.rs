@@ -4,18 +4,26 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::error::{Error, Result};
+use crate::{
+    config::Reading,
+    error::{Error, Result},
+};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestTimeout(Option<Duration>);
 
 impl RequestTimeout {
     /// From a config: whole milliseconds, at least 1.
-    pub fn parse(value: &Value) -> std::result::Result<Self, String> {
-        match value.as_u64() {
-            Some(milliseconds) if milliseconds > 0 => Ok(Self(Some(Duration::from_millis(milliseconds)))),
-            _ => Err("must be a whole number of milliseconds, at least 1".into()),
+    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+        let found = value.as_u64().filter(|milliseconds| *milliseconds > 0);
+        if found.is_none() {
+            reading.expected("a whole number of milliseconds, at least 1", value);
         }
+        Self(found.map(Duration::from_millis))
+    }
+
+    pub fn inherit(&mut self, parent: &Self) {
+        self.0 = self.0.or(parent.0);
     }
 
     /// What holds for one request.
@@ -33,11 +41,14 @@ impl RequestTimeout {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::config::Unknown;
 
     #[test]
     fn the_header_wins_over_the_config_and_the_config_over_the_settings() {
-        let config = RequestTimeout::parse(&serde_json::json!(50)).unwrap();
+        let config = RequestTimeout::parse(&json!(50), &mut Reading::new(Unknown::Refused));
         let settings = Duration::from_secs(1);
         assert_eq!(config.resolve(Some("7"), settings).unwrap(), Duration::from_millis(7));
         assert_eq!(config.resolve(None, settings).unwrap(), Duration::from_millis(50));
@@ -46,7 +57,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_time() {
-        assert!(RequestTimeout::parse(&serde_json::json!(0)).is_err());
+        let mut reading = Reading::new(Unknown::Refused);
+        RequestTimeout::parse(&json!(0), &mut reading);
+        assert!(reading.end().is_err());
         assert!(RequestTimeout::default().resolve(Some("soon"), Duration::ZERO).is_err());
     }
 }

@@ -26,24 +26,43 @@ pub struct AnswerBody {
     /// Largest piece to read.
     most: usize,
     returned: Option<Bytes>,
+    through: Option<Through>,
+}
+
+/// What makes other bytes of those that come: `None` for the end, after which there may be a last word.
+struct Through(Box<dyn FnMut(Option<Bytes>) -> Bytes + Send>);
+
+impl std::fmt::Debug for Through {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Through")
+    }
 }
 
 impl From<http1::Reading> for AnswerBody {
     fn from(reading: http1::Reading) -> Self {
-        Self { source: Source::Http1(reading), most: LARGEST_READ, returned: None }
+        Self { source: Source::Http1(reading), most: LARGEST_READ, returned: None, through: None }
     }
 }
 
 impl From<http2::Reading> for AnswerBody {
     fn from(reading: http2::Reading) -> Self {
-        Self { source: Source::Http2(Box::new(reading)), most: LARGEST_READ, returned: None }
+        Self { source: Source::Http2(Box::new(reading)), most: LARGEST_READ, returned: None, through: None }
     }
 }
 
 impl AnswerBody {
     /// A body that is at hand: nothing is read for it.
     pub fn whole(bytes: Bytes) -> Self {
-        Self { source: Source::AtHand(bytes.len()), most: LARGEST_READ, returned: Some(bytes) }
+        Self { source: Source::AtHand(bytes.len()), most: LARGEST_READ, returned: Some(bytes), through: None }
+    }
+
+    /// From here on what is made of its bytes instead of them.
+    #[must_use]
+    pub fn through(mut self, make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
+        let mut through = Through(Box::new(make));
+        self.returned = self.returned.map(|bytes| (through.0)(Some(bytes))).filter(|made| !made.is_empty());
+        self.through = Some(through);
+        self
     }
 
     /// All bytes are read, but for what was put back.
@@ -53,11 +72,14 @@ impl AnswerBody {
             Source::Http2(reading) => reading.is_done(),
             Source::AtHand(_) => true,
         };
-        is_read && self.returned.is_none()
+        is_read && self.returned.is_none() && self.through.is_none()
     }
 
     /// The length that the provider declared.
     pub fn expected(&self) -> Option<usize> {
+        if self.through.is_some() {
+            return None;
+        }
         match &self.source {
             Source::Http1(reading) => reading.expected(),
             Source::Http2(reading) => reading.expected(),
@@ -100,10 +122,26 @@ impl AnswerBody {
             }
             return Some(Ok(bytes));
         }
-        match &mut self.source {
-            Source::Http1(reading) => reading.next(self.most).await,
-            Source::Http2(reading) => reading.next(self.most).await,
-            Source::AtHand(_) => None,
+        loop {
+            let read = match &mut self.source {
+                Source::Http1(reading) => reading.next(self.most).await,
+                Source::Http2(reading) => reading.next(self.most).await,
+                Source::AtHand(_) => None,
+            };
+            let Some(through) = &mut self.through else { return read };
+            let made = match read {
+                Some(Ok(bytes)) if bytes.is_empty() => return Some(Ok(bytes)),
+                Some(Ok(bytes)) => (through.0)(Some(bytes)),
+                Some(Err(error)) => return Some(Err(error)),
+                None => {
+                    let last = (through.0)(None);
+                    self.through = None;
+                    return Some(Ok(last)).filter(|last| !matches!(last, Ok(last) if last.is_empty()));
+                }
+            };
+            if !made.is_empty() {
+                return Some(Ok(made));
+            }
         }
     }
 }

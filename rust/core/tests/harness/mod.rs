@@ -118,6 +118,13 @@ impl Rig {
         lines(&taken)
     }
 
+    /// The last of so many records since the last look.
+    pub fn record_of_many(&self, count: usize) -> Value {
+        let mut records = self.records();
+        assert_eq!(records.len(), count);
+        records.pop().unwrap_or_default()
+    }
+
     /// The only record since the last look.
     pub fn record(&self) -> Value {
         let mut records = self.records();
@@ -185,6 +192,28 @@ pub fn chat(model: &str) -> Ask {
 /// Asks for a stream: of chat completions or of messages.
 pub fn stream(path: &str, model: &str) -> Ask {
     post(path, words(model, true))
+}
+
+/// Asks for a chat answer by a config of its own.
+pub fn by(config: &Value) -> Ask {
+    by_with(config, CHAT, words("mock", false))
+}
+
+/// Asks by a config of its own for something else.
+pub fn by_with(config: &Value, target: &str, json: impl Into<Bytes>) -> Ask {
+    let ask = Ask::new("POST", target).header("x-gateway-config", &config.to_string());
+    ask.header("content-type", "application/json").body(json)
+}
+
+/// A target whose provider behaves like this, such as `status=503`.
+pub fn target(behaviour: &str) -> Value {
+    json!({"provider": "mock", "override_params": {"model": format!("mock?{behaviour}")}})
+}
+
+/// The answer's own words on which target it came from, after how many retries, and whether it was kept.
+pub fn way(told: &Told) -> [&str; 3] {
+    ["x-gateway-last-used-option-index", "x-gateway-retry-attempt-count", "x-gateway-cache-status"]
+        .map(|name| told.header(name).unwrap_or_default())
 }
 
 /// An answer that was read to its end.

@@ -1,6 +1,7 @@
 //! The two dialects that callers and providers speak, what is read of a request, and how errors are said in each.
 
 pub mod chat;
+pub mod edit;
 mod form;
 pub mod messages;
 mod peek;

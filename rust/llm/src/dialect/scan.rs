@@ -53,6 +53,28 @@ pub(crate) fn fields_from(
     Ok(scanner.at)
 }
 
+/// Calls `on_item` with the range of each item of an array that begins at or after `at`. Returns where it ends.
+pub(crate) fn elements_from(json: &[u8], at: usize, mut on_item: impl FnMut(Range<usize>) -> Scan<()>) -> Scan<usize> {
+    let mut scanner = Scanner { json, at };
+    scanner.expect(b'[', "expected an array")?;
+    if scanner.after_space() == Some(b']') {
+        return Ok(scanner.at + 1);
+    }
+    loop {
+        scanner.after_space();
+        let start = scanner.at;
+        scanner.skip_value()?;
+        on_item(start..scanner.at)?;
+        let more = scanner.after_space();
+        scanner.at += 1;
+        match more {
+            Some(b',') => (),
+            Some(b']') => return Ok(scanner.at),
+            _ => return Err(scanner.error("expected ',' or ']'")),
+        }
+    }
+}
+
 /// From behind a value that was found by other means: fails unless its object is the outermost and all ends with it.
 pub(crate) fn closes_after(json: &[u8], value_end: usize) -> Scan<()> {
     let mut scanner = Scanner { json, at: value_end };

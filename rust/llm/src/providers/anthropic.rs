@@ -1,7 +1,11 @@
 //! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
 
 use super::{Credential, FILES, Group, Known, MESSAGES, Provider, options::sent};
-use crate::dialect::Dialect;
+use crate::{
+    dialect::Dialect,
+    operation::Operation,
+    translation::wires::{Wire, messages},
+};
 
 pub(super) struct Anthropic;
 
@@ -25,6 +29,14 @@ impl Provider for Anthropic {
 
     fn options(&self) -> &'static [Known] {
         OPTIONS
+    }
+
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        (operation == Operation::ChatComplete).then_some("/messages")
+    }
+
+    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        (operation == Operation::ChatComplete).then_some(&messages::ANTHROPIC)
     }
 
     fn credential(&self, key: &str) -> Credential {

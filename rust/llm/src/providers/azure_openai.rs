@@ -1,11 +1,10 @@
 //! Azure `OpenAI`: an address for each customer, the deployment in the path, the API's version in the query.
 
-use std::fmt::Write;
-
 use super::{
     Asked, Credential, Group, Known, Options, Provider,
     openai::OFFERS,
     options::{known, sent},
+    segment::escaped,
 };
 use crate::operation::Operation;
 
@@ -66,7 +65,7 @@ impl Provider for AzureOpenAi {
             out.extend_from_slice(b"/deployments/");
             out.extend_from_slice(deployment(asked, options)?.as_bytes());
         }
-        out.extend_from_slice(asked.path.as_bytes());
+        out.extend_from_slice(self.path(asked.operation).unwrap_or(asked.path).as_bytes());
         write_query(asked, version.filter(|version| *version != VERSION_ONE), out);
         let has_version = version.is_some() || names_version(asked.query) || asked.operation == Operation::Proxy;
         if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
@@ -95,6 +94,7 @@ fn is_deployed(operation: Operation) -> bool {
     matches!(
         operation,
         Operation::ChatComplete
+            | Operation::Messages
             | Operation::Complete
             | Operation::Embed
             | Operation::ImageGenerate
@@ -133,20 +133,6 @@ fn names_version(query: &str) -> bool {
     query.split('&').any(|pair| pair.starts_with("api-version="))
 }
 
-/// Percent-encoded but for what may stand in a segment as it is.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(byte.into());
-        } else {
-            // A String takes every write.
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +153,7 @@ mod tests {
         query: "",
         prefix: "/openai",
         model: "gpt-4o",
+        streams: false,
         stated: Stated { deployment: None, version: None },
     };
 

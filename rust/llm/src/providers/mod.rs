@@ -2,13 +2,25 @@
 
 mod anthropic;
 mod azure_openai;
+mod bedrock;
+mod cohere;
 mod compatible;
+mod google;
 mod openai;
 mod options;
+mod segment;
+mod vertex_ai;
 
 pub use options::{Known, Options};
 
-use crate::{dialect::Dialect, operation::Operation};
+use crate::{
+    dialect::Dialect,
+    operation::Operation,
+    translation::{
+        self,
+        wires::{self, Wire},
+    },
+};
 
 /// How a credential is written into a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +29,27 @@ pub enum Credential {
     Bearer,
     /// The key as it is, in the header of this (lower-case) name.
     Header(&'static str),
+}
+
+/// With what a request to Amazon is signed (version 4).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Signature<'o> {
+    pub service: &'static str,
+    pub region: &'o str,
+    pub id: &'o str,
+    pub secret: &'o str,
+    pub token: Option<&'o str>,
+}
+
+/// Without what is secret.
+impl std::fmt::Debug for Signature<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Signature")
+            .field("service", &self.service)
+            .field("region", &self.region)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Operations that providers offer together.
@@ -31,6 +64,7 @@ const IMAGE_EDIT: Group = &[Operation::ImageEdit];
 const SPEECH: Group = &[Operation::CreateSpeech];
 const TRANSCRIBE: Group = &[Operation::CreateTranscription, Operation::CreateTranslation];
 const OCR: Group = &[Operation::Ocr];
+const RERANK: Group = &[Operation::Rerank];
 const RESPOND: Group = &[Operation::CreateModelResponse];
 const RESPONSES: Group = &[
     Operation::CreateModelResponse,
@@ -69,6 +103,8 @@ pub struct Asked<'a> {
     pub prefix: &'a str,
     /// What the body names; may be empty.
     pub model: &'a str,
+    /// The caller wants a stream.
+    pub streams: bool,
     pub stated: Stated<'a>,
 }
 
@@ -107,23 +143,28 @@ pub trait Provider: Sync {
 
     /// Writes what follows the base URL in the request line, query included. An error says what is missing.
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        let version = if asked.operation == Operation::Proxy { "" } else { self.version() };
-        // Clients whose base URL lacks the version segment say it twice.
-        let is_said = asked.prefix.ends_with("/v1");
-        let path = if is_said { asked.path.strip_prefix("/v1").unwrap_or(asked.path) } else { asked.path };
-        let version = if is_said && version == "/v1" { "" } else { version };
-        out.extend_from_slice(version.as_bytes());
-        out.extend_from_slice(path.as_bytes());
-        if !asked.query.is_empty() {
-            out.push(b'?');
-            out.extend_from_slice(asked.query.as_bytes());
-        }
+        write_path(self, asked, out);
         Ok(())
+    }
+
+    /// The path of an operation, where that is not the caller's.
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        self.wire(operation, "").map(|_| "/chat/completions")
+    }
+
+    /// How it is asked for what it does not offer in the caller's own dialect; `None` where it cannot be.
+    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        by_chat(self.offers(), operation).then_some(&wires::chat::OPENAI)
     }
 
     /// Where a credential goes.
     fn credential(&self, _key: &str) -> Credential {
         Credential::Bearer
+    }
+
+    /// With what a request is signed, where no key is sent.
+    fn signature<'o>(&self, _options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+        Ok(None)
     }
 
     /// A bearer token among the options; it goes before every key.
@@ -147,17 +188,52 @@ pub trait Provider: Sync {
     }
 }
 
-impl dyn Provider {
-    /// Whether it offers an operation.
-    pub fn serves(&self, operation: Operation) -> bool {
-        let offered = |group: &Group| group.contains(&operation);
-        self.offers().iter().any(offered) || offered(&EVERYWHERE)
+/// What follows the base URL where the operation has one path.
+fn write_path<P: Provider + ?Sized>(provider: &P, asked: &Asked<'_>, out: &mut Vec<u8>) {
+    let version = if asked.operation == Operation::Proxy { "" } else { provider.version() };
+    // Clients whose base URL lacks the version segment say it twice.
+    let is_said = asked.prefix.ends_with("/v1");
+    let path = provider.path(asked.operation).unwrap_or(asked.path);
+    let path = if is_said { path.strip_prefix("/v1").unwrap_or(path) } else { path };
+    let version = if is_said && version == "/v1" { "" } else { version };
+    out.extend_from_slice(version.as_bytes());
+    out.extend_from_slice(path.as_bytes());
+    if !asked.query.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(asked.query.as_bytes());
     }
+}
+
+impl dyn Provider {
+    /// Whether it offers an operation, in the caller's dialect or in its own.
+    pub fn serves(&self, operation: Operation) -> bool {
+        is_in(self.offers(), operation) || EVERYWHERE.contains(&operation) || self.wire(operation, "").is_some()
+    }
+}
+
+fn is_in(offers: &[Group], operation: Operation) -> bool {
+    offers.iter().any(|group| group.contains(&operation))
+}
+
+/// Whether an operation reaches these offers as a chat completion alone.
+fn by_chat(offers: &[Group], operation: Operation) -> bool {
+    is_in(offers, Operation::ChatComplete)
+        && !is_in(offers, operation)
+        && operation != Operation::ChatComplete
+        && translation::is_translatable(operation)
 }
 
 /// Every provider, by slug.
 pub fn all() -> impl Iterator<Item = &'static dyn Provider> {
-    let modules: [&'static dyn Provider; 3] = [&anthropic::Anthropic, &azure_openai::AzureOpenAi, &openai::OpenAi];
+    let modules: [&'static dyn Provider; 7] = [
+        &anthropic::Anthropic,
+        &azure_openai::AzureOpenAi,
+        &bedrock::Bedrock,
+        &cohere::Cohere,
+        &google::Google,
+        &openai::OpenAi,
+        &vertex_ai::VertexAi,
+    ];
     let rows = compatible::ROWS.iter().map(|row| row as &'static dyn Provider);
     modules.into_iter().chain(rows)
 }
@@ -177,7 +253,8 @@ mod tests {
     use super::*;
 
     fn target(slug: &str, prefix: &str, operation: Operation, path: &str) -> String {
-        let asked = Asked { operation, path, query: "a=1", prefix, model: "", stated: Stated::default() };
+        let asked =
+            Asked { operation, path, query: "a=1", prefix, model: "", streams: false, stated: Stated::default() };
         let mut out = Vec::new();
         find(slug).unwrap().write_target(&asked, &Options::default(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -208,12 +285,30 @@ mod tests {
     fn silence_means_unsupported_but_for_what_has_no_shape_of_ours() {
         let serves = |slug: &str, operation| find(slug).unwrap().serves(operation);
         assert!(serves("groq", Operation::ChatComplete) && !serves("groq", Operation::Embed));
-        assert!(serves("anthropic", Operation::Messages) && !serves("anthropic", Operation::ChatComplete));
-        assert!(!serves("openai", Operation::Messages) && serves("mistral-ai", Operation::Ocr));
+        assert!(serves("anthropic", Operation::Messages) && !serves("anthropic", Operation::Embed));
+        assert!(!serves("openai", Operation::MessagesCountTokens) && serves("mistral-ai", Operation::Ocr));
         for provider in all() {
             assert!(provider.serves(Operation::Proxy) && provider.serves(Operation::Moderate), "{}", provider.slug());
         }
         assert!(Operation::ALL.iter().all(|operation| serves("mock", *operation)));
+    }
+
+    #[test]
+    fn what_is_translated_has_a_wire_and_what_is_offered_has_none() {
+        let wire = |slug: &str, operation| find(slug).unwrap().wire(operation, "m").is_some();
+        assert!(wire("anthropic", Operation::ChatComplete) && wire("openai", Operation::Messages));
+        assert!(wire("groq", Operation::Messages) && !wire("mock", Operation::Messages));
+        for provider in all() {
+            for operation in Operation::ALL.iter().filter(|operation| is_in(provider.offers(), **operation)) {
+                assert!(provider.wire(*operation, "m").is_none(), "{} {operation:?}", provider.slug());
+            }
+        }
+    }
+
+    #[test]
+    fn a_translated_operation_has_the_providers_own_path() {
+        assert_eq!(target("anthropic", "/v1", Operation::ChatComplete, "/chat/completions"), "/messages?a=1");
+        assert_eq!(target("deepseek", "", Operation::Messages, "/messages"), "/v1/chat/completions?a=1");
     }
 
     #[test]

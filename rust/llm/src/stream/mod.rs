@@ -1,5 +1,6 @@
 //! Streams of answers: bytes in, events and usage out, no waiting.
 
+pub mod aws_event_stream;
 pub mod deltas;
 pub mod meter;
 pub mod skim;

@@ -1,0 +1,123 @@
+//! What a large config costs a request: its choice among targets alone, and the whole way to a provider and back.
+
+use std::{fmt::Write, hint::black_box, sync::Arc};
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use penstock_core::{
+    answer::Contents,
+    body::Body,
+    config::{Config, Unknown},
+    gateway::{Gateway, Request},
+    headers::{Head, Headers},
+    metadata::Metadata,
+    routing::{Strategy, asked::Asked},
+    settings::Settings,
+    shared::inline_configs::InlineConfigs,
+};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+
+/// Groups within groups: so many levels, with so many targets in the innermost.
+fn nested(levels: usize, targets: usize) -> Value {
+    let leaves: Vec<_> = (0..targets).map(|seed| json!({"provider": "mock", "weight": seed % 7 + 1})).collect();
+    let mut group = json!({"strategy": {"mode": "loadbalance"}, "targets": leaves});
+    for _ in 1..levels {
+        group = json!({"strategy": {"mode": "fallback"}, "targets": [group]});
+    }
+    group
+}
+
+/// So many conditions, of which the last one holds.
+fn conditional(count: usize) -> Value {
+    let targets: Vec<_> = (0..count).map(|name| json!({"provider": "mock", "name": name.to_string()})).collect();
+    let condition = |index: usize| {
+        let user = if index + 1 == count { "ann".to_owned() } else { format!("user {index}") };
+        json!({"query": {"metadata.user": {"$eq": user}, "params.model": {"$regex": "^m"}}, "then": index.to_string()})
+    };
+    let conditions: Vec<_> = (0..count).map(condition).collect();
+    json!({"strategy": {"mode": "conditional", "conditions": conditions, "default": "0"}, "targets": targets})
+}
+
+fn compiled(config: &Value) -> Option<Config> {
+    Config::parse(config.to_string().as_bytes(), Unknown::Refused).ok()
+}
+
+fn choose(c: &mut Criterion) {
+    let mut group = c.benchmark_group("routing/choose");
+    let metadata = Metadata::read(r#"{"user":"ann"}"#);
+    let params = [Some(json!("model"))];
+    let asked = Asked { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
+    if let Some(Config { root, .. }) = compiled(&conditional(1000))
+        && let Strategy::Conditional(strategy) = &root.strategy
+    {
+        group.bench_function("the last of 1,000 conditions", |b| b.iter(|| strategy.choose(black_box(&asked))));
+    }
+    if let Some(Config { root, .. }) = compiled(&nested(1, 100))
+        && let Strategy::LoadBalance(strategy) = &root.strategy
+    {
+        group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.choose(&asked, black_box(0.7), None)));
+    }
+    group.finish();
+}
+
+fn read(c: &mut Criterion) {
+    let mut group = c.benchmark_group("routing/config");
+    let text = nested(5, 100).to_string();
+    group.bench_function("parse 100 targets", |b| {
+        b.iter(|| Config::parse(black_box(text.as_bytes()), Unknown::Ignored).is_ok())
+    });
+    let known = InlineConfigs::new(1 << 24);
+    group.bench_function("100 targets that were seen before", |b| b.iter(|| known.compiled(black_box(&text)).is_ok()));
+    group.finish();
+}
+
+fn request(config: &str) -> Request {
+    let mut headers = Headers::default();
+    headers.push(b"x-gateway-config", config.as_bytes());
+    headers.push(b"x-gateway-metadata", br#"{"user":"ann"}"#);
+    headers.push(b"content-type", b"application/json");
+    let body = r#"{"model":"mock","messages":[{"role":"user","content":"hi"}]}"#;
+    let head = Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers };
+    Request { head, body: Body::Whole(body.into()) }
+}
+
+/// Over a real connection, so that all of the walk is in it; what counts is how the configs differ.
+fn walk(c: &mut Criterion) {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let server = runtime.block_on(Server::start());
+    let settings = Settings { mock_host: Some(server.url()), retry_budget_floor: 1_000_000, ..Settings::default() };
+    let Ok(gateway) = Gateway::new(settings) else { return };
+    let configs = [
+        ("one target", json!({"provider": "mock"})),
+        ("5 levels, 100 targets", nested(5, 100)),
+        ("1,000 conditions", conditional(1000)),
+    ];
+    let rows: Vec<_> = configs
+        .iter()
+        .enumerate()
+        .map(|(index, (_, config))| json!({"slug": format!("pc-{index}"), "config": config}))
+        .collect();
+    if gateway.apply(json!({"epoch": "1", "configs": rows}).to_string().as_bytes()).is_err() {
+        return;
+    }
+    let gateway = Arc::new(gateway);
+    let mut group = c.benchmark_group("routing/walk");
+    for (index, (name, _)) in configs.iter().enumerate() {
+        let mut slug = String::new();
+        let _ = write!(slug, "pc-{index}");
+        group.bench_function(*name, |b| {
+            b.iter_batched(
+                || request(&slug),
+                |request| {
+                    let answer = runtime.block_on(gateway.handle(request));
+                    assert!(answer.reply.status == 200 && matches!(answer.body, Contents::Whole(_)));
+                },
+                BatchSize::SmallInput,
+            );
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, choose, read, walk);
+criterion_main!(benches);

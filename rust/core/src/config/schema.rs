@@ -1,0 +1,90 @@
+//! The JSON Schema of configs, for editors: made of the same table that the parser reads.
+
+use penstock_llm::providers;
+use serde_json::{Map, Value, json};
+
+use super::draft::FIELDS;
+
+/// What several keys share.
+const SHARED: &str = r##"{
+    "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
+    "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",
+        "required": ["failure_threshold", "cooldown_interval"], "additionalProperties": false, "properties": {
+        "failure_threshold": {"type": "integer", "minimum": 1},
+        "failure_threshold_percentage": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
+        "minimum_requests": {"type": "integer", "minimum": 0, "default": 10},
+        "cooldown_interval": {"type": "integer", "minimum": 30000, "description": "milliseconds"},
+        "failure_status_codes": {"$ref": "#/$defs/statuses", "description": "default: 500 and above"}}},
+    "query": {"type": "object", "description": "`metadata.<key>`, `params.<field>` and `url.pathname`, each with a value or operators; all must hold",
+        "properties": {"$and": {"type": "array", "items": {"$ref": "#/$defs/query"}},
+            "$or": {"type": "array", "items": {"$ref": "#/$defs/query"}}},
+        "patternProperties": {"^(metadata\\..+|params\\..+|url\\.pathname)$": {"anyOf": [
+            {"not": {"type": "object"}},
+            {"type": "object", "additionalProperties": false, "properties": {"$eq": {}, "$ne": {}, "$gt": {}, "$gte": {}, "$lt": {},
+                "$lte": {}, "$in": {"type": "array"}, "$nin": {"type": "array"}, "$regex": {"type": "string", "format": "regex"}}}]}},
+        "additionalProperties": false}
+}"##;
+
+/// The schema of a saved config.
+pub fn schema() -> Value {
+    let read = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
+    let mut properties: Map<_, _> = FIELDS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
+    for provider in providers::all() {
+        for option in provider.options() {
+            properties
+                .entry(option.key)
+                .or_insert_with(|| json!({"type": "string", "description": "an option of some providers"}));
+        }
+    }
+    let mut shared = read(SHARED);
+    shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties});
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Config",
+        "description": "A routing config of Penstock",
+        "$ref": "#/$defs/config",
+        "$defs": shared,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Unknown};
+
+    /// Every object of the schema beside where its keys stand, as a config that has only that.
+    fn keys(schema: &Value, properties: &Value) -> Vec<String> {
+        let all = properties["properties"].as_object().or_else(|| {
+            let name = properties["$ref"].as_str()?.strip_prefix("#/$defs/")?;
+            schema["$defs"][name]["properties"].as_object()
+        });
+        all.into_iter().flatten().map(|(key, _)| key.clone()).collect()
+    }
+
+    #[test]
+    fn every_key_of_the_schema_is_known_to_the_parser() {
+        let schema = schema();
+        assert!(schema["$defs"]["config"]["properties"].as_object().unwrap().values().all(Value::is_object));
+        for (key, value) in schema["$defs"]["config"]["properties"].as_object().unwrap() {
+            let inner = keys(&schema, value);
+            let inner = if key == "targets" { Vec::new() } else { inner };
+            let nested = inner.into_iter().map(|inner| json!({key: {inner: null}}));
+            for config in nested.chain([json!({key: null})]) {
+                let problems = Config::parse(config.to_string().as_bytes(), Unknown::Refused).err().unwrap_or_default();
+                assert!(
+                    problems.iter().all(|problem| problem.message != "is not a known key"),
+                    "{config}: {problems:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn references_lead_somewhere() {
+        let schema = schema();
+        let text = schema.to_string();
+        for reference in text.split("\"#/$defs/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+            assert!(schema["$defs"][reference].is_object(), "{reference}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Amazon's signature, version 4, over a head that was rendered and the body that goes with it.
+
+use std::time::SystemTime;
+
+use aws_credential_types::Credentials;
+use aws_sigv4::{
+    http_request::{SignableBody, SignableRequest, SigningSettings, sign as sign_request},
+    sign::v4,
+};
+use penstock_llm::providers::Signature;
+
+/// Adds the fields of the signature to a head. An error says why there can be none.
+pub fn sign(
+    with: &Signature<'_>,
+    head: &mut Vec<u8>,
+    (authority, body): (&str, &[u8]),
+    now: SystemTime,
+) -> Result<(), String> {
+    let credentials =
+        Credentials::new(with.id, with.secret, with.token.map(ToOwned::to_owned), None, env!("CARGO_PKG_NAME"));
+    let identity = credentials.into();
+    let params = v4::SigningParams::builder()
+        .identity(&identity)
+        .region(with.region)
+        .name(with.service)
+        .time(now)
+        .settings(SigningSettings::default())
+        .build()
+        .map_err(|error| error.to_string())?
+        .into();
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+    let mut words = line.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let uri = format!("https://{authority}{target}");
+    let request = SignableRequest::new(method, uri, [("host", authority)].into_iter(), SignableBody::Bytes(body));
+    let signed =
+        sign_request(request.map_err(|error| error.to_string())?, &params).map_err(|error| error.to_string())?;
+    let (fields, _) = signed.into_parts().0.into_parts();
+    head.truncate(head.len() - b"\r\n".len());
+    for field in fields {
+        head.extend_from_slice(format!("{}: {}\r\n", field.name(), field.value()).as_bytes());
+    }
+    head.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    /// The keys and the moment of the published test suite: 2015-08-30T12:36:00Z.
+    const SUITE: Signature<'_> = Signature {
+        service: "service",
+        region: "us-east-1",
+        id: "AKIDEXAMPLE",
+        secret: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
+        token: None,
+    };
+    const MOMENT: u64 = 1_440_938_160;
+
+    fn signed(with: &Signature<'_>, line: &str, body: &[u8]) -> String {
+        let mut head = format!("{line} HTTP/1.1\r\nhost: example.amazonaws.com\r\n\r\n").into_bytes();
+        let now = UNIX_EPOCH + Duration::from_secs(MOMENT);
+        sign(with, &mut head, ("example.amazonaws.com", body), now).unwrap();
+        String::from_utf8(head).unwrap()
+    }
+
+    #[test]
+    fn the_published_vectors_are_signed_as_published() {
+        for (line, signature) in [
+            ("GET /", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
+            ("POST /", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
+        ] {
+            let head = signed(&SUITE, line, b"");
+            let expected = format!(
+                "authorization: AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
+                 SignedHeaders=host;x-amz-date, Signature={signature}\r\n"
+            );
+            assert!(head.contains(&expected), "{head}");
+            assert!(head.contains("x-amz-date: 20150830T123600Z\r\n") && head.ends_with("\r\n\r\n"));
+        }
+    }
+
+    #[test]
+    fn a_token_of_a_session_is_sent_and_signed_and_the_secret_is_neither() {
+        let head = signed(&Signature { token: Some("session"), ..SUITE }, "POST /model/a%3Ab/converse", b"{}");
+        assert!(head.contains("x-amz-security-token: session\r\n"), "{head}");
+        assert!(head.contains("SignedHeaders=host;x-amz-date;x-amz-security-token,") && !head.contains(SUITE.secret));
+    }
+
+    #[test]
+    fn another_body_or_another_path_has_another_signature() {
+        let signature = |line, body: &[u8]| signed(&SUITE, line, body).split("Signature=").last().unwrap().to_owned();
+        let one = signature("POST /a", b"1");
+        assert!(one != signature("POST /a", b"2") && one != signature("POST /b", b"1"));
+    }
+}

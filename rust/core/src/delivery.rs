@@ -1,0 +1,200 @@
+//! An answer on its way back: whole where it is small, else a stream that closes the record at its end.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use penstock_llm::{
+    dialect::Dialect,
+    operation::Operation,
+    usage::{Meter, Skim, Usage},
+};
+
+use crate::{
+    answer::{Answer, Reading, Reply, Stream},
+    call::Call,
+    counting::Answered,
+    deadline::Deadline,
+    error::Error,
+    gateway::Gateway,
+    headers::{self, Headers, Whole},
+    record::{Outcome, Record},
+    route::Route,
+    upstream::{self, AnswerHead, Incoming},
+};
+
+/// Answers up to this size are read whole before they are passed on.
+pub const WHOLE: usize = 256 * 1024;
+
+/// What came back from a target.
+pub struct Served {
+    pub incoming: Incoming,
+    pub dialect: Dialect,
+    /// For what of the answer must be there before the caller gets anything.
+    pub deadline: Deadline,
+}
+
+/// Turns the provider's answer into ours.
+pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
+    let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline } = served;
+    let status = answered.status;
+    record.facts.status = status;
+    record.facts.first_byte = Some(record.elapsed());
+    let is_events = is_kind(&answered.headers, "text/event-stream");
+    let is_small = is_small(&answered.headers, body.expected());
+    let is_plain = is_plain(&answered.headers);
+    // A question is answered with what it cost; what is fetched later has been paid for.
+    let has_cost = call.head.method == "POST" && status < 300 && is_plain && !record.facts.is_from_cache();
+    let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
+    let is_json = is_kind(&answered.headers, "application/json");
+    let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
+    if is_small {
+        let collected = tokio::select! {
+            biased;
+            collected = deadline.bound(upstream::collect(&mut body, WHOLE)) => collected,
+            () = gateway.closing() => Err(Error::Draining),
+        };
+        match collected {
+            Ok(Some(bytes)) => {
+                let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
+                let length = if is_bodiless { declared } else { Some(bytes.len()) };
+                reply.set_length(length);
+                return whole(reply, bytes, (has_cost && is_json).then_some(dialect), record);
+            }
+            Ok(None) => (),
+            Err(error) => return refuse(&error, call, record),
+        }
+    }
+    if !is_events {
+        // The status is still ours to choose until something of the body is there.
+        let first = tokio::select! {
+            biased;
+            first = deadline.bound(body.begun()) => first,
+            () = gateway.closing() => Err(Error::Draining),
+        };
+        if let Err(error) = first {
+            return refuse(&error, call, record);
+        }
+    }
+    // An event may be added at the end of events: their length is open.
+    reply.set_length(if is_events { None } else { body.expected() });
+    gateway.sink.metrics.streams.add(1);
+    let reading = match record.facts.asked {
+        // What is compressed can be neither read nor added to: where it breaks off it is cut.
+        _ if !is_plain => Reading::Nothing,
+        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, call.route.operation)),
+        _ if is_events => Reading::Events(Meter::new(dialect)),
+        _ if is_json && has_cost => Reading::Body(Skim::default()),
+        _ => Reading::Nothing,
+    };
+    let ends_with_event = asked_for(call).ends_with_event() && status < 300;
+    let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
+    let every = Duration::from_millis(gateway.settings.heartbeat_ms);
+    let beats = is_events && is_plain && call.route.operation != Operation::Proxy && !every.is_zero();
+    Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// What a request asks for, also where it is forwarded as it came.
+fn asked_for(call: &Call<'_>) -> Operation {
+    match call.route {
+        Route { operation: Operation::Proxy, path, .. } => Operation::of(&call.head.method, path),
+        Route { operation, .. } => operation,
+    }
+}
+
+/// Whether its bytes can be read as they are.
+pub fn is_plain(headers: &Headers) -> bool {
+    headers.text("content-encoding").is_none_or(|coding| coding == "identity")
+}
+
+/// Whether a first event can be looked for.
+pub fn is_readable_stream(incoming: &Incoming) -> bool {
+    let AnswerHead { status, headers, .. } = &incoming.head;
+    *status == 200 && is_kind(headers, "text/event-stream") && is_plain(headers)
+}
+
+/// Whether an answer is passed on whole: where its length is not said, JSON is tried.
+pub fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
+    !is_kind(headers, "text/event-stream")
+        && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
+}
+
+fn is_kind(headers: &Headers, kind: &str) -> bool {
+    headers.text("content-type").is_some_and(|value| value.starts_with(kind))
+}
+
+/// The provider's header fields that the caller gets, and ours.
+fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers {
+    let of_the_connection = answered.of_the_connection();
+    answered.retain(|name| {
+        let is_the_connections = headers::is_hop_by_hop(name) || of_the_connection.iter().any(|named| named == name);
+        let is_ours =
+            name.starts_with(headers::PREFIX) || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
+        !is_the_connections && !matches!(name, b"content-length" | b"x-powered-by") && !is_ours
+    });
+    mark(&mut answered, call, record);
+    answered
+}
+
+/// `cost`: the dialect in which the answer says what it cost, if it may.
+fn whole(reply: Reply, bytes: Bytes, cost: Option<Dialect>, mut record: Record) -> Answer {
+    record.facts.bytes_out = bytes.len() as u64;
+    record.facts.fill(&bytes);
+    let usage = cost.and_then(|dialect| Usage::from_answer(dialect, &bytes));
+    let untold = (cost.is_some() && usage.is_none()).then(|| Answered::Whole(bytes.clone()));
+    record.settle(usage, untold, Outcome::Complete);
+    Answer { reply, body: bytes.into() }
+}
+
+/// An error of ours: told to the caller, and the end of the record.
+pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
+    let mut id = uuid::Uuid::encode_buffer();
+    let id = record.id.hyphenated().encode_lower(&mut id);
+    let Whole { mut answered, body } = error.answer(call.dialect(), Some(id));
+    record.facts.status = answered.status;
+    record.facts.error = Some(error.code());
+    mark(&mut answered.headers, call, &record);
+    record.facts.bytes_out = body.len() as u64;
+    if matches!(error, Error::BrokenBody) {
+        // The caller left. Whoever only closed its own direction still learns why.
+        record.facts.status = 0;
+        drop(record);
+    } else {
+        record.close(Outcome::Refused);
+    }
+    let mut reply = Reply::new(answered.status, answered.headers);
+    reply.set_length(Some(body.len()));
+    Answer { reply, body: body.into() }
+}
+
+/// How many header fields an answer gets from us.
+const OURS: usize = 9;
+
+/// Our own header fields, under the prefix that the caller used; and the ids by which clients speak of a request.
+fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
+    let prefix = call.control.prefix.unwrap_or(headers::PREFIX);
+    let mut id = uuid::Uuid::encode_buffer();
+    let id: &str = record.id.hyphenated().encode_lower(&mut id);
+    let trace_id = record.facts.trace_id.as_deref().unwrap_or(id);
+    headers.reserve(OURS, OURS * 48 + trace_id.len());
+    for name in ["x-request-id", "request-id"] {
+        if headers.get(name).is_none() {
+            headers.push(name.as_bytes(), id.as_bytes());
+        }
+    }
+    if record.facts.is_spent() {
+        headers.retain(|name| name != b"x-should-retry");
+        headers.push(b"x-should-retry", b"false");
+    }
+    let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
+    push(b"trace-id", trace_id);
+    let decision = record.facts.decision.as_deref();
+    push(b"last-used-option-index", decision.map_or("config", |decision| &decision.option));
+    push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
+    push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
+    if let Some(lost) = &record.facts.lost {
+        push(b"not-translated", lost);
+    }
+    if !record.facts.provider.is_empty() {
+        push(b"provider", record.facts.provider);
+    }
+}

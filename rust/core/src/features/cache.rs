@@ -1,0 +1,218 @@
+//! Whether an old answer serves: how long one is kept, and what must be the same for it to be the same question.
+
+use std::time::Duration;
+
+use penstock_llm::operation::Operation;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    config::Reading,
+    headers::{Headers, PREFIX, control_name},
+};
+
+const DEFAULT_AGE: u64 = 604_800;
+/// Seconds.
+const AGES: std::ops::RangeInclusive<u64> = 60..=7_776_000;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cache(Option<Duration>);
+
+impl Cache {
+    /// From a config: `{"mode": "simple", "max_age": seconds}`, or the mode alone.
+    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+        if value.is_string() {
+            mode(value, reading);
+            return Self(Some(Duration::from_secs(DEFAULT_AGE)));
+        }
+        let (mut has_mode, mut age) = (false, DEFAULT_AGE);
+        reading.keys(value, |reading, key, value| {
+            match key {
+                "mode" => {
+                    has_mode = true;
+                    mode(value, reading);
+                }
+                "max_age" => age = reading.whole(value, &AGES).unwrap_or(DEFAULT_AGE),
+                _ => return false,
+            }
+            true
+        });
+        if !has_mode && value.is_object() {
+            reading.refuse("needs `mode`: `simple`");
+        }
+        Self(Some(Duration::from_secs(age)))
+    }
+
+    pub fn inherit(&mut self, parent: &Self) {
+        self.0 = self.0.or(parent.0);
+    }
+
+    /// How long an answer to this operation may be kept, if at all.
+    pub fn age(&self, operation: Operation, method: &str, path: &str) -> Option<Duration> {
+        let asks = method == "POST" && (operation.takes_json() || operation == Operation::Proxy);
+        let is_other = path.split('/').any(|part| matches!(part, "files" | "batches" | "fine_tuning" | "edits"));
+        self.0.filter(|_| asks && !is_other)
+    }
+}
+
+fn mode(value: &Value, reading: &mut Reading) {
+    match value.as_str() {
+        Some("simple") => (),
+        Some("semantic") => reading.refuse("`semantic` is not available in this version: `simple` is"),
+        _ => reading.expected("`simple`", value),
+    }
+}
+
+/// Fields that say nothing about what is asked: they differ from one sending of a request to the next.
+fn is_incidental(name: &[u8]) -> bool {
+    let is_trace = name.starts_with(b"x-b3-") || name.starts_with(b"x-stainless-") || name.starts_with(b"x-forwarded-");
+    is_trace
+        || matches!(
+            name,
+            b"host"
+                | b"connection"
+                | b"content-length"
+                | b"transfer-encoding"
+                | b"date"
+                | b"user-agent"
+                | b"accept"
+                | b"accept-encoding"
+                | b"accept-language"
+                | b"traceparent"
+                | b"tracestate"
+                | b"baggage"
+                | b"idempotency-key"
+                | b"x-request-id"
+                | b"x-real-ip"
+                | b"via"
+                | b"expect"
+                | b"cache-control"
+                | b"pragma"
+        )
+}
+
+/// Control fields that do not change an answer either.
+fn is_aside(rest: &[u8]) -> bool {
+    matches!(
+        rest,
+        b"trace-id"
+            | b"span-id"
+            | b"span-name"
+            | b"parent-span-id"
+            | b"cache-force-refresh"
+            | b"request-timeout"
+            | b"sensitive-headers"
+            | b"explain"
+            | b"debug"
+    )
+}
+
+/// What keeps the answers of some callers apart from those of others.
+#[derive(Debug, Clone, Copy)]
+pub enum Partition<'p> {
+    /// All that the request says of itself.
+    Headers(&'p Headers, &'p [String]),
+    /// A name that callers of one tenant share.
+    Namespace(&'p str),
+}
+
+/// What an answer is found by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// `parts`: who asks whom for what, the body last.
+    pub fn of(partition: Partition<'_>, parts: &[&[u8]]) -> Self {
+        let mut digest = Sha256::new();
+        let mut add = |part: &[u8]| {
+            // With its length, so that no two lists of parts read the same.
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        };
+        match partition {
+            Partition::Namespace(name) => [b"namespace", name.as_bytes()].into_iter().for_each(&mut add),
+            Partition::Headers(headers, aliases) => {
+                for (name, value) in headers.iter().filter(|(name, _)| !is_incidental(name)) {
+                    // An alias says the same as the name.
+                    let rest = control_name(name, aliases).map(|(_, rest)| rest);
+                    if rest.is_some_and(is_aside) {
+                        continue;
+                    }
+                    add(rest.map_or(&b""[..], |_| PREFIX));
+                    add(rest.unwrap_or(name));
+                    add(value);
+                }
+            }
+        }
+        for part in parts {
+            add(part);
+        }
+        Self(digest.finalize().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Unknown;
+
+    fn cache(value: &Value) -> Result<Cache, Vec<crate::error::Problem>> {
+        let mut reading = Reading::new(Unknown::Refused);
+        let cache = Cache::parse(value, &mut reading);
+        reading.end().map(|_| cache)
+    }
+
+    fn seconds(cache: Cache) -> Option<u64> {
+        cache.age(Operation::ChatComplete, "POST", "/chat/completions").map(|age| age.as_secs())
+    }
+
+    #[test]
+    fn an_age_is_in_seconds_and_has_a_default() {
+        assert_eq!(seconds(cache(&json!("simple")).unwrap()), Some(604_800));
+        assert_eq!(seconds(cache(&json!({"mode": "simple", "max_age": 60})).unwrap()), Some(60));
+        for odd in
+            [json!("semantic"), json!({}), json!({"mode": "simple", "max_age": 59}), json!(true), json!({"mode": 1})]
+        {
+            assert_eq!(cache(&odd).unwrap_err().len(), 1, "{odd}");
+        }
+    }
+
+    #[test]
+    fn only_questions_are_kept() {
+        let cache = cache(&json!("simple")).unwrap();
+        let kept = |operation, method, path| cache.age(operation, method, path).is_some();
+        assert!(kept(Operation::ImageGenerate, "POST", "/images/generations"));
+        assert!(kept(Operation::Proxy, "POST", "/some/inference"));
+        assert!(!kept(Operation::CreateBatch, "POST", "/batches") && !kept(Operation::Proxy, "POST", "/files"));
+        assert!(
+            !kept(Operation::Proxy, "GET", "/some/inference") && !kept(Operation::ImageEdit, "POST", "/images/edits")
+        );
+    }
+
+    fn key(fields: &[(&str, &str)], body: &[u8]) -> Key {
+        let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+        Key::of(Partition::Headers(&headers, &["x-portkey-".to_owned()]), &[b"openai", body])
+    }
+
+    #[test]
+    fn what_a_request_says_keeps_its_answers_apart() {
+        let plain = key(&[("authorization", "Bearer a")], b"{}");
+        assert_eq!(
+            plain,
+            key(&[("authorization", "Bearer a"), ("x-gateway-trace-id", "t"), ("traceparent", "x")], b"{}")
+        );
+        assert_ne!(plain, key(&[("authorization", "Bearer b")], b"{}"));
+        assert_ne!(plain, key(&[("authorization", "Bearer a"), ("x-gateway-metadata", "{}")], b"{}"));
+        assert_ne!(plain, key(&[("authorization", "Bearer a")], b"{ }"));
+        assert_eq!(key(&[("x-portkey-metadata", "{}")], b""), key(&[("x-gateway-metadata", "{}")], b""));
+    }
+
+    #[test]
+    fn no_two_questions_read_the_same() {
+        let of = |parts: &[&[u8]]| Key::of(Partition::Namespace("n"), parts);
+        assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
+        assert_ne!(of(&[b"a"]), Key::of(Partition::Namespace("m"), &[b"a"]));
+    }
+}

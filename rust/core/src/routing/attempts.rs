@@ -1,0 +1,192 @@
+//! The attempts at one target: an old answer where one serves, else as many requests as its config allows.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    carried::Prepared,
+    decision::{CacheStatus, Step, milliseconds},
+    keeping::Question,
+    walk::Walk,
+};
+use crate::{
+    body::Body,
+    call::Target,
+    config::Node,
+    delivery::Served,
+    error::{Error, Result},
+    features::retry::{Retry, Waits},
+};
+
+/// What is decided after an attempt.
+enum Next {
+    /// Its answer is the one.
+    Answer,
+    /// No further one is to be made, though one was wanted.
+    Stop(&'static str),
+    /// Another one after this time.
+    Again(Duration),
+}
+
+/// The attempts at one target so far.
+struct Tries {
+    retries: i32,
+    waits: Waits,
+    /// What stands for the account at the provider.
+    account: u64,
+    is_replayable: bool,
+}
+
+impl Tries {
+    fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, result: &Result<Served>) -> Next {
+        let (is_wanted, asked) = match result {
+            Ok(served) => (retry.is_on(served.status()), retry.asked(served.status(), served.headers())),
+            Err(error) => (error.is_of_network() || retry.is_on(error.status()) && !error.ends_walk(), None),
+        };
+        if !is_wanted || retry.attempts() == 0 {
+            return Next::Answer;
+        }
+        if i64::from(self.retries) >= i64::from(retry.attempts()) {
+            return Next::Stop("all retries are spent");
+        }
+        if !self.is_replayable {
+            return Next::Stop("the body was sent as it came and is gone");
+        }
+        let Some(wait) = self.waits.next(asked, fastrand::f64()) else {
+            return Next::Stop("the wait would be too long");
+        };
+        if walk.left().is_some_and(|left| left <= wait) {
+            return Next::Stop("the caller waits no longer");
+        }
+        let shared = &walk.gateway.shared;
+        let is_within = shared.budgets.admit(self.account, shared.now());
+        if is_within { Next::Again(wait) } else { Next::Stop("the retry budget is spent") }
+    }
+}
+
+impl<'w> Walk<'w> {
+    /// A node without further targets.
+    pub async fn try_target(&mut self, node: &'w Node) -> Result<Served> {
+        self.decide(|decision| node.path.clone_into(&mut decision.option));
+        let failed = |walk: &mut Self, error: Error| {
+            let (at, code) = (node.path.clone(), error.code());
+            walk.note(|| Step::Failed { at, error: code });
+            error
+        };
+        let prepared = match self.carried.prepare(&node.features.parameters).await {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(failed(self, error)),
+        };
+        let (target, prepared) = match self.aim(node, prepared) {
+            Ok(aimed) => aimed,
+            Err(error) => return Err(failed(self, error)),
+        };
+        let question = Question::of(self, node, &target, &prepared.body);
+        if let Some(served) = question.as_ref().and_then(|question| question.kept(self, &target)) {
+            let at = node.path.clone();
+            self.note(|| Step::Kept { at });
+            return Ok(served);
+        }
+        let served = self.send(node, target, prepared.body).await?;
+        if let Some(question) = question {
+            question.keep(self, &served);
+        }
+        Ok(served)
+    }
+
+    /// Where this goes, and the body as it goes there.
+    fn aim(&mut self, node: &'w Node, mut prepared: Prepared) -> Result<(Target<'w>, Prepared)> {
+        let model = std::mem::take(&mut prepared.model);
+        let (target, named) = self.choice.target(self.plan, node, &model)?;
+        let operation = self.call.route.operation;
+        self.facts.provider = target.provider.slug();
+        if !target.provider.serves(operation) {
+            return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
+        }
+        match named {
+            Some(model) => prepared.name_model(model),
+            None => prepared.model = model,
+        }
+        self.facts.model.clone_from(&prepared.model);
+        self.facts.stream = prepared.stream;
+        Ok((target, prepared))
+    }
+
+    /// Through the target's breaker.
+    async fn send(&mut self, node: &'w Node, target: Target<'w>, body: Body) -> Result<Served> {
+        let Some(policy) = node.features.circuit_breaker.policy() else {
+            return self.send_until_answered(node, target, body).await;
+        };
+        let mark = self.mark(node);
+        let shared = &self.gateway.shared;
+        let passage = shared.breakers.begin(mark, policy, shared.now());
+        let result = self.send_until_answered(node, target, body).await;
+        let failed = match &result {
+            Ok(served) => policy.is_failure(Some(served.status())),
+            Err(error) => !error.ends_walk() && policy.is_failure(None),
+        };
+        passage.end(policy, shared.now(), failed);
+        result
+    }
+
+    async fn send_until_answered(&mut self, node: &'w Node, mut target: Target<'w>, mut body: Body) -> Result<Served> {
+        let retry = &node.features.retry;
+        let timeout = target.timeout;
+        let account = self.gateway.shared.mark((target.base.origin.authority(), target.credential.as_deref()));
+        if retry.attempts() > 0 {
+            self.gateway.shared.budgets.request(account, self.gateway.shared.now());
+        }
+        let waits = Waits::new(Duration::from_millis(self.gateway.settings.retry_backoff_ms));
+        let mut tries = Tries { retries: 0, waits, account, is_replayable: false };
+        loop {
+            target.timeout = self.left().map_or(timeout, |left| left.min(timeout));
+            let next = body.again();
+            tries.is_replayable = next.is_some();
+            let result = self.send_once(node, &target, body).await;
+            let wait = match tries.judge(self, &node.features.retry, &result) {
+                Next::Answer => {
+                    self.decide(|decision| decision.retries = tries.retries);
+                    return result;
+                }
+                Next::Stop(because) => {
+                    self.decide(|decision| decision.retries = -1);
+                    let at = node.path.clone();
+                    self.note(|| Step::Stopped { at, because });
+                    return result;
+                }
+                Next::Again(wait) => wait,
+            };
+            // Judged: there is one.
+            body = next.unwrap_or_else(Body::empty);
+            if let Ok(served) = result {
+                served.discard().await;
+            }
+            tokio::time::sleep(wait).await;
+            tries.retries += 1;
+        }
+    }
+
+    /// One request. What breaks off before anything of its answer could be passed on has failed.
+    async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<Served> {
+        let began = Instant::now();
+        let result = match self.gateway.attempt(self.call, target, body, self.facts).await {
+            Ok(served) => served.begun(Duration::from_millis(self.gateway.settings.heartbeat_ms)).await,
+            Err(error) => Err(error),
+        };
+        let (status, error) = match &result {
+            Ok(served) => (Some(served.status()), None),
+            Err(error) => (None, Some(error.code())),
+        };
+        let (at, provider) = (node.path.clone(), target.provider.slug());
+        self.note(|| Step::Tried { at, provider, status, error, milliseconds: milliseconds(began) });
+        result
+    }
+
+    /// How long the caller still waits, where that is known.
+    fn left(&self) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
+    }
+
+    pub fn set_cache(&mut self, status: CacheStatus) {
+        self.decide(|decision| decision.cache = status);
+    }
+}

@@ -1,0 +1,100 @@
+//! The body of a request on its way from target to target: as it came, as each of them gets it.
+
+use bytes::Bytes;
+use penstock_llm::dialect::{self, edit};
+use serde_json::Value;
+
+use crate::{
+    body::Body,
+    error::{Error, Result},
+    features::parameters::Parameters,
+};
+
+/// JSON up to this size is changed in far less than a millisecond.
+const CHANGED_HERE: usize = 256 * 1024;
+
+/// A body that is whole may be sent to many; one that is still arriving goes to the first and is gone.
+pub struct Carried {
+    whole: Option<Bytes>,
+    once: Option<Body>,
+    is_json: bool,
+    /// The model that the caller asks for.
+    pub model: String,
+    pub stream: bool,
+}
+
+/// A body as one target gets it.
+pub struct Prepared {
+    pub body: Body,
+    pub model: String,
+    pub stream: bool,
+}
+
+impl Carried {
+    /// `is_json`: it was read and is a JSON object.
+    pub fn new(body: Body, is_json: bool, model: String, stream: bool) -> Self {
+        let (whole, once) = match body {
+            Body::Whole(bytes) => (Some(bytes), None),
+            fed @ Body::Fed(..) => (None, Some(fed)),
+        };
+        Self { whole, once, is_json, model, stream }
+    }
+
+    /// Whether it can be sent once more.
+    pub fn is_there(&self) -> bool {
+        self.whole.is_some() || self.once.is_some()
+    }
+
+    pub fn json(&self) -> Option<&Bytes> {
+        self.whole.as_ref().filter(|_| self.is_json)
+    }
+
+    /// The values of these fields, where it is JSON.
+    pub fn pick(&self, names: &[String]) -> Vec<Option<Value>> {
+        match self.json() {
+            Some(bytes) if !names.is_empty() => edit::pick(bytes, names),
+            _ => vec![None; names.len()],
+        }
+    }
+
+    /// The body for a target with these parameters.
+    pub async fn prepare(&mut self, parameters: &Parameters) -> Result<Prepared> {
+        let (model, stream) = (self.model.clone(), self.stream);
+        let Some(bytes) = &self.whole else {
+            let body = self.once.take().ok_or(Error::BrokenBody)?;
+            return Ok(Prepared { body, model, stream });
+        };
+        let same = Prepared { body: Body::Whole(bytes.clone()), model, stream };
+        if parameters.is_none() || !self.is_json || bytes.is_empty() {
+            return Ok(same);
+        }
+        let changed = if bytes.len() <= CHANGED_HERE {
+            changed(parameters, bytes)
+        } else {
+            let (parameters, bytes) = (parameters.clone(), bytes.clone());
+            let elsewhere = tokio::task::spawn_blocking(move || changed(&parameters, &bytes)).await;
+            elsewhere.map_err(|_| Error::Panicked)?
+        };
+        Ok(changed?.unwrap_or(same))
+    }
+}
+
+fn changed(parameters: &Parameters, bytes: &[u8]) -> Result<Option<Prepared>> {
+    let invalid = |found: dialect::PeekError| Error::BodyInvalid { at: found.at, message: found.message };
+    let Some(changed) = parameters.applied(bytes).map_err(invalid)? else { return Ok(None) };
+    let peek = dialect::peek(&changed).map_err(invalid)?;
+    let (stream, model) = (peek.streams(), peek.model.unwrap_or_default());
+    Ok(Some(Prepared { body: Body::Whole(changed.into()), model, stream }))
+}
+
+impl Prepared {
+    /// The same with another name of the model.
+    pub fn name_model(&mut self, model: &str) {
+        model.clone_into(&mut self.model);
+        if let Body::Whole(bytes) = &self.body
+            && let Ok(changed) = edit::set(bytes, &[], &[edit::field("model", &Value::from(model))])
+        {
+            self.body = Body::Whole(changed.into());
+        }
+    }
+}

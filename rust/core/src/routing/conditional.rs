@@ -1,0 +1,352 @@
+//! The strategy that asks about a request: the first condition that holds names the target.
+
+use std::{cmp::Ordering, collections::HashMap};
+
+use regex::{Regex, RegexBuilder};
+use serde_json::Value;
+
+use super::asked::{Asked, Found, Source};
+use crate::config::Reading;
+
+/// A compiled pattern of more bytes than this is refused.
+const LARGEST_PATTERN: usize = 1024 * 1024;
+
+/// Conditions in their order, each with the place of its target, and the place of the target where none holds.
+#[derive(Debug, Clone, Default)]
+pub struct Conditional {
+    conditions: Vec<(Query, usize)>,
+    default: Option<usize>,
+}
+
+/// As it was written: targets by their names.
+#[derive(Debug, Default)]
+pub struct Draft {
+    conditions: Vec<(Query, String)>,
+    default: Option<String>,
+}
+
+impl Draft {
+    /// An array of `{"query", "then"}`.
+    pub fn set_conditions(&mut self, value: &Value, reading: &mut Reading) {
+        self.conditions = reading.items(value, "an array of conditions", |reading, item| {
+            let (mut query, mut then) = (None, None);
+            reading.keys(item, |reading, key, value| {
+                match key {
+                    "query" => query = Some(Query::parse(value, reading)),
+                    "then" => then = reading.text(value),
+                    _ => return false,
+                }
+                true
+            });
+            if query.is_none() && item.is_object() {
+                reading.refuse("needs `query`, an object");
+            }
+            if then.is_none() && item.is_object() {
+                reading.refuse("needs `then`, the name of a target");
+            }
+            Some((query?, then?))
+        });
+    }
+
+    pub fn set_default(&mut self, value: &Value, reading: &mut Reading) {
+        self.default = reading.text(value);
+    }
+
+    /// Finds the targets by their names.
+    pub fn resolve<'n>(self, names: impl Iterator<Item = Option<&'n str>>, reading: &mut Reading) -> Conditional {
+        let mut places = HashMap::new();
+        for (place, name) in names.enumerate() {
+            if let Some(name) = name {
+                places.entry(name.to_owned()).or_insert(place);
+            }
+        }
+        let mut find = |key: &str, name: &str| {
+            if !places.contains_key(name) {
+                reading.within(key, |reading| reading.refuse(format!("no target is named `{name}`")));
+            }
+            places.get(name).copied()
+        };
+        let conditions = self.conditions.into_iter().enumerate();
+        let conditions = conditions
+            .filter_map(|(index, (query, then))| Some((query, find(&format!("conditions[{index}].then"), &then)?)));
+        let conditions = conditions.collect();
+        Conditional { conditions, default: self.default.and_then(|name| find("default", &name)) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.conditions.is_empty() && self.default.is_none()
+    }
+}
+
+impl Conditional {
+    /// The place of the target; beside it which condition held.
+    pub fn choose(&self, asked: &Asked<'_>) -> Option<(usize, Option<usize>)> {
+        let held = self.conditions.iter().enumerate().find(|(_, (query, _))| query.holds(asked));
+        match held {
+            Some((index, (_, place))) => Some((*place, Some(index))),
+            None => self.default.map(|place| (place, None)),
+        }
+    }
+}
+
+/// All of these hold.
+#[derive(Debug, Clone)]
+pub struct Query(Vec<Term>);
+
+#[derive(Debug, Clone)]
+enum Term {
+    All(Vec<Query>),
+    Any(Vec<Query>),
+    Tests(Source, Vec<Test>),
+}
+
+#[derive(Debug, Clone)]
+enum Test {
+    Equal(Value),
+    Unequal(Value),
+    /// How the value may compare to the number.
+    Ordered(f64, [Option<Ordering>; 2]),
+    Among(Vec<Value>),
+    NotAmong(Vec<Value>),
+    Matches(Box<Regex>),
+}
+
+const OPERATORS: &str = "$eq, $ne, $gt, $gte, $lt, $lte, $in, $nin, $regex";
+
+impl Query {
+    pub fn parse(value: &Value, reading: &mut Reading) -> Self {
+        let mut terms = Vec::new();
+        for (key, value) in reading.object(value).into_iter().flatten() {
+            reading.within(key, |reading| match key.as_str() {
+                "$and" => terms.push(Term::All(queries(value, reading))),
+                "$or" => terms.push(Term::Any(queries(value, reading))),
+                _ if key.starts_with('$') => reading.refuse("is no operator here: $and and $or are"),
+                _ => {
+                    if let Some(source) = Source::parse(key, reading) {
+                        terms.push(Term::Tests(source, tests(value, reading)));
+                    }
+                }
+            });
+        }
+        Self(terms)
+    }
+
+    pub fn holds(&self, asked: &Asked<'_>) -> bool {
+        self.0.iter().all(|term| match term {
+            Term::All(queries) => queries.iter().all(|query| query.holds(asked)),
+            Term::Any(queries) => queries.iter().any(|query| query.holds(asked)),
+            Term::Tests(source, tests) => {
+                let found = source.find(asked);
+                tests.iter().all(|test| test.holds(found))
+            }
+        })
+    }
+}
+
+fn queries(value: &Value, reading: &mut Reading) -> Vec<Query> {
+    reading.items(value, "an array of queries", |reading, item| Some(Query::parse(item, reading)))
+}
+
+fn tests(value: &Value, reading: &mut Reading) -> Vec<Test> {
+    let Some(operators) = value.as_object() else { return vec![Test::Equal(value.clone())] };
+    let each = operators.iter().map(|(key, value)| reading.within(key, |reading| Test::parse(key, value, reading)));
+    each.collect::<Vec<_>>().into_iter().flatten().collect()
+}
+
+impl Test {
+    fn parse(operator: &str, value: &Value, reading: &mut Reading) -> Option<Self> {
+        use Ordering::{Equal, Greater, Less};
+        let ordered = |orders| Some(Self::Ordered(number_of(Found::Json(value)), orders));
+        match operator {
+            "$eq" => Some(Self::Equal(value.clone())),
+            "$ne" => Some(Self::Unequal(value.clone())),
+            "$gt" => ordered([Some(Greater), None]),
+            "$gte" => ordered([Some(Greater), Some(Equal)]),
+            "$lt" => ordered([Some(Less), None]),
+            "$lte" => ordered([Some(Less), Some(Equal)]),
+            "$in" => Some(Self::Among(reading.items(value, "an array", |_, item| Some(item.clone())))),
+            "$nin" => Some(Self::NotAmong(reading.items(value, "an array", |_, item| Some(item.clone())))),
+            "$regex" => pattern(value, reading).map(|regex| Self::Matches(Box::new(regex))),
+            _ => {
+                reading.refuse(format!("is no operator: {OPERATORS} are"));
+                None
+            }
+        }
+    }
+
+    fn holds(&self, found: Found<'_>) -> bool {
+        match self {
+            Self::Equal(value) => is_equal(found, value),
+            Self::Unequal(value) => !is_equal(found, value),
+            // What is no number compares to nothing.
+            Self::Ordered(number, orders) => {
+                number_of(found).partial_cmp(number).is_some_and(|order| orders.contains(&Some(order)))
+            }
+            Self::Among(values) => values.iter().any(|value| is_equal(found, value)),
+            Self::NotAmong(values) => !values.iter().any(|value| is_equal(found, value)),
+            Self::Matches(regex) => match found {
+                Found::Text(text) => regex.is_match(text),
+                Found::Json(Value::String(text)) => regex.is_match(text),
+                found => found.text().is_some_and(|text| regex.is_match(&text)),
+            },
+        }
+    }
+}
+
+fn pattern(value: &Value, reading: &mut Reading) -> Option<Regex> {
+    let Some(text) = value.as_str() else {
+        reading.expected("a regular expression as a string", value);
+        return None;
+    };
+    let built = RegexBuilder::new(text).size_limit(LARGEST_PATTERN).build();
+    if built.is_err() {
+        reading.refuse(
+            "is no regular expression that is matched in linear time: it has neither look-around nor back references",
+        );
+    }
+    built.ok()
+}
+
+fn is_equal(found: Found<'_>, value: &Value) -> bool {
+    match (found, value) {
+        (Found::Text(text), Value::String(value)) => text == value,
+        (Found::Json(Value::Number(number)), Value::Number(value)) => number.as_f64() == value.as_f64(),
+        (Found::Json(found), value) => found == value,
+        _ => false,
+    }
+}
+
+/// The number that a value begins with.
+fn number_of(found: Found<'_>) -> f64 {
+    match found {
+        Found::Text(text) => leading_number(text),
+        Found::Json(Value::String(text)) => leading_number(text),
+        Found::Json(Value::Number(number)) => number.as_f64().unwrap_or(f64::NAN),
+        _ => f64::NAN,
+    }
+}
+
+fn leading_number(text: &str) -> f64 {
+    let text = text.trim_start();
+    let length =
+        text.find(|letter: char| !matches!(letter, '0'..='9' | '+' | '-' | '.' | 'e' | 'E')).unwrap_or(text.len());
+    // From the longest on: `1e` and `1.5.2` begin with a number too.
+    (1..=length).rev().find_map(|length| text[..length].parse().ok()).unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{config::Unknown, metadata::Metadata};
+
+    /// Whether a query holds for a request with these fields.
+    fn holds(query: &Value, params: &Value) -> bool {
+        let mut reading = Reading::new(Unknown::Refused);
+        let query = Query::parse(query, &mut reading);
+        let names = reading.end().unwrap();
+        let params: Vec<_> = names.iter().map(|name| params.get(name).cloned()).collect();
+        let metadata = Metadata::read(r#"{"plan":"paid","age":"30","a.b":"dotted"}"#);
+        query.holds(&Asked { metadata: &metadata, params: &params, path: "/v1/chat/completions" })
+    }
+
+    #[test]
+    fn a_plain_value_must_be_the_same() {
+        let params = json!({"model": "m", "n": 1, "s": true, "deep": {"x": [{"y": 2}]}});
+        for (query, expected) in [
+            (json!({"metadata.plan": "paid"}), true),
+            (json!({"metadata.plan": "free"}), false),
+            (json!({"metadata.a.b": "dotted"}), true),
+            (json!({"metadata.age": 30}), false),
+            (json!({"params.n": 1.0}), true),
+            (json!({"params.n": "1"}), false),
+            (json!({"params.s": true, "params.model": "m"}), true),
+            (json!({"params.s": true, "params.model": "other"}), false),
+            (json!({"params.deep.x.0.y": 2}), true),
+            (json!({"url.pathname": "/v1/chat/completions"}), true),
+            (json!({}), true),
+        ] {
+            assert_eq!(holds(&query, &params), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn every_operator_beside_any_other_counts() {
+        let params = json!({"n": 5, "t": "7 days", "m": "gpt-5"});
+        for (query, expected) in [
+            (json!({"params.n": {"$eq": 5, "$ne": 6}}), true),
+            (json!({"params.n": {"$gt": 4, "$lte": 5}}), true),
+            (json!({"params.n": {"$gt": 4, "$lt": 5}}), false),
+            (json!({"params.n": {"$gte": "5"}}), true),
+            (json!({"params.t": {"$gt": 6, "$lt": 8}}), true),
+            (json!({"params.m": {"$gt": 1}}), false),
+            (json!({"params.m": {"$in": ["x", "gpt-5"]}}), true),
+            (json!({"params.m": {"$nin": ["x", "gpt-5"]}}), false),
+            (json!({"params.m": {"$regex": "^gpt", "$ne": "gpt-5"}}), false),
+            (json!({"params.m": {"$regex": "T-5"}}), false),
+            (json!({"params.n": {"$regex": "^5$"}}), true),
+            (json!({"metadata.age": {"$gte": 30}}), true),
+        ] {
+            assert_eq!(holds(&query, &params), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_only_unequal() {
+        for (operator, expected) in [("$eq", false), ("$ne", true), ("$gt", false), ("$lte", false), ("$regex", false)]
+        {
+            assert_eq!(holds(&json!({"params.x": {operator: "1"}}), &json!({})), expected, "{operator}");
+            assert_eq!(holds(&json!({"metadata.x": {operator: "1"}}), &json!({})), expected, "{operator}");
+        }
+        assert!(
+            holds(&json!({"params.x": {"$nin": [1]}}), &json!({}))
+                && !holds(&json!({"params.x": {"$in": [1]}}), &json!({}))
+        );
+    }
+
+    #[test]
+    fn and_or_nest_and_their_siblings_count() {
+        let params = json!({"a": 1, "b": 2});
+        let (a, b, no) = (json!({"params.a": 1}), json!({"params.b": 2}), json!({"params.a": 9}));
+        for (query, expected) in [
+            (json!({"$and": [a, b]}), true),
+            (json!({"$and": [a, no]}), false),
+            (json!({"$or": [no, b]}), true),
+            (json!({"$or": [no]}), false),
+            (json!({"$or": [a], "params.b": 3}), false),
+            (json!({"$and": [a], "$or": [no]}), false),
+            (json!({"$and": [{"$or": [no, {"$and": [a, b]}]}]}), true),
+        ] {
+            assert_eq!(holds(&query, &params), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_query_is_told_with_its_place() {
+        let mut reading = Reading::new(Unknown::Refused);
+        let query =
+            json!({"plan": 1, "$not": [], "$and": [{"params.m": {"$regex": "(?=x)", "$x": 1, "$in": 3}}], "$or": 1});
+        Query::parse(&query, &mut reading);
+        let paths: Vec<_> = reading.end().unwrap_err().into_iter().map(|problem| problem.path).collect();
+        assert_eq!(
+            paths,
+            [
+                "$.plan",
+                "$.$not",
+                "$.$and[0].params.m.$regex",
+                "$.$and[0].params.m.$x",
+                "$.$and[0].params.m.$in",
+                "$.$or"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_evil_pattern_takes_no_time() {
+        let start = std::time::Instant::now();
+        let query = json!({"params.t": {"$regex": "^(a+)+$"}});
+        assert!(!holds(&query, &json!({"t": "a".repeat(50_000) + "b"})));
+        assert!(start.elapsed() < std::time::Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,112 @@
+//! Why a request went where it went: kept beside its record, told in the headers of its answer.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// Whether an old answer served.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CacheStatus {
+    #[default]
+    Disabled,
+    Hit,
+    Miss,
+    Refresh,
+}
+
+impl CacheStatus {
+    /// As headers have it.
+    pub fn header(self) -> &'static str {
+        match self {
+            Self::Disabled => "DISABLED",
+            Self::Hit => "HIT",
+            Self::Miss => "MISS",
+            Self::Refresh => "REFRESH",
+        }
+    }
+
+    /// As records have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+            Self::Refresh => "refresh",
+        }
+    }
+}
+
+/// One choice on the way, or one attempt.
+#[derive(Debug, Serialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    /// A strategy chose a target.
+    Chose {
+        at: String,
+        strategy: &'static str,
+        target: usize,
+        /// Of a conditional strategy: which condition held.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        condition: Option<usize>,
+    },
+    /// A target was left out.
+    Skipped { at: String, breaker: &'static str },
+    /// A request was sent.
+    Tried {
+        at: String,
+        provider: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<u16>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'static str>,
+        milliseconds: u64,
+    },
+    /// A target could not be tried.
+    Failed { at: String, error: &'static str },
+    /// No further attempt was made, and why.
+    Stopped { at: String, because: &'static str },
+    /// An answer that was kept served.
+    Kept { at: String },
+}
+
+/// More steps than this are not kept.
+const MOST_STEPS: usize = 64;
+
+#[derive(Debug)]
+pub struct Decision {
+    /// Of the root.
+    pub strategy: &'static str,
+    /// The target that answered.
+    pub option: String,
+    /// 0: none was made, n: the nth one answered, -1: all were spent or could not be made.
+    pub retries: i32,
+    pub cache: CacheStatus,
+    /// Retries or further targets were asked for: a caller who tries again only repeats them.
+    pub is_persistent: bool,
+    pub steps: Vec<Step>,
+}
+
+impl Decision {
+    pub fn new(strategy: &'static str) -> Self {
+        Self {
+            strategy,
+            option: "config".to_owned(),
+            retries: 0,
+            cache: CacheStatus::Disabled,
+            is_persistent: false,
+            steps: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, step: Step) {
+        if self.steps.len() < MOST_STEPS {
+            self.steps.push(step);
+        }
+    }
+}
+
+/// How long something took, for a step.
+pub fn milliseconds(since: Instant) -> u64 {
+    let took: Duration = since.elapsed();
+    took.as_millis() as u64
+}

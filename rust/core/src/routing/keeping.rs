@@ -1,0 +1,72 @@
+//! Answers that serve again: what is asked, whether an answer to it is kept, and how a new one comes to be.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{decision::CacheStatus, walk::Walk};
+use crate::{
+    body::Body,
+    call::Target,
+    config::Node,
+    delivery::Served,
+    features::cache::{Key, Partition},
+    shared::answers::Filling,
+};
+
+/// What is asked of a target that may have been asked before.
+pub struct Question {
+    key: Key,
+    age: Duration,
+}
+
+impl Question {
+    /// `None` where its answer is not to be kept.
+    pub fn of(walk: &Walk<'_>, node: &Node, target: &Target<'_>, body: &Body) -> Option<Self> {
+        let (call, caller) = (walk.call, walk.choice.caller);
+        let age = node.features.cache.age(call.route.operation, &call.head.method, call.route.path)?;
+        let (Body::Whole(bytes), Some(_)) = (body, walk.carried.json()) else { return None };
+        let partition = match call.control.cache_namespace {
+            Some(name) => Partition::Namespace(name),
+            None => Partition::Headers(&call.head.headers, &walk.choice.settings.header_aliases),
+        };
+        // Whatever they call the same, callers of different tenants get nothing of each other.
+        let tenant = match caller.key {
+            Some(key) => key.workspace.as_deref().unwrap_or(&key.id),
+            None => target.credential.as_deref().or(target.authorization).unwrap_or_default(),
+        };
+        let authority = target.base.origin.authority();
+        let parts = [
+            tenant.as_bytes(),
+            target.provider.slug().as_bytes(),
+            authority.as_bytes(),
+            target.base.prefix.as_bytes(),
+            call.head.path.as_bytes(),
+            call.head.query.as_bytes(),
+            bytes,
+        ];
+        Some(Self { key: Key::of(partition, &parts), age })
+    }
+
+    /// The answer that is kept, where there is one and no new one is asked for.
+    pub fn kept(&self, walk: &mut Walk<'_>, target: &Target<'_>) -> Option<Served> {
+        if walk.call.control.cache_force_refresh.is_some_and(|value| value != "false") {
+            walk.set_cache(CacheStatus::Refresh);
+            return None;
+        }
+        let Some(kept) = walk.gateway.shared.answers.get(&self.key) else {
+            walk.set_cache(CacheStatus::Miss);
+            return None;
+        };
+        walk.set_cache(CacheStatus::Hit);
+        Some(Served::kept(kept, walk.call, target, &walk.gateway.grace))
+    }
+
+    /// A good answer is kept once it is complete.
+    pub fn keep(self, walk: &mut Walk<'_>, served: &Served) {
+        let headers = served.headers();
+        let is_plain = headers.text("content-encoding").is_none_or(|coding| coding == "identity");
+        if let (200, true, Some(kind)) = (served.status(), is_plain, headers.text("content-type")) {
+            let answers = Arc::clone(&walk.gateway.shared.answers);
+            walk.facts.filling = Some(Box::new(Filling::new(answers, self.key, self.age, kind)));
+        }
+    }
+}

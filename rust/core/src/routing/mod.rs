@@ -1,0 +1,40 @@
+//! Which target of a config answers, and what happens when one fails.
+
+pub mod asked;
+mod attempts;
+mod carried;
+pub mod conditional;
+pub mod decision;
+pub mod fallback;
+mod keeping;
+pub mod loadbalance;
+mod served;
+mod walk;
+
+pub(crate) use walk::{readdress, route};
+
+use conditional::Conditional;
+use fallback::Fallback;
+use loadbalance::LoadBalance;
+
+/// How one of several targets is chosen.
+#[derive(Debug, Clone, Default)]
+pub enum Strategy {
+    /// The first; also where there are none.
+    #[default]
+    Single,
+    Fallback(Fallback),
+    LoadBalance(LoadBalance),
+    Conditional(Conditional),
+}
+
+impl Strategy {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Fallback(_) => "fallback",
+            Self::LoadBalance(_) => "loadbalance",
+            Self::Conditional(_) => "conditional",
+        }
+    }
+}

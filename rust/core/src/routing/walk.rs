@@ -1,0 +1,223 @@
+//! The walk through the targets of a config until one answers.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    Strategy,
+    asked::Asked,
+    carried::Carried,
+    decision::{Decision, Step},
+    fallback::Fallback,
+};
+use crate::{
+    body::Body,
+    call::{Call, Choice, Plan},
+    config::Node,
+    delivery::Served,
+    error::{Error, Result},
+    features::circuit_breaker::Verdict,
+    gateway::Gateway,
+    headers,
+    record::Facts,
+};
+
+/// So much of a caller's own time is left for the answer to reach it.
+const RESERVE: f64 = 0.05;
+
+/// The way of a request whose config asks for more than one attempt at one target.
+pub(crate) async fn route(
+    gateway: &Gateway,
+    choice: &Choice<'_>,
+    plan: &Plan<'_>,
+    body: Body,
+    facts: &mut Facts,
+) -> Result<Served> {
+    facts.metadata.check()?;
+    let operation = choice.call.route.operation;
+    let is_json = operation.takes_json() || choice.call.head.headers.get("content-type").is_some_and(headers::is_json);
+    // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
+    let body = if is_json { Body::Whole(body.limited(gateway.body_limits)?.collect().await?) } else { body };
+    let body = gateway.read(choice.call, body, facts).await?;
+    if let (true, Body::Whole(bytes)) = (operation.is_countable(), &body) {
+        facts.asked = Some(gateway.sink.counting.keep(bytes));
+    }
+    let carried = Carried::new(body, is_json, facts.model.clone(), facts.stream);
+    Walk::new(gateway, choice, plan, facts, carried).go().await
+}
+
+/// The way of a request whose model may say which provider is meant.
+pub(crate) async fn readdress(
+    gateway: &Gateway,
+    choice: &Choice<'_>,
+    plan: &Plan<'_>,
+    body: Body,
+    facts: &mut Facts,
+) -> Result<Served> {
+    let carried = Carried::new(body, true, facts.model.clone(), facts.stream);
+    Walk::new(gateway, choice, plan, facts, carried).go().await
+}
+
+/// One request on its way through its config.
+pub(crate) struct Walk<'w> {
+    pub gateway: &'w Gateway,
+    pub choice: &'w Choice<'w>,
+    pub plan: &'w Plan<'w>,
+    pub call: &'w Call<'w>,
+    pub facts: &'w mut Facts,
+    pub carried: Carried,
+    params: Vec<Option<Value>>,
+    /// When the caller no longer waits.
+    pub until: Option<Instant>,
+}
+
+type Going<'g> = Pin<Box<dyn Future<Output = Result<Served>> + Send + 'g>>;
+
+impl<'w> Walk<'w> {
+    pub fn new(
+        gateway: &'w Gateway,
+        choice: &'w Choice<'w>,
+        plan: &'w Plan<'w>,
+        facts: &'w mut Facts,
+        carried: Carried,
+    ) -> Self {
+        let params = carried.pick(&plan.config.params);
+        let call = choice.call;
+        let until = patience(call).map(|patience| Instant::now() + patience.mul_f64(1.0 - RESERVE));
+        let mut decision = Decision::new(plan.config.root.strategy.name());
+        decision.is_persistent = is_persistent(&plan.config.root);
+        facts.decision = Some(Box::new(decision));
+        Self { gateway, choice, plan, call, facts, carried, params, until }
+    }
+
+    /// To whichever target answers.
+    pub async fn go(&mut self) -> Result<Served> {
+        let plan = self.plan;
+        self.go_from(&plan.config.root).await
+    }
+
+    async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
+        let mut node = start;
+        loop {
+            if node.targets.is_empty() {
+                return self.try_target(node).await;
+            }
+            let (place, condition) = match &node.strategy {
+                Strategy::Single => (0, None),
+                Strategy::Fallback(fallback) => return self.fall(node, fallback).await,
+                Strategy::LoadBalance(balance) => {
+                    let open = self.open(node);
+                    let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
+                    let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
+                    (balance.choose(&self.asked(), fastrand::f64(), is_open), None)
+                }
+                Strategy::Conditional(conditional) => conditional.choose(&self.asked()).ok_or(Error::NoTarget)?,
+            };
+            let (at, strategy) = (node.path.clone(), node.strategy.name());
+            self.note(|| Step::Chose { at, strategy, target: place, condition });
+            node = &node.targets[place];
+        }
+    }
+
+    /// One target after the other. In a box: targets are nested to any depth.
+    fn fall<'g>(&'g mut self, node: &'w Node, fallback: &'w Fallback) -> Going<'g> {
+        Box::pin(async move {
+            let open = self.open(node);
+            let is_open = |place: &usize| open.as_ref().is_none_or(|open| open[*place]);
+            let places: Vec<_> = (0..node.targets.len()).filter(is_open).collect();
+            let mut last = Err(Error::NoTarget);
+            for (turn, place) in places.iter().enumerate() {
+                last = self.go_from(&node.targets[*place]).await;
+                let goes_on = match &last {
+                    Ok(served) => fallback.goes_on(Some(served.status())),
+                    Err(error) => !error.ends_walk() && fallback.goes_on(None),
+                };
+                if !goes_on || turn + 1 == places.len() {
+                    break;
+                }
+                if let Some(because) = self.must_stop() {
+                    let at = node.path.clone();
+                    self.note(|| Step::Stopped { at, because });
+                    break;
+                }
+                if let Ok(served) = std::mem::replace(&mut last, Err(Error::NoTarget)) {
+                    served.discard().await;
+                }
+            }
+            last
+        })
+    }
+
+    /// Why no further target may be tried, if so.
+    fn must_stop(&self) -> Option<&'static str> {
+        if !self.carried.is_there() {
+            return Some("the body was sent as it came and is gone");
+        }
+        self.until.filter(|until| *until <= Instant::now()).map(|_| "the caller waits no longer")
+    }
+
+    /// What conditions see of the request.
+    fn asked(&self) -> Asked<'_> {
+        Asked { metadata: &self.facts.metadata, params: &self.params, path: &self.call.head.path }
+    }
+
+    /// Which targets of a node are open; `None` where all are, and where none is: then the breakers are of no help.
+    fn open(&mut self, node: &Node) -> Option<Vec<bool>> {
+        let mut states: Vec<bool> = Vec::new();
+        for (place, target) in node.targets.iter().enumerate() {
+            if !self.is_open(target) {
+                states.resize(node.targets.len(), true);
+                states[place] = false;
+                let at = target.path.clone();
+                self.note(|| Step::Skipped { at, breaker: Verdict::Open.name() });
+            }
+        }
+        states.contains(&true).then_some(states)
+    }
+
+    fn is_open(&self, node: &Node) -> bool {
+        if !node.targets.is_empty() {
+            return node.targets.iter().any(|target| self.is_open(target));
+        }
+        let Some(policy) = node.features.circuit_breaker.policy() else { return true };
+        let shared = &self.gateway.shared;
+        shared.breakers.verdict(self.mark(node), policy, shared.now()) != Verdict::Open
+    }
+
+    /// What stands for a target of this config: of the saved one of this workspace, or of one that this caller sent.
+    pub fn mark(&self, node: &Node) -> u64 {
+        let caller = self.choice.caller;
+        let text = self.call.control.config;
+        let key = caller.key.map(|key| key.id.as_str()).filter(|_| self.plan.slug.is_none());
+        self.gateway.shared.mark((text, caller.workspace(), key, &node.path))
+    }
+
+    pub fn note(&mut self, step: impl FnOnce() -> Step) {
+        if let Some(decision) = &mut self.facts.decision {
+            decision.add(step());
+        }
+    }
+
+    pub fn decide(&mut self, change: impl FnOnce(&mut Decision)) {
+        if let Some(decision) = &mut self.facts.decision {
+            change(decision);
+        }
+    }
+}
+
+/// Whether more than one attempt was asked for somewhere.
+fn is_persistent(node: &Node) -> bool {
+    let falls = matches!(node.strategy, Strategy::Fallback(_)) && node.targets.len() > 1;
+    let retries = node.targets.is_empty() && node.features.retry.attempts() > 0;
+    falls || retries || node.targets.iter().any(is_persistent)
+}
+
+/// How long the caller's client waits, where it says so: in seconds, or a word that says nothing.
+fn patience(call: &Call<'_>) -> Option<Duration> {
+    let said = ["x-stainless-timeout", "x-stainless-read-timeout"].into_iter();
+    let seconds = said.filter_map(|name| call.head.headers.text(name)?.trim().parse::<f64>().ok());
+    let least = seconds.filter(|seconds| *seconds > 0.0).fold(f64::INFINITY, f64::min);
+    Duration::try_from_secs_f64(least).ok()
+}

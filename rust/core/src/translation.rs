@@ -1,0 +1,106 @@
+//! A request said in its provider's own way, and the answer told in the caller's. Only those that need it come here.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use penstock_llm::translation::{Question, Translation, wires::Wire};
+
+use crate::{
+    body::Body,
+    call::{Call, Target},
+    deadline::Deadline,
+    error::{Error, Result},
+    headers::{Head, Headers, control_name},
+    record::Facts,
+    upstream::{self, AnswerBody, Incoming},
+};
+
+/// A whole answer that is larger cannot be told.
+const MOST: usize = 64 * 1024 * 1024;
+/// An error that is larger says no more than its status.
+const MOST_OF_ERROR: usize = 1024 * 1024;
+/// Bodies up to this size take far less than a millisecond to say.
+const SAID_HERE: usize = 128 * 1024;
+
+/// What is sent instead of the caller's body, and who understands the answer.
+pub async fn say(
+    call: &Call<'_>,
+    target: &Target<'_>,
+    body: Body,
+    (wire, aliases): (&'static dyn Wire, &[String]),
+    facts: &mut Facts,
+) -> Result<(Body, Translation)> {
+    let body = body.collect().await?;
+    let (provider, operation, strict) = (target.provider, call.route.operation, is_strict(call.head, aliases));
+    let is_large = body.len() > SAID_HERE;
+    let said = move || Translation::of(&Question { operation, provider, body: &body, strict, now: now() }, wire);
+    let said = if is_large {
+        // Saying neither panics nor is cancelled, unless the process ends.
+        tokio::task::spawn_blocking(said).await.map_err(|_| Error::Draining)?
+    } else {
+        said()
+    };
+    let refused = |refusal: penstock_llm::translation::Refusal| Error::Untranslatable {
+        provider: provider.slug(),
+        path: refusal.path,
+        message: refusal.message,
+    };
+    let (translation, body) = said.map_err(refused)?;
+    facts.lost = Some(translation.lost.text()).filter(|lost| !lost.is_empty());
+    Ok((Body::Whole(body.into()), translation))
+}
+
+/// The answer as the caller's own provider would give it.
+pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+    let Incoming { mut head, mut body } = incoming;
+    let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
+    let kind = head.headers.text("content-type").unwrap_or_default();
+    if head.status == 200 && is_plain && translation.is_stream(kind) {
+        head.headers = retyped(head.headers, b"text/event-stream");
+        let mut transcoder = translation.stream();
+        let body = body.through(move |piece| match piece {
+            Some(piece) => transcoder.push(piece),
+            None => transcoder.finish(),
+        });
+        return Ok(Incoming { head, body });
+    }
+    let most = if head.status < 300 { MOST } else { MOST_OF_ERROR };
+    let answer = deadline.bound(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
+    let told = match answer {
+        Some(answer) if head.status < 300 => whole(&translation, &answer)?,
+        Some(answer) => translation.error(head.status, &answer),
+        None if head.status < 300 => return Err(unread("it is too large, or compressed")),
+        None => translation.error(head.status, b""),
+    };
+    head.headers = retyped(head.headers, b"application/json");
+    Ok(Incoming { head, body: AnswerBody::whole(told.into()) })
+}
+
+fn whole(translation: &Translation, answer: &Bytes) -> Result<Vec<u8>> {
+    translation.whole(answer).map_err(|broken| unread(&broken.0))
+}
+
+fn unread(cause: &str) -> Error {
+    Error::UpstreamBroke { cause: format!("it cannot be read: {cause}") }
+}
+
+/// The provider's fields, but for those that speak of its bytes.
+fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
+    headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding"));
+    headers.push(b"content-type", kind);
+    headers
+}
+
+/// Whether the caller wants nothing but what its dialect has: unless it says otherwise.
+fn is_strict(head: &Head, aliases: &[String]) -> bool {
+    const NAMES: [&[u8]; 2] = [b"strict-open-ai-compliance", b"strict-openai-compliance"];
+    let is_off = |(name, value): (&[u8], &[u8])| {
+        control_name(name, aliases).is_some_and(|(_, rest)| NAMES.contains(&rest))
+            && value.eq_ignore_ascii_case(b"false")
+    };
+    !head.headers.iter().any(is_off)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,138 @@
+//! An answer that was given serves again, to those alone for whom it was.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{Ask, CHAT, MESSAGES, Rig, by_with, drain, pick, settled, sha256, stream_of, way, words};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+
+fn kept() -> Value {
+    json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}})
+}
+
+fn ask(path: &str, stream: bool) -> Ask {
+    by_with(&kept(), path, words("mock?chunks=3", stream))
+}
+
+#[tokio::test]
+async fn a_second_asking_gets_the_same_bytes_and_no_provider_is_asked() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (count, path) in [(1, CHAT), (2, MESSAGES), (3, "/v1/proxy/chat/completions"), (4, "/v1/embeddings")] {
+        for stream in [false] {
+            let (first, second) = (rig.send(ask(path, stream)).await, rig.send(ask(path, stream)).await);
+            assert_eq!((way(&first)[2], way(&second)[2]), ("MISS", "HIT"), "{path}");
+            assert_eq!((first.status, second.status), (200, 200), "{path}");
+            assert_eq!((&first.body, first.header("content-type")), (&second.body, second.header("content-type")));
+        }
+        settled(&provider, count).await;
+    }
+    let said = ["cache_status", "total_units", "is_success"];
+    let records = rig.records();
+    assert_eq!(
+        (pick(&records[0], said), pick(&records[1], said)),
+        (json!(["miss", 15, true]), json!(["hit", null, true]))
+    );
+}
+
+#[tokio::test]
+async fn a_stream_is_played_again() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (count, path) in [(1, CHAT), (2, MESSAGES)] {
+        let (first, second) = (rig.send(ask(path, true)).await, rig.send(ask(path, true)).await);
+        assert_eq!((way(&second)[2], second.header("content-type")), ("HIT", first.header("content-type")));
+        assert!(first.body == second.body && second.streamed && !second.cut);
+        settled(&provider, count).await;
+    }
+    let records = rig.records();
+    for record in &records {
+        let is_counted = record["total_units"].is_u64();
+        assert_eq!(is_counted, record["cache_status"] == "miss", "{record:#}");
+    }
+    assert_eq!(records.len(), 4);
+}
+
+#[tokio::test]
+async fn what_is_not_complete_and_good_is_not_kept() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for failing in ["status=500", "fault=cut&after=2", "fault=error_event", "fault=no_done"] {
+        for _ in 0..2 {
+            let told = rig.send(by_with(&kept(), CHAT, words(&format!("mock?{failing}"), true))).await;
+            assert_eq!(way(&told)[2], "MISS", "{failing}");
+        }
+    }
+    let left = rig.open(ask(CHAT, true)).await;
+    let mut stream = stream_of(left);
+    stream.next().await.unwrap();
+    drop(stream);
+    let told = rig.open(ask(CHAT, true)).await;
+    assert_eq!(told.reply.headers.text("x-gateway-cache-status"), Some("MISS"));
+    drain(stream_of(told)).await;
+}
+
+#[tokio::test]
+async fn callers_get_nothing_of_each_other() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let key = |id: &str, workspace: &str| json!({"id": id, "name": id, "sha256": sha256(id), "workspace": workspace});
+    rig.apply(&json!({"epoch": "1", "keys": [key("a", "one"), key("b", "one"), key("c", "two")]}));
+    let from = |key: &str| ask(CHAT, false).header("x-gateway-api-key", key);
+    for (caller, expected) in [("a", "MISS"), ("a", "HIT"), ("b", "MISS"), ("c", "MISS")] {
+        assert_eq!(way(&rig.send(from(caller)).await)[2], expected, "{caller}");
+    }
+    let named = |key: &str| from(key).header("x-gateway-cache-namespace", "shared");
+    for (caller, expected) in [("a", "MISS"), ("b", "HIT"), ("c", "MISS")] {
+        assert_eq!(way(&rig.send(named(caller)).await)[2], expected, "{caller}");
+    }
+}
+
+#[tokio::test]
+async fn on_an_open_gateway_a_namespace_is_shared_by_those_with_the_same_credential() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let from = |token: &str| {
+        ask(CHAT, false).header("x-gateway-cache-namespace", "n").header("authorization", &format!("Bearer {token}"))
+    };
+    for (token, expected) in [("x", "MISS"), ("x", "HIT"), ("y", "MISS")] {
+        assert_eq!(way(&rig.send(from(token)).await)[2], expected);
+    }
+}
+
+#[tokio::test]
+async fn a_new_answer_can_be_asked_for_and_takes_the_place_of_the_old() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let refreshed = || ask(CHAT, false).header("x-gateway-cache-force-refresh", "true");
+    let statuses = [rig.send(ask(CHAT, false)).await, rig.send(refreshed()).await, rig.send(ask(CHAT, false)).await];
+    assert_eq!(statuses.map(|told| way(&told)[2].to_owned()), ["MISS", "REFRESH", "HIT"]);
+    let kept = ask(CHAT, false).header("x-gateway-cache-force-refresh", "false");
+    assert_eq!(way(&rig.send(kept).await)[2], "HIT");
+    settled(&provider, 2).await;
+}
+
+#[tokio::test]
+async fn what_a_config_changes_and_whom_it_asks_makes_another_question() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = |seed: u32| {
+        json!({"strategy": {"mode": "single"}, "cache": "simple",
+        "targets": [{"provider": "mock", "override_params": {"seed": seed}}]})
+    };
+    let ask = |seed| by_with(&config(seed), CHAT, words("mock", false)).header("x-gateway-cache-namespace", "n");
+    for (seed, expected) in [(1, "MISS"), (1, "HIT"), (2, "MISS")] {
+        assert_eq!(way(&rig.send(ask(seed)).await)[2], expected);
+    }
+}
+
+#[tokio::test]
+async fn without_a_config_nothing_is_kept() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for count in 1..3 {
+        assert_eq!(way(&rig.send(harness::chat("mock")).await)[2], "DISABLED");
+        settled(&provider, count).await;
+    }
+}

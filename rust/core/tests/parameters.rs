@@ -1,0 +1,90 @@
+//! What a config changes of a request reaches the provider, byte for byte, on every route that carries JSON.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{
+    Ask, CHAT, Rig, by_with, pick,
+    scripted::{self, Scripted, request},
+};
+use serde_json::{Value, json};
+use tokio::{io::AsyncWriteExt, sync::mpsc};
+
+/// A provider that hands over the bodies that it gets.
+async fn listening() -> (Scripted, mpsc::UnboundedReceiver<String>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let provider = Scripted::start(move |mut io, _| {
+        let tell = tell.clone();
+        async move {
+            while let Some(asked) = request(&mut io).await {
+                let text = String::from_utf8(asked).unwrap();
+                tell.send(text.split_once("\r\n\r\n").unwrap().1.to_owned()).unwrap();
+                let _ = io.write_all(&scripted::whole("200 OK", "", "{}")).await;
+            }
+        }
+    })
+    .await;
+    (provider, told)
+}
+
+#[tokio::test]
+async fn defaults_then_what_is_set_then_what_is_dropped_and_all_else_as_it_was_written() {
+    let (provider, mut bodies) = listening().await;
+    let rig = Rig::at(&provider.url());
+    let config = json!({"provider": "mock", "default_params": {"temperature": 1, "top_p": 0.5},
+        "override_params": {"model": "other"}, "drop_params": ["tools[*].strict", "user"]});
+    let body =
+        r#"{ "model" : "m",  "temperature":0.10, "tools":[ {"strict":true, "n":1e2} ], "user":"u", "x":"é\u0041" }"#;
+    let expected = r#"{ "model" : "other",  "temperature":0.10, "tools":[ { "n":1e2} ], "x":"é\u0041","top_p":0.5 }"#;
+    for path in [CHAT, "/v1/responses", "/v1/proxy/chat/completions", "/v1/some/inference"] {
+        let told = rig.send(by_with(&config, path, body)).await;
+        assert_eq!((told.status, bodies.recv().await.unwrap().as_str()), (200, expected), "{path}");
+    }
+    assert_eq!(rig.records()[0]["ai_model"], "other");
+}
+
+#[tokio::test]
+async fn a_model_that_is_set_to_stream_is_known_to_stream() {
+    let (provider, mut bodies) = listening().await;
+    let rig = Rig::at(&provider.url());
+    let config = json!({"provider": "mock", "override_params": {"stream": true}});
+    rig.send(by_with(&config, CHAT, r#"{"model":"m"}"#)).await;
+    assert_eq!(bodies.recv().await.unwrap(), r#"{"model":"m","stream":true}"#);
+    assert_eq!(pick(&rig.record(), ["stream_mode", "ai_model"]), json!([true, "m"]));
+}
+
+#[tokio::test]
+async fn what_is_no_json_stays_as_it_is() {
+    let (provider, mut bodies) = listening().await;
+    let rig = Rig::at(&provider.url());
+    let config = json!({"provider": "mock", "override_params": {"a": 1}}).to_string();
+    for (kind, body) in [("multipart/form-data; boundary=x", "--x--\r\n"), ("audio/mpeg", "abc")] {
+        let ask = Ask::new("POST", "/v1/audio/transcriptions")
+            .header("x-gateway-config", &config)
+            .header("content-type", kind)
+            .body(body);
+        assert_eq!(rig.send(ask).await.status, 200);
+        assert_eq!(bodies.recv().await.unwrap(), body);
+    }
+}
+
+#[tokio::test]
+async fn each_target_changes_the_request_as_it_came() {
+    let (provider, mut bodies) = listening().await;
+    let rig = Rig::at(&provider.url());
+    let to = |changes: Value| json!({"provider": "mock", "override_params": changes});
+    let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [200]}, "override_params": {"far": 1, "both": 1},
+        "targets": [to(json!({"both": 2}))]});
+    rig.send(by_with(&config, CHAT, r#"{"model":"m"}"#)).await;
+    assert_eq!(bodies.recv().await.unwrap(), r#"{"model":"m","both":2,"far":1}"#);
+}
+
+#[tokio::test]
+async fn a_large_body_is_changed_too() {
+    let (provider, mut bodies) = listening().await;
+    let rig = Rig::at(&provider.url());
+    let config = json!({"provider": "mock", "drop_params": ["b"]});
+    let text = "x".repeat(1_000_000);
+    rig.send(by_with(&config, CHAT, format!(r#"{{"a":"{text}","b":1}}"#))).await;
+    assert_eq!(bodies.recv().await.unwrap(), format!(r#"{{"a":"{text}"}}"#));
+}

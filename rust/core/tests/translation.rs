@@ -1,0 +1,340 @@
+//! A request in one dialect reaches a provider of another, and the answer comes back as if there were no difference.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use harness::{
+    Ask, CHAT, MESSAGES, Rig, pick,
+    scripted::{Scripted, chunks, request},
+    words,
+};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+/// The case of a provider as the golden files have it.
+fn golden(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm/tests/golden").join(case)
+}
+
+/// Plays the provider of a golden case and keeps what it was sent.
+struct Played {
+    provider: Scripted,
+    sent: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Played {
+    async fn answering(status: u16, kind: &str, body: Vec<u8>, chunk: usize) -> Self {
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nx-request-id: up-1\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
+        let answer = Arc::new([head.as_bytes(), &chunks(&body, chunk), b"0\r\n\r\n"].concat());
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&sent);
+        let provider = Scripted::start(move |mut stream, _| {
+            let (answer, kept) = (Arc::clone(&answer), Arc::clone(&kept));
+            async move {
+                while let Some(bytes) = request(&mut stream).await {
+                    *kept.lock().unwrap() = bytes;
+                    stream.write_all(&answer).await.unwrap();
+                }
+            }
+        })
+        .await;
+        Self { provider, sent }
+    }
+
+    fn rig(&self) -> Rig {
+        Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+    }
+
+    fn ask(&self, provider: &str, path: &str, body: Vec<u8>) -> Ask {
+        Ask::new("POST", path)
+            .header("x-gateway-provider", provider)
+            .header("x-gateway-custom-host", &self.provider.url())
+            .header("x-gateway-vertex-project-id", "p")
+            .header("x-gateway-vertex-region", "europe-west4")
+            .header("x-gateway-aws-region", "eu-west-1")
+            .header("content-type", "application/json")
+            .header("authorization", "Bearer sk-1")
+            .header("anthropic-beta", "caching")
+            .body(body)
+    }
+
+    fn sent(&self) -> (String, Value) {
+        let bytes = self.sent.lock().unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        let (head, body) = text.split_once("\r\n\r\n").expect("a request came");
+        (head.to_owned(), serde_json::from_str(body).unwrap())
+    }
+}
+
+/// The bytes of a file of frames in hexadecimal.
+fn frames(path: &Path) -> Vec<u8> {
+    let text = fs::read_to_string(path).unwrap();
+    let digits: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).flat_map(str::bytes).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// The answer without the time at which it was made.
+fn timeless(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\"created\":") {
+        out += before;
+        rest = after.trim_start_matches(|one: char| one.is_ascii_digit());
+    }
+    out + rest
+}
+
+const PAIRS: [(&str, &str, &str, &str); 8] = [
+    ("anthropic", "chatComplete", "POST /messages HTTP/1.1", "x-api-key: sk-1"),
+    ("openai", "messages", "POST /chat/completions HTTP/1.1", "authorization: Bearer sk-1"),
+    ("groq", "messages", "POST /chat/completions HTTP/1.1", "authorization: Bearer sk-1"),
+    ("google", "chatComplete", "POST /v1beta/models/gemini-2.5-flash:", "x-goog-api-key: sk-1"),
+    ("google", "messages", "POST /v1beta/models/gemini-2.5-flash:", "x-goog-api-key: sk-1"),
+    (
+        "vertex-ai",
+        "chatComplete",
+        "POST /v1/projects/p/locations/europe-west4/publishers/google/models/gemini-2.5-flash:",
+        "authorization: Bearer sk-1",
+    ),
+    (
+        "bedrock",
+        "messages",
+        "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse",
+        "authorization: Bearer sk-1",
+    ),
+    ("cohere", "chatComplete", "POST /v2/chat HTTP/1.1", "authorization: Bearer sk-1"),
+];
+
+#[tokio::test]
+async fn a_whole_answer_of_every_kind_of_provider_comes_back_in_the_callers_dialect() {
+    for (provider, operation, line, key) in PAIRS {
+        let case = golden(&format!("{provider}/{operation}/tools"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let path = if operation == "messages" { MESSAGES } else { CHAT };
+        let rig = played.rig();
+        let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
+        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
+        let (head, body) = played.sent();
+        assert!(head.starts_with(line) && head.contains(key), "{head}");
+        assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
+        let mut expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
+        let mut found = told.json();
+        // Some ids are made of the time.
+        for answer in [&mut expected, &mut found] {
+            answer.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
+        }
+        assert_eq!(found, expected, "{provider}");
+        let lost = fs::read_to_string(case.join("lost.txt")).ok();
+        assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref(), "{provider}");
+        let record = rig.record();
+        assert_eq!(
+            pick(&record, ["req_units", "res_units", "estimated"]),
+            json!([30, 20, null]),
+            "{provider}: {record}"
+        );
+        assert_eq!(record["ai_org"], provider);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_every_kind_of_provider_comes_back_in_the_callers_dialect_however_it_was_cut() {
+    for (provider, operation, ..) in PAIRS {
+        let case = golden(&format!("{provider}/{operation}/stream"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let (kind, answered) = match case.join("answered.hex") {
+            path if path.exists() => ("application/vnd.amazon.eventstream", frames(&path)),
+            _ => ("text/event-stream; charset=utf-8", read("answered.sse")),
+        };
+        for chunk in [7, 100_000] {
+            let played = Played::answering(200, kind, answered.clone(), chunk).await;
+            let rig = played.rig();
+            let path = if operation == "messages" { MESSAGES } else { CHAT };
+            let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
+            assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
+            assert_eq!(told.header("content-type"), Some("text/event-stream"));
+            let expected = String::from_utf8(read("returned.sse")).unwrap();
+            assert_eq!(ageless(&told.text()), ageless(&expected), "{provider}");
+            let record = rig.record();
+            assert_eq!(record["outcome"], "complete", "{record}");
+            assert_eq!(record["req_units"], 20, "{provider}: {record}");
+        }
+    }
+}
+
+/// Ids that are made of the time are of no age.
+fn ageless(text: &str) -> String {
+    let text = timeless(text);
+    let digits = |one: char| one.is_ascii_digit();
+    ["\"id\":\"bedrock-", "\"id\":\"msg_"].iter().fold(text, |text, mark| {
+        let mut parts = text.split(mark);
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |out, part| out + part.trim_start_matches(digits))
+    })
+}
+
+#[tokio::test]
+async fn an_error_keeps_the_providers_status_and_is_told_in_the_callers_dialect() {
+    for (provider, operation, ..) in PAIRS {
+        for status in [400, 429, 529] {
+            let case = golden(&format!("{provider}/{operation}/error"));
+            let read = |file: &str| fs::read(case.join(file)).unwrap();
+            let played = Played::answering(status, "application/json", read("answered.json"), 50).await;
+            let path = if operation == "messages" { MESSAGES } else { CHAT };
+            let told = played.rig().send(played.ask(provider, path, read("asked.json"))).await;
+            assert_eq!(told.status, status, "{}", told.text());
+            let expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
+            assert_eq!(told.json()["error"]["message"], expected["error"]["message"], "{provider}");
+            assert_eq!(told.header("x-request-id"), Some("up-1"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_is_no_json_is_told_all_the_same() {
+    let played = Played::answering(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
+    let told = played.rig().send(played.ask("anthropic", CHAT, words("claude-x", true).into())).await;
+    assert_eq!((told.status, told.header("content-type")), (502, Some("application/json")));
+    assert_eq!(told.json()["error"]["message"], "anthropic error: <h1>Bad Gateway</h1>");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_of_the_providers_is_an_error_of_the_provider() {
+    let played = Played::answering(200, "application/json", b"{\"content\": 1}".to_vec(), 50).await;
+    let told = played.rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
+    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_never_looks_complete() {
+    for (provider, operation, ..) in PAIRS.into_iter().filter(|pair| pair.0 != "bedrock") {
+        let case = golden(&format!("{provider}/{operation}/stream"));
+        let answered = fs::read(case.join("answered.sse")).unwrap();
+        let played = Played::answering(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
+        let rig = played.rig();
+        let path = if operation == "messages" { MESSAGES } else { CHAT };
+        let told = rig.send(played.ask(provider, path, fs::read(case.join("asked.json")).unwrap())).await;
+        assert_eq!(rig.record()["outcome"], "cut", "{provider}");
+        let (_, last) = told.last_event();
+        assert!(last["error"].is_object(), "{provider}: {}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_said_is_refused_before_anything_is_sent() {
+    let played = Played::answering(200, "application/json", Vec::new(), 50).await;
+    let asked = json!({"model": "claude-x", "n": 3, "messages": []}).to_string();
+    let told = played.rig().send(played.ask("anthropic", CHAT, asked.into())).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
+    assert!(told.text().contains("anthropic: n: "), "{}", told.text());
+    assert_eq!(played.provider.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_request_to_bedrock_is_signed_and_carries_no_key() {
+    let answered = fs::read(golden("bedrock/chatComplete/whole/answered.json")).unwrap();
+    let played = Played::answering(200, "application/json", answered, 50).await;
+    let ask = || played.ask("bedrock", CHAT, words("m", false).into()).header("x-gateway-aws-access-key-id", "AKID");
+    let signed = ask().header("x-gateway-aws-secret-access-key", "s3cret").header("x-gateway-aws-session-token", "tok");
+    assert_eq!(played.rig().send(signed).await.status, 200);
+    let (head, _) = played.sent();
+    assert!(head.contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/"), "{head}");
+    assert!(head.contains("/eu-west-1/bedrock/aws4_request") && head.contains("x-amz-security-token: tok"), "{head}");
+    assert!(!head.contains("s3cret") && !head.contains("sk-1") && head.matches("authorization").count() == 1, "{head}");
+    let half = played.rig().send(ask()).await;
+    assert_eq!((half.status, half.code().as_str()), (400, "invalid_provider_option"), "{}", half.text());
+    let role = ask().header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
+    assert!(played.rig().send(role).await.text().contains("roles cannot be assumed"));
+}
+
+#[tokio::test]
+async fn what_belongs_to_the_callers_dialect_stays_behind() {
+    let played = Played::answering(
+        200,
+        "application/json",
+        fs::read(golden("openai/messages/whole/answered.json")).unwrap(),
+        50,
+    )
+    .await;
+    let told = played.rig().send(played.ask("openai", "/v1/messages?beta=true", words("gpt-4o", false).into())).await;
+    assert_eq!(told.status, 200);
+    let (head, _) = played.sent();
+    assert!(head.starts_with("POST /chat/completions HTTP/1.1"), "{head}");
+    assert!(!head.contains("anthropic-beta"), "{head}");
+    let to_anthropic = fs::read(golden("anthropic/chatComplete/whole/answered.json")).unwrap();
+    let played = Played::answering(200, "application/json", to_anthropic, 50).await;
+    played.rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
+    let (head, _) = played.sent();
+    assert!(head.contains("anthropic-beta: caching") && head.contains("anthropic-version: 2023-06-01"), "{head}");
+}
+
+#[tokio::test]
+async fn who_is_not_strict_gets_the_providers_own_words() {
+    let case = golden("anthropic/chatComplete/loose_thinking");
+    let read = |file: &str| fs::read(case.join(file)).unwrap();
+    let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+    let ask = played.ask("anthropic", CHAT, read("asked.json")).header("x-gateway-strict-open-ai-compliance", "false");
+    let told = played.rig().send(ask).await.json();
+    assert_eq!(told["choices"][0]["finish_reason"], "end_turn");
+    assert_eq!(told["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");
+}
+
+#[tokio::test]
+async fn an_overloaded_stream_is_a_529_here_too_where_that_is_asked_for() {
+    let overloaded = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
+    let played = Played::answering(200, "text/event-stream", overloaded.into(), 50).await;
+    let config = json!({"provider": "anthropic", "anthropic_inspect_stream_for_overloaded_error": true,
+        "custom_host": played.provider.url(), "api_key": "sk-1"});
+    let ask = Ask::new("POST", CHAT)
+        .header("x-gateway-config", &config.to_string())
+        .header("content-type", "application/json")
+        .body(words("claude-x", true));
+    let told = played.rig().send(ask).await;
+    assert_eq!((told.status, told.streamed), (529, false), "{}", told.text());
+    assert_eq!(told.json()["error"]["message"], "anthropic error: Overloaded");
+}
+
+#[tokio::test]
+async fn the_pretend_provider_is_reached_in_the_dialect_it_is_not_asked_in() {
+    let mock = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let ask = |provider: &str, path: &str, stream: bool| {
+        Ask::new("POST", path)
+            .header("x-gateway-provider", provider)
+            .header("x-gateway-custom-host", &format!("{}/v1", mock.url()))
+            .header("content-type", "application/json")
+            .header("authorization", "Bearer sk-1")
+            .body(words("mock", stream))
+    };
+    let whole = rig.send(ask("anthropic", CHAT, false)).await.json();
+    let streamed = rig.send(ask("anthropic", CHAT, true)).await;
+    let content = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert!(!content.is_empty() && !streamed.cut);
+    let deltas = streamed.text();
+    let deltas = deltas.lines().filter_map(|line| line.strip_prefix("data: {")).map(|rest| format!("{{{rest}"));
+    let deltas = deltas.map(|data| serde_json::from_str::<Value>(&data).unwrap());
+    let said: String =
+        deltas.filter_map(|data| Some(data["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect();
+    assert_eq!(said, content);
+    let message = rig.send(ask("openai", MESSAGES, false)).await.json();
+    assert_eq!(message["content"][0]["text"], content.as_str());
+    let events = rig.send(ask("openai", MESSAGES, true)).await;
+    assert!(
+        events.text().starts_with("event: message_start\n")
+            && events.text().ends_with("{\"type\":\"message_stop\"}\n\n")
+    );
+    assert!(
+        rig.records()
+            .iter()
+            .all(|record| record["units_estimated"] == Value::Null && record["req_units"] != Value::Null)
+    );
+}

@@ -1,0 +1,56 @@
+//! Translations: a request, a whole answer, and the chunks of a stream, from chat completions to Anthropic and back.
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use penstock_llm::{
+    operation::Operation,
+    providers,
+    translation::{Question, Translation},
+};
+
+const CHAT: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/asked.json");
+const MESSAGE: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/answered.json");
+const TEXT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
+const START: &[u8] = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_01\",\"model\":\"claude-sonnet-4-5\",\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
+const MESSAGES: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/asked.json");
+const COMPLETION: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/answered.json");
+const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
+
+fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {
+    let provider = providers::find(provider)?;
+    let wire = provider.wire(operation, "m")?;
+    Translation::of(&Question { operation, provider, body, strict: true, now: 1_700_000_000 }, wire).ok()
+}
+
+fn pair(c: &mut Criterion, name: &str, asked: (&str, Operation, &[u8]), answer: &[u8], events: [&'static [u8]; 2]) {
+    let mut group = c.benchmark_group(name);
+    let (provider, operation, body) = asked;
+    group.bench_function("request", |b| b.iter(|| begun(provider, operation, black_box(body))));
+    let Some((translation, _)) = begun(provider, operation, body) else { return };
+    group.bench_function("whole answer", |b| b.iter(|| translation.whole(black_box(answer))));
+    let [start, chunk] = events.map(Bytes::from_static);
+    let begin = || {
+        let mut transcoder = translation.stream();
+        transcoder.push(start.clone());
+        transcoder
+    };
+    let mut transcoder = begin();
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("paced chunk", |b| b.iter(|| transcoder.push(black_box(chunk.clone()))));
+    let burst = Bytes::from(chunk.repeat(100));
+    group.throughput(Throughput::Elements(100));
+    group.bench_function("burst of 100", |b| {
+        b.iter_batched(begin, |mut transcoder| transcoder.push(black_box(burst.clone())), BatchSize::SmallInput);
+    });
+    group.finish();
+}
+
+fn translate(c: &mut Criterion) {
+    pair(c, "chat to anthropic", ("anthropic", Operation::ChatComplete, CHAT), MESSAGE, [START, TEXT]);
+    pair(c, "messages to openai", ("openai", Operation::Messages, MESSAGES), COMPLETION, [DELTA, DELTA]);
+}
+
+criterion_group!(benches, translate);
+criterion_main!(benches);

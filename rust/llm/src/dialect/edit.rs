@@ -1,0 +1,303 @@
+//! Changes to a JSON object in its bytes: what is not changed stays as it was written, in its order.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::scan::{PeekError, elements_from, fields, fields_from};
+
+/// A step on the way to what is dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// A key, or the place in an array where it is a number.
+    Name(String),
+    /// In brackets.
+    Place(usize),
+    Every,
+}
+
+/// Where something stands in a request: `tools[0].function.strict`, `tools[*].x`, `messages.2.name`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path(Vec<Step>);
+
+impl Path {
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let (mut steps, mut rest) = (Vec::new(), text);
+        while !rest.is_empty() {
+            rest = match rest.strip_prefix('[') {
+                Some(inner) => bracket(inner, &mut steps)?,
+                None => name(rest, steps.is_empty(), &mut steps)?,
+            };
+        }
+        if steps.is_empty() { Err("must not be empty") } else { Ok(Self(steps)) }
+    }
+}
+
+fn bracket<'t>(inner: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, &'static str> {
+    let (text, rest) = match inner.chars().next() {
+        Some(quote @ ('"' | '\'')) => {
+            let (text, rest) = inner[1..].split_once(quote).ok_or("has a quote that does not end")?;
+            steps.push(Step::Name(text.to_owned()));
+            return rest.strip_prefix(']').ok_or("has a bracket that does not end");
+        }
+        _ => inner.split_once(']').ok_or("has a bracket that does not end")?,
+    };
+    steps.push(match text {
+        "*" => Step::Every,
+        number => Step::Place(number.parse().map_err(|_| "takes a number, `*` or a quoted name in brackets")?),
+    });
+    Ok(rest)
+}
+
+fn name<'t>(text: &'t str, is_first: bool, steps: &mut Vec<Step>) -> Result<&'t str, &'static str> {
+    let text = if is_first { text } else { text.strip_prefix('.').ok_or("needs a dot between two names")? };
+    let (name, rest) = text.split_at(text.find(['.', '[']).unwrap_or(text.len()));
+    match name {
+        "" => return Err("has an empty name"),
+        "*" => steps.push(Step::Every),
+        name => steps.push(Step::Name(name.to_owned())),
+    }
+    Ok(rest)
+}
+
+/// A top-level field and its value in JSON.
+pub type Field = (String, Box<[u8]>);
+
+/// A field with this value.
+pub fn field(key: &str, value: &Value) -> Field {
+    (key.to_owned(), value.to_string().into_bytes().into())
+}
+
+/// Sets fields: each of `always`, and those of `missing` that are not there yet. What is there changes its value where it stands.
+pub fn set(body: &[u8], missing: &[Field], always: &[Field]) -> Result<Vec<u8>, PeekError> {
+    let mut out = Vec::with_capacity(body.len() + 64);
+    let (mut copied, mut count) = (0, 0);
+    let (mut has, mut had) = (vec![false; always.len()], vec![false; missing.len()]);
+    fields(body, |key, at| {
+        count += 1;
+        if let Some(index) = place(missing, key) {
+            had[index] = true;
+        }
+        if let Some(index) = place(always, key) {
+            has[index] = true;
+            out.extend_from_slice(&body[copied..at.start]);
+            out.extend_from_slice(&always[index].1);
+            copied = at.end;
+        }
+        Ok(())
+    })?;
+    let end = body.iter().rposition(|byte| *byte == b'}').unwrap_or(body.len());
+    let before = body[copied..end].trim_ascii_end();
+    out.extend_from_slice(before);
+    let absent = |fields: &'_ [Field], there: &[bool]| -> Vec<usize> {
+        (0..fields.len()).filter(|index| !there[*index]).collect()
+    };
+    let added = absent(missing, &had)
+        .into_iter()
+        .map(|index| &missing[index])
+        .filter(|(key, _)| place(always, key.as_bytes()).is_none());
+    for (key, value) in added.chain(absent(always, &has).into_iter().map(|index| &always[index])) {
+        if count > 0 {
+            out.push(b',');
+        }
+        count += 1;
+        out.extend_from_slice(Value::from(key.as_str()).to_string().as_bytes());
+        out.push(b':');
+        out.extend_from_slice(value);
+    }
+    out.extend_from_slice(&body[copied + before.len()..]);
+    Ok(out)
+}
+
+fn place(fields: &[Field], key: &[u8]) -> Option<usize> {
+    fields.iter().position(|(name, _)| name.as_bytes() == key)
+}
+
+/// Removes what these paths name; indices are those before anything was removed. `None` where nothing is there to remove.
+pub fn remove(body: &[u8], paths: &[Path]) -> Result<Option<Vec<u8>>, PeekError> {
+    let mut cuts = Vec::new();
+    let ways: Vec<&[Step]> = paths.iter().map(|path| path.0.as_slice()).collect();
+    prune(body, 0, &ways, &mut cuts)?;
+    if cuts.is_empty() {
+        return Ok(None);
+    }
+    let mut out = Vec::with_capacity(body.len());
+    let mut copied = 0;
+    for cut in cuts {
+        out.extend_from_slice(&body[copied..cut.start]);
+        copied = cut.end;
+    }
+    out.extend_from_slice(&body[copied..]);
+    Ok(Some(out))
+}
+
+/// The members of one object or array, walked with what is to go from them.
+struct Pruning<'p> {
+    json: &'p [u8],
+    ways: &'p [&'p [Step]],
+    /// Where the member before ended.
+    last: usize,
+    /// Every member so far went.
+    is_bare: bool,
+}
+
+fn prune(json: &[u8], at: usize, ways: &[&[Step]], cuts: &mut Vec<Range<usize>>) -> Result<(), PeekError> {
+    let Some(open) = json[at..].iter().position(|byte| !byte.is_ascii_whitespace()).map(|skipped| at + skipped) else {
+        return Ok(());
+    };
+    let mut pruning = Pruning { json, ways, last: open + 1, is_bare: true };
+    match json[open] {
+        b'{' => fields_from(json, open, |key, at| pruning.member(|step| is_named(step, key), at, cuts))?,
+        b'[' => {
+            let mut index = 0;
+            elements_from(json, open, |at| {
+                index += 1;
+                pruning.member(|step| is_placed(step, index - 1), at, cuts)
+            })?
+        }
+        _ => return Ok(()),
+    };
+    Ok(())
+}
+
+fn is_named(step: &Step, key: &[u8]) -> bool {
+    match step {
+        Step::Name(name) => name.as_bytes() == key,
+        Step::Every => true,
+        Step::Place(place) => key == place.to_string().as_bytes(),
+    }
+}
+
+fn is_placed(step: &Step, index: usize) -> bool {
+    match step {
+        Step::Name(name) => name.parse() == Ok(index),
+        Step::Every => true,
+        Step::Place(place) => *place == index,
+    }
+}
+
+impl Pruning<'_> {
+    fn member(
+        &mut self,
+        is_it: impl Fn(&Step) -> bool,
+        at: Range<usize>,
+        cuts: &mut Vec<Range<usize>>,
+    ) -> Result<(), PeekError> {
+        let onward: Vec<&[Step]> = self
+            .ways
+            .iter()
+            .filter_map(|way| way.split_first().filter(|(step, _)| is_it(step)).map(|(_, rest)| rest))
+            .collect();
+        if onward.iter().any(|rest| rest.is_empty()) {
+            cuts.push(self.last..at.end);
+        } else {
+            if self.is_bare && self.json[self.last..at.start].trim_ascii_start().first() == Some(&b',') {
+                // What stood before it is gone, and so goes the comma between them.
+                let comma = self.json[self.last..].iter().position(|byte| *byte == b',').unwrap_or_default();
+                cuts.push(self.last..self.last + comma + 1);
+            }
+            self.is_bare = false;
+            if !onward.is_empty() {
+                prune(self.json, at.start, &onward, cuts)?;
+            }
+        }
+        self.last = at.end;
+        Ok(())
+    }
+}
+
+/// The values of these top-level fields, where they are there.
+pub fn pick(body: &[u8], names: &[String]) -> Vec<Option<Value>> {
+    let mut picked = vec![None; names.len()];
+    let read = fields(body, |key, at| {
+        if let Some(index) = names.iter().position(|name| name.as_bytes() == key) {
+            picked[index] = serde_json::from_slice(&body[at]).ok();
+        }
+        Ok(())
+    });
+    // What is no object has no fields.
+    if read.is_err() {
+        picked.fill(None);
+    }
+    picked
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fields(value: &Value) -> Vec<Field> {
+        value
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| (key.clone(), value.to_string().into_bytes().into()))
+            .collect()
+    }
+
+    fn changed(body: &str, missing: &Value, always: &Value) -> String {
+        String::from_utf8(set(body.as_bytes(), &fields(missing), &fields(always)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_value_changes_where_it_stands_and_what_is_new_comes_last() {
+        let none = json!({});
+        assert_eq!(changed(r#"{ "a" : 1.50, "b":"é" }"#, &none, &json!({"a": [2]})), r#"{ "a" : [2], "b":"é" }"#);
+        assert_eq!(changed(r#"{"a":1 }"#, &none, &json!({"b": null})), r#"{"a":1,"b":null }"#);
+        assert_eq!(changed("{}", &json!({"x": 1}), &json!({"y": {"z": 2}})), r#"{"x":1,"y":{"z":2}}"#);
+        assert_eq!(changed("{ }\n", &none, &json!({"y": 2})), "{\"y\":2 }\n");
+    }
+
+    #[test]
+    fn a_default_gives_way_to_what_is_there_even_null_and_to_what_is_set_always() {
+        assert_eq!(
+            changed(r#"{"a":null}"#, &json!({"a": 1, "b": 2, "c": 3}), &json!({"b": 4})),
+            r#"{"a":null,"c":3,"b":4}"#
+        );
+    }
+
+    fn removed(body: &str, paths: &[&str]) -> String {
+        let paths: Vec<_> = paths.iter().map(|path| Path::parse(path).unwrap()).collect();
+        remove(body.as_bytes(), &paths)
+            .unwrap()
+            .map_or_else(|| "same".to_owned(), |bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn removes_by_name_by_place_and_everywhere() {
+        let body = r#"{"tools":[{"f":{"s":true,"n":1}},{"f":{"s":false}}], "m": [0,1,2], "x":1}"#;
+        assert_eq!(
+            removed(body, &["tools[0].f.s"]),
+            r#"{"tools":[{"f":{"n":1}},{"f":{"s":false}}], "m": [0,1,2], "x":1}"#
+        );
+        assert_eq!(removed(body, &["tools[*].f.s"]), r#"{"tools":[{"f":{"n":1}},{"f":{}}], "m": [0,1,2], "x":1}"#);
+        assert_eq!(
+            removed(body, &["m[0]", "m.1"]),
+            r#"{"tools":[{"f":{"s":true,"n":1}},{"f":{"s":false}}], "m": [2], "x":1}"#
+        );
+        assert_eq!(removed(body, &["tools", "x"]), r#"{ "m": [0,1,2]}"#);
+        assert_eq!(removed(body, &["['tools'][1]", "m[2]", "x"]), r#"{"tools":[{"f":{"s":true,"n":1}}], "m": [0,1]}"#);
+        assert_eq!(removed(body, &["*"]), "{}");
+    }
+
+    #[test]
+    fn paths_that_lead_nowhere_change_nothing() {
+        assert_eq!(removed(r#"{"a":{"b":1},"c":[1]}"#, &["x", "a.x", "a.b.c", "c[7]", "c.d", "a[0]"]), "same");
+    }
+
+    #[test]
+    fn a_path_that_is_none_is_refused() {
+        for text in ["", ".a", "a.", "a..b", "a[", "a[x]", "a['b]", "a['b'", "a[1]b"] {
+            assert!(Path::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn picks_values_by_name() {
+        let names = ["b", "z", "a"].map(ToOwned::to_owned);
+        assert_eq!(pick(br#"{"a":[1],"b":"x"}"#, &names), [Some(json!("x")), None, Some(json!([1]))]);
+        assert_eq!(pick(b"[]", &names), [None, None, None]);
+    }
+}

@@ -1,0 +1,31 @@
+//! One segment of a path, from whatever a caller or an option says.
+
+use std::fmt::Write;
+
+/// Percent-encoded but for what may stand in a segment as it is.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte.into());
+        } else {
+            // A String takes every write.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// The name of a model as a segment; one must be named, and it must not lead elsewhere.
+pub(super) fn model(name: &str) -> Result<String, String> {
+    match name {
+        "" => Err("no model: the body must name one".into()),
+        "." | ".." => Err("a model must not be dots".into()),
+        name => Ok(escaped(name)),
+    }
+}
+
+/// What becomes part of a host's name.
+pub(super) fn is_label(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}

@@ -1,0 +1,224 @@
+//! Amazon's event stream: frames with lengths and checksums, in bytes that come in pieces of any size.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Length of the frame, length of its headers, checksum of both.
+const PRELUDE: usize = 12;
+/// The checksum of the frame.
+const TRAILER: usize = 4;
+/// A header's value that is a string.
+const STRING: u8 = 7;
+
+/// One frame, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// `:event-type`, or `:exception-type` where it is one.
+    pub name: String,
+    pub is_exception: bool,
+    pub payload: Bytes,
+}
+
+/// Why a stream cannot be read on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    TooLong,
+    Checksum,
+    Header,
+}
+
+impl Fault {
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::TooLong => "a frame of the stream is too long or too short",
+            Self::Checksum => "a frame of the stream has a wrong checksum",
+            Self::Header => "a frame of the stream has a header that cannot be read",
+        }
+    }
+}
+
+/// Cuts a stream into frames.
+#[derive(Debug)]
+pub struct Frames {
+    limit: usize,
+    carry: BytesMut,
+    failed: bool,
+}
+
+impl Frames {
+    pub fn new(limit: usize) -> Self {
+        Self { limit, carry: BytesMut::new(), failed: false }
+    }
+
+    pub fn push(&mut self, chunk: &[u8]) {
+        self.carry.extend_from_slice(chunk);
+    }
+
+    /// The next frame that is complete. After a fault there is none.
+    pub fn take(&mut self) -> Option<Result<Frame, Fault>> {
+        if self.failed {
+            return None;
+        }
+        let frame = self.cut().transpose();
+        self.failed = matches!(frame, Some(Err(_)));
+        frame
+    }
+
+    fn cut(&mut self) -> Result<Option<Frame>, Fault> {
+        let Some(prelude) = self.carry.first_chunk::<PRELUDE>() else { return Ok(None) };
+        if crc32(&prelude[..8]) != number(&prelude[8..]) {
+            return Err(Fault::Checksum);
+        }
+        let (total, headers) = (number(&prelude[..4]) as usize, number(&prelude[4..8]) as usize);
+        if total > self.limit || total < PRELUDE + TRAILER || headers > total - PRELUDE - TRAILER {
+            return Err(Fault::TooLong);
+        }
+        if self.carry.len() < total {
+            return Ok(None);
+        }
+        let mut frame = self.carry.split_to(total).freeze();
+        let sum = frame.split_off(total - TRAILER);
+        if crc32(&frame) != number(&sum) {
+            return Err(Fault::Checksum);
+        }
+        frame.advance(PRELUDE);
+        let payload = frame.split_off(headers);
+        let (name, is_exception) = read_name(&frame).ok_or(Fault::Header)?;
+        Ok(Some(Frame { name, is_exception, payload }))
+    }
+}
+
+/// The name of what happened, from the headers.
+fn read_name(mut headers: &[u8]) -> Option<(String, bool)> {
+    let mut found = (String::new(), false);
+    while !headers.is_empty() {
+        let (length, rest) = headers.split_first()?;
+        let (key, rest) = rest.split_at_checked((*length).into())?;
+        let (kind, rest) = rest.split_first()?;
+        let (value, rest) = value(*kind, rest)?;
+        headers = rest;
+        if *kind == STRING && matches!(key, b":event-type" | b":exception-type" | b":error-code") {
+            found = (String::from_utf8_lossy(value).into_owned(), key != b":event-type");
+        }
+    }
+    Some(found)
+}
+
+fn value(kind: u8, rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = match kind {
+        0 | 1 => 0,
+        2 => 1,
+        3 => 2,
+        4 => 4,
+        5 | 8 => 8,
+        9 => 16,
+        6 | STRING => {
+            let (length, rest) = rest.split_first_chunk::<2>()?;
+            return rest.split_at_checked(u16::from_be_bytes(*length).into());
+        }
+        _ => return None,
+    };
+    rest.split_at_checked(length)
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let mut value = at as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            value = if value & 1 == 1 { 0xEDB8_8320 ^ (value >> 1) } else { value >> 1 };
+            bit += 1;
+        }
+        table[at] = value;
+        at += 1;
+    }
+    table
+};
+
+/// As zip and Ethernet have it.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |sum: u32, byte: &u8| TABLE[((sum ^ u32::from(*byte)) & 0xFF) as usize] ^ (sum >> 8);
+    !bytes.iter().fold(!0, step)
+}
+
+/// A frame as the service writes it; for those who pretend to be it.
+pub fn encode(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
+    let mut headers = Vec::new();
+    let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
+    for (key, value) in [(named, name), (":content-type", "application/json"), (":message-type", kind)] {
+        headers.push(key.len() as u8);
+        headers.extend_from_slice(key.as_bytes());
+        headers.push(STRING);
+        headers.extend_from_slice(&(value.len() as u16).to_be_bytes());
+        headers.extend_from_slice(value.as_bytes());
+    }
+    let total = PRELUDE + headers.len() + payload.len() + TRAILER;
+    let mut frame = Vec::with_capacity(total);
+    frame.extend_from_slice(&(total as u32).to_be_bytes());
+    frame.extend_from_slice(&(headers.len() as u32).to_be_bytes());
+    frame.extend_from_slice(&crc32(&frame).to_be_bytes());
+    frame.extend_from_slice(&headers);
+    frame.extend_from_slice(payload);
+    frame.extend_from_slice(&crc32(&frame).to_be_bytes());
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_published_vector_is_read() {
+        // From the vectors of the AWS SDKs: an empty message, and one with a payload and no headers.
+        let empty = [0, 0, 0, 0x10, 0, 0, 0, 0, 5, 0xc2, 0x48, 0xeb, 0x7d, 0x98, 0xc8, 0xff];
+        let mut payload = vec![0, 0, 0, 0x1d, 0, 0, 0, 0, 0xfd, 0x52, 0x8c, 0x5a];
+        payload.extend_from_slice(b"{'foo':'bar'}");
+        payload.extend_from_slice(&[0xc3, 0x65, 0x39, 0x36]);
+        let mut frames = Frames::new(1024);
+        frames.push(&empty);
+        frames.push(&payload);
+        assert_eq!(frames.take().unwrap().unwrap().payload, "");
+        assert_eq!(frames.take().unwrap().unwrap().payload, "{'foo':'bar'}");
+        assert!(frames.take().is_none());
+    }
+
+    #[test]
+    fn frames_are_found_however_they_were_cut() {
+        let bytes =
+            [encode("event", "messageStart", b"{}"), encode("exception", "throttlingException", b"{\"a\":1}")].concat();
+        for size in 1..bytes.len() {
+            let mut frames = Frames::new(1024);
+            let mut found = Vec::new();
+            for chunk in bytes.chunks(size) {
+                frames.push(chunk);
+                found.extend(std::iter::from_fn(|| frames.take()).map(|frame| frame.unwrap().name));
+            }
+            assert_eq!(found, ["messageStart", "throttlingException"], "{size}");
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_noticed() {
+        let good = encode("event", "metadata", b"{\"usage\":1}");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 4;
+            let mut frames = Frames::new(1 << 20);
+            frames.push(&bad);
+            assert!(!matches!(frames.take(), Some(Ok(_))), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_frame_of_any_length_is_bounded() {
+        let mut frames = Frames::new(64);
+        frames.push(&encode("event", "metadata", &[b' '; 100]));
+        assert_eq!(frames.take(), Some(Err(Fault::TooLong)));
+        assert_eq!(frames.take(), None);
+    }
+}

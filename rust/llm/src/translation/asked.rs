@@ -1,0 +1,249 @@
+//! A request to a model, whoever wrote it: messages, tools, and parameters under the names of chat completions.
+
+use serde_json::{Map, Value};
+
+use super::lost::Lost;
+
+pub type Fields = Map<String, Value>;
+
+/// Why a request cannot be said to a provider, and where in the caller's body that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub path: String,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}: {}", self.path, self.message)
+    }
+}
+
+/// A request between the dialect it came in and the one it leaves in.
+#[derive(Debug, Default)]
+pub struct Asked {
+    pub model: String,
+    pub stream: bool,
+    pub messages: Vec<Message>,
+    pub tools: Vec<Tool>,
+    pub choice: Option<Choice>,
+    /// Everything else. Who writes the request takes what the provider knows; what is left was lost.
+    pub fields: Fields,
+    pub lost: Lost,
+}
+
+impl Asked {
+    /// Takes a parameter; null counts as absent.
+    pub fn take(&mut self, key: &str) -> Option<Value> {
+        self.fields.shift_remove(key).filter(|value| !value.is_null())
+    }
+
+    /// Notes what the provider cannot be told.
+    pub fn lose(&mut self, name: &str) {
+        self.lost.add(name);
+    }
+
+    /// Moves a parameter as it is, if there is one.
+    pub fn hand(&mut self, key: &str, to: &mut Fields, name: &str) {
+        if let Some(value) = self.take(key) {
+            to.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Refuses more than one answer to one question.
+    pub fn refuse_several(&mut self) -> Result<(), Refusal> {
+        match self.take("n") {
+            Some(n) if n != 1 => Err(Refusal::new("n", "this provider gives one answer: it must be 1")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What nobody took.
+    pub fn into_lost(mut self) -> Lost {
+        for (key, value) in &self.fields {
+            // What says the default loses nothing.
+            if !value.is_null() && *value != Value::Bool(false) {
+                self.lost.add(key);
+            }
+        }
+        self.lost
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+}
+
+#[derive(Debug)]
+pub struct Message {
+    pub role: Role,
+    pub parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+pub enum Part {
+    Text {
+        text: String,
+        cache: Option<Value>,
+    },
+    Image {
+        source: Source,
+        detail: Option<Value>,
+        cache: Option<Value>,
+    },
+    Document {
+        source: Source,
+        name: Option<String>,
+        cache: Option<Value>,
+    },
+    Audio {
+        data: String,
+        format: String,
+    },
+    Thinking {
+        text: String,
+        signature: Option<String>,
+    },
+    Redacted {
+        data: String,
+    },
+    Call(Call),
+    /// What a tool gave back.
+    Result {
+        id: String,
+        parts: Vec<Part>,
+        is_error: bool,
+        cache: Option<Value>,
+    },
+}
+
+impl Part {
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text { text: text.into(), cache: None }
+    }
+}
+
+/// The texts among parts, a line each.
+pub fn joined(parts: Vec<Part>) -> String {
+    let text = |part| if let Part::Text { text, .. } = part { Some(text) } else { None };
+    parts.into_iter().filter_map(text).collect::<Vec<_>>().join("\n")
+}
+
+/// A tool that the model called.
+#[derive(Debug)]
+pub struct Call {
+    pub id: String,
+    pub name: String,
+    /// As JSON.
+    pub arguments: String,
+    /// What the provider wants back with it, unread.
+    pub signature: Option<String>,
+    pub cache: Option<Value>,
+}
+
+impl Call {
+    /// The arguments as an object; none at all are an empty one.
+    pub fn input(&self) -> Option<Value> {
+        if self.arguments.trim().is_empty() {
+            return Some(Value::Object(Fields::new()));
+        }
+        serde_json::from_str(&self.arguments).ok().filter(Value::is_object)
+    }
+}
+
+/// Where the bytes of an image or a document are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Source {
+    Data { mime: String, data: String },
+    Url { url: String, mime: Option<String> },
+    Text(String),
+    File(String),
+}
+
+impl Source {
+    /// From a URL, which may hold the bytes itself.
+    pub fn of_url(url: String, mime: Option<String>) -> Self {
+        let Some((head, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
+            return Self::Url { url, mime };
+        };
+        let Some(kind) = head.strip_suffix(";base64") else { return Self::Url { url, mime } };
+        let kind = kind.split(';').next().unwrap_or_default();
+        Self::Data { mime: mime.unwrap_or_else(|| kind.to_owned()), data: data.to_owned() }
+    }
+
+    /// As a URL, where it can be one.
+    pub fn url(&self) -> Option<String> {
+        match self {
+            Self::Data { mime, data } => Some(format!("data:{mime};base64,{data}")),
+            Self::Url { url, .. } => Some(url.clone()),
+            Self::Text(_) | Self::File(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum Tool {
+    Function {
+        name: String,
+        description: Option<String>,
+        schema: Value,
+        strict: Option<Value>,
+        cache: Option<Value>,
+    },
+    /// One that a provider has itself, in the caller's words.
+    Native {
+        kind: String,
+        fields: Fields,
+    },
+}
+
+/// Which tool is to be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    Auto,
+    None,
+    Any,
+    Tool(String),
+}
+
+/// A string behind a key.
+pub fn string(fields: &mut Fields, key: &str) -> Option<String> {
+    match fields.shift_remove(key)? {
+        Value::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// A string that must be there.
+pub fn needed(fields: &mut Fields, key: &str, path: &str) -> Result<String, Refusal> {
+    string(fields, key).ok_or_else(|| Refusal::new(format!("{path}.{key}"), "must be a string"))
+}
+
+pub fn object(value: Value, path: &str) -> Result<Fields, Refusal> {
+    match value {
+        Value::Object(fields) => Ok(fields),
+        _ => Err(Refusal::new(path, "must be an object")),
+    }
+}
+
+pub fn array(value: Option<Value>, path: &str) -> Result<Vec<Value>, Refusal> {
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(items)) => Ok(items),
+        Some(_) => Err(Refusal::new(path, "must be an array")),
+    }
+}
+
+/// The object of a whole body.
+pub fn body(json: &[u8]) -> Result<Fields, Refusal> {
+    serde_json::from_slice(json).map_err(|error| Refusal::new("$", error.to_string()))
+}

@@ -1,0 +1,188 @@
+//! Writes a streamed chat completion.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::usage;
+use crate::{
+    dialect::{Failure, chat},
+    translation::{
+        answering::Answering,
+        finish,
+        piece::{Piece, Taker},
+        teller::Teller,
+    },
+    usage::Usage,
+};
+
+#[derive(Debug)]
+pub struct Stream {
+    out: Vec<u8>,
+    /// What every chunk begins with.
+    head: Vec<u8>,
+    answering: Answering,
+    calls: usize,
+    /// Blocks so far, and what the last one holds.
+    block: Option<(usize, &'static str)>,
+    usage: Option<Usage>,
+    finish: Option<String>,
+    over: bool,
+}
+
+impl Stream {
+    pub fn new(answering: Answering) -> Self {
+        let mut stream = Self {
+            out: Vec::new(),
+            head: Vec::new(),
+            answering,
+            calls: 0,
+            block: None,
+            usage: None,
+            finish: None,
+            over: false,
+        };
+        let model = stream.answering.model.clone();
+        stream.begin("", &model);
+        stream
+    }
+
+    fn begin(&mut self, id: &str, model: &str) {
+        let Answering { provider, created, .. } = &self.answering;
+        let id = if id.is_empty() { format!("{provider}-{created}") } else { id.to_owned() };
+        let head = json!({"id": id, "object": "chat.completion.chunk", "created": created, "model": model,
+            "provider": provider});
+        self.head = format!("data: {head}").into_bytes();
+        self.head.pop();
+    }
+
+    /// A chunk with one choice, of which the delta's fields are given.
+    fn chunk(&mut self, delta: impl FnOnce(&mut Vec<u8>)) {
+        self.out.extend_from_slice(&self.head);
+        self.out.extend_from_slice(b",\"choices\":[{\"index\":0,\"delta\":{");
+        delta(&mut self.out);
+        self.out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+    }
+
+    fn said(&mut self, key: &'static str, text: &str) {
+        let block = self.shown(key);
+        self.chunk(|out| {
+            if matches!(key, "text") {
+                field(out, "content", text);
+            }
+            let Some(block) = block else { return };
+            if matches!(key, "text") {
+                out.push(b',');
+            }
+            // A Vec takes every write.
+            let _ = write!(out, "\"content_blocks\":[{{\"index\":{block},\"delta\":{{");
+            field(out, key, text);
+            out.extend_from_slice(b"}}]");
+        });
+    }
+
+    /// The block that a run of text belongs to, where blocks are shown.
+    fn shown(&mut self, key: &'static str) -> Option<usize> {
+        if !self.answering.blocks {
+            return None;
+        }
+        let of = if key == "signature" { "thinking" } else { key };
+        let at = match self.block {
+            Some((at, last)) if last == of && key != "data" => at,
+            Some((at, _)) => at + 1,
+            None => 0,
+        };
+        self.block = Some((at, if key == "signature" { "signed" } else { of }));
+        Some(at)
+    }
+
+    fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
+        let index = self.calls;
+        self.calls += 1;
+        self.block = Some((self.block.map_or(0, |(at, _)| at + 1), "call"));
+        let mut call =
+            json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+        if let Some(signature) = signature {
+            call["extra_content"] = json!({"google": {"thought_signature": signature}});
+        }
+        self.chunk(|out| {
+            let _ = write!(out, "\"tool_calls\":[{call}]");
+        });
+    }
+
+    fn failed(&mut self, failure: &Failure<'_>) {
+        self.over = true;
+        let event = chat::error_event(failure);
+        self.out.extend_from_slice(&event);
+    }
+
+    fn end(&mut self) {
+        self.over = true;
+        let reason = self.finish.take().unwrap_or_default();
+        let reason = if self.answering.strict { finish::to_openai(&reason) } else { &reason };
+        let mut last = json!({"choices": [{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]});
+        let cost = self.usage.take().map(|cost| usage(&cost));
+        let is_apart = self.answering.include_usage;
+        if let (Some(cost), false) = (&cost, is_apart) {
+            last["usage"] = cost.clone();
+        }
+        self.event(&last);
+        if let (Some(cost), true) = (cost, is_apart) {
+            self.event(&json!({"choices": [], "usage": cost}));
+        }
+        self.out.extend_from_slice(chat::DONE);
+    }
+
+    /// A chunk whose fields after the head are those of an object.
+    fn event(&mut self, fields: &Value) {
+        let text = fields.to_string();
+        self.out.extend_from_slice(&self.head);
+        self.out.push(b',');
+        self.out.extend_from_slice(&text.as_bytes()[1..]);
+        self.out.extend_from_slice(b"\n\n");
+    }
+}
+
+impl Taker for Stream {
+    fn take(&mut self, piece: Piece<'_>) {
+        if self.over {
+            return;
+        }
+        match piece {
+            Piece::Start { id, model } => {
+                let model = if model.is_empty() { self.answering.model.clone() } else { model.to_owned() };
+                self.begin(id, &model);
+                self.chunk(|out| out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\""));
+            }
+            Piece::Text(text) => self.said("text", text),
+            Piece::Refusal(text) => self.chunk(|out| field(out, "refusal", text)),
+            Piece::Thinking(text) if self.answering.blocks => self.said("thinking", text),
+            Piece::Signature(text) if self.answering.blocks => self.said("signature", text),
+            Piece::Redacted(data) if self.answering.blocks => self.said("data", data),
+            Piece::Thinking(_) | Piece::Signature(_) | Piece::Redacted(_) => (),
+            Piece::Call { id, name, signature } => self.call(id, name, signature),
+            Piece::Arguments { call, json } => self.chunk(|out| {
+                let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"function\":{{");
+                field(out, "arguments", json);
+                out.extend_from_slice(b"}}]");
+            }),
+            Piece::Usage(usage) => self.usage = Some(usage),
+            Piece::Finish { reason, .. } => self.finish = Some(reason.to_owned()),
+            Piece::Failed { kind, message, code } => {
+                self.failed(&Failure { status: 500, kind, message, code, request_id: None });
+            }
+            Piece::End => self.end(),
+        }
+    }
+}
+
+impl Teller for Stream {
+    fn told(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+}
+
+fn field(out: &mut Vec<u8>, key: &str, text: &str) {
+    let _ = write!(out, "\"{key}\":");
+    let _ = serde_json::to_writer(out, text);
+}

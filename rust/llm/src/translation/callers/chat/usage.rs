@@ -1,0 +1,24 @@
+//! What an answer cost, as chat completions say it.
+
+use serde_json::{Value, json};
+
+use crate::usage::Usage;
+
+/// What was cached is part of the prompt and said beside it, in Anthropic's words too.
+pub fn usage(of: &Usage) -> Value {
+    let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
+    let mut usage = json!({
+        "prompt_tokens": of.total_in(), "completion_tokens": of.total_out(), "total_tokens": of.total(),
+        "prompt_tokens_details": {"cached_tokens": of.cache_read, "audio_tokens": of.audio_in},
+        "completion_tokens_details": {"reasoning_tokens": of.reasoning, "audio_tokens": of.audio_out},
+    });
+    if of.cache_read > 0 {
+        usage["cache_read_input_tokens"] = of.cache_read.into();
+    }
+    if written > 0 {
+        usage["cache_creation_input_tokens"] = written.into();
+        usage["cache_creation"] =
+            json!({"ephemeral_5m_input_tokens": of.cache_write_5m, "ephemeral_1h_input_tokens": of.cache_write_1h});
+    }
+    usage
+}

@@ -1,0 +1,151 @@
+//! Writes a whole chat completion.
+
+use serde_json::{Value, json};
+
+use super::usage;
+use crate::{
+    translation::{
+        answering::Answering,
+        finish,
+        piece::{Piece, Taker},
+        teller::Teller,
+    },
+    usage::Usage,
+};
+
+#[derive(Debug)]
+pub struct Whole {
+    answering: Answering,
+    id: String,
+    model: String,
+    text: Option<String>,
+    refusal: Option<String>,
+    blocks: Vec<Value>,
+    calls: Vec<Called>,
+    usage: Option<Usage>,
+    finish: String,
+}
+
+#[derive(Debug)]
+struct Called {
+    id: String,
+    name: String,
+    arguments: String,
+    signature: Option<String>,
+}
+
+impl Whole {
+    pub fn new(answering: Answering) -> Self {
+        Self {
+            model: answering.model.clone(),
+            id: format!("{}-{}", answering.provider, answering.created),
+            answering,
+            text: None,
+            refusal: None,
+            blocks: Vec::new(),
+            calls: Vec::new(),
+            usage: None,
+            finish: String::new(),
+        }
+    }
+
+    /// Adds to the last block where it is of this kind, else begins one.
+    fn block(&mut self, kind: &'static str, key: &'static str, text: &str) {
+        if !self.answering.blocks {
+            return;
+        }
+        if let Some(last) =
+            self.blocks.last_mut().filter(|last| last["type"] == kind && last.get("signature").is_none())
+            && let Some(Value::String(so_far)) = last.get_mut(key)
+        {
+            so_far.push_str(text);
+            return;
+        }
+        self.blocks.push(json!({"type": kind, key: text}));
+    }
+
+    fn sign(&mut self, signature: &str) {
+        if let Some(last) = self.blocks.last_mut().filter(|last| last["type"] == "thinking") {
+            last["signature"] = signature.into();
+        } else if self.answering.blocks {
+            self.blocks.push(json!({"type": "thinking", "thinking": "", "signature": signature}));
+        }
+    }
+
+    fn message(&mut self) -> Value {
+        let mut message = json!({"role": "assistant", "content": self.text.take(), "refusal": self.refusal.take()});
+        if !self.blocks.is_empty() {
+            message["content_blocks"] = std::mem::take(&mut self.blocks).into();
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = std::mem::take(&mut self.calls).into_iter().map(Called::told).collect();
+        }
+        message
+    }
+}
+
+impl Called {
+    fn told(self) -> Value {
+        let Self { id, name, arguments, signature } = self;
+        let mut call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        if let Some(signature) = signature {
+            call["extra_content"] = json!({"google": {"thought_signature": signature}});
+        }
+        call
+    }
+}
+
+impl Taker for Whole {
+    fn take(&mut self, piece: Piece<'_>) {
+        match piece {
+            Piece::Start { id, model } => {
+                if !id.is_empty() {
+                    id.clone_into(&mut self.id);
+                }
+                if !model.is_empty() {
+                    model.clone_into(&mut self.model);
+                }
+            }
+            Piece::Text(text) => {
+                self.text.get_or_insert_default().push_str(text);
+                self.block("text", "text", text);
+            }
+            Piece::Refusal(text) => self.refusal.get_or_insert_default().push_str(text),
+            Piece::Thinking(text) => self.block("thinking", "thinking", text),
+            Piece::Signature(signature) => self.sign(signature),
+            Piece::Redacted(data) => {
+                if self.answering.blocks {
+                    self.blocks.push(json!({"type": "redacted_thinking", "data": data}));
+                }
+            }
+            Piece::Call { id, name, signature } => self.calls.push(Called {
+                id: id.to_owned(),
+                name: name.to_owned(),
+                arguments: String::new(),
+                signature: signature.map(ToOwned::to_owned),
+            }),
+            Piece::Arguments { call, json } => {
+                if let Some(called) = self.calls.get_mut(call) {
+                    called.arguments.push_str(json);
+                }
+            }
+            Piece::Usage(usage) => self.usage = Some(usage),
+            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
+            Piece::Failed { .. } | Piece::End => (),
+        }
+    }
+}
+
+impl Teller for Whole {
+    fn told(&mut self) -> Vec<u8> {
+        let message = self.message();
+        let reason = if self.answering.strict { finish::to_openai(&self.finish) } else { &self.finish };
+        let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
+        let mut answer = json!({"id": self.id, "object": "chat.completion", "created": self.answering.created,
+            "model": self.model, "provider": self.answering.provider, "choices": [choice]});
+        if let Some(cost) = &self.usage {
+            answer["usage"] = usage(cost);
+        }
+        answer.to_string().into_bytes()
+    }
+}

@@ -1,0 +1,185 @@
+//! Writes a streamed message.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::usage;
+use crate::{
+    dialect::{Failure, messages},
+    translation::{
+        answering::Answering,
+        finish,
+        piece::{Piece, Taker},
+        teller::Teller,
+    },
+    usage::Usage,
+};
+
+#[derive(Debug)]
+pub struct Stream {
+    out: Vec<u8>,
+    answering: Answering,
+    is_begun: bool,
+    blocks: usize,
+    open: Option<Kind>,
+    /// Which block each call is.
+    calls: Vec<usize>,
+    usage: Usage,
+    finish: Option<(String, Option<String>)>,
+    over: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    Signed,
+    Call,
+}
+
+impl Stream {
+    pub fn new(answering: Answering) -> Self {
+        Self {
+            out: Vec::new(),
+            answering,
+            is_begun: false,
+            blocks: 0,
+            open: None,
+            calls: Vec::new(),
+            usage: Usage::default(),
+            finish: None,
+            over: false,
+        }
+    }
+
+    fn begin(&mut self, id: &str, model: &str) {
+        if std::mem::replace(&mut self.is_begun, true) {
+            return;
+        }
+        let model = if model.is_empty() { &self.answering.model } else { model };
+        let id = if id.is_empty() { format!("msg_{}", self.answering.created) } else { id.to_owned() };
+        let message = json!({"id": id, "type": "message", "role": "assistant", "model": model, "content": [],
+            "stop_reason": null, "stop_sequence": null, "usage": usage(&self.usage)});
+        self.event("message_start", &json!({"type": "message_start", "message": message}));
+    }
+
+    fn event(&mut self, name: &str, data: &Value) {
+        // A Vec takes every write.
+        let _ = write!(self.out, "event: {name}\ndata: {data}\n\n");
+    }
+
+    /// Sees to it that a block of this kind is open.
+    fn open(&mut self, kind: Kind, block: &Value) {
+        if self.open == Some(kind) && kind != Kind::Call {
+            return;
+        }
+        self.begin("", "");
+        self.close();
+        let index = self.blocks;
+        self.event(
+            "content_block_start",
+            &json!({"type": "content_block_start", "index": index, "content_block": block}),
+        );
+        self.open = Some(kind);
+        self.blocks += 1;
+    }
+
+    fn close(&mut self) {
+        if self.open.take().is_some() {
+            let index = self.blocks - 1;
+            self.event("content_block_stop", &json!({"type": "content_block_stop", "index": index}));
+        }
+    }
+
+    fn delta(&mut self, index: usize, kind: &str, key: &str, text: &str) {
+        let _ = write!(
+            self.out,
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":{index},\"delta\":{{\"type\":\"{kind}\",\"{key}\":"
+        );
+        let _ = serde_json::to_writer(&mut self.out, text);
+        self.out.extend_from_slice(b"}}\n\n");
+    }
+
+    fn text(&mut self, text: &str) {
+        if self.open != Some(Kind::Text) {
+            self.open(Kind::Text, &json!({"type": "text", "text": ""}));
+        }
+        self.delta(self.blocks - 1, "text_delta", "text", text);
+    }
+
+    fn think(&mut self, text: &str) {
+        if self.open != Some(Kind::Thinking) {
+            self.open(Kind::Thinking, &json!({"type": "thinking", "thinking": "", "signature": ""}));
+        }
+        if !text.is_empty() {
+            self.delta(self.blocks - 1, "thinking_delta", "thinking", text);
+        }
+    }
+
+    fn sign(&mut self, signature: &str) {
+        self.think("");
+        self.delta(self.blocks - 1, "signature_delta", "signature", signature);
+        self.open = Some(Kind::Signed);
+    }
+
+    fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
+        let mut block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+        if let Some(signature) = signature {
+            block["thought_signature"] = signature.into();
+        }
+        self.open(Kind::Call, &block);
+        self.calls.push(self.blocks - 1);
+    }
+
+    fn end(&mut self) {
+        self.begin("", "");
+        self.close();
+        self.over = true;
+        let (reason, sequence) = self.finish.take().unwrap_or_default();
+        let delta = json!({"stop_reason": finish::to_anthropic(&reason), "stop_sequence": sequence});
+        self.event("message_delta", &json!({"type": "message_delta", "delta": delta, "usage": usage(&self.usage)}));
+        self.out.extend_from_slice(messages::STOP);
+    }
+}
+
+impl Taker for Stream {
+    fn take(&mut self, piece: Piece<'_>) {
+        if self.over {
+            return;
+        }
+        match piece {
+            Piece::Start { id, model } => self.begin(id, model),
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
+            Piece::Text(text) | Piece::Refusal(text) => self.text(text),
+            Piece::Thinking(text) => self.think(text),
+            Piece::Signature(signature) => self.sign(signature),
+            Piece::Redacted(data) => {
+                self.open(Kind::Signed, &json!({"type": "redacted_thinking", "data": data}));
+                self.close();
+            }
+            Piece::Call { id, name, signature } => self.call(id, name, signature),
+            Piece::Arguments { call, json } => {
+                if let (Some(block), false) = (self.calls.get(call), json.is_empty()) {
+                    self.delta(*block, "input_json_delta", "partial_json", json);
+                }
+            }
+            Piece::Usage(usage) => self.usage = usage,
+            Piece::Finish { reason, stop_sequence } => {
+                self.finish = Some((reason.to_owned(), stop_sequence.map(ToOwned::to_owned)));
+            }
+            Piece::Failed { kind, message, code } => {
+                self.over = true;
+                let failure = Failure { status: 500, kind, message, code, request_id: None };
+                self.out.extend_from_slice(&messages::error_event(&failure));
+            }
+            Piece::End => self.end(),
+        }
+    }
+}
+
+impl Teller for Stream {
+    fn told(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+}

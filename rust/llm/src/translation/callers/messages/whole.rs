@@ -1,0 +1,118 @@
+//! Writes a whole message.
+
+use serde_json::{Value, json};
+
+use super::usage;
+use crate::{
+    translation::{
+        answering::Answering,
+        asked::Fields,
+        finish,
+        piece::{Piece, Taker},
+        teller::Teller,
+    },
+    usage::Usage,
+};
+
+#[derive(Debug)]
+pub struct Whole {
+    id: String,
+    model: String,
+    blocks: Vec<Value>,
+    /// Which block each call is, and its arguments so far.
+    calls: Vec<(usize, String)>,
+    usage: Usage,
+    finish: String,
+    stop_sequence: Option<String>,
+}
+
+impl Whole {
+    pub fn new(answering: &Answering) -> Self {
+        Self {
+            id: format!("msg_{}", answering.created),
+            model: answering.model.clone(),
+            blocks: Vec::new(),
+            calls: Vec::new(),
+            usage: Usage::default(),
+            finish: String::new(),
+            stop_sequence: None,
+        }
+    }
+
+    fn add(&mut self, kind: &'static str, key: &'static str, text: &str) {
+        let is_open = |last: &&mut Value| last["type"] == kind && last["signature"].as_str().is_none_or(str::is_empty);
+        if let Some(last) = self.blocks.last_mut().filter(is_open)
+            && let Some(Value::String(so_far)) = last.get_mut(key)
+        {
+            return so_far.push_str(text);
+        }
+        let mut block = json!({"type": kind, key: text});
+        if kind == "thinking" {
+            block["signature"] = "".into();
+        }
+        self.blocks.push(block);
+    }
+
+    fn sign(&mut self, signature: &str) {
+        self.add("thinking", "thinking", "");
+        if let Some(last) = self.blocks.last_mut() {
+            last["signature"] = signature.into();
+        }
+    }
+
+    fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
+        let mut block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+        if let Some(signature) = signature {
+            block["thought_signature"] = signature.into();
+        }
+        self.calls.push((self.blocks.len(), String::new()));
+        self.blocks.push(block);
+    }
+}
+
+impl Taker for Whole {
+    fn take(&mut self, piece: Piece<'_>) {
+        match piece {
+            Piece::Start { id, model } => {
+                if !id.is_empty() {
+                    id.clone_into(&mut self.id);
+                }
+                if !model.is_empty() {
+                    model.clone_into(&mut self.model);
+                }
+            }
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::Failed { .. } | Piece::End => (),
+            Piece::Text(text) | Piece::Refusal(text) => self.add("text", "text", text),
+            Piece::Thinking(text) => self.add("thinking", "thinking", text),
+            Piece::Signature(signature) => self.sign(signature),
+            Piece::Redacted(data) => self.blocks.push(json!({"type": "redacted_thinking", "data": data})),
+            Piece::Call { id, name, signature } => self.call(id, name, signature),
+            Piece::Arguments { call, json } => {
+                if let Some((_, arguments)) = self.calls.get_mut(call) {
+                    arguments.push_str(json);
+                }
+            }
+            Piece::Usage(usage) => self.usage = usage,
+            Piece::Finish { reason, stop_sequence } => {
+                reason.clone_into(&mut self.finish);
+                self.stop_sequence = stop_sequence.map(ToOwned::to_owned);
+            }
+        }
+    }
+}
+
+impl Teller for Whole {
+    fn told(&mut self) -> Vec<u8> {
+        for (block, arguments) in std::mem::take(&mut self.calls) {
+            // What is no object was cut by the provider's limit.
+            let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
+            if let Some(block) = self.blocks.get_mut(block) {
+                block["input"] = input.into();
+            }
+        }
+        let answer = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
+            "content": std::mem::take(&mut self.blocks), "stop_reason": finish::to_anthropic(&self.finish),
+            "stop_sequence": self.stop_sequence, "usage": usage(&self.usage)});
+        answer.to_string().into_bytes()
+    }
+}

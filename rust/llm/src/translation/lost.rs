@@ -1,0 +1,50 @@
+//! What a provider could not be told: named to the caller instead of dropped in silence.
+
+/// So many names at most are told.
+const MOST: usize = 16;
+/// A name that a caller made up may be of any length.
+const LONGEST: usize = 64;
+
+/// Names of parameters and parts, each once, in the order in which they were lost.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lost(Vec<String>);
+
+impl Lost {
+    pub fn add(&mut self, name: &str) {
+        let is_named = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte);
+        let name: String =
+            name.bytes().take(LONGEST).map(|byte| if is_named(byte) { byte.into() } else { '_' }).collect();
+        if self.0.len() < MOST && !self.0.contains(&name) {
+            self.0.push(name);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// As the value of a header.
+    pub fn text(&self) -> String {
+        self.0.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_told_once_and_cannot_break_a_header() {
+        let mut lost = Lost::default();
+        for name in ["seed", "seed", "a\r\nx: y", "ä"] {
+            lost.add(name);
+        }
+        assert_eq!(lost.text(), "seed, a__x__y, __");
+        (0..99).for_each(|n| lost.add(&n.to_string()));
+        assert_eq!(lost.len(), MOST);
+    }
+}

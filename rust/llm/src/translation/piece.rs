@@ -1,0 +1,48 @@
+//! What an answer consists of, whoever gives it and however it comes: whole or streamed, it is the same pieces.
+
+use crate::usage::Usage;
+
+/// The next of an answer. Text comes in runs of any size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Piece<'a> {
+    Start {
+        id: &'a str,
+        model: &'a str,
+    },
+    Text(&'a str),
+    Refusal(&'a str),
+    Thinking(&'a str),
+    /// Ends the thinking before it.
+    Signature(&'a str),
+    Redacted(&'a str),
+    /// A call of a tool begins. Calls are numbered from 0.
+    Call {
+        id: &'a str,
+        name: &'a str,
+        signature: Option<&'a str>,
+    },
+    /// More of the arguments of a call, as JSON.
+    Arguments {
+        call: usize,
+        json: &'a str,
+    },
+    Usage(Usage),
+    /// In the provider's own word.
+    Finish {
+        reason: &'a str,
+        stop_sequence: Option<&'a str>,
+    },
+    /// It failed on the way.
+    Failed {
+        kind: Option<&'a str>,
+        message: &'a str,
+        code: Option<&'a str>,
+    },
+    /// It came to its proper end.
+    End,
+}
+
+/// Who takes the pieces of an answer.
+pub trait Taker {
+    fn take(&mut self, piece: Piece<'_>);
+}

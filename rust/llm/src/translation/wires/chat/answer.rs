@@ -1,0 +1,263 @@
+//! Reads what those answer who are compatible with `OpenAI`, whole and streamed.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    dialect::Dialect,
+    translation::{
+        piece::{Piece, Taker},
+        wires::{Broken, Found, Listener},
+    },
+    usage::Counts,
+};
+
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(default, borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    model: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    choices: Vec<Choice<'a>>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    x_groq: Option<Groq<'a>>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Where Groq puts what a stream cost.
+#[derive(Deserialize)]
+struct Groq<'a> {
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(default)]
+    index: u64,
+    #[serde(default, borrow)]
+    delta: Option<Said<'a>>,
+    /// Of a whole answer. Who sends both in a stream repeats itself here.
+    #[serde(default, borrow)]
+    message: Option<Said<'a>>,
+    #[serde(default, borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize, Default)]
+struct Said<'a> {
+    #[serde(default, borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    refusal: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    tool_calls: Option<Vec<Call<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(default)]
+    index: Option<u64>,
+    #[serde(default, borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    function: Option<Function<'a>>,
+    #[serde(default)]
+    extra_content: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(default, borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    arguments: Option<Cow<'a, str>>,
+}
+
+pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    let answer: Answer<'_> = serde_json::from_slice(answer)?;
+    if answer.choices.is_empty() {
+        return Err(Broken("it has no choices".into()));
+    }
+    let mut hearing = Hearing::default();
+    hearing.take(&answer, taker);
+    hearing.over(taker);
+    Ok(())
+}
+
+/// Hears a streamed chat completion; a whole one is the same in one chunk.
+#[derive(Default)]
+pub struct Hearing {
+    is_begun: bool,
+    is_finished: bool,
+    is_over: bool,
+    counts: Counts,
+    /// Index and id of each call.
+    calls: Vec<(Option<u64>, String)>,
+}
+
+impl Listener for Hearing {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+        if data.trim_ascii() == b"[DONE]" {
+            return self.end(taker);
+        }
+        // What is no chunk says nothing.
+        let Ok(answer) = serde_json::from_slice::<Answer<'_>>(data) else { return };
+        match answer.error {
+            Some(error) if error.get() != "null" => self.fail(error.get().as_bytes(), taker),
+            _ => self.take(&answer, taker),
+        }
+    }
+
+    /// Some close where `OpenAI` says that it is done.
+    fn over(&mut self, taker: &mut dyn Taker) {
+        if self.is_finished {
+            self.end(taker);
+        }
+    }
+}
+
+impl Hearing {
+    fn take(&mut self, answer: &Answer<'_>, taker: &mut dyn Taker) {
+        let id = answer.id.as_deref().unwrap_or_default();
+        let says_nothing = id.is_empty() && answer.choices.is_empty();
+        if !self.is_begun && !says_nothing {
+            self.is_begun = true;
+            taker.take(Piece::Start { id, model: answer.model.as_deref().unwrap_or_default() });
+        }
+        if let Some(choice) = answer.choices.iter().find(|choice| choice.index == 0) {
+            if let Some(said) = choice.delta.as_ref().or(choice.message.as_ref()) {
+                self.said(said, taker);
+            }
+            if let Some(reason) = &choice.finish_reason {
+                self.is_finished = true;
+                taker.take(Piece::Finish { reason, stop_sequence: None });
+            }
+        }
+        let beside = answer.x_groq.as_ref().and_then(|groq| groq.usage);
+        if let Some(usage) = answer.usage.or(beside) {
+            self.counts.read(usage.get().as_bytes());
+        }
+    }
+
+    fn said(&mut self, said: &Said<'_>, taker: &mut dyn Taker) {
+        if let Some(thought) = said.reasoning_content.or(said.reasoning).and_then(text) {
+            taker.take(Piece::Thinking(&thought));
+        }
+        if let Some(content) = said.content.and_then(text) {
+            taker.take(Piece::Text(&content));
+        }
+        if let Some(refusal) = said.refusal.as_deref().filter(|text| !text.is_empty()) {
+            taker.take(Piece::Refusal(refusal));
+        }
+        for call in said.tool_calls.iter().flatten() {
+            self.call(call, taker);
+        }
+    }
+
+    fn call(&mut self, call: &Call<'_>, taker: &mut dyn Taker) {
+        let id = call.id.as_deref().unwrap_or_default();
+        let at = self.find(call.index, id).unwrap_or_else(|| {
+            let name = call.function.as_ref().and_then(|function| function.name.as_deref()).unwrap_or_default();
+            let signature = call.extra_content.as_ref();
+            let signature = signature.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
+            taker.take(Piece::Call { id, name, signature });
+            self.calls.push((call.index, id.to_owned()));
+            self.calls.len() - 1
+        });
+        let arguments = call.function.as_ref().and_then(|function| function.arguments.as_deref());
+        if let Some(json) = arguments.filter(|json| !json.is_empty()) {
+            taker.take(Piece::Arguments { call: at, json });
+        }
+    }
+
+    /// Some number every call 0, and tell them apart by their ids.
+    fn find(&self, index: Option<u64>, id: &str) -> Option<usize> {
+        let is_it = |known: &(Option<u64>, String)| match index {
+            Some(_) => known.0 == index && (id.is_empty() || known.1 == id),
+            None => id.is_empty() || known.1 == id,
+        };
+        self.calls.iter().rposition(is_it)
+    }
+
+    fn end(&mut self, taker: &mut dyn Taker) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
+        if let Some(usage) = self.counts.settle(Dialect::OpenAi) {
+            taker.take(Piece::Usage(usage));
+        }
+        taker.take(Piece::End);
+    }
+
+    fn fail(&mut self, error: &[u8], taker: &mut dyn Taker) {
+        self.is_over = true;
+        let found = of_object(error);
+        let message = found.message.unwrap_or_else(|| String::from_utf8_lossy(error).into_owned());
+        taker.take(Piece::Failed { kind: found.kind.as_deref(), message: &message, code: found.code.as_deref() });
+    }
+}
+
+/// Text, or the text of an array of parts; nothing where there is none.
+fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let json = raw.get();
+    if json.starts_with('"') {
+        // Without an escape it is what stands there.
+        let inner = json.get(1..json.len() - 1).filter(|inner| !inner.contains('\\'));
+        let text = inner.map(Cow::Borrowed).or_else(|| serde_json::from_str(json).ok().map(Cow::Owned))?;
+        return Some(text).filter(|text| !text.is_empty());
+    }
+    let parts: Vec<Value> = serde_json::from_str(json).ok()?;
+    let text: String = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+    (!text.is_empty()).then_some(Cow::Owned(text))
+}
+
+/// The error in whichever place a compatible provider has it.
+pub fn error(answer: &[u8]) -> Found {
+    // Some put it into an array.
+    let body = match serde_json::from_slice(answer) {
+        Ok(Value::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
+        Ok(body) => body,
+        Err(_) => return Found::default(),
+    };
+    match &body["error"] {
+        Value::String(message) => Found { message: Some(message.clone()), ..Found::default() },
+        Value::Object(_) => found(&body["error"]),
+        _ => found(&body),
+    }
+}
+
+fn of_object(error: &[u8]) -> Found {
+    match serde_json::from_slice::<Value>(error) {
+        Ok(Value::String(message)) => Found { message: Some(message), ..Found::default() },
+        Ok(error) => found(&error),
+        Err(_) => Found::default(),
+    }
+}
+
+fn found(error: &Value) -> Found {
+    let text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let detail = match &error["detail"] {
+        Value::Array(items) => items.first().and_then(|item| text(&item["msg"])),
+        detail => text(detail),
+    };
+    Found {
+        message: text(&error["message"]).or(detail),
+        kind: text(&error["type"]).or_else(|| text(&error["status"])),
+        code: text(&error["code"]),
+    }
+}

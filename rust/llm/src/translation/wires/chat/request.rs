@@ -1,0 +1,201 @@
+//! Writes a request for a chat completion.
+
+use serde_json::{Value, json};
+
+use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, joined};
+
+/// What a compatible provider may be told besides what is written here.
+const KNOWN: &[&str] = &[
+    "temperature",
+    "top_p",
+    "n",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "user",
+    "seed",
+    "response_format",
+    "logprobs",
+    "top_logprobs",
+    "service_tier",
+    "parallel_tool_calls",
+    "store",
+    "metadata",
+    "modalities",
+    "audio",
+    "prediction",
+    "reasoning_effort",
+    "web_search_options",
+    "prompt_cache_key",
+    "safety_identifier",
+    "verbosity",
+];
+
+pub fn write(asked: &mut Asked, limit: &str) -> Result<Fields, Refusal> {
+    let mut out = Fields::new();
+    out.insert("model".into(), std::mem::take(&mut asked.model).into());
+    let mut messages = Vec::new();
+    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+        write_message(message, &format!("messages[{at}]"), asked, &mut messages)?;
+    }
+    out.insert("messages".into(), messages.into());
+    let tools = std::mem::take(&mut asked.tools).into_iter().enumerate();
+    let tools = tools.map(|(at, one)| tool(one, at, asked)).collect::<Result<Vec<_>, _>>()?;
+    if !tools.is_empty() {
+        out.insert("tools".into(), tools.into());
+    }
+    let choice = match asked.choice.take() {
+        None => None,
+        Some(Choice::Auto) => Some("auto".into()),
+        Some(Choice::None) => Some("none".into()),
+        Some(Choice::Any) => Some("required".into()),
+        Some(Choice::Tool(name)) => Some(json!({"type": "function", "function": {"name": name}})),
+    };
+    if let Some(choice) = choice {
+        out.insert("tool_choice".into(), choice);
+    }
+    asked.hand("max_tokens", &mut out, limit);
+    for key in KNOWN {
+        asked.hand(key, &mut out, key);
+    }
+    if asked.stream {
+        out.insert("stream".into(), true.into());
+        out.insert("stream_options".into(), json!({"include_usage": true}));
+    }
+    Ok(out)
+}
+
+fn write_message(message: Message, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -> Result<(), Refusal> {
+    let Message { role, parts } = message;
+    if role == Role::Assistant {
+        out.push(assistant(parts, path, asked)?);
+        return Ok(());
+    }
+    let mut said = Vec::new();
+    for part in parts {
+        match part {
+            // Results are messages of their own, before what the user says to them.
+            Part::Result { id, parts, is_error, cache } => {
+                hint(cache.as_ref(), asked);
+                if is_error {
+                    asked.lose("is_error");
+                }
+                let (texts, others): (Vec<_>, Vec<_>) =
+                    parts.into_iter().partition(|part| matches!(part, Part::Text { .. }));
+                let content = content(texts, path, asked)?;
+                out.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
+                said.extend(others);
+            }
+            other => said.push(other),
+        }
+    }
+    if !said.is_empty() {
+        let role = if role == Role::System { "system" } else { "user" };
+        out.push(json!({"role": role, "content": content(said, path, asked)?}));
+    }
+    Ok(())
+}
+
+fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
+    let mut calls = Vec::new();
+    let mut said = Vec::new();
+    for part in parts {
+        match part {
+            Part::Call(call) => {
+                hint(call.cache.as_ref(), asked);
+                let mut told = json!({"id": call.id, "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments}});
+                if let Some(signature) = call.signature {
+                    told["extra_content"] = json!({"google": {"thought_signature": signature}});
+                }
+                calls.push(told);
+            }
+            Part::Thinking { .. } | Part::Redacted { .. } => asked.lose("thinking"),
+            other => said.push(other),
+        }
+    }
+    let content = if said.is_empty() { Value::Null } else { content(said, path, asked)? };
+    let mut message = json!({"role": "assistant", "content": content});
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    Ok(message)
+}
+
+/// One string where all is text: not everybody takes parts.
+fn content(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
+    if parts.iter().all(|part| matches!(part, Part::Text { .. })) {
+        if parts.iter().any(|part| matches!(part, Part::Text { cache: Some(_), .. })) {
+            asked.lose("cache_control");
+        }
+        return Ok(joined(parts).into());
+    }
+    parts.into_iter().map(|one| part(one, path, asked)).collect()
+}
+
+fn part(part: Part, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
+    let refused = |what: &str| Refusal::new(path, format!("this provider does not take {what}"));
+    match part {
+        Part::Text { text, cache } => {
+            hint(cache.as_ref(), asked);
+            Ok(json!({"type": "text", "text": text}))
+        }
+        Part::Image { source, detail, cache } => {
+            hint(cache.as_ref(), asked);
+            let mut image = json!({"url": source.url().ok_or_else(|| refused("images by id"))?});
+            if let Some(detail) = detail {
+                image["detail"] = detail;
+            }
+            Ok(json!({"type": "image_url", "image_url": image}))
+        }
+        Part::Document { source, name, cache } => {
+            hint(cache.as_ref(), asked);
+            document(source, name).ok_or_else(|| refused("documents by URL"))
+        }
+        Part::Audio { data, format } => {
+            Ok(json!({"type": "input_audio", "input_audio": {"data": data, "format": format}}))
+        }
+        _ => Err(refused("this part of a message here")),
+    }
+}
+
+fn document(source: Source, name: Option<String>) -> Option<Value> {
+    let file = match source {
+        Source::Text(text) => return Some(json!({"type": "text", "text": text})),
+        Source::File(id) => json!({"file_id": id}),
+        Source::Url { .. } => return None,
+        Source::Data { .. } => {
+            json!({"filename": name.unwrap_or_else(|| "document.pdf".into()), "file_data": source.url()})
+        }
+    };
+    Some(json!({"type": "file", "file": file}))
+}
+
+/// Caches of these providers need no hint, and take none.
+fn hint(cache: Option<&Value>, asked: &mut Asked) {
+    if cache.is_some() {
+        asked.lose("cache_control");
+    }
+}
+
+fn tool(tool: Tool, at: usize, asked: &mut Asked) -> Result<Value, Refusal> {
+    match tool {
+        Tool::Function { name, description, schema, strict, cache } => {
+            hint(cache.as_ref(), asked);
+            let mut function = json!({"name": name});
+            let schema = Some(schema).filter(|schema| !schema.is_null());
+            for (key, value) in
+                [("description", description.map(Value::from)), ("parameters", schema), ("strict", strict)]
+            {
+                if let Some(value) = value {
+                    function[key] = value;
+                }
+            }
+            Ok(json!({"type": "function", "function": function}))
+        }
+        Tool::Native { kind, .. } => {
+            Err(Refusal::new(format!("tools[{at}].type"), format!("this provider has nothing like `{kind}`")))
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Reads what Cohere answers, whole and streamed.
+
+use serde_json::Value;
+
+use crate::{
+    translation::{
+        piece::{Piece, Taker},
+        wires::{Broken, Listener},
+    },
+    usage::Usage,
+};
+
+pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    let answer: Value = serde_json::from_slice(answer)?;
+    let Some(message) = answer["message"].as_object() else { return Err(Broken("it has no message".into())) };
+    taker.take(Piece::Start { id: text(&answer["id"]), model: "" });
+    if let Some(plan) = message.get("tool_plan").map(text).filter(|plan| !plan.is_empty()) {
+        taker.take(Piece::Thinking(plan));
+    }
+    for part in items(message.get("content")) {
+        say(part, taker);
+    }
+    for (at, call) in items(message.get("tool_calls")).iter().enumerate() {
+        begin(call, taker);
+        let arguments = text(&call["function"]["arguments"]);
+        taker.take(Piece::Arguments { call: at, json: if arguments.is_empty() { "{}" } else { arguments } });
+    }
+    end(&answer, taker);
+    Ok(())
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn items(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn say(part: &Value, taker: &mut dyn Taker) {
+    match (text(&part["text"]), text(&part["thinking"])) {
+        ("", "") => (),
+        ("", thought) => taker.take(Piece::Thinking(thought)),
+        (said, _) => taker.take(Piece::Text(said)),
+    }
+}
+
+fn begin(call: &Value, taker: &mut dyn Taker) {
+    taker.take(Piece::Call { id: text(&call["id"]), name: text(&call["function"]["name"]), signature: None });
+}
+
+fn end(answer: &Value, taker: &mut dyn Taker) {
+    let counted = |key| answer["usage"]["tokens"][key].as_f64().unwrap_or_default();
+    if answer["usage"]["tokens"].is_object() {
+        #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
+        let (input, output) = (counted("input_tokens") as u64, counted("output_tokens") as u64);
+        taker.take(Piece::Usage(Usage { input, output, ..Usage::default() }));
+    }
+    taker.take(Piece::Finish { reason: text(&answer["finish_reason"]), stop_sequence: None });
+    taker.take(Piece::End);
+}
+
+/// Hears a streamed answer.
+#[derive(Default)]
+pub struct Hearing {
+    /// Whether something of the arguments of each call came.
+    calls: Vec<bool>,
+}
+
+impl Listener for Hearing {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+        // What is no event of this kind says nothing.
+        let Ok(event) = serde_json::from_slice::<Value>(data) else { return };
+        let message = &event["delta"]["message"];
+        match text(&event["type"]) {
+            "message-start" => taker.take(Piece::Start { id: text(&event["id"]), model: "" }),
+            "content-start" | "content-delta" => say(&message["content"], taker),
+            "tool-plan-delta" => taker.take(Piece::Thinking(text(&message["tool_plan"]))),
+            "tool-call-start" => {
+                begin(&message["tool_calls"], taker);
+                self.calls.push(false);
+                self.argue(text(&message["tool_calls"]["function"]["arguments"]), taker);
+            }
+            "tool-call-delta" => self.argue(text(&message["tool_calls"]["function"]["arguments"]), taker),
+            "tool-call-end" if self.calls.last() == Some(&false) => self.argue("{}", taker),
+            "message-end" if event["delta"]["error"].is_string() => {
+                taker.take(Piece::Failed { kind: None, message: text(&event["delta"]["error"]), code: None });
+            }
+            "message-end" => end(&event["delta"], taker),
+            _ => (),
+        }
+    }
+}
+
+impl Hearing {
+    /// One call is told after the other.
+    fn argue(&mut self, json: &str, taker: &mut dyn Taker) {
+        let call = self.calls.len().saturating_sub(1);
+        if let (Some(said), false) = (self.calls.last_mut(), json.is_empty()) {
+            *said = true;
+            taker.take(Piece::Arguments { call, json });
+        }
+    }
+}

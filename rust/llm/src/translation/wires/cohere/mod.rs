@@ -1,0 +1,110 @@
+//! Cohere's chat, version 2: chat completions with other names, answers of its own.
+
+mod answer;
+
+use serde_json::{Value, json};
+
+use super::{
+    Broken, Found, Listener, Wire,
+    chat::{self, request},
+};
+use crate::translation::{
+    asked::{Asked, Choice, Fields, Refusal},
+    piece::Taker,
+};
+
+pub struct Cohere;
+
+/// Its own names; what has none here cannot be said.
+const NAMES: &[(&str, &str)] = &[
+    ("model", "model"),
+    ("messages", "messages"),
+    ("tools", "tools"),
+    ("tool_choice", "tool_choice"),
+    ("max_tokens", "max_tokens"),
+    ("stop", "stop_sequences"),
+    ("temperature", "temperature"),
+    ("top_p", "p"),
+    ("seed", "seed"),
+    ("presence_penalty", "presence_penalty"),
+    ("frequency_penalty", "frequency_penalty"),
+    ("response_format", "response_format"),
+    ("logprobs", "logprobs"),
+    ("stream", "stream"),
+];
+
+/// What only Cohere knows.
+const OWN: &[(&str, &str)] = &[
+    ("top_k", "k"),
+    ("documents", "documents"),
+    ("citation_options", "citation_options"),
+    ("safety_mode", "safety_mode"),
+    ("strict_tools", "strict_tools"),
+];
+
+impl Wire for Cohere {
+    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        asked.refuse_several()?;
+        let choice = asked.choice.take();
+        let chat = request::write(asked, "max_tokens")?;
+        let mut out = Fields::new();
+        for (key, value) in chat {
+            match NAMES.iter().find(|(name, _)| *name == key) {
+                Some((_, own)) => drop(out.insert((*own).to_owned(), value)),
+                None if key == "stream_options" || value == Value::Bool(false) => (),
+                None => asked.lose(&key),
+            }
+        }
+        for (key, own) in OWN {
+            asked.hand(key, &mut out, own);
+        }
+        if let Some(thinking) = asked.take("thinking") {
+            out.insert("thinking".into(), think(&thinking));
+        }
+        choose(choice.as_ref(), &mut out)?;
+        format(&mut out);
+        Ok(Value::Object(out).to_string().into_bytes())
+    }
+
+    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+        answer::read(answer, taker)
+    }
+
+    fn listener(&self) -> Box<dyn Listener> {
+        Box::new(answer::Hearing::default())
+    }
+
+    /// `{message}`, and nothing else.
+    fn error(&self, answer: &[u8]) -> Found {
+        chat::error(answer)
+    }
+}
+
+fn think(thinking: &Value) -> Value {
+    let mut told = json!({"type": thinking["type"]});
+    if let Some(budget) = thinking.get("budget_tokens") {
+        told["token_budget"] = budget.clone();
+    }
+    told
+}
+
+fn choose(choice: Option<&Choice>, out: &mut Fields) -> Result<(), Refusal> {
+    let word = match choice {
+        None | Some(Choice::Auto) => return Ok(()),
+        Some(Choice::None) => "NONE",
+        Some(Choice::Any) => "REQUIRED",
+        Some(Choice::Tool(_)) => {
+            return Err(Refusal::new("tool_choice", "this provider cannot be told which tool to use"));
+        }
+    };
+    out.insert("tool_choice".into(), word.into());
+    Ok(())
+}
+
+/// A schema stands beside the type here.
+fn format(out: &mut Fields) {
+    let Some(format) = out.get_mut("response_format") else { return };
+    if let Some(schema) = format.pointer("/json_schema/schema").cloned() {
+        *format = json!({"type": "json_object", "json_schema": schema});
+    }
+}

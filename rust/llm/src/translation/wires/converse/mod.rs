@@ -1,0 +1,35 @@
+//! Amazon Bedrock's Converse: one shape for the models of all its vendors.
+
+mod answer;
+mod request;
+
+use super::{Broken, Found, Frames, Listener, Wire, chat};
+use crate::translation::{
+    asked::{Asked, Refusal},
+    piece::Taker,
+};
+
+pub struct Converse;
+
+impl Wire for Converse {
+    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        Ok(serde_json::Value::Object(request::write(asked)?).to_string().into_bytes())
+    }
+
+    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+        answer::read(answer, taker)
+    }
+
+    fn listener(&self) -> Box<dyn Listener> {
+        Box::new(answer::Hearing::default())
+    }
+
+    /// `{message}`, and nothing else.
+    fn error(&self, answer: &[u8]) -> Found {
+        chat::error(answer)
+    }
+
+    fn frames(&self) -> Frames {
+        Frames::AwsEventStream
+    }
+}

@@ -1,0 +1,212 @@
+//! Writes a request to converse.
+
+use serde_json::{Value, json};
+
+use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool};
+
+/// What limits and steers the answer, whoever's model it is.
+const INFERENCE: &[(&str, &str)] = &[("max_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")];
+
+/// Fields that Bedrock itself has, under either spelling.
+const OWN: &[(&str, &str)] = &[
+    ("guardrailConfig", "guardrailConfig"),
+    ("guardrail_config", "guardrailConfig"),
+    ("performance_config", "performanceConfig"),
+    ("additionalModelResponseFieldPaths", "additionalModelResponseFieldPaths"),
+    ("additional_model_response_field_paths", "additionalModelResponseFieldPaths"),
+];
+
+pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
+    asked.refuse_several()?;
+    let mut out = Fields::new();
+    messages(asked, &mut out)?;
+    tools(asked, &mut out)?;
+    let mut inference = Fields::new();
+    for (key, name) in INFERENCE {
+        asked.hand(key, &mut inference, name);
+    }
+    match asked.take("stop") {
+        Some(Value::String(stop)) => drop(inference.insert("stopSequences".into(), json!([stop]))),
+        Some(stop) => drop(inference.insert("stopSequences".into(), stop)),
+        None => (),
+    }
+    if !inference.is_empty() {
+        out.insert("inferenceConfig".into(), inference.into());
+    }
+    for (key, name) in OWN {
+        asked.hand(key, &mut out, name);
+    }
+    more(asked, &mut out);
+    // In the path, both.
+    asked.model.clear();
+    asked.stream = false;
+    Ok(out)
+}
+
+/// What one vendor's models take and Bedrock does not look at.
+fn more(asked: &mut Asked, out: &mut Fields) {
+    let given = asked.take("additionalModelRequestFields").or_else(|| asked.take("additional_model_request_fields"));
+    let mut more = given.and_then(|given| given.as_object().cloned()).unwrap_or_default();
+    asked.hand("top_k", &mut more, "top_k");
+    if asked.model.contains("anthropic") {
+        asked.hand("thinking", &mut more, "thinking");
+        if let Some(user) = asked.take("user") {
+            more.insert("metadata".into(), json!({"user_id": user}));
+        }
+    }
+    if !more.is_empty() {
+        out.insert("additionalModelRequestFields".into(), more.into());
+    }
+}
+
+fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let mut system = Vec::new();
+    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+        let Message { role, parts } = message;
+        let mut said = Vec::new();
+        for part in parts {
+            write_part(part, &format!("messages[{at}]"), asked, &mut said)?;
+        }
+        match turns.last_mut() {
+            _ if role == Role::System => system.extend(said),
+            Some((last, turn)) if *last == role => turn.extend(said),
+            _ => turns.push((role, said)),
+        }
+    }
+    let turns = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    let turn =
+        |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
+    out.insert("messages".into(), turns.map(turn).collect());
+    if !system.is_empty() {
+        out.insert("system".into(), system.into());
+    }
+    Ok(())
+}
+
+fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -> Result<(), Refusal> {
+    let refused = |what: &str| Refusal::new(path, format!("this provider does not take {what}"));
+    let (block, cache) = match part {
+        Part::Text { text, .. } if text.is_empty() => return Ok(()),
+        Part::Text { text, cache } => (json!({"text": text}), cache),
+        Part::Image { source: Source::Data { mime, data }, cache, .. } => {
+            let format = mime.strip_prefix("image/").unwrap_or("png").replace("jpg", "jpeg");
+            (json!({"image": {"format": format, "source": {"bytes": data}}}), cache)
+        }
+        Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
+        Part::Document { source, name, cache } => {
+            (document(source, name).ok_or_else(|| refused("this document"))?, cache)
+        }
+        Part::Audio { .. } => return Err(refused("audio")),
+        Part::Thinking { text, signature: Some(signature) } => {
+            (json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}}), None)
+        }
+        Part::Thinking { .. } => {
+            asked.lose("reasoning_content");
+            return Ok(());
+        }
+        Part::Redacted { data } => (json!({"reasoningContent": {"redactedContent": data}}), None),
+        Part::Call(call) => {
+            let input = call.input();
+            let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
+            (json!({"toolUse": {"toolUseId": call.id, "name": call.name, "input": input}}), call.cache)
+        }
+        Part::Result { id, parts, is_error, cache } => {
+            let mut inner = Vec::new();
+            let mut beside = Vec::new();
+            for part in parts {
+                // Images that are not here cannot be put into a result; the model may be told where they are.
+                match part {
+                    Part::Image { source: Source::Url { url, .. }, .. } => inner.push(json!({"text": url})),
+                    part => write_part(part, path, asked, &mut beside)?,
+                }
+            }
+            beside.append(&mut inner);
+            let mut result = json!({"toolUseId": id, "content": beside});
+            if is_error {
+                result["status"] = "error".into();
+            }
+            (json!({"toolResult": result}), cache)
+        }
+    };
+    out.push(block);
+    point(cache.as_ref(), out);
+    Ok(())
+}
+
+/// A hint about caching is a block of its own here.
+fn point(cache: Option<&Value>, out: &mut Vec<Value>) {
+    let Some(cache) = cache else { return };
+    let mut point = json!({"type": "default"});
+    if let Some(ttl) = cache.get("ttl") {
+        point["ttl"] = ttl.clone();
+    }
+    out.push(json!({"cachePoint": point}));
+}
+
+fn document(source: Source, name: Option<String>) -> Option<Value> {
+    let (format, place) = match source {
+        Source::Data { mime, data } => (of_mime(&mime)?, json!({"bytes": data})),
+        Source::Text(text) => ("txt", json!({"text": text})),
+        Source::Url { url, mime } if url.starts_with("s3://") => {
+            (mime.as_deref().map_or(Some("pdf"), of_mime)?, json!({"s3Location": {"uri": url}}))
+        }
+        _ => return None,
+    };
+    // Letters, digits, spaces, dashes and brackets are all it takes.
+    let name = name.unwrap_or_else(|| "document".into());
+    let is_allowed = |one: char| one.is_ascii_alphanumeric() || "-()[] ".contains(one);
+    let name: String = name.chars().map(|one| if is_allowed(one) { one } else { '-' }).collect();
+    Some(json!({"document": {"format": format, "name": name, "source": place}}))
+}
+
+fn of_mime(mime: &str) -> Option<&'static str> {
+    Some(match mime {
+        "application/pdf" => "pdf",
+        "text/plain" => "txt",
+        "text/markdown" => "md",
+        "text/csv" => "csv",
+        "text/html" => "html",
+        "application/msword" => "doc",
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document" => "docx",
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet" => "xlsx",
+        _ => return None,
+    })
+}
+
+fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let mut tools = Vec::new();
+    for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
+        let Tool::Function { name, description, schema, strict, cache } = tool else {
+            return Err(Refusal::new(format!("tools[{at}].type"), "this provider takes functions only"));
+        };
+        if strict == Some(Value::Bool(true)) {
+            asked.lose("strict");
+        }
+        let schema = if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
+        let mut spec = json!({"name": name});
+        // An empty description is refused.
+        if let Some(description) = description.filter(|text| !text.is_empty()) {
+            spec["description"] = description.into();
+        }
+        spec["inputSchema"] = json!({"json": schema});
+        tools.push(json!({"toolSpec": spec}));
+        point(cache.as_ref(), &mut tools);
+    }
+    if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
+        asked.lose("parallel_tool_calls");
+    }
+    if tools.is_empty() {
+        return Ok(());
+    }
+    let mut config = json!({"tools": tools});
+    match asked.choice.take() {
+        None => (),
+        Some(Choice::Auto) => config["toolChoice"] = json!({"auto": {}}),
+        Some(Choice::Any) => config["toolChoice"] = json!({"any": {}}),
+        Some(Choice::Tool(name)) => config["toolChoice"] = json!({"tool": {"name": name}}),
+        Some(Choice::None) => return Err(Refusal::new("tool_choice", "this provider cannot be told to use no tool")),
+    }
+    out.insert("toolConfig".into(), config);
+    Ok(())
+}

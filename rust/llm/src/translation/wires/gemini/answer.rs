@@ -1,0 +1,201 @@
+//! Reads what Gemini answers; a stream is a row of whole answers, each with the next words.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    translation::{
+        finish,
+        piece::{Piece, Taker},
+        wires::{Broken, Found, Listener, chat, messages::compact},
+    },
+    usage::Usage,
+};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    #[serde(default, borrow)]
+    candidates: Vec<Candidate<'a>>,
+    #[serde(default)]
+    usage_metadata: Option<Counted>,
+    #[serde(default, borrow)]
+    model_version: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    response_id: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    prompt_feedback: Option<Feedback<'a>>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Candidate<'a> {
+    #[serde(default, borrow)]
+    content: Option<Content<'a>>,
+    #[serde(default, borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Content<'a> {
+    #[serde(default, borrow)]
+    parts: Vec<Part<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Part<'a> {
+    #[serde(default, borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(default)]
+    thought: bool,
+    #[serde(default, borrow)]
+    thought_signature: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    function_call: Option<Call<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(default, borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    name: Cow<'a, str>,
+    #[serde(default, borrow)]
+    args: Option<&'a RawValue>,
+}
+
+/// Why a prompt was refused.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Feedback<'a> {
+    #[serde(default, borrow)]
+    block_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize, Clone, Copy, Default)]
+#[serde(default)]
+struct Counted {
+    #[serde(rename = "promptTokenCount")]
+    prompt: u64,
+    #[serde(rename = "cachedContentTokenCount")]
+    cached: u64,
+    #[serde(rename = "candidatesTokenCount")]
+    candidates: u64,
+    #[serde(rename = "thoughtsTokenCount")]
+    thoughts: u64,
+    #[serde(rename = "toolUsePromptTokenCount")]
+    tool_use: u64,
+}
+
+impl From<Counted> for Usage {
+    /// What was cached is part of the prompt; thoughts are not part of the candidates.
+    fn from(counted: Counted) -> Self {
+        let prompt = counted.prompt.saturating_add(counted.tool_use);
+        let cache_read = counted.cached.min(prompt);
+        Self {
+            input: prompt - cache_read,
+            cache_read,
+            output: counted.candidates,
+            reasoning: counted.thoughts,
+            ..Self::default()
+        }
+    }
+}
+
+pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    let answer: Answer<'_> = serde_json::from_slice(answer)?;
+    if answer.candidates.is_empty() && answer.prompt_feedback.is_none() {
+        return Err(Broken("it has no candidates".into()));
+    }
+    let mut hearing = Hearing::default();
+    hearing.take(&answer, taker);
+    hearing.finish.get_or_insert_default();
+    hearing.over(taker);
+    Ok(())
+}
+
+/// Hears streamed content.
+#[derive(Default)]
+pub struct Hearing {
+    is_begun: bool,
+    calls: usize,
+    id: String,
+    usage: Option<Counted>,
+    finish: Option<String>,
+}
+
+impl Listener for Hearing {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+        // What is no chunk says nothing.
+        let Ok(answer) = serde_json::from_slice::<Answer<'_>>(data) else { return };
+        if answer.error.is_some() {
+            self.finish = None;
+            let Found { message, kind, code } = chat::error(data);
+            let message = message.as_deref().unwrap_or("the provider failed");
+            return taker.take(Piece::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
+        }
+        self.take(&answer, taker);
+    }
+
+    /// Nothing says the end but the end; without a reason it was cut.
+    fn over(&mut self, taker: &mut dyn Taker) {
+        let Some(reason) = self.finish.take() else { return };
+        if let Some(usage) = self.usage {
+            taker.take(Piece::Usage(usage.into()));
+        }
+        // A call of a function ends with the same word as everything else.
+        let is_call = self.calls > 0 && reason == "STOP";
+        taker.take(Piece::Finish { reason: if is_call { "tool_calls" } else { &reason }, stop_sequence: None });
+        taker.take(Piece::End);
+    }
+}
+
+impl Hearing {
+    fn take(&mut self, answer: &Answer<'_>, taker: &mut dyn Taker) {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            let id = answer.response_id.as_deref().unwrap_or_default();
+            id.clone_into(&mut self.id);
+            taker.take(Piece::Start { id, model: answer.model_version.as_deref().unwrap_or_default() });
+        }
+        if let Some(candidate) = answer.candidates.first() {
+            for part in candidate.content.iter().flat_map(|content| &content.parts) {
+                self.part(part, taker);
+            }
+            if let Some(reason) = &candidate.finish_reason {
+                self.finish = Some(reason.clone().into_owned());
+            }
+        }
+        if let Some(reason) = answer.prompt_feedback.as_ref().and_then(|feedback| feedback.block_reason.as_deref()) {
+            // Whatever it is called, the prompt was refused.
+            let is_known = finish::to_openai(reason) == "content_filter";
+            self.finish = Some(if is_known { reason } else { "SAFETY" }.to_owned());
+        }
+        // Each says what it was so far.
+        self.usage = answer.usage_metadata.or(self.usage);
+    }
+
+    fn part(&mut self, part: &Part<'_>, taker: &mut dyn Taker) {
+        if let Some(call) = &part.function_call {
+            self.call(call, part.thought_signature.as_deref(), taker);
+        }
+        match part.text.as_deref() {
+            None | Some("") => (),
+            Some(text) if part.thought => taker.take(Piece::Thinking(text)),
+            Some(text) => taker.take(Piece::Text(text)),
+        }
+    }
+
+    fn call(&mut self, call: &Call<'_>, signature: Option<&str>, taker: &mut dyn Taker) {
+        // Calls have no ids here as a rule; theirs must be the same however often the answer is read.
+        let own = format!("call_{}_{}", self.id, self.calls);
+        let id = call.id.as_deref().filter(|id| !id.is_empty()).unwrap_or(&own);
+        taker.take(Piece::Call { id, name: &call.name, signature });
+        taker.take(Piece::Arguments { call: self.calls, json: &compact(call.args.map_or("{}", RawValue::get)) });
+        self.calls += 1;
+    }
+}

@@ -1,0 +1,295 @@
+//! Writes a request for content.
+
+use serde_json::{Value, json};
+
+use super::schema;
+use crate::translation::asked::{Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, joined};
+
+/// Names of functions that mean a tool of Google's own.
+const NATIVE: &[(&str, &str)] = &[
+    ("googleSearch", "google_search"),
+    ("googleSearchRetrieval", "google_search_retrieval"),
+    ("computerUse", "computer_use"),
+    ("googleMaps", "google_maps"),
+    ("codeExecution", "code_execution"),
+    ("urlContext", "url_context"),
+];
+
+/// Parameters of `generationConfig`.
+const GENERATION: &[(&str, &str)] = &[
+    ("temperature", "temperature"),
+    ("top_p", "topP"),
+    ("top_k", "topK"),
+    ("max_tokens", "maxOutputTokens"),
+    ("seed", "seed"),
+    ("presence_penalty", "presencePenalty"),
+    ("frequency_penalty", "frequencyPenalty"),
+];
+
+pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
+    asked.refuse_several()?;
+    refuse_modalities(asked)?;
+    let mut out = Fields::new();
+    let called = names(&asked.messages);
+    let mut system = Vec::new();
+    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+        let Message { role, parts } = message;
+        let path = format!("messages[{at}]");
+        let mut said = Vec::new();
+        for part in parts {
+            write_part(part, &path, &called, asked, &mut said)?;
+        }
+        match turns.last_mut() {
+            _ if role == Role::System => system.extend(said),
+            Some((last, turn)) if *last == role => turn.extend(said),
+            _ => turns.push((role, said)),
+        }
+    }
+    if !system.is_empty() {
+        out.insert("systemInstruction".into(), json!({"role": "system", "parts": system}));
+    }
+    let turns = turns.into_iter().filter(|(_, parts)| !parts.is_empty());
+    let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
+    out.insert("contents".into(), turns.map(turn).collect());
+    tools(asked, &mut out);
+    generation(asked, &mut out);
+    for (key, name) in
+        [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
+    {
+        asked.hand(key, &mut out, name);
+    }
+    // In the path, both.
+    asked.model.clear();
+    asked.stream = false;
+    Ok(out)
+}
+
+/// What would come back could not be told.
+fn refuse_modalities(asked: &mut Asked) -> Result<(), Refusal> {
+    match asked.take("modalities") {
+        Some(kinds) if kinds != json!(["text"]) => {
+            Err(Refusal::new("modalities", "nothing but text can be answered here"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The names behind the ids of calls: a result is told by name here.
+fn names(messages: &[Message]) -> Vec<(String, String)> {
+    let calls = messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
+        Part::Call(call) => Some((call.id.clone(), call.name.clone())),
+        _ => None,
+    });
+    calls.collect()
+}
+
+fn write_part(
+    part: Part,
+    path: &str,
+    called: &[(String, String)],
+    asked: &mut Asked,
+    out: &mut Vec<Value>,
+) -> Result<(), Refusal> {
+    out.push(match part {
+        Part::Text { text, .. } if text.is_empty() => return Ok(()),
+        Part::Text { text, cache } => {
+            hint(cache.as_ref(), asked);
+            json!({"text": text})
+        }
+        Part::Image { source, detail, cache } => {
+            hint(cache.as_ref(), asked);
+            if detail.is_some() {
+                asked.lose("image_url.detail");
+            }
+            place(source, "image/jpeg", path)?
+        }
+        Part::Document { source, cache, .. } => {
+            hint(cache.as_ref(), asked);
+            place(source, "application/pdf", path)?
+        }
+        Part::Audio { data, format } => json!({"inlineData": {"mimeType": format!("audio/{format}"), "data": data}}),
+        // Only what Google itself signed may come back, and that is on the calls.
+        Part::Thinking { .. } | Part::Redacted { .. } => {
+            asked.lose("thinking");
+            return Ok(());
+        }
+        Part::Call(call) => function_call(call, path)?,
+        Part::Result { id, parts, is_error, cache } => {
+            hint(cache.as_ref(), asked);
+            let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
+            let name = name.ok_or_else(|| Refusal::new(path, format!("no call before it has the id `{id}`")))?;
+            let key = if is_error { "error" } else { "output" };
+            let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
+            out.push(json!({"functionResponse": {"name": name, "response": {key: joined(texts)}}}));
+            // A result is text here; what else there was is seen beside it.
+            return others.into_iter().try_for_each(|other| write_part(other, path, called, asked, out));
+        }
+    });
+    Ok(())
+}
+
+fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
+    let args = call.input();
+    let args = args.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
+    let mut part = json!({"functionCall": {"name": call.name, "args": args}});
+    if let Some(signature) = call.signature {
+        part["thoughtSignature"] = signature.into();
+    }
+    Ok(part)
+}
+
+fn place(source: Source, default: &str, path: &str) -> Result<Value, Refusal> {
+    Ok(match source {
+        Source::Data { mime, data } => json!({"inlineData": {"mimeType": mime, "data": data}}),
+        Source::Url { url, mime } => {
+            let mime = mime.unwrap_or_else(|| of_extension(&url).unwrap_or(default).to_owned());
+            json!({"fileData": {"mimeType": mime, "fileUri": url}})
+        }
+        Source::Text(text) => json!({"text": text}),
+        Source::File(_) => return Err(Refusal::new(path, "this provider takes files by URL or as data, not by id")),
+    })
+}
+
+fn of_extension(url: &str) -> Option<&'static str> {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    let (_, extension) = path.rsplit_once('.')?;
+    Some(match extension.to_ascii_lowercase().as_str() {
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "pdf" => "application/pdf",
+        "mp4" => "video/mp4",
+        "mp3" => "audio/mp3",
+        "wav" => "audio/wav",
+        "txt" => "text/plain",
+        _ => return None,
+    })
+}
+
+/// These caches are made beforehand, not by a hint.
+fn hint(cache: Option<&Value>, asked: &mut Asked) {
+    if cache.is_some() {
+        asked.lose("cache_control");
+    }
+}
+
+fn tools(asked: &mut Asked, out: &mut Fields) {
+    let mut functions = Vec::new();
+    let mut native = Vec::new();
+    for tool in std::mem::take(&mut asked.tools) {
+        match tool {
+            Tool::Function { name, schema, .. } if native_name(&name).is_some() => {
+                native.push(
+                    json!({native_name(&name).unwrap_or_default(): schema.as_object().cloned().unwrap_or_default()}),
+                );
+            }
+            Tool::Function { name, description, schema, strict, cache } => {
+                hint(cache.as_ref(), asked);
+                if strict == Some(Value::Bool(true)) {
+                    asked.lose("strict");
+                }
+                functions.push(declaration(&name, description, &schema));
+            }
+            Tool::Native { kind, mut fields } => {
+                let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
+                native.push(json!({native_name(&kind).unwrap_or(&kind): inner}));
+            }
+        }
+    }
+    if !functions.is_empty() {
+        native.push(json!({"functionDeclarations": functions}));
+    }
+    if !native.is_empty() {
+        out.insert("tools".into(), native.into());
+    }
+    if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
+        asked.lose("parallel_tool_calls");
+    }
+    let config = match asked.choice.take() {
+        None => return,
+        Some(Choice::Auto) => json!({"mode": "AUTO"}),
+        Some(Choice::None) => json!({"mode": "NONE"}),
+        Some(Choice::Any) => json!({"mode": "ANY"}),
+        Some(Choice::Tool(name)) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+    };
+    out.insert("toolConfig".into(), json!({"functionCallingConfig": config}));
+}
+
+fn native_name(name: &str) -> Option<&'static str> {
+    NATIVE.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
+}
+
+fn declaration(name: &str, description: Option<String>, schema: &Value) -> Value {
+    let mut function = json!({"name": name});
+    if let Some(description) = description {
+        function["description"] = description.into();
+    }
+    // An object without properties is refused; no parameters at all are not.
+    if schema["properties"].as_object().is_some_and(|properties| !properties.is_empty()) {
+        function["parameters"] = schema::clean(schema);
+    }
+    function
+}
+
+fn generation(asked: &mut Asked, out: &mut Fields) {
+    let mut config = Fields::new();
+    for (key, name) in GENERATION {
+        asked.hand(key, &mut config, name);
+    }
+    match asked.take("stop") {
+        Some(Value::String(stop)) => drop(config.insert("stopSequences".into(), json!([stop]))),
+        Some(stop) => drop(config.insert("stopSequences".into(), stop)),
+        None => (),
+    }
+    format(asked, &mut config);
+    if asked.take("logprobs") == Some(Value::Bool(true)) {
+        // They come in a shape of their own, which nobody here reads yet.
+        asked.lose("logprobs");
+    }
+    thinking(asked, &mut config);
+    if !config.is_empty() {
+        out.insert("generationConfig".into(), config.into());
+    }
+}
+
+fn format(asked: &mut Asked, config: &mut Fields) {
+    let Some(format) = asked.take("response_format") else { return };
+    if matches!(format["type"].as_str(), Some("json_object" | "json_schema")) {
+        config.insert("responseMimeType".into(), "application/json".into());
+    }
+    if let Some(wanted) = format.pointer("/json_schema/schema") {
+        config.insert("responseSchema".into(), schema::clean(wanted));
+    }
+}
+
+fn thinking(asked: &mut Asked, config: &mut Fields) {
+    let is_levelled = asked.model.contains("gemini-3");
+    let effort = asked.take("reasoning_effort");
+    let thinking = asked.take("thinking");
+    let mut told = Fields::new();
+    match (&thinking, effort.as_ref().and_then(Value::as_str)) {
+        (Some(thinking), _) if thinking["type"] == "disabled" => drop(told.insert("thinkingBudget".into(), 0.into())),
+        (Some(thinking), _) => {
+            told.insert("includeThoughts".into(), true.into());
+            if let Some(budget) = thinking.get("budget_tokens") {
+                told.insert("thinkingBudget".into(), budget.clone());
+            }
+        }
+        (None, Some("none")) => drop(told.insert("thinkingBudget".into(), 0.into())),
+        (None, Some(level @ ("minimal" | "low" | "medium" | "high"))) if is_levelled => {
+            told.insert("thinkingLevel".into(), level.into());
+        }
+        (None, Some(level)) => {
+            let budget = match level {
+                "minimal" | "low" => 1024,
+                "medium" => 8192,
+                _ => 24576,
+            };
+            told.insert("thinkingBudget".into(), budget.into());
+        }
+        (None, None) => return,
+    }
+    config.insert("thinkingConfig".into(), told.into());
+}

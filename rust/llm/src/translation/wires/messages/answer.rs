@@ -1,0 +1,236 @@
+//! Reads what Anthropic answers, whole and streamed.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    dialect::Dialect,
+    translation::{
+        piece::{Piece, Taker},
+        wires::{Broken, Found, Listener},
+    },
+    usage::Counts,
+};
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(default, borrow)]
+    id: Cow<'a, str>,
+    #[serde(default, borrow)]
+    model: Cow<'a, str>,
+    #[serde(default, borrow)]
+    content: Vec<Block<'a>>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Block<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default, borrow)]
+    text: Cow<'a, str>,
+    #[serde(default, borrow)]
+    thinking: Cow<'a, str>,
+    #[serde(default, borrow)]
+    signature: Cow<'a, str>,
+    #[serde(default, borrow)]
+    data: Cow<'a, str>,
+    #[serde(default, borrow)]
+    id: Cow<'a, str>,
+    #[serde(default, borrow)]
+    name: Cow<'a, str>,
+    #[serde(default, borrow)]
+    input: Option<&'a RawValue>,
+}
+
+pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+    let message: Message<'_> = serde_json::from_slice(answer)?;
+    taker.take(Piece::Start { id: &message.id, model: &message.model });
+    let mut calls = 0;
+    for block in &message.content {
+        begin(block, taker);
+        if block.kind == "tool_use" {
+            taker.take(Piece::Arguments { call: calls, json: &compact(block.input.map_or("{}", RawValue::get)) });
+            calls += 1;
+        }
+    }
+    if let Some(usage) = message.usage {
+        let mut counts = Counts::default();
+        counts.read(usage.get().as_bytes());
+        tell(&counts, taker);
+    }
+    let reason = message.stop_reason.as_deref().unwrap_or_default();
+    taker.take(Piece::Finish { reason, stop_sequence: message.stop_sequence.as_deref() });
+    taker.take(Piece::End);
+    Ok(())
+}
+
+/// Arguments are told as text, so how they were indented is nobody's business.
+pub fn compact(json: &str) -> Cow<'_, str> {
+    if !json.contains('\n') {
+        return Cow::Borrowed(json);
+    }
+    let read = serde_json::from_str::<serde_json::Value>(json);
+    read.map_or(Cow::Borrowed(json), |value| Cow::Owned(value.to_string()))
+}
+
+/// What a block says by itself, and that a call begins.
+fn begin(block: &Block<'_>, taker: &mut dyn Taker) {
+    match &*block.kind {
+        "text" if !block.text.is_empty() => taker.take(Piece::Text(&block.text)),
+        "thinking" => {
+            if !block.thinking.is_empty() {
+                taker.take(Piece::Thinking(&block.thinking));
+            }
+            if !block.signature.is_empty() {
+                taker.take(Piece::Signature(&block.signature));
+            }
+        }
+        "redacted_thinking" => taker.take(Piece::Redacted(&block.data)),
+        "tool_use" => taker.take(Piece::Call { id: &block.id, name: &block.name, signature: None }),
+        _ => (),
+    }
+}
+
+fn tell(counts: &Counts, taker: &mut dyn Taker) {
+    if let Some(usage) = counts.settle(Dialect::Anthropic) {
+        taker.take(Piece::Usage(usage));
+    }
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default)]
+    index: u64,
+    #[serde(default, borrow)]
+    message: Option<Message<'a>>,
+    #[serde(default, borrow)]
+    content_block: Option<Block<'a>>,
+    #[serde(default, borrow)]
+    delta: Option<Delta<'a>>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    error: Option<Error<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default, borrow)]
+    text: Cow<'a, str>,
+    #[serde(default, borrow)]
+    thinking: Cow<'a, str>,
+    #[serde(default, borrow)]
+    signature: Cow<'a, str>,
+    #[serde(default, borrow)]
+    partial_json: Cow<'a, str>,
+    #[serde(default, borrow)]
+    stop_reason: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    stop_sequence: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Error<'a> {
+    #[serde(rename = "type", default, borrow)]
+    kind: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    message: Cow<'a, str>,
+}
+
+/// Hears a streamed message.
+#[derive(Default)]
+pub struct Hearing {
+    counts: Counts,
+    /// Which block each call is, and whether something of its arguments came.
+    calls: Vec<(u64, bool)>,
+}
+
+impl Listener for Hearing {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+        // What is no event of this kind says nothing.
+        let Ok(event) = serde_json::from_slice::<Event<'_>>(data) else { return };
+        match &*event.kind {
+            "content_block_delta" => self.delta(&event, taker),
+            "content_block_start" => self.start(&event, taker),
+            "content_block_stop" => self.stop(event.index, taker),
+            "message_start" => {
+                let Some(message) = &event.message else { return };
+                self.count(message.usage);
+                taker.take(Piece::Start { id: &message.id, model: &message.model });
+            }
+            "message_delta" => {
+                self.count(event.usage);
+                tell(&self.counts, taker);
+                let Some(Delta { stop_reason: Some(reason), stop_sequence, .. }) = &event.delta else { return };
+                taker.take(Piece::Finish { reason, stop_sequence: stop_sequence.as_deref() });
+            }
+            "message_stop" => taker.take(Piece::End),
+            "error" => {
+                let error = event.error.unwrap_or(Error { kind: None, message: Cow::Borrowed("the provider failed") });
+                taker.take(Piece::Failed { kind: error.kind.as_deref(), message: &error.message, code: None });
+            }
+            _ => (),
+        }
+    }
+}
+
+impl Hearing {
+    fn count(&mut self, usage: Option<&RawValue>) {
+        if let Some(usage) = usage {
+            self.counts.read(usage.get().as_bytes());
+        }
+    }
+
+    fn start(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
+        let Some(block) = &event.content_block else { return };
+        begin(block, taker);
+        if block.kind == "tool_use" {
+            self.calls.push((event.index, false));
+        }
+    }
+
+    fn delta(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
+        let Some(delta) = &event.delta else { return };
+        match &*delta.kind {
+            "text_delta" => taker.take(Piece::Text(&delta.text)),
+            "thinking_delta" => taker.take(Piece::Thinking(&delta.thinking)),
+            "signature_delta" => taker.take(Piece::Signature(&delta.signature)),
+            "input_json_delta" if !delta.partial_json.is_empty() => {
+                let Some(call) = self.calls.iter().position(|(block, _)| *block == event.index) else { return };
+                self.calls[call].1 = true;
+                taker.take(Piece::Arguments { call, json: &delta.partial_json });
+            }
+            _ => (),
+        }
+    }
+
+    /// A tool without parameters is called without a word; its arguments are an object all the same.
+    fn stop(&mut self, index: u64, taker: &mut dyn Taker) {
+        if let Some(call) = self.calls.iter().position(|(block, said)| *block == index && !said) {
+            self.calls[call].1 = true;
+            taker.take(Piece::Arguments { call, json: "{}" });
+        }
+    }
+}
+
+pub fn error(answer: &[u8]) -> Found {
+    #[derive(Deserialize)]
+    struct Body<'a> {
+        #[serde(borrow)]
+        error: Error<'a>,
+    }
+    let Ok(Body { error }) = serde_json::from_slice(answer) else { return Found::default() };
+    Found { message: Some(error.message.into_owned()), kind: error.kind.map(Cow::into_owned), code: None }
+}

@@ -1,0 +1,44 @@
+//! Anthropic's messages, as Anthropic and those who host its models take them.
+
+mod answer;
+mod request;
+mod thinking;
+
+pub use answer::compact;
+
+use super::{Broken, Found, Listener, Wire};
+use crate::translation::{
+    asked::{Asked, Refusal},
+    piece::Taker,
+};
+
+pub struct Messages {
+    /// Where somebody else hosts the model, its name stands in the path and the version of the API in the body.
+    version: Option<&'static str>,
+}
+
+pub static ANTHROPIC: Messages = Messages { version: None };
+pub static VERTEX: Messages = Messages { version: Some("vertex-2023-10-16") };
+
+impl Wire for Messages {
+    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        let mut body = request::write(asked)?;
+        if let Some(version) = self.version {
+            body.shift_remove("model");
+            body.insert("anthropic_version".into(), version.into());
+        }
+        Ok(serde_json::Value::Object(body).to_string().into_bytes())
+    }
+
+    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+        answer::read(answer, taker)
+    }
+
+    fn listener(&self) -> Box<dyn Listener> {
+        Box::new(answer::Hearing::default())
+    }
+
+    fn error(&self, answer: &[u8]) -> Found {
+        answer::error(answer)
+    }
+}

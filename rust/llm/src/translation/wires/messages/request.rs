@@ -1,0 +1,216 @@
+//! Writes a request for a message.
+
+use serde_json::{Value, json};
+
+use super::thinking;
+use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool};
+
+pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
+    asked.refuse_several()?;
+    let mut out = Fields::new();
+    out.insert("model".into(), std::mem::take(&mut asked.model).into());
+    let most = asked.take("max_tokens").unwrap_or_else(|| most(&out["model"]).into());
+    out.insert("max_tokens".into(), most);
+    let may_think = thinking::may(asked);
+    messages(asked, &mut out)?;
+    tools(asked, &mut out)?;
+    sampling(asked, &mut out);
+    thinking::write(asked, &mut out, may_think);
+    format(asked, &mut out);
+    if let Some(user) = asked.take("user") {
+        out.insert("metadata".into(), json!({"user_id": user}));
+    }
+    for key in ["container", "mcp_servers", "context_management", "anthropic_beta"] {
+        asked.hand(key, &mut out, key);
+    }
+    if asked.stream {
+        out.insert("stream".into(), true.into());
+    }
+    Ok(out)
+}
+
+/// What a model can say at most: the field must be there, and more than that is refused.
+fn most(model: &Value) -> u64 {
+    let model = model.as_str().unwrap_or_default();
+    let is_of = |family: &str| model.contains(family);
+    match () {
+        () if is_of("claude-3-7") || is_of("claude-3.7") => 64_000,
+        () if is_of("claude-3-5") || is_of("claude-3.5") => 8_192,
+        () if is_of("claude-3") || is_of("claude-2") || is_of("claude-instant") => 4_096,
+        () => 32_000,
+    }
+}
+
+fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let mut system = Vec::new();
+    let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+        let path = format!("messages[{at}]");
+        let Message { role, parts } = message;
+        let blocks = parts.into_iter().filter_map(|part| block(part, &path, asked).transpose());
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        match turns.last_mut() {
+            _ if role == Role::System => system.extend(blocks),
+            // Turns alternate: what several messages of one side say is one turn.
+            Some((last, turn)) if *last == role => turn.extend(blocks),
+            _ => turns.push((role, blocks)),
+        }
+    }
+    if !system.is_empty() {
+        out.insert("system".into(), system.into());
+    }
+    let turns = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    let turn =
+        |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
+    out.insert("messages".into(), turns.map(turn).collect());
+    Ok(())
+}
+
+fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Refusal> {
+    let (mut block, cache) = match part {
+        // An empty text is refused.
+        Part::Text { text, .. } if text.is_empty() => return Ok(None),
+        Part::Text { text, cache } => (json!({"type": "text", "text": text}), cache),
+        Part::Image { source, cache, .. } => (json!({"type": "image", "source": place(source)}), cache),
+        Part::Document { source, name, cache } => {
+            let mut block = json!({"type": "document", "source": place(source)});
+            if let Some(name) = name {
+                block["title"] = name.into();
+            }
+            (block, cache)
+        }
+        Part::Audio { .. } => return Err(Refusal::new(path, "this provider does not take audio")),
+        Part::Thinking { text, signature: Some(signature) } => {
+            (json!({"type": "thinking", "thinking": text, "signature": signature}), None)
+        }
+        Part::Thinking { .. } => {
+            asked.lose("reasoning_content");
+            return Ok(None);
+        }
+        Part::Redacted { data } => (json!({"type": "redacted_thinking", "data": data}), None),
+        Part::Call(call) => {
+            let input = call.input();
+            let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
+            (json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input}), call.cache)
+        }
+        Part::Result { id, parts, is_error, cache } => {
+            let mut result = json!({"type": "tool_result", "tool_use_id": id});
+            let inner = parts.into_iter().filter_map(|part| block(part, path, asked).transpose());
+            let inner = inner.collect::<Result<Vec<_>, _>>()?;
+            if !inner.is_empty() {
+                result["content"] = inner.into();
+            }
+            if is_error {
+                result["is_error"] = true.into();
+            }
+            (result, cache)
+        }
+    };
+    if let Some(cache) = cache {
+        block["cache_control"] = cache;
+    }
+    Ok(Some(block))
+}
+
+fn place(source: Source) -> Value {
+    match source {
+        Source::Data { mime, data } if mime == "text/plain" => match plain(&data) {
+            Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
+            None => json!({"type": "base64", "media_type": mime, "data": data}),
+        },
+        Source::Data { mime, data } => json!({"type": "base64", "media_type": mime, "data": data}),
+        Source::Url { url, .. } => json!({"type": "url", "url": url}),
+        Source::Text(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
+        Source::File(id) => json!({"type": "file", "file_id": id}),
+    }
+}
+
+/// The text behind base64.
+fn plain(data: &str) -> Option<String> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    String::from_utf8(STANDARD.decode(data).ok()?).ok()
+}
+
+fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
+    let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(tool).collect();
+    if !tools.is_empty() {
+        out.insert("tools".into(), tools.into());
+    }
+    let parallel = asked.take("parallel_tool_calls");
+    let mut choice = match asked.choice.clone() {
+        None if parallel == Some(Value::Bool(false)) && out.contains_key("tools") => json!({"type": "auto"}),
+        None => return Ok(()),
+        Some(_) if !out.contains_key("tools") => return Err(Refusal::new("tool_choice", "there are no tools")),
+        Some(Choice::Auto) => json!({"type": "auto"}),
+        Some(Choice::None) => json!({"type": "none"}),
+        Some(Choice::Any) => json!({"type": "any"}),
+        Some(Choice::Tool(name)) => json!({"type": "tool", "name": name}),
+    };
+    if parallel == Some(Value::Bool(false)) && choice["type"] != "none" {
+        choice["disable_parallel_tool_use"] = true.into();
+    }
+    out.insert("tool_choice".into(), choice);
+    Ok(())
+}
+
+fn tool(tool: Tool) -> Value {
+    match tool {
+        Tool::Function { name, description, schema, strict, cache } => {
+            let mut tool = json!({"name": name, "description": description.unwrap_or_default()});
+            tool["input_schema"] =
+                if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
+            for (key, value) in [("strict", strict), ("cache_control", cache)] {
+                if let Some(value) = value {
+                    tool[key] = value;
+                }
+            }
+            tool
+        }
+        // `{"type": T, T: {"name": …}}` in chat completions; in messages it is flat.
+        Tool::Native { kind, mut fields } => {
+            let inner = fields.shift_remove(&kind).unwrap_or_default();
+            let mut tool = json!({"type": kind});
+            if let (Some(name), Some(tool)) = (inner.get("name").cloned(), tool.as_object_mut()) {
+                let own = std::mem::replace(&mut tool["type"], name);
+                tool.insert("name".into(), own);
+            }
+            if let Some(tool) = tool.as_object_mut() {
+                let inner = inner.as_object().cloned().unwrap_or_default();
+                tool.extend(inner.into_iter().filter(|(key, _)| key != "name").chain(fields));
+            }
+            tool
+        }
+    }
+}
+
+fn sampling(asked: &mut Asked, out: &mut Fields) {
+    match asked.take("temperature") {
+        // Its scale ends at 1.
+        Some(value) if value.as_f64().is_some_and(|value| value > 1.0) => {
+            asked.lose("temperature");
+            out.insert("temperature".into(), 1.into());
+        }
+        Some(value) => drop(out.insert("temperature".into(), value)),
+        None => (),
+    }
+    for key in ["top_p", "top_k"] {
+        asked.hand(key, out, key);
+    }
+    match asked.take("stop") {
+        Some(Value::String(stop)) => drop(out.insert("stop_sequences".into(), json!([stop]))),
+        Some(stop) => drop(out.insert("stop_sequences".into(), stop)),
+        None => (),
+    }
+}
+
+fn format(asked: &mut Asked, out: &mut Fields) {
+    let Some(format) = asked.take("response_format") else { return };
+    match (format["type"].as_str(), format.pointer("/json_schema/schema")) {
+        (Some("json_schema"), Some(schema)) => {
+            let format = json!({"type": "json_schema", "schema": schema});
+            out.insert("output_config".into(), json!({"format": format}));
+        }
+        (Some("text"), _) => (),
+        _ => asked.lose("response_format"),
+    }
+}

@@ -1,0 +1,81 @@
+//! The ways in which providers are spoken to: requests out, answers, streams and errors in.
+
+pub mod chat;
+pub mod cohere;
+pub mod converse;
+pub mod gemini;
+pub mod messages;
+
+use super::{
+    asked::{Asked, Refusal},
+    piece::Taker,
+};
+
+/// What a provider understands and answers, for operations that talk.
+pub trait Wire: Sync {
+    /// The body to send. It takes of the request what it can say; what it leaves was lost.
+    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal>;
+
+    /// A whole answer, in pieces.
+    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken>;
+
+    /// Who hears one stream.
+    fn listener(&self) -> Box<dyn Listener>;
+
+    /// What an error says.
+    fn error(&self, answer: &[u8]) -> Found;
+
+    /// What a stream is cut into.
+    fn frames(&self) -> Frames {
+        Frames::Events
+    }
+}
+
+/// Hears the events of a stream one by one.
+pub trait Listener: Send {
+    fn hear(&mut self, data: &[u8], taker: &mut dyn Taker);
+
+    /// The same, where frames say what they are.
+    fn named(&mut self, _name: &str, data: &[u8], taker: &mut dyn Taker) {
+        self.hear(data, taker);
+    }
+
+    /// Nothing more comes.
+    fn over(&mut self, _taker: &mut dyn Taker) {}
+}
+
+/// What a stream is cut into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frames {
+    /// Server-sent events.
+    Events,
+    /// Amazon's frames, which have checksums.
+    AwsEventStream,
+}
+
+impl Frames {
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Events => "text/event-stream",
+            Self::AwsEventStream => "application/vnd.amazon.eventstream",
+        }
+    }
+}
+
+/// An answer that is not what this provider's answers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken(pub String);
+
+impl From<serde_json::Error> for Broken {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// What an error's body says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    pub message: Option<String>,
+    pub kind: Option<String>,
+    pub code: Option<String>,
+}

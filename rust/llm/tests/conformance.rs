@@ -1,0 +1,81 @@
+//! All providers are asked the same questions, and what comes back to the caller says the same, whoever answered.
+#![allow(clippy::unwrap_used, clippy::panic)] // Clippy does not see that all of this is a test.
+
+mod golden_cases;
+
+use std::collections::BTreeSet;
+
+use golden_cases::{Answered, Case, cases};
+use penstock_llm::{operation::Operation, providers, translation};
+use serde_json::Value;
+
+/// What every provider has to show for an operation that reaches it in translation.
+const NEEDED: [&str; 3] = ["whole", "stream", "error"];
+
+#[test]
+fn every_translated_operation_of_every_provider_has_its_cases() {
+    let known: BTreeSet<_> = cases().iter().map(Case::name).collect();
+    let mut missing = Vec::new();
+    for provider in providers::all() {
+        for operation in Operation::ALL.iter().filter(|one| translation::is_translatable(**one)) {
+            if provider.wire(*operation, "").is_none() {
+                continue;
+            }
+            let names = NEEDED.map(|case| format!("{}/{}/{case}", provider.slug(), operation.id()));
+            missing.extend(names.into_iter().filter(|name| !known.contains(name)));
+        }
+    }
+    assert!(missing.is_empty(), "no golden cases: {missing:#?}");
+}
+
+#[test]
+fn no_case_is_of_a_provider_that_is_not_translated() {
+    for case in cases() {
+        let provider = providers::find(&case.provider).unwrap_or_else(|| panic!("{}", case.name()));
+        assert!(provider.wire(case.operation(), "").is_some(), "{}", case.name());
+    }
+}
+
+#[test]
+fn everybody_is_asked_the_same_and_what_everybody_says_is_told_the_same() {
+    for operation in ["chatComplete", "messages"] {
+        for question in ["whole", "tools"] {
+            let asked: Vec<Case> =
+                cases().into_iter().filter(|case| case.operation == operation && case.label == question).collect();
+            for pair in asked.windows(2) {
+                assert_eq!(question_of(&pair[0]), question_of(&pair[1]), "{} {}", pair[0].name(), pair[1].name());
+                assert_eq!(told(&pair[0]), told(&pair[1]), "{} {}", pair[0].name(), pair[1].name());
+            }
+        }
+    }
+}
+
+/// The question without the model's name.
+fn question_of(case: &Case) -> Value {
+    let mut asked: Value = serde_json::from_slice(&case.asked()).unwrap();
+    asked.as_object_mut().unwrap().remove("model");
+    asked
+}
+
+/// The words of the answer, the tools it calls and how it ended: ids, models and thoughts are the provider's own.
+fn told(case: &Case) -> Vec<String> {
+    let (translation, _) = case.translation().unwrap();
+    let Answered::Whole(bytes) = case.answered() else { panic!("{} is not whole", case.name()) };
+    let told: Value = serde_json::from_slice(&translation.whole(&bytes).unwrap()).unwrap();
+    if case.operation == "messages" { message(&told) } else { completion(&told) }
+}
+
+fn completion(told: &Value) -> Vec<String> {
+    let message = &told["choices"][0]["message"];
+    let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].to_string());
+    let mut said = vec![message["content"].to_string()];
+    said.extend(calls);
+    said.push(told["choices"][0]["finish_reason"].to_string());
+    said
+}
+
+fn message(told: &Value) -> Vec<String> {
+    let blocks = told["content"].as_array().unwrap().iter().filter(|block| block["type"] != "thinking");
+    let told_of = |block: &Value| format!("{}{}{}", block["text"], block["name"], block["input"]);
+    blocks.map(told_of).chain([told["stop_reason"].to_string()]).collect()
+}

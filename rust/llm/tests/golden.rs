@@ -1,0 +1,132 @@
+//! Every translation as files that a reader can check by eye: golden/<provider>/<operation>/<case>.
+//!
+//! `asked` is what the caller sends, `sent` what the provider gets, `answered` what it says, `returned` what the caller
+//! gets; `lost` names what could not be said, `refused` stands in the place of all that where nothing is sent.
+//! `UPDATE_GOLDEN=1` writes what is.
+
+mod golden_cases;
+
+use bytes::Bytes;
+use golden_cases::{Answered, Case, cases, reassembled};
+use proptest::prelude::*;
+
+#[test]
+fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
+    let cases = cases();
+    assert!(cases.len() > 20, "the cases are not where they should be");
+    for case in cases {
+        let translation = match case.translation() {
+            Err(refusal) => {
+                case.expect("refused.txt", refusal.to_string().as_bytes());
+                continue;
+            }
+            Ok((translation, sent)) => {
+                case.expect_json("sent.json", &sent);
+                translation
+            }
+        };
+        if !translation.lost.is_empty() || case.has("lost.txt") {
+            case.expect("lost.txt", translation.lost.text().as_bytes());
+        }
+        match case.answered() {
+            Answered::Error(bytes) => case.expect_json("returned.json", &translation.error(400, &bytes)),
+            Answered::Whole(bytes) => case.expect_json("returned.json", &translation.whole(&bytes).unwrap()),
+            Answered::Stream(bytes) => {
+                let mut transcoder = translation.stream();
+                let mut returned = transcoder.push(bytes).to_vec();
+                returned.extend_from_slice(&transcoder.finish());
+                case.expect("returned.sse", &returned);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_request_is_written_the_same_way_twice() {
+    for case in cases() {
+        let written = || case.translation().map(|(_, sent)| sent).ok();
+        assert_eq!(written(), written(), "{}", case.name());
+    }
+}
+
+#[test]
+fn a_stream_put_together_again_is_the_whole_answer() {
+    let mut pairs = 0;
+    for case in cases() {
+        let (Some(whole), Answered::Stream(bytes)) = (case.sibling(), case.answered()) else { continue };
+        let (Ok((streamed, _)), Ok((translation, _)), Answered::Whole(answer)) =
+            (case.translation(), whole.translation(), whole.answered())
+        else {
+            panic!("{} has no whole to compare with", case.name());
+        };
+        let mut transcoder = streamed.stream();
+        let mut returned = transcoder.push(bytes).to_vec();
+        returned.extend_from_slice(&transcoder.finish());
+        let expected = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
+        assert_eq!(reassembled(&case.operation, &returned), reassembled_whole(expected), "{}", case.name());
+        pairs += 1;
+    }
+    assert!(pairs >= 4, "{pairs} pairs");
+}
+
+/// Without what only one of the two has.
+fn reassembled_whole(mut whole: serde_json::Value) -> serde_json::Value {
+    if let Some(object) = whole.as_object_mut() {
+        object.remove("object");
+    }
+    whole
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn however_a_stream_is_cut_the_same_comes_out(cuts in prop::collection::vec(1_usize..60, 1..40)) {
+        for case in cases() {
+            let Answered::Stream(bytes) = case.answered() else { continue };
+            let (translation, _) = case.translation().unwrap();
+            prop_assert_eq!(cut(&translation, &bytes, &[bytes.len()]), cut(&translation, &bytes, &cuts), "{}", case.name());
+        }
+    }
+
+    #[test]
+    fn no_answer_makes_it_panic(noise in prop::collection::vec(any::<u8>(), 0..200), at in 0_usize..4000) {
+        for case in cases() {
+            let Ok((translation, _)) = case.translation() else { continue };
+            let (Answered::Stream(bytes) | Answered::Whole(bytes) | Answered::Error(bytes)) = case.answered();
+            let mut broken = bytes.to_vec();
+            let at = at.min(broken.len());
+            broken.splice(at..at, noise.iter().copied());
+            let _ = (translation.whole(&broken), translation.error(500, &broken));
+            let mut transcoder = translation.stream();
+            transcoder.push(Bytes::from(broken));
+            transcoder.finish();
+        }
+    }
+}
+
+fn cut(translation: &penstock_llm::translation::Translation, bytes: &Bytes, lengths: &[usize]) -> Vec<u8> {
+    let mut transcoder = translation.stream();
+    let mut returned = Vec::new();
+    let mut rest = bytes.clone();
+    for length in lengths.iter().cycle() {
+        let piece = rest.split_to((*length).min(rest.len()));
+        if piece.is_empty() {
+            break;
+        }
+        returned.extend_from_slice(&transcoder.push(piece));
+    }
+    returned.extend_from_slice(&transcoder.finish());
+    returned
+}
+
+#[test]
+fn what_a_stream_says_is_said_before_it_is_over() {
+    for case in cases().into_iter().filter(|case: &Case| matches!(case.answered(), Answered::Stream(_))) {
+        let Answered::Stream(bytes) = case.answered() else { continue };
+        let (translation, _) = case.translation().unwrap();
+        let mut transcoder = translation.stream();
+        let begun = transcoder.push(bytes.slice(..bytes.len() * 3 / 4));
+        assert!(!begun.is_empty(), "{} waits for its end", case.name());
+    }
+}

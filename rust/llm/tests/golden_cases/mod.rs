@@ -1,0 +1,234 @@
+//! The golden files, read and compared.
+// Each test takes what it needs; and clippy does not see that this is one.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use penstock_llm::{
+    operation::Operation,
+    providers,
+    translation::{Question, Refusal, Translation},
+};
+use serde_json::{Value, json};
+
+/// The same for all, so that the files stay as they are.
+const NOW: u64 = 1_700_000_000;
+
+#[derive(Clone)]
+pub struct Case {
+    pub provider: String,
+    pub operation: String,
+    pub label: String,
+    path: PathBuf,
+}
+
+pub enum Answered {
+    Whole(Bytes),
+    Stream(Bytes),
+    Error(Bytes),
+}
+
+pub fn cases() -> Vec<Case> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut cases = Vec::new();
+    for provider in folders(&root) {
+        for operation in folders(&provider) {
+            for path in folders(&operation) {
+                let (provider, operation, case) = (name(&provider), name(&operation), name(&path));
+                cases.push(Case { provider, operation, label: case, path });
+            }
+        }
+    }
+    cases
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.is_dir());
+    found.sort();
+    found
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+impl Case {
+    pub fn name(&self) -> String {
+        format!("{}/{}/{}", self.provider, self.operation, self.label)
+    }
+
+    pub fn has(&self, file: &str) -> bool {
+        self.path.join(file).exists()
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        fs::read(self.path.join(file)).unwrap_or_else(|error| panic!("{}/{file}: {error}", self.name()))
+    }
+
+    pub fn asked(&self) -> Vec<u8> {
+        self.read("asked.json")
+    }
+
+    pub fn operation(&self) -> Operation {
+        *Operation::ALL.iter().find(|operation| operation.id() == self.operation).expect("an operation's id")
+    }
+
+    /// How its request is said; cases whose name begins with `loose` are not strict.
+    pub fn translation(&self) -> Result<(Translation, Vec<u8>), Refusal> {
+        let provider = providers::find(&self.provider).expect("a provider's slug");
+        let body = self.asked();
+        let model = serde_json::from_slice::<Value>(&body).unwrap()["model"].as_str().unwrap_or_default().to_owned();
+        let wire = provider.wire(self.operation(), &model).expect("an operation that is translated");
+        let strict = !self.label.starts_with("loose");
+        Translation::of(&Question { operation: self.operation(), provider, body: &body, strict, now: NOW }, wire)
+    }
+
+    pub fn answered(&self) -> Answered {
+        if self.has("answered.sse") {
+            return Answered::Stream(self.read("answered.sse").into());
+        }
+        if self.has("answered.hex") {
+            let text = String::from_utf8(self.read("answered.hex")).unwrap();
+            // What each frame says stands above it.
+            let frames = text.lines().filter(|line| !line.starts_with('#')).collect::<String>();
+            let digits: Vec<_> = frames.bytes().filter(u8::is_ascii_hexdigit).collect();
+            let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+            return Answered::Stream(digits.chunks(2).map(byte).collect::<Vec<_>>().into());
+        }
+        let bytes = if self.has("answered.json") { self.read("answered.json") } else { b"{}".to_vec() };
+        if self.label.starts_with("error") { Answered::Error(bytes.into()) } else { Answered::Whole(bytes.into()) }
+    }
+
+    /// The case of the same name that is answered whole.
+    pub fn sibling(&self) -> Option<Self> {
+        let case =
+            if self.label == "stream" { "whole".to_owned() } else { self.label.strip_suffix("_stream")?.to_owned() };
+        let path = self.path.with_file_name(&case);
+        path.exists().then(|| Self { label: case, path, ..self.clone() })
+    }
+
+    pub fn expect(&self, file: &str, found: &[u8]) {
+        if env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(self.path.join(file), found).unwrap();
+            return;
+        }
+        let expected = String::from_utf8(self.read(file)).unwrap();
+        let found = String::from_utf8_lossy(found);
+        assert_eq!(found.trim_end(), expected.trim_end(), "{}/{file}", self.name());
+    }
+
+    /// Compared as text, so that the order of keys counts.
+    pub fn expect_json(&self, file: &str, found: &[u8]) {
+        let found: Value = serde_json::from_slice(found).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
+        self.expect(file, format!("{found:#}\n").as_bytes());
+    }
+}
+
+/// What a client puts together from a stream, in the shape of a whole answer.
+pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
+    let text = std::str::from_utf8(stream).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .filter(|data| *data != "[DONE]")
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect();
+    if operation == "messages" { message(&events) } else { completion(&events) }
+}
+
+fn completion(events: &[Value]) -> Value {
+    let mut message = json!({"role": "assistant", "content": null, "refusal": null});
+    let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut finish = Value::Null;
+    let mut usage = Value::Null;
+    for event in events {
+        if event["usage"].is_object() {
+            usage = event["usage"].clone();
+        }
+        let choice = &event["choices"][0];
+        for key in ["content", "refusal"] {
+            append(&mut message[key], &choice["delta"][key]);
+        }
+        for block in choice["delta"]["content_blocks"].as_array().into_iter().flatten() {
+            let index = block["index"].as_u64().unwrap();
+            for (key, text) in block["delta"].as_object().unwrap() {
+                let kind = match key.as_str() {
+                    "data" => "redacted_thinking",
+                    "signature" => "thinking",
+                    kind => kind,
+                };
+                append(&mut blocks.entry(index).or_insert_with(|| json!({"type": kind}))[key], text);
+            }
+        }
+        for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            let mut call = call.clone();
+            let index = call.as_object_mut().unwrap().shift_remove("index").unwrap().as_u64().unwrap();
+            match calls.get_mut(&index) {
+                None => drop(calls.insert(index, call)),
+                Some(known) => append(&mut known["function"]["arguments"], &call["function"]["arguments"]),
+            }
+        }
+        if choice["finish_reason"].is_string() {
+            finish = choice["finish_reason"].clone();
+        }
+    }
+    if message["content"] == "" {
+        message["content"] = Value::Null;
+    }
+    if !blocks.is_empty() {
+        message["content_blocks"] = blocks.into_values().collect();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into_values().collect();
+    }
+    let first = &events[0];
+    json!({"id": first["id"], "created": first["created"], "model": first["model"], "provider": first["provider"],
+        "choices": [{"index": 0, "message": message, "logprobs": null, "finish_reason": finish}], "usage": usage})
+}
+
+fn append(to: &mut Value, more: &Value) {
+    if let Some(more) = more.as_str() {
+        *to = format!("{}{more}", to.as_str().unwrap_or_default()).into();
+    }
+}
+
+fn message(events: &[Value]) -> Value {
+    let mut message = events[0]["message"].clone();
+    let mut blocks: Vec<Value> = Vec::new();
+    let mut arguments: BTreeMap<usize, String> = BTreeMap::new();
+    for event in &events[1..] {
+        let index = event["index"].as_u64().unwrap_or_default() as usize;
+        match event["type"].as_str().unwrap() {
+            "content_block_start" => blocks.push(event["content_block"].clone()),
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                for key in ["text", "thinking", "signature"] {
+                    append(&mut blocks[index][key], &delta[key]);
+                }
+                blocks[index].as_object_mut().unwrap().retain(|_, value| !value.is_null());
+                if let Some(json) = delta["partial_json"].as_str() {
+                    arguments.entry(index).or_default().push_str(json);
+                }
+            }
+            "message_delta" => {
+                for key in ["stop_reason", "stop_sequence"] {
+                    message[key] = event["delta"][key].clone();
+                }
+                message["usage"] = event["usage"].clone();
+            }
+            _ => (),
+        }
+    }
+    for (index, json) in arguments {
+        blocks[index]["input"] = serde_json::from_str(&json).unwrap();
+    }
+    message["content"] = blocks.into();
+    message
+}

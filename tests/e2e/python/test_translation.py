@@ -1,0 +1,195 @@
+"""The official SDKs of one dialect reach providers of another, whose answers are the golden files."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Self
+
+import anthropic
+import openai
+import pytest
+
+from tests.gateway import ROOT, Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from openai.types.chat import ChatCompletionMessage
+
+GOLDEN = ROOT / "rust" / "llm" / "tests" / "golden"
+CHAT = ["anthropic", "google", "vertex-ai", "bedrock", "cohere"]
+MESSAGES = ["openai", "groq", "together-ai", "google", "bedrock", "cohere"]
+OPTIONS = {
+    "x-gateway-vertex-project-id": "project",
+    "x-gateway-vertex-region": "europe-west4",
+    "x-gateway-aws-region": "eu-west-1",
+}
+
+
+class Provider:
+    """Answers each request with the bytes of a golden case, and keeps what it was sent."""
+
+    def __init__(self, case: Path, status: int = 200) -> None:
+        kind, answer = _answer(case)
+        self.sent: list[dict[str, Any]] = []
+        sent = self.sent
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                sent.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                self.send_response(status)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _answer(case: Path) -> tuple[str, bytes]:
+    if (case / "answered.sse").exists():
+        return "text/event-stream", (case / "answered.sse").read_bytes()
+    if (case / "answered.hex").exists():
+        frames = [line for line in (case / "answered.hex").read_text().splitlines() if not line.startswith("#")]
+        return "application/vnd.amazon.eventstream", bytes.fromhex("".join(frames))
+    return "application/json", (case / "answered.json").read_bytes()
+
+
+def asked(case: Path) -> dict[str, Any]:
+    request = json.loads((case / "asked.json").read_text())
+    request.pop("stream", None)
+    return request
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    tables = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
+    running = Gateway(tmp_path_factory.mktemp("gateway"), tables, {})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def chat(served: Gateway) -> Iterator[Callable[[str, str], openai.OpenAI]]:
+    made: list[openai.OpenAI] = []
+
+    def client(provider: str, url: str) -> openai.OpenAI:
+        headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **OPTIONS}
+        base = f"{served.base_url}/v1"
+        made.append(openai.OpenAI(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
+        return made[-1]
+
+    yield client
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def messages(served: Gateway) -> Iterator[Callable[[str, str], anthropic.Anthropic]]:
+    made: list[anthropic.Anthropic] = []
+
+    def client(provider: str, url: str) -> anthropic.Anthropic:
+        headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **OPTIONS}
+        base = served.base_url
+        made.append(anthropic.Anthropic(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
+        return made[-1]
+
+    yield client
+    for one in made:
+        one.close()
+
+
+def called(message: ChatCompletionMessage) -> list[tuple[str, Any]]:
+    return [
+        (call.function.name, json.loads(call.function.arguments))
+        for call in message.tool_calls or ()
+        if call.type == "function"
+    ]
+
+
+WEATHER = [("weather", {"city": "Oslo", "unit": "C"}), ("weather", {})]
+
+
+@pytest.mark.parametrize("provider", CHAT)
+def test_the_openai_sdk_calls_tools_of_every_provider_whole(chat: Callable[..., openai.OpenAI], provider: str):
+    case = GOLDEN / provider / "chatComplete" / "tools"
+    with Provider(case) as upstream:
+        answer = chat(provider, upstream.url).chat.completions.create(**asked(case))
+    assert upstream.sent == [json.loads((case / "sent.json").read_text())]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert answer.choices[0].message.content == "I look."
+    assert called(answer.choices[0].message) == WEATHER
+    assert answer.usage
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (30, 20, 50)
+
+
+@pytest.mark.parametrize("provider", CHAT)
+def test_the_openai_sdk_calls_tools_of_every_provider_streamed(chat: Callable[..., openai.OpenAI], provider: str):
+    case = GOLDEN / provider / "chatComplete" / "tools_stream"
+    request = {**asked(case), "stream_options": {"include_usage": True}}
+    with Provider(case) as upstream, chat(provider, upstream.url).chat.completions.stream(**request) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].finish_reason == "tool_calls"
+    assert final.choices[0].message.content == "I look."
+    assert called(final.choices[0].message) == WEATHER
+    assert final.usage
+    assert final.usage.total_tokens == 50
+
+
+@pytest.mark.parametrize("provider", MESSAGES)
+def test_the_anthropic_sdk_gets_the_same_whole_and_streamed(
+    messages: Callable[..., anthropic.Anthropic], provider: str
+):
+    case = GOLDEN / provider / "messages" / "tools"
+    with Provider(case) as upstream:
+        whole = messages(provider, upstream.url).messages.create(**asked(case))
+    assert upstream.sent == [json.loads((case / "sent.json").read_text())]
+    with (
+        Provider(case.with_name("tools_stream")) as upstream,
+        messages(provider, upstream.url).messages.stream(**asked(case)) as stream,
+    ):
+        streamed = stream.get_final_message()
+    assert whole.stop_reason == streamed.stop_reason == "tool_use"
+    assert [block.to_dict() for block in whole.content] == [block.to_dict() for block in streamed.content]
+    uses = [(block.name, block.input) for block in whole.content if block.type == "tool_use"]
+    assert uses == WEATHER
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (30, 20)
+    assert (streamed.usage.input_tokens, streamed.usage.output_tokens) == (30, 20)
+
+
+def test_an_error_of_another_dialect_is_the_sdks_own(
+    chat: Callable[..., openai.OpenAI], messages: Callable[..., anthropic.Anthropic]
+):
+    case = GOLDEN / "anthropic" / "chatComplete" / "error"
+    with Provider(case, 429) as upstream, pytest.raises(openai.RateLimitError, match="anthropic error: max_tokens"):
+        chat("anthropic", upstream.url).chat.completions.create(**asked(case))
+    case = GOLDEN / "openai" / "messages" / "error"
+    with Provider(case, 529) as upstream, pytest.raises(anthropic.APIStatusError, match="openai error") as caught:
+        messages("openai", upstream.url).messages.create(**asked(case))
+    assert caught.value.status_code == 529
+
+
+def test_what_cannot_be_said_is_refused_and_what_is_lost_is_named(chat: Callable[..., openai.OpenAI]):
+    case = GOLDEN / "anthropic" / "chatComplete" / "whole"
+    with Provider(case) as upstream:
+        client = chat("anthropic", upstream.url)
+        with pytest.raises(openai.BadRequestError, match="n: this provider gives one answer"):
+            client.chat.completions.create(**asked(case), n=2)
+        raw = client.chat.completions.with_raw_response.create(**asked(case), seed=7)
+    assert raw.headers["x-gateway-not-translated"] == "seed"
+    assert len(upstream.sent) == 1
