@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import contextmanager
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
@@ -121,7 +121,8 @@ def list_configs(url: str, api_key: str, workspace: str | None) -> None:
 def show_config(url: str, api_key: str, slug: str) -> None:
     """Print a config as JSON."""
     with _remote(url, api_key) as remote:
-        click.echo(msgspec.json.format(remote.ask("GET", f"/v1/configs/{slug}")["config"], indent=2))
+        config: str = remote.ask("GET", f"/v1/configs/{slug}")["config"]
+        click.echo(msgspec.json.format(config, indent=2))
 
 
 @config.command("save")
@@ -213,7 +214,8 @@ def _do(steps: list[Any]) -> None:
 def _yaml() -> Any:  # noqa: ANN401
     from ruamel.yaml import YAML  # noqa: PLC0415 - as above
 
-    yaml = YAML(typ="safe", pure=True)
+    # It declares less than it has.
+    yaml: Any = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.allow_unicode = True
@@ -237,7 +239,7 @@ def _read(file: Any) -> dict[str, Any]:  # noqa: ANN401
     if not isinstance(content, dict):
         message = f"{file.name} must hold a mapping with version, organisation and workspaces"
         raise SettingsError(message)
-    return {str(name): value for name, value in content.items()}
+    return cast("dict[str, Any]", content)
 
 
 def _table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None:

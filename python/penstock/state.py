@@ -119,14 +119,15 @@ class Plan:
 
     def _compare(self, wanted: Thing) -> None:
         there = export(self._remote)
-        for part, values in (wanted.get("organisation") or {}).items():
+        parts = cast("dict[str, Thing]", wanted.get("organisation") or {})
+        for part, values in parts.items():
             changes = _changes(values, there["organisation"].get(part, {}))
             if changes:
                 self._add(
                     "~", f"organisation {part}: {', '.join(changes)}", self._put(f"{ORGANISATION}/{part}", changes)
                 )
         left = list(there["workspaces"])
-        for workspace in wanted.get("workspaces") or []:
+        for workspace in _listed(wanted, "workspaces"):
             found = _match(workspace, left, ("slug", "name"))
             if found:
                 left.remove(found)
@@ -158,7 +159,7 @@ class Plan:
 
     def _things(self, kind: Kind, wanted: Thing, found: Thing | None, place: Thing) -> None:
         left = list(found[kind.name]) if found else []
-        for thing in wanted.get(kind.name) or []:
+        for thing in _listed(wanted, kind.name):
             there = _match(thing, left, kind.named_by)
             label = f"{wanted['name']} / {kind.name} {_label(thing, kind)}"
             if there is None:
@@ -225,16 +226,17 @@ def _exported(remote: Remote, row: Thing) -> Thing:
     slugs: dict[str, str] = {}
     shown = {name: row[name] for name in ("id", "slug", "is_default", *WORKSPACE_FIELDS)}
     shown["defaults"] = _without(row["defaults"] or {}, "is_default", "object")
-    shown["usage_limits"] = [_without(limit, *DERIVED) for limit in row["usage_limits"] or []] or None
+    shown["usage_limits"] = [_without(limit, *DERIVED) for limit in _listed(row, "usage_limits")] or None
     members = remote.all_of(f"{WORKSPACES}/{row['id']}/users")
     shown["members"] = [{name: member[name] for name in ("id", "email", "role")} for member in members]
     shown["virtual_keys"] = [_virtual_key(given) for given in remote.all_of(f"/v1/virtual-keys{place}")]
-    shown["configs"] = []
+    configs: list[Thing] = []
     for listed in remote.all_of(f"/v1/configs{place}"):
         config = remote.ask("GET", f"/v1/configs/{listed['id']}")
         slugs[config["id"]] = config["slug"]
         content = msgspec.json.decode(config["config"])
-        shown["configs"].append({**{name: config[name] for name in ("id", "slug", "name")}, "config": content})
+        configs.append({**{name: config[name] for name in ("id", "slug", "name")}, "config": content})
+    shown["configs"] = configs
     rows = [key for key in remote.all_of(f"/v1/api-keys{place}") if key["workspace_id"] == row["id"]]
     shown["api_keys"] = [_api_key(key, slugs) for key in rows]
     return shown
@@ -254,6 +256,10 @@ def _api_key(row: Thing, slugs: Mapping[str, str]) -> Thing:
         shown[name] = row[name] and _without(row[name], *DERIVED)
     defaults = row["defaults"]
     return {**shown, "defaults": {**defaults, "config_id": slugs.get(defaults["config_id"], defaults["config_id"])}}
+
+
+def _listed(row: Mapping[str, Any], name: str) -> list[Thing]:
+    return cast("list[Thing]", row.get(name) or [])
 
 
 def _without(row: Mapping[str, Any], *names: str) -> Thing:
@@ -309,7 +315,7 @@ def _resolved(path: str, value: object, environ: Mapping[str, str], problems: li
 
 
 def _missing(wanted: Thing) -> Iterator[Problem]:
-    for index, workspace in enumerate(wanted.get("workspaces") or []):
+    for index, workspace in enumerate(_listed(wanted, "workspaces")):
         if not workspace.get("name"):
             yield Problem(f"workspaces[{index}].name", "is needed")
 

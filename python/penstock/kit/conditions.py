@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select, update
 
@@ -88,7 +88,7 @@ async def _replay(desk: Desk, whose: str, asked: str) -> None:
 
 async def before_send(office: Office, message: Message, scope: Scope) -> None:
     """Add the tag to an answer, and keep the answer to what is done once."""
-    state = cast("dict[str, Any]", scope["state"])
+    state = scope["state"]
     claimed: Claim | None = state.get("claim")
     if message["type"] == "http.response.start":
         if (known := state.get("etag")) and message["status"] < 300:  # noqa: PLR2004

@@ -40,6 +40,7 @@ class Desk(Tenant):
         self.asked = asked
         # The row that the request is about, and which states of it the caller counts on.
         self.subject: tuple[Table, str] | None = None
+        self._seen: Row | None = None
         self.expected: frozenset[str] | None = None
         self._vault = vault
 
@@ -53,13 +54,17 @@ class Desk(Tenant):
     def address(self, table: Table, row: Row) -> None:
         """Note that the request is about this row, if it is the first."""
         if self.subject is None:
-            self.subject = (table, row["id"])
+            self.subject, self._seen = (table, row["id"]), row
             if self.among is not None and row.get("workspace_id") in self.among:
                 # From here on it is as if the workspace had been named.
                 self.workspace_id, self.among = row["workspace_id"], None
 
+    def seen(self) -> str | None:
+        """Say in which state the row was read that the request is about."""
+        return tag(self._seen) if self._seen else None
+
     async def tag(self) -> str | None:
-        """Say which state the row is in that the request is about, if it is there."""
+        """Say in which state that row is after a change, if it is still there."""
         if self.subject is None:
             return None
         table, row_id = self.subject
@@ -82,7 +87,8 @@ class Desk(Tenant):
         """What the caller may do here; in all of the workspaces where none is chosen."""
         if self.among is None:
             return self.caller.grants(self.workspace_id)
-        return frozenset.intersection(*(self.caller.grants(workspace_id) for workspace_id in self.among))
+        every = [self.caller.grants(workspace_id) for workspace_id in self.among]
+        return every[0].intersection(*every[1:])
 
     def require(self, scope: str) -> None:
         """Ask for one scope, where which one depends on what is asked for."""
@@ -141,7 +147,7 @@ class Work:
         async with self._office.database.reading() as connection:
             desk = await self._enter(connection, workspace)
             yield desk
-            self._state["etag"] = await desk.tag()
+            self._state["etag"] = desk.seen()
 
     @asynccontextmanager
     async def anywhere(self) -> AsyncGenerator[Desk]:

@@ -66,7 +66,9 @@ class Scene:
         self.vault = Vault(master(settings))
         self.identities = Identities(self.database, None)
         self.rings = 0
-        self.office = Office(self.database, self.vault, self.identities.forget, self._ring)
+        self.office = Office(
+            self.database, self.vault, settings.routing.target_limits, self.identities.forget, self._ring
+        )
         self.rotator = Rotator(self.office)
 
     def _ring(self) -> None:
