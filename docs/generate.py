@@ -36,7 +36,8 @@ def settings_page() -> str:
         "that over the default. Lists are separated by commas in the environment. A key that is not here is refused.",
         reference.markdown(),
         "The tables `[[keys]]`, `[[providers]]` and `[[configs]]` of the same file are no settings: they are read "
-        "again whenever the file changes ([walks.md](walks.md)).",
+        "again whenever the file changes ([walks.md](walks.md)). So is `[[prices]]`: what a `model` of a `provider` costs "
+        "from the day `valid_from` on, in the words of `/model-configs/pricing`.",
     )
 
 
@@ -141,7 +142,13 @@ def openapi() -> str:
     return json.dumps(json.loads(printed), indent=2, sort_keys=True) + "\n"
 
 
+def config_schema() -> str:
+    """Give the JSON Schema of configs, for editors."""
+    return json.dumps(engine.config_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 PAGES = {
+    "config.schema.json": config_schema,
     "errors.md": errors_page,
     "openapi.json": openapi,
     "providers.md": providers_page,

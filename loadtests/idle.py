@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import resource
@@ -27,6 +28,8 @@ LONGEST_GAP = 45
 """Below the gateway's own limit for a silence."""
 LONGEST_RUN = 3700
 BEAT = len(": keep-alive\n\n")
+SPARE_FILES = 500
+UNEVEN = 1.1
 PER_PAIR_KB, SLOWER_MS, CORE_PART = 40.0, 5.0, 0.1
 
 
@@ -74,8 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, default=1000, choices=range(1, 100_001), metavar="N")
     parser.add_argument("--seconds", type=int, default=40, choices=range(15, 3601), metavar="S")
     asked = parser.parse_args(arguments)
-    _allow_files(2 * asked.streams + 500)
-    penstock = Penstock()
+    penstock = Penstock(_workers(asked.streams))
     penstock.install()
     with provider.running(ports.free()) as address, gateway.running(penstock, address, core=None) as loaded:
         figures = _measure(loaded, asked.streams, asked.seconds)
@@ -84,18 +86,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(figures.problems))
 
 
-def _allow_files(count: int) -> None:
-    """The children inherit it; each side of the gateway is a descriptor."""
+def _workers(streams: int) -> int:
+    """Raise the limit of open files, and say how many edge processes stay below it: a stream takes each two."""
+    limit = _allow_files(2 * streams + SPARE_FILES)
+    if limit < streams + SPARE_FILES:
+        message = f"{streams + SPARE_FILES} open files are needed and {limit} allowed; hint: `ulimit -n` as root, or fewer streams"
+        raise SystemExit(message)
+    # The kernel does not share connections out evenly.
+    return math.ceil(2 * streams * UNEVEN / (limit - SPARE_FILES))
+
+
+def _allow_files(count: int) -> int:
+    """Allow as many as can be, and say how many; the children inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= count:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count, max(hard, count)))
-    except (OSError, ValueError):
-        message = (
-            f"{count} open files are needed and {hard} allowed; hint: `ulimit -n {count}` as root, or fewer streams"
-        )
-        raise SystemExit(message) from None
+    for allowed in (count, hard):
+        if allowed > soft:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, max(hard, allowed)))
+                return allowed
+    return soft
 
 
 def _measure(loaded: gateway.Gateway, streams: int, seconds: int) -> Figures:

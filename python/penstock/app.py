@@ -16,6 +16,7 @@ from litestar import route as answers
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
+from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
 
 from penstock import caller, resources
@@ -31,6 +32,7 @@ from penstock.errors import (
 )
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
+from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary
 from penstock.metrics import Figures
 from penstock.resources import schema
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 
+    from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
     from penstock.store.database import Database
@@ -51,10 +54,25 @@ INTERNAL_ERROR = 500
 METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
+class Application(Litestar):
+    """Litestar with the plugins that it needs here."""
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        # The others are for pydantic and attrs: nobody declares a body with those here, and loading them takes 9 MB.
+        return [*plugins, MsgspecDIPlugin()]
+
+
 def create_app(settings: Settings, published: Published, record_socket: socket.socket | None = None) -> Litestar:
     """Build the application; nothing runs before its lifespan starts. Records are taken from the socket."""
     records = RecordFeed(settings.records)
-    parts = {"settings": settings, "published": published, "figures": Figures(), "records": records}
+    parts = {
+        "settings": settings,
+        "published": published,
+        "figures": Figures(),
+        "records": records,
+        "prices": PriceBook(settings),
+    }
     url = settings.store_url
     store = open_store(settings, published, url) if url else None
 
@@ -78,7 +96,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
                 await store.database.close()
             close_records()
 
-    app = Litestar(
+    app = Application(
         route_handlers=routers(resources.names()) if store else [*routers(resources.STORELESS), *closed()],
         dependencies={name: provide(part) for name, part in parts.items()} | (store.dependencies if store else {}),
         exception_handlers={Exception: answer},
@@ -89,6 +107,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         state=State(
             {
                 "identify": store.identify if store else None,
+                "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
             }
         ),
@@ -117,6 +136,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     from penstock.kit.desk import Office
     from penstock.kit.identities import Identities
     from penstock.kit.passwords import Passwords
+    from penstock.kit.references import Secrets
     from penstock.kit.secrets import Vault, master
     from penstock.store.database import Database
 
@@ -125,7 +145,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     vault, kept = Vault(key), Kept(settings, key)
     tokens = known_tokens(settings, kept)
     identities = Identities(database, tokens)
-    publisher = Publisher(settings, published, database, vault, kept, tokens)
+    publisher = Publisher(settings, published, database, vault, Secrets(settings), kept, tokens)
     office = Office(database, vault, settings.routing.target_limits, identities.forget, publisher.ring)
     shared = {"office": office, "identities": identities, "passwords": Passwords()}
     dependencies = {

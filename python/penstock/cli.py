@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -114,8 +115,7 @@ def check_config(file: str) -> None:
     from penstock import engine
 
     try:
-        with open(file, "rb") as opened:
-            engine.check("config", opened.read(), load(None, {}).routing.target_limits)
+        engine.check("config", Path(file).read_bytes(), load(None, {}).routing.target_limits)
     except OSError as error:
         raise click.ClickException(str(error)) from None
     except engine.EngineError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import sys
 import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -45,8 +46,11 @@ def _listen(settings: Settings, port: int, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted connections inherit it.
+    # Accepted connections inherit these.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if sys.platform == "linux":
+        # What was handed to the server is out of the engine's sight: who does not read it is left by the kernel.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.server.write_stall_ms)
     if shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:

@@ -81,7 +81,9 @@ class Server(MPServer):
             http=HTTPModes.auto,
             backpressure=server.connections,
             http1_settings=HTTP1Settings(
-                header_read_timeout=server.header_timeout_ms, max_buffer_size=server.header_bytes
+                # It counts from the end of the request before: the engine looks after heads that begin and do not end.
+                header_read_timeout=max(server.keep_alive_ms, server.header_timeout_ms),
+                max_buffer_size=server.header_bytes,
             ),
             http2_settings=HTTP2Settings(max_concurrent_streams=100, max_headers_size=server.header_bytes),
         )

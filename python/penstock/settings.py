@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Tables of the same file that are no settings: they belong to the snapshot and may change at any time.
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
+# Another such table: what models cost.
+PRICES = "prices"
 DEFAULT_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
@@ -66,9 +68,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     )
     backlog: Annotated[int, Meta(ge=128, le=65535, description="connections waiting to be accepted, per worker")] = 2048
     connections: Annotated[int, Meta(ge=1, description="connections open at once, per worker, idle ones too")] = 65536
-    header_timeout_ms: Annotated[
-        int, Meta(ge=100, description="time for a request's headers to arrive, and for a kept connection to be idle")
-    ] = 10_000
+    header_timeout_ms: Annotated[int, Meta(ge=100, description="time for a request's headers to arrive")] = 10_000
+    keep_alive_ms: Annotated[int, Meta(ge=100, description="time for a kept connection to be without a request")] = (
+        75_000
+    )
     header_bytes: Annotated[int, Meta(ge=8192, description="largest block of request headers (HTTP/1)")] = 65536
     drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="time that open requests get to finish at shutdown")
@@ -297,23 +300,28 @@ class Jwt(msgspec.Struct, frozen=True, kw_only=True):
     ] = ("RS256",)
     organisations: Annotated[
         tuple[str, ...],
-        Meta(
-            description="ids of the organisations whose tokens are taken; default: all of the store",
-            extra={"env": "ORGANISATIONS_TO_SYNC"},
-        ),
+        Meta(description="organisations whose tokens are taken; default: all", extra={"env": "ORGANISATIONS_TO_SYNC"}),
     ] = ()
     default_scopes: Annotated[
         tuple[str, ...],
-        Meta(
-            description="scopes of a token that names none",
-            extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"},
-        ),
+        Meta(description="scopes of a token that names none", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
     ] = ()
     leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="how far clocks may be apart")] = 60
     refresh_seconds: Annotated[
         int,
         Meta(ge=1, le=86_400, description="how often `jwks_url` is looked at; a key that is new there is known after"),
     ] = 60
+
+
+class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+    """Secrets that others keep: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
+
+    refresh_seconds: Annotated[
+        int, Meta(ge=1, description="time for which a value is used before it is fetched anew")
+    ] = 300
+    fetch_ms: Annotated[int, Meta(ge=100, description="time to get one value")] = 10_000
+    aws_endpoint_url: Annotated[str, Meta(description="address of AWS's services; default: that of the region")] = ""
+    azure_authority: Annotated[str, Meta(description="address of Entra; default: that of the public cloud")] = ""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,6 +356,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     records: Records = Records()
     store: Store = Store()
     jwt: Jwt = Jwt()
+    secrets: Secrets = Secrets()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -406,6 +415,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "worker": worker,
                 "port": self.server.port,
                 "header_timeout_ms": self.server.header_timeout_ms,
+                "keep_alive_ms": self.server.keep_alive_ms,
                 "request_timeout_ms": self.upstream.request_timeout_ms,
                 "dns_timeout_ms": self.upstream.dns_timeout_ms,
                 "connect_timeout_ms": self.upstream.connect_timeout_ms,
@@ -519,10 +529,10 @@ def _sections() -> dict[str, list[str]]:
 def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
     known = _sections()
     for table, content in document.items():
-        if table in SNAPSHOT_TABLES:
+        if table in {*SNAPSHOT_TABLES, PRICES}:
             continue
         if table not in known:
-            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES])}")
+            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES])}")
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:

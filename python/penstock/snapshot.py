@@ -44,10 +44,13 @@ class Stored(msgspec.Struct, frozen=True):
     keys: bytes = b""
     providers: bytes = b""
     configs: bytes = b""
+    models: bytes = b""
     workspaces: bytes = b""
     # What is needed to check tokens, as a JSON object; empty where none are taken.
     jwt: bytes = b""
     key_count: int = 0
+    # What other places said of secrets that providers are made of: the digest of the question, and the answer.
+    secrets: dict[str, tuple[bytes, str]] = {}
 
     def __repr__(self) -> str:
         """Leave the rows out: they hold credentials."""
@@ -96,6 +99,10 @@ class ConfigRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 ROWS: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
     zip(SNAPSHOT_TABLES, (KeyRow, ProviderRow, ConfigRow), strict=True)
 )
+
+
+# Tables that only the store has.
+STORED_ALONE = ("models", "workspaces")
 
 
 class Kept:
@@ -190,12 +197,16 @@ def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: 
     if problems:
         message = f"{settings.file!r} cannot be used:"
         raise SettingsError(message, problems)
-    joined = {table: _joined(content[table], getattr(stored, table)) for table in SNAPSHOT_TABLES}
-    more = {"workspaces": msgspec.Raw(b"[%s]" % stored.workspaces), "management": resources.paths()}
-    jwt = {"jwt": msgspec.Raw(stored.jwt)} if stored.jwt else {}
-    encoded = msgspec.json.encode({**joined, **more, **jwt})
-    epoch = hashlib.sha256(encoded).hexdigest()
-    data = b'{"epoch":"%s",%s' % (epoch.encode(), encoded[1:])
+    parts = [part for table in (*content, *STORED_ALONE) for part in _table(table, content.get(table), stored)]
+    ours = {"management": resources.paths(), "catalogue": settings.store_url is not None}
+    parts += [b',"jwt":', stored.jwt] if stored.jwt else []
+    parts.append(b"," + msgspec.json.encode(ours)[1:])
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    epoch = digest.hexdigest()
+    # Put together once: it may be large.
+    data = b"".join([b'{"epoch":"%s"' % epoch.encode(), *parts])
     return Snapshot(epoch, data, len(rows["keys"]) + stored.key_count)
 
 
@@ -211,10 +222,14 @@ def gather_good(settings: Settings, stored: Stored = NOTHING) -> Snapshot:
     return snapshot
 
 
-def _joined(rows: list[dict[str, object]], stored: bytes) -> msgspec.Raw:
+def _table(name: str, rows: list[dict[str, object]] | None, stored: Stored) -> Iterator[bytes]:
     """Put the store's rows behind those of the file, so that problems name the place in the file."""
-    parts = [part for part in (msgspec.json.encode(rows)[1:-1], stored) if part]
-    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
+    own, others = msgspec.json.encode(rows or [])[1:-1], cast("bytes", getattr(stored, name))
+    yield b',"%s":[' % name.encode()
+    yield own
+    yield b"," if own and others else b""
+    yield others
+    yield b"]"
 
 
 def _place() -> int:

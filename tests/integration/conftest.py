@@ -52,11 +52,22 @@ def postgres() -> Iterator[Postgres]:
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def surroundings() -> Mapping[str, str]:
+    """What else is in the environment of a file's gateway; the file may say."""
+    return {}
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def admin(request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def admin(
+    request: pytest.FixtureRequest,
+    provider: Mock,
+    surroundings: Mapping[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Client]:
     """The admin of a gateway with an empty store of each kind."""
     folder = tmp_path_factory.mktemp(request.param)
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db", **surroundings}
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
     if request.param == "postgresql":
         env["PENSTOCK_STORE_URL"] = request.getfixturevalue("postgres").database()

@@ -50,3 +50,26 @@ def test_what_is_saved_is_what_requests_are_served_by(
     )
     assert answer.status == 200
     assert len(provider.ledger()) == 1
+
+
+def test_a_config_of_many_targets_is_saved_and_every_problem_of_another_is_told(admin: Client, workspace: str):
+    target = {"provider": "mock", "retry": {"attempts": 2}}
+    config = {"strategy": {"mode": "fallback"}, "targets": [target, {**target, "override_params": {"model": "m"}}]}
+    made = admin.made("/v1/configs", {"name": "Fallback", "config": config, "workspace_id": workspace})
+    assert json.loads(admin.shown(f"/v1/configs/{made['slug']}")["config"]) == config
+    config["targets"] = [{"provider": "mock", "retry": {"attempts": 6}}, {"weight": -1, "onStatusCodes": [429]}]
+    body = {"name": "Bad", "config": config, "workspace_id": workspace}
+    refused = admin.post("/v1/configs", body)
+    assert refused.status == 400
+    assert [error["path"] for error in refused.json()["data"]["errors"]] == [
+        "config.targets[0].retry.attempts",
+        "config.targets[1].weight",
+        "config.targets[1].onStatusCodes",
+    ]
+
+
+def test_more_targets_than_allowed_are_not_saved(admin: Client, workspace: str):
+    config = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "mock"}] * 101}
+    refused = admin.post("/v1/configs", {"name": "Many", "config": config, "workspace_id": workspace})
+    assert refused.status == 400
+    assert [error["path"] for error in refused.json()["data"]["errors"]] == ["config.targets"]

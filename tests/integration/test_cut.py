@@ -30,7 +30,7 @@ CUTS = {
     "in a known length": (b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 3000000\r\n\r\n", b"hello"),
     "in a large chunked body": (CHUNKED, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
 }
-STREAM_FAULTS = ["cut", "cut_reset", "bad_framing", "no_done"]
+STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "bad_framing", "no_done"]
 
 
 def last_event(path: str, body: bytes) -> dict:

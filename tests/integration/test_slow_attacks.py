@@ -54,7 +54,7 @@ def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder: Path = tmp_path_factory.mktemp("slow")
     tables = {
         "mock": {"host": provider.url},
-        "server": {"header_timeout_ms": LIMIT_MS},
+        "server": {"header_timeout_ms": LIMIT_MS, "keep_alive_ms": LIMIT_MS},
         "limits": {"body_idle_ms": LIMIT_MS, "body_grace_ms": LIMIT_MS},
     }
     with running(folder, tables, engine={"write_stall_ms": LIMIT_MS}) as gateway:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked,
 from tests.processes import wait
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.gateway import Gateway, Mock
 
 CLIENTS = 50
@@ -107,6 +106,25 @@ def test_a_client_that_reads_slowly_is_not_cut(served: Gateway, provider: Mock):
             if number < 40:
                 time.sleep(0.02)
     assert (answer.end, bytes(got) == direct.body) == ("chunk", True)
+
+
+def is_held(served: Gateway, wire: Wire) -> bool:
+    """Whether the gateway's side of a connection is there still, by the kernel's own list."""
+    ends = (int(served.base_url.rsplit(":", 1)[1]), wire.socket.getsockname()[1])
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return ends in [tuple(int(end.rsplit(":", 1)[1], 16) for end in line.split()[1:3]) for line in lines]
+
+
+@pytest.mark.parametrize("size", [20_000_000, 1_000_000, 200_000])
+def test_a_client_that_reads_nothing_of_a_whole_answer_is_cut(provider: Mock, tmp_path: Path, size: int):
+    tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
+    with running(tmp_path, tables) as served, stuck(served, asked(f"mock?answer_bytes={size}")) as wire:
+        entry(provider)
+        assert is_held(served, wire)
+        wait("the connection's end", lambda: not is_held(served, wire) or None, 15)
+        assert served.records(1)[0]["outcome"] in ({"complete"} if size < 1_000_000 else {"aborted", "cut", "complete"})
+        assert ask(served.base_url, CHAT, asked()).status == 200
+        assert wire.answer().end == "broken"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -31,6 +31,18 @@ def test_the_description_is_printed_as_json():
     assert json.loads(run("openapi").output)["info"]["title"] == "Penstock management API"
 
 
+def test_a_config_is_checked_with_every_problem_and_the_limits_of_the_settings(tmp_path: Path):
+    file = tmp_path / "config.json"
+    good = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "openai"}, {"provider": "anthropic"}]}
+    file.write_text(json.dumps(good))
+    assert run("check", str(file)).exit_code == 0
+    done = run("check", str(file), MAX_ROOT_CONFIG_TARGETS="1")
+    assert (done.exit_code, "$.targets must hold at most 1 targets, not 2" in done.output) == (1, True)
+    file.write_text(json.dumps({"retry": {"attempts": 6}, "odd": 1}))
+    done = run("check", str(file))
+    assert (done.exit_code, "$.retry.attempts must be" in done.output, "$.odd is not" in done.output) == (1, True, True)
+
+
 def test_a_good_file_is_called_good(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text("[[keys]]\nname = 'a'\nkey = 'canary'\n")

@@ -18,7 +18,7 @@ CONFIG = """
 [server]
 host = "127.0.0.1"
 port = {port}
-
+{workers}
 [records]
 path = "{folder}/{records}"
 
@@ -39,6 +39,10 @@ class Penstock(Peer):
 
     name = "penstock"
 
+    def __init__(self, workers: int | None = None) -> None:
+        """Take as many edge processes as are asked for, else the number that it chooses by itself."""
+        self._workers = f"workers = {workers}\n" if workers else ""
+
     def install(self) -> str:
         # In a process of its own: this one must not hold an extension that a build may replace.
         try:
@@ -48,7 +52,8 @@ class Penstock(Peer):
             raise Unavailable(message) from reason
 
     def command(self, stand: Stand) -> list[str]:
-        text = CONFIG.format(port=stand.port, folder=stand.folder, records=RECORDS, provider=stand.provider, key=KEY)
+        places = {"port": stand.port, "folder": stand.folder, "provider": stand.provider}
+        text = CONFIG.format(records=RECORDS, key=KEY, workers=self._workers, **places)
         (stand.folder / "penstock.toml").write_text(text)
         return [sys.executable, "-m", "penstock", "serve"]
 

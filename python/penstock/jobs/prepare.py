@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.errors import UnavailableError
-from penstock.jobs.publish import Kept, gather
+from penstock.jobs.gather import gather
+from penstock.jobs.publish import Kept
 from penstock.kit.founding import OWNER, found
+from penstock.kit.references import Secrets, questions
 from penstock.kit.secrets import Vault, master
 from penstock.settings import STORE_FILE, Secret
 from penstock.snapshot import NOTHING, Prepared, Stored
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
+
+# Longest wait for secrets that others keep.
+PATIENCE = 1.0
 
 
 def for_start(settings: Settings) -> bytes:
@@ -59,8 +65,16 @@ async def _embedded(settings: Settings, database: Database, key: Master, kept: K
 
 
 async def _read(settings: Settings, database: Database, key: Master, kept: Kept) -> Stored:
+    vault, secrets, last = Vault(key), Secrets(settings), kept.last() or NOTHING
+    secrets.seed(last.secrets)
     async with database.reading() as connection:
-        stored, _ = await gather(connection, Vault(key))
+        asked = await questions(connection, vault)
+    if asked:
+        # Who is slow is asked again later; what was known before is good until then.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(secrets.refresh(asked), PATIENCE)
+    async with database.reading() as connection:
+        stored, _ = await gather(connection, vault, secrets)
         tokens = known_tokens(settings, kept)
         return msgspec.structs.replace(stored, jwt=tokens.published()) if tokens else stored
 

@@ -6,32 +6,20 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
-from penstock import engine
 from penstock.errors import PenstockError
+from penstock.jobs.gather import gather
 from penstock.kit.record import now
+from penstock.kit.references import questions
 from penstock.snapshot import Stored, gather_good
-from penstock.store.tables import (
-    api_keys,
-    changes,
-    configs,
-    integrations,
-    key_digests,
-    organisations,
-    providers,
-    workspaces,
-)
+from penstock.store.tables import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sqlalchemy import ColumnElement
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from penstock.kit.references import Secrets
     from penstock.kit.secrets import Master, Vault
     from penstock.kit.tokens import Tokens
     from penstock.settings import Settings
@@ -81,12 +69,13 @@ class Kept:
 class Publisher:
     """Looks at the change counter when told to, and once a second for what other nodes did."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what it stands between
         self,
         settings: Settings,
         published: Published,
         database: Database,
         vault: Vault,
+        secrets: Secrets,
         kept: Kept,
         tokens: Tokens | None,
     ) -> None:
@@ -95,6 +84,7 @@ class Publisher:
         self._published = published
         self._database = database
         self._vault = vault
+        self._secrets = secrets
         self._kept = kept
         self._tokens = tokens
         self._bell = asyncio.Event()
@@ -108,6 +98,15 @@ class Publisher:
 
     async def run(self) -> None:
         """Look until cancelled."""
+        if last := await asyncio.to_thread(self._kept.last):
+            self._secrets.seed(last.secrets)
+        watching = asyncio.create_task(self.watch_secrets())
+        try:
+            await self._run()
+        finally:
+            watching.cancel()
+
+    async def _run(self) -> None:
         while True:
             try:
                 await self.look()
@@ -121,6 +120,23 @@ class Publisher:
                 await asyncio.sleep(BREATH)
             self._bell.clear()
 
+    async def watch_secrets(self) -> None:
+        """Fetch what others keep, for ever: soon where an integration began to need it, else when it is old."""
+        while True:
+            try:
+                await self.fetch_secrets()
+            except PenstockError as error:
+                log.warning("secrets are not looked after: %s", error)
+            await asyncio.sleep(INTERVAL)
+
+    async def fetch_secrets(self) -> None:
+        """Fetch what is due, and publish anew where something changed."""
+        async with self._database.reading() as connection:
+            asked = await questions(connection, self._vault)
+        if await self._secrets.refresh(asked):
+            self._number = -1
+            self.ring()
+
     async def look(self) -> None:
         """Publish if something changed, or something that was published has come to its end."""
         async with self._database.reading() as connection:
@@ -129,7 +145,7 @@ class Publisher:
             jwt = self._tokens.published() if self._tokens else b""
             if number == self._number and not due and jwt == self._published.stored.jwt:
                 return
-            stored, self._due = await gather(connection, self._vault)
+            stored, self._due = await gather(connection, self._vault, self._secrets)
             stored = msgspec.structs.replace(stored, jwt=jwt)
         async with self._published.turn:
             snapshot = await asyncio.to_thread(gather_good, self._settings, stored)
@@ -142,124 +158,3 @@ class Publisher:
             await asyncio.to_thread(self._kept.keep, stored)
         except OSError as error:
             log.warning("the snapshot is not kept for the next start: %s", error)
-
-
-async def gather(connection: AsyncConnection, vault: Vault) -> tuple[Stored, int | None]:
-    """Read what the data plane must know, and when the first of it comes to its end."""
-    keys, ends = await _keys(connection)
-    saved, more_ends = await _providers(connection, vault)
-    places = await _workspaces(connection)
-    blocking = {place["id"] for place in places if place["block_inline_config"]}
-    for key in keys:
-        if key["workspace"] in blocking:
-            key["block_inline_config"] = True
-    stored = Stored(
-        keys=_insides(keys),
-        providers=_insides(saved),
-        configs=_insides(await _configs(connection)),
-        workspaces=_insides(places),
-        key_count=len(keys),
-    )
-    return stored, min([*ends, *more_ends], default=None)
-
-
-async def _workspaces(connection: AsyncConnection) -> list[dict[str, Any]]:
-    query = (
-        select(
-            workspaces.c.id,
-            workspaces.c.slug,
-            workspaces.c.organisation_id,
-            workspaces.c.settings,
-            organisations.c.settings.label("above"),
-        )
-        .join(organisations, organisations.c.id == workspaces.c.organisation_id)
-        .where(workspaces.c.status == "active")
-    )
-    # Either may forbid; neither may allow what the other forbids.
-    return [
-        {
-            **{name: row[name] for name in ("id", "slug", "organisation_id")},
-            "block_inline_config": any(rules.get("block_inline_config") for rules in (row["settings"], row["above"])),
-        }
-        for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
-    ]
-
-
-async def _keys(connection: AsyncConnection) -> tuple[list[dict[str, Any]], list[int]]:
-    query = (
-        select(
-            api_keys.c.id,
-            api_keys.c.name,
-            key_digests.c.sha256,
-            api_keys.c.workspace_id,
-            api_keys.c.scopes,
-            api_keys.c.expires_at,
-            key_digests.c.expires_at,
-        )
-        .join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
-        .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
-        .where(workspaces.c.status == "active", api_keys.c.status == "active")
-        .where(_alive(api_keys.c.expires_at), _alive(key_digests.c.expires_at))
-        .order_by(key_digests.c.id)
-    )
-    rows: list[dict[str, Any]] = []
-    ends: list[int] = []
-    names = ("id", "name", "sha256", "workspace")
-    for *named, scopes, key_ends, text_ends in (await connection.execute(query)).tuples():
-        own = [end for end in (key_ends, text_ends) if end is not None]
-        ends += own
-        if "completions.write" in scopes:
-            row = dict(zip(names, named, strict=True))
-            rows.append({**row, "expires_at": min(own) // 1000 if own else None})
-    return rows, ends
-
-
-async def _providers(connection: AsyncConnection, vault: Vault) -> tuple[list[dict[str, Any]], list[int]]:
-    query = (
-        select(
-            providers.c.slug,
-            providers.c.workspace_id,
-            providers.c.expires_at,
-            integrations.c.id,
-            integrations.c.ai_provider_id,
-            integrations.c.sealed_key,
-            integrations.c.configurations,
-        )
-        .join(integrations, integrations.c.id == providers.c.integration_id)
-        .where(providers.c.status == "active", integrations.c.status == "active", _alive(providers.c.expires_at))
-        .order_by(providers.c.id)
-    )
-    known = {provider["slug"] for provider in engine.catalogue()}
-    rows: list[dict[str, Any]] = []
-    ends: list[int] = []
-    for row in (await connection.execute(query)).mappings():
-        if row["expires_at"] is not None:
-            ends.append(row["expires_at"])
-        if row["ai_provider_id"] in known:
-            sealed = row["sealed_key"]
-            rows.append(
-                {
-                    "slug": row["slug"],
-                    "provider": row["ai_provider_id"],
-                    "api_key": await vault.open(connection, sealed, row["id"]) if sealed else None,
-                    "custom_host": row["configurations"].get("custom_host"),
-                    "workspace": row["workspace_id"],
-                }
-            )
-    return rows, ends
-
-
-async def _configs(connection: AsyncConnection) -> list[dict[str, Any]]:
-    query = select(configs.c.slug, configs.c.config, configs.c.workspace_id).where(configs.c.status == "active")
-    return [
-        {"slug": row["slug"], "config": msgspec.Raw(row["config"].encode()), "workspace": row["workspace_id"]}
-        for row in (await connection.execute(query.order_by(configs.c.id))).mappings()
-    ]
-
-
-def _alive(column: ColumnElement[int]) -> ColumnElement[bool]:
-    return or_(column.is_(None), column > now())
-
-
-def _insides(rows: Iterable[dict[str, Any]]) -> bytes:
-    return msgspec.json.encode(list(rows))[1:-1]

@@ -90,10 +90,16 @@ class Desk(Tenant):
         every = [self.caller.grants(workspace_id) for workspace_id in self.among]
         return every[0].intersection(*every[1:])
 
-    def require(self, scope: str) -> None:
-        """Ask for one scope, where which one depends on what is asked for."""
-        if scope not in self.caller.grants(self.workspace_id):
-            raise lacking([scope])
+    def require(self, *scopes: str) -> None:
+        """Ask for one of these scopes, where which depends on what is asked for."""
+        if not self.caller.grants(self.workspace_id).intersection(scopes):
+            raise lacking(scopes)
+
+    def organisation(self) -> Desk:
+        """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
+        desk = Desk(self.connection, self.caller, None, self._vault, self.asked)
+        desk.bell = self.bell
+        return desk
 
     def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Refuse to give others what the caller may not do."""
@@ -172,7 +178,7 @@ class Work:
             if desk.expected is not None:
                 raise StaleError("this cannot be made to depend on If-Match")
             self._state["etag"] = await desk.tag()
-        self._office.changed(published=desk.published)
+        self._office.changed(published=desk.bell.rung)
 
     async def _enter(self, connection: AsyncConnection, workspace: str | None) -> Desk:
         workspace_id = await self._workspace(connection, workspace)
@@ -235,7 +241,7 @@ class Office:
         async with self.database.writing() as connection:
             desk = Desk(connection, caller, None, self.vault, asked)
             yield desk
-        self.changed(published=desk.published)
+        self.changed(published=desk.bell.rung)
 
     def forget(self) -> None:
         """Have callers looked up anew."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
+
+from penstock.kit.record import refuse
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Table
 
 __all__ = [
     "UNSET",
@@ -23,9 +28,12 @@ __all__ = [
     "Organisation",
     "OwnSlug",
     "Slug",
+    "Tags",
+    "TagsAsked",
     "UnsetType",
     "Workspace",
     "WorkspaceAsked",
+    "tagged",
 ]
 
 _Name = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -50,3 +58,17 @@ Organisation = Annotated[str, Meta(description="id of its organisation")]
 Email = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+$", max_length=320, description="e-mail address")]
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
 WorkspaceAsked = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
+_Tag = Annotated[str, Meta(max_length=255)]
+Tags = Annotated[dict[_Tag, _Tag], Meta(max_length=64, description="keys with values")]
+TagsAsked = Annotated[str | None, QueryParameter(description="only those with these tags: `key:value`, with commas")]
+
+
+def tagged(table: Table, asked: str | None) -> list[ColumnElement[bool]]:
+    """Say which rows have all the tags that were asked for."""
+    conditions: list[ColumnElement[bool]] = []
+    for part in (asked or "").split(",") if asked else []:
+        key, colon, value = part.strip().partition(":")
+        if not key or not colon:
+            raise refuse("tags", f"{part!r} is not allowed: expected key:value")
+        conditions.append(table.c.tags[key].as_string() == value)
+    return conditions

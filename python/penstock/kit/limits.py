@@ -89,6 +89,15 @@ def usage(path: str, limits: UsageLimits | None) -> dict[str, Any] | None:
     return written
 
 
+def listed_usage(path: str, given: ManyUsageLimits | None) -> list[dict[str, Any]] | None:
+    """Check usage limits of which there may be one, with or without its list."""
+    listed = given if isinstance(given, list) else [given] if given else []
+    if len(listed) > 1:
+        raise refuse(path, "holds more than the one that is allowed")
+    found = [usage(f"{path}[{index}]", limit) for index, limit in enumerate(listed)]
+    return [limit for limit in found if limit is not None] or None
+
+
 def rates(path: str, limits: RateLimits | None, *, units: Sequence[str], most: int = 2) -> list[Any] | None:
     """Check rate limits, and write them down; a single one may come without its list."""
     if limits is None:

@@ -38,6 +38,8 @@ class Page(msgspec.Struct, frozen=True):
     number: int = 0
     sort: str = "created_at"
     order: str = "desc"
+    # Whether the size was asked for.
+    is_sized: bool = False
 
 
 def page(
@@ -49,7 +51,8 @@ def page(
     order: Order = "desc",
 ) -> Page:
     """Read what every list can be asked."""
-    return Page(page_size or camel_size or DEFAULT_SIZE, current_page or camel_number or 0, sort, order)
+    asked = page_size or camel_size
+    return Page(asked or DEFAULT_SIZE, current_page or camel_number or 0, sort, order, asked is not None)
 
 
 async def rows(

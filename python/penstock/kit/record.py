@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, TypeVar
@@ -84,6 +85,13 @@ def given(change: msgspec.Struct) -> dict[str, Any]:
 def refuse(path: str, message: str) -> InvalidError:
     """Make the error for one field."""
     return InvalidError(f"{path} {message}" if path else message, [Problem(path, message)])
+
+
+def misfit(path: str, error: msgspec.ValidationError) -> InvalidError:
+    """Make the error for a table that does not fit its form, with the place in it."""
+    message, _, where = str(error).partition(" - at ")
+    place = re.search(r"\$([^`]*)`$", where)
+    return refuse(path + (place[1].replace("[...]", "") if place else ""), message[:1].lower() + message[1:])
 
 
 def unknown(path: str, message: str) -> UnknownReferenceError:

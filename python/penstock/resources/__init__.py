@@ -13,10 +13,15 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "users": ("/v1/admin/users",),
     "user_invites": ("/v1/admin/users/invites",),
     "workspaces": ("/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"),
+    "integrations": ("/v1/integrations", "/v2/integrations", "/v1/v2/integrations"),
+    "model_configs": ("/v1/model-configs", "/model-configs"),
+    "pricing": ("/v1/pricing", "/pricing"),
     "api_keys": ("/v1/api-keys", "/v2/api-keys", "/v1/v2/api-keys"),
 }
 # All others stand on the store, and are not loaded where there is none.
-STORELESS = ("health", "internal", "metrics", "schema", "version")
+STORELESS = ("health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
+# Paths that providers have too: the engine itself knows which requests are meant for us.
+SHARED = ("models",)
 
 
 def names() -> list[str]:
@@ -38,4 +43,4 @@ def prefixes(name: str) -> tuple[str, ...]:
 
 def paths() -> list[str]:
     """List the path prefixes that the edge forwards to the control process."""
-    return [prefix for name in names() for prefix in prefixes(name)]
+    return [prefix for name in names() if name not in SHARED for prefix in prefixes(name)]

@@ -12,7 +12,8 @@ from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.caller import needs
-from penstock.kit import credentials, limits
+from penstock.kit import integrations as kit
+from penstock.kit import limits
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import (
     UNSET,
@@ -29,19 +30,22 @@ from penstock.kit.fields import (
     Organisation,
     OwnSlug,
     Slug,
+    Tags,
+    TagsAsked,
+    UnsetType,
     WorkspaceAsked,
+    tagged,
 )
 from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.integrations import PROVIDERS
 from penstock.kit.limits import Limited
 from penstock.kit.listing import Page
 from penstock.kit.record import Created, Done, Listed, given, moment, now, unknown, when
-from penstock.kit.resource import Resource
 from penstock.store.tables import integrations, providers
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-PROVIDERS = Resource("providers", providers, publishes=True)
 TAGS = ["Providers"]
 
 
@@ -53,6 +57,7 @@ class NewProvider(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True
     workspace_id: WorkspaceGiven = None
     slug: OwnSlug = None
     note: Note = None
+    tags: Tags = msgspec.field(default_factory=dict[str, str])
 
 
 class ProviderChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +66,7 @@ class ProviderChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: MaybeName = UNSET
     note: MaybeNote = UNSET
     reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
+    tags: Annotated[dict[str, str] | UnsetType, Meta(description="they replace those of before")] = UNSET
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +87,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
     last_reset_at: MomentOrNone
     expires_at: MomentOrNone
+    tags: Tags
     created_at: Moment
     last_updated_at: Changed
     object: Object = "provider"
@@ -96,11 +103,11 @@ async def create(data: JSONBody[NewProvider], work: NamedDependency[Work]) -> Cr
             {
                 "workspace_id": desk.workspace,
                 "integration_id": integration["id"],
-                "slug": data.slug or await credentials.free_slug(desk, data.name),
+                "slug": data.slug or await kit.free_slug(desk, data.name),
                 "name": data.name,
                 "note": data.note,
                 "status": "active",
-                "tags": {},
+                "tags": data.tags,
                 **limits.sent(data),
             },
         )
@@ -109,11 +116,14 @@ async def create(data: JSONBody[NewProvider], work: NamedDependency[Work]) -> Cr
 
 @get("/", guards=[needs("providers.list")], summary="List providers", tags=TAGS)
 async def index(
-    work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None
+    work: NamedDependency[Work],
+    page: NamedDependency[Page],
+    workspace_id: WorkspaceAsked = None,
+    tags: TagsAsked = None,
 ) -> Listed[Provider]:
     """List providers."""
     async with work.reading(workspace_id) as desk:
-        total, rows = await PROVIDERS.page(desk, page)
+        total, rows = await PROVIDERS.page(desk, page, tagged(providers, tags))
         return Listed(total, await _shown(desk, rows))
 
 
@@ -130,7 +140,7 @@ async def update(
 ) -> Created:
     """Change a provider; what is left out stays."""
     async with work.writing(workspace_id) as desk:
-        values = {name: value for name, value in given(data).items() if name in {"name", "note"}}
+        values = {name: value for name, value in given(data).items() if name in {"name", "note", "tags"}}
         if data.reset_usage:
             values["last_reset_at"] = now()
         row = await PROVIDERS.change(desk, await PROVIDERS.get(desk, key), {**values, **limits.sent(data)})
@@ -143,17 +153,17 @@ async def remove(key: IdOrSlug, work: NamedDependency[Work], workspace_id: Works
     async with work.writing(workspace_id) as desk:
         row = await PROVIDERS.get(desk, key)
         await PROVIDERS.remove(desk, row)
-        await credentials.release(desk, row["integration_id"])
+        await kit.release(desk, row["integration_id"])
         return Done()
 
 
 async def _integration(desk: Desk, key: str) -> Row:
-    """Find an integration of this workspace, or one of the whole organisation."""
+    """Find an integration that may be used in this workspace."""
     named = or_(integrations.c.id == key, integrations.c.slug == key)
-    open_here = or_(integrations.c.workspace_id.is_(None), integrations.c.workspace_id == desk.workspace)
-    row = await desk.organisation().first(select(integrations).where(named, open_here), integrations)
+    usable = kit.usable(desk.workspace)
+    row = await desk.organisation().first(select(integrations).where(named, usable), integrations)
     if row is None:
-        raise unknown("integration_id", f"{key!r} is no integration of this workspace")
+        raise unknown("integration_id", f"{key!r} is no integration that may be used in this workspace")
     return row
 
 
@@ -165,7 +175,7 @@ async def _shown(desk: Desk, rows: list[Row]) -> list[Provider]:
 
 def _one(row: Row, integration: Row) -> Provider:
     expired = row["expires_at"] is not None and row["expires_at"] <= now()
-    same = ("id", "slug", "name", "note", "organisation_id", "workspace_id", "usage_limits", "rate_limits")
+    same = ("id", "slug", "name", "note", "organisation_id", "workspace_id", "usage_limits", "rate_limits", "tags")
     return Provider(
         **{name: row[name] for name in same},
         integration_id=integration["slug"],

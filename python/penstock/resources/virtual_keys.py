@@ -12,8 +12,10 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.caller import needs
-from penstock.kit import credentials, limits
-from penstock.kit.credentials import INTEGRATIONS
+from penstock.errors import ForbiddenError
+from penstock.kit import configurations as forms
+from penstock.kit import integrations as kit
+from penstock.kit import limits, mappings
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import (
     UNSET,
@@ -33,9 +35,11 @@ from penstock.kit.fields import (
     WorkspaceAsked,
 )
 from penstock.kit.fields import Workspace as WorkspaceGiven
-from penstock.kit.ids import new_id
+from penstock.kit.ids import new_id, slug
+from penstock.kit.integrations import INTEGRATIONS
 from penstock.kit.limits import Limited
 from penstock.kit.listing import Page
+from penstock.kit.mappings import SecretMapping
 from penstock.kit.record import Done, Listed, given, moment, now, when
 from penstock.kit.resource import Resource
 from penstock.store.tables import integrations, providers, workspaces
@@ -84,6 +88,9 @@ class NewVirtualKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model_config: Annotated[dict[str, Any], Meta(description="more about the provider, as `custom_host`")] = (
         msgspec.field(default_factory=dict[str, Any])
     )
+    secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")] = (
+        msgspec.field(default_factory=list[SecretMapping])
+    )
     workspace_id: WorkspaceGiven = None
 
 
@@ -95,6 +102,9 @@ class VirtualKeyChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only
     note: MaybeNote = UNSET
     deployment_config: Deployments = msgspec.field(name="deploymentConfig", default=UNSET)
     model_config: Annotated[dict[str, Any] | UnsetType, Meta(description="more about the provider")] = UNSET
+    secret_mappings: Annotated[list[SecretMapping] | UnsetType, Meta(description="they replace those of before")] = (
+        UNSET
+    )
     reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
 
 
@@ -146,22 +156,29 @@ class VirtualKey(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: MomentOrNone
     created_at: Moment
     tags: Annotated[dict[str, str], Meta(description="keys with values")]
+    secret_mappings: Annotated[list[dict[str, Any]], Meta(description="fields whose values are kept elsewhere")]
     object: Object = "virtual-key"
 
 
 @post("/", status_code=200, guards=[needs("virtual_keys.create")], summary="Create virtual key", tags=TAGS)
 async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> VirtualKeyMade:
     """Keep a provider's credential under a name."""
-    credentials.check_provider("provider", data.provider)
+    kit.check_provider("provider", data.provider)
     configurations = _configurations(data)
     async with work.writing(data.workspace_id) as desk:
-        own = await credentials.connect(
+        own = await kit.add(
             desk,
-            name=data.name,
-            provider=data.provider,
-            key=data.key,
-            configurations=configurations,
-            workspace_id=desk.workspace,
+            own_id := new_id(),
+            {
+                "workspace_id": desk.workspace,
+                "slug": slug("", data.name, 40),
+                "name": data.name,
+                "ai_provider_id": data.provider,
+                "brought_along": True,
+                "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace),
+                **await kit.sealed_key(desk, own_id, data.key),
+                **await kit.sealed_configurations(desk, own_id, configurations),
+            },
         )
         row = await VIRTUAL_KEYS.add(
             desk,
@@ -169,7 +186,7 @@ async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> 
                 "id": new_id(),
                 "workspace_id": desk.workspace,
                 "integration_id": own["id"],
-                "slug": data.slug or await credentials.free_slug(desk, data.name),
+                "slug": data.slug or await kit.free_slug(desk, data.name),
                 "name": data.name,
                 "note": data.note,
                 "status": "active",
@@ -204,11 +221,16 @@ async def update(
     """Change a virtual key; what is left out stays, and so does a credential that comes back masked."""
     async with work.writing(workspace_id) as desk:
         row = await VIRTUAL_KEYS.get(desk, key)
-        own = await INTEGRATIONS.get(desk, row["integration_id"])
-        credential = await credentials.replaced(desk, own, data.key) if data.key is not UNSET else {}
-        configurations = {**own["configurations"], **_configurations(data)}
-        if credential or configurations != own["configurations"]:
-            await INTEGRATIONS.change(desk, own, {**credential, "configurations": configurations})
+        own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
+        change = await kit.sealed_key(desk, own["id"], data.key, own) if data.key is not UNSET else {}
+        if about := _configurations(data):
+            change |= await kit.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
+        if data.secret_mappings is not UNSET:
+            change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"])
+        if change and not own["brought_along"]:
+            raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
+        if change:
+            await INTEGRATIONS.change(desk, own, change)
         values = {name: value for name, value in given(data).items() if name in {"name", "note"}}
         if data.reset_usage:
             values["last_reset_at"] = now()
@@ -222,7 +244,7 @@ async def remove(key: IdOrSlug, work: NamedDependency[Work], workspace_id: Works
     async with work.writing(workspace_id) as desk:
         row = await VIRTUAL_KEYS.get(desk, key)
         await VIRTUAL_KEYS.remove(desk, row)
-        await credentials.release(desk, row["integration_id"])
+        await kit.release(desk, row["integration_id"])
         return Done()
 
 
@@ -230,7 +252,8 @@ def _configurations(data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
     """Put what was sent about the provider into one table, under the names it was sent under."""
     sent: dict[str, Any] = msgspec.to_builtins(data)
     about: dict[str, Any] = sent.get("model_config") or {}
-    credentials.check_configurations("model_config", about)
+    places = {name: about[name] for name in forms.Place.__struct_fields__ if name in about}
+    forms.convert("model_config", forms.Place, places)
     return {**about, **{name: sent[name] for name in OF_AZURE if sent.get(name) is not None}}
 
 
@@ -255,6 +278,7 @@ def _one(row: Row, own: Row, workspace_name: str) -> VirtualKey:
         ai_provider_name=own["ai_provider_id"],
         integration_id=own["slug"],
         model_config=own["configurations"],
+        secret_mappings=own["secret_mappings"],
         workspace_name=workspace_name,
         status="expired" if expired else row["status"],
         last_reset_at=moment(row["last_reset_at"]),

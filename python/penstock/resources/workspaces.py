@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, or_, select
 
 from penstock.caller import needs
 from penstock.errors import ConflictError, ForbiddenError
-from penstock.kit import members
+from penstock.kit import integrations, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import (
     UNSET,
@@ -32,7 +32,7 @@ from penstock.kit.fields import (
     UnsetType,
 )
 from penstock.kit.ids import slug
-from penstock.kit.limits import ManyUsageLimits, RateLimits, rates, usage
+from penstock.kit.limits import ManyUsageLimits, RateLimits, listed_usage, rates
 from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
 from penstock.kit.record import Done, Listed, given, refuse, unknown, when
@@ -171,6 +171,7 @@ async def create(data: JSONBody[NewWorkspace], work: NamedDependency[Work]) -> W
             raise refuse("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
         row = await WORKSPACES.add(desk, values)
         await members.add(desk, row["id"], [_member(given) for given in data.users])
+        await integrations.welcome(desk, row["id"])
         return await _with_users(desk, row, "display")
 
 
@@ -255,11 +256,7 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str,
     if data.settings is not UNSET:
         values["settings"] = written(data.settings, {})
     if data.usage_limits is not UNSET:
-        limits = data.usage_limits
-        listed = limits if isinstance(limits, list) else [limits] if limits else []
-        if len(listed) > 1:
-            raise refuse("usage_limits", "holds more than the one that is allowed")
-        values["usage_limits"] = [usage(f"usage_limits[{index}]", limit) for index, limit in enumerate(listed)] or None
+        values["usage_limits"] = listed_usage("usage_limits", data.usage_limits)
     if data.rate_limits is not UNSET:
         values["rate_limits"] = rates("rate_limits", data.rate_limits, units=UNITS, most=1) or None
     return values

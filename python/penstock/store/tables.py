@@ -206,8 +206,76 @@ integrations = Table(
     Column("brought_along", Boolean, nullable=False),
     Column("sealed_key", Text),
     Column("masked_key", WORD),
+    # What is secret among them is masked here, and sealed as one text beside it.
     Column("configurations", FORM, nullable=False),
+    Column("sealed_configurations", Text),
     Column("secret_mappings", FORM, nullable=False),
+    Column("tags", FORM, nullable=False),
+    Column("allow_all_models", Boolean, nullable=False),
+    Column("pricing_adjustments", FORM),
+    # Whether workspaces may use it of which nothing else is said, and how much.
+    Column("global_access", FORM, nullable=False),
+    Column("default_provider_slug", SLUG),
+    Column("owner_id", UUID),
+    *_times(),
+    Index(None, "organisation_id", "slug", unique=True),
+    Index(None, "organisation_id", "id"),
+)
+
+# Models that an operator said something of: whether they may be used, where they are, what they cost.
+integration_models = Table(
+    "integration_models",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("integrations", ends_with_it=True),
+    Column("slug", NAME, nullable=False),
+    Column("name", NAME),
+    Column("enabled", Boolean, nullable=False),
+    Column("is_custom", Boolean, nullable=False),
+    Column("is_finetune", Boolean, nullable=False),
+    Column("base_model_slug", NAME),
+    Column("configurations", FORM, nullable=False),
+    Column("sealed_configurations", Text),
+    Column("pricing_config", FORM),
+    *_times(),
+    Index(None, "integration_id", "slug", unique=True),
+)
+
+# What was said of one workspace's access to an integration of the organisation.
+integration_workspaces = Table(
+    "integration_workspaces",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("integrations", ends_with_it=True),
+    _of("workspaces", ends_with_it=True),
+    Column("enabled", Boolean, nullable=False),
+    *_limits(),
+    *_times(),
+    Index(None, "integration_id", "workspace_id", unique=True),
+    Index(None, "workspace_id"),
+)
+
+# Where a secret is kept, and how it is asked for there; what is secret of the latter is sealed.
+secret_references = Table(
+    "secret_references",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("description", Text),
+    Column("manager_type", WORD, nullable=False),
+    Column("auth_config", FORM, nullable=False),
+    Column("sealed_auth_config", Text),
+    Column("secret_path", String(1024), nullable=False),
+    Column("secret_key", NAME),
+    Column("allow_all_workspaces", Boolean, nullable=False),
+    Column("allowed_workspaces", FORM, nullable=False),
+    Column("tags", FORM, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("created_by", UUID),
     *_times(),
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
+class Bell:
+    """Whether a transaction changed what the data plane must know; shared by all who stand in it."""
+
+    rung = False
+
+
 class Tenant:
     """Reads and writes rows of one organisation; of one workspace where one is chosen."""
 
@@ -32,11 +38,13 @@ class Tenant:
         self.workspace_id = workspace_id
         # Where no single one is chosen: the workspaces that are open, and no others.
         self.among: frozenset[str] | None = None
-        self.published = False
+        self.bell = Bell()
 
     def organisation(self) -> Tenant:
         """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
-        return Tenant(self.connection, self.organisation_id, None)
+        tenant = Tenant(self.connection, self.organisation_id, None)
+        tenant.bell = self.bell
+        return tenant
 
     async def find(self, table: Table, key: str) -> Row | None:
         """Find a row by its id, or by its slug where it has one."""
@@ -77,8 +85,8 @@ class Tenant:
 
     async def publish(self) -> None:
         """Note that the data plane must know of a change; once is enough for a transaction."""
-        if not self.published:
-            self.published = True
+        if not self.bell.rung:
+            self.bell.rung = True
             await self.connection.execute(update(changes).values(number=changes.c.number + 1))
 
     def _inside(self, tables: Iterable[Table]) -> list[Condition]:

@@ -89,6 +89,8 @@ fn target() -> Option<Target<'static>> {
         inspects: false,
         strict: true,
         passthrough: false,
+        saved: None,
+        fields: Vec::new(),
     })
 }
 

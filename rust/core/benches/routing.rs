@@ -64,7 +64,7 @@ fn read(c: &mut Criterion) {
     let mut group = c.benchmark_group("routing/config");
     let text = nested(5, 100).to_string();
     group.bench_function("parse 100 targets", |b| {
-        b.iter(|| Config::parse(black_box(text.as_bytes()), Unknown::Ignored).is_ok())
+        b.iter(|| Config::parse(black_box(text.as_bytes()), Unknown::Ignored).is_ok());
     });
     let known = InlineConfigs::new(1 << 24);
     group.bench_function("100 targets that were seen before", |b| b.iter(|| known.compiled(black_box(&text)).is_ok()));

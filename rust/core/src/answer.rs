@@ -13,6 +13,8 @@ use crate::{
     counting::Answered,
     error::Error,
     headers::{Headers, Whole},
+    held::Held,
+    packed::Packed,
     record::{Outcome, Record},
     upstream::AnswerBody,
 };
@@ -92,6 +94,7 @@ pub enum Reading {
     Events(Meter),
     /// A whole answer that is too large to be held.
     Body(Skim),
+    Packed(Packed),
     #[default]
     Nothing,
 }
@@ -112,13 +115,20 @@ impl Reading {
         match self {
             Self::Events(meter) => meter.feed(bytes),
             Self::Body(skim) => skim.feed(bytes),
+            Self::Packed(packed) => packed.feed(bytes),
             Self::Nothing => (),
         }
+    }
+
+    /// How much of what was read last belongs to an event that is not complete.
+    fn incomplete(&self) -> usize {
+        if let Self::Events(meter) = self { meter.incomplete() } else { 0 }
     }
 
     fn finish(self, dialect: Dialect) -> Read {
         match self {
             Self::Nothing => Read::default(),
+            Self::Packed(packed) => Read { answered: Some(Answered::Packed(packed)), ..Read::default() },
             Self::Body(skim) => {
                 Read { usage: skim.finish(dialect), answered: Some(Answered::Length(skim.length())), ..Read::default() }
             }
@@ -141,6 +151,7 @@ pub struct Stream {
     ends_with_event: bool,
     record: Option<Record>,
     pace: Pace,
+    held: Held,
     over: bool,
 }
 
@@ -190,7 +201,8 @@ impl Stream {
     pub fn new(mut body: AnswerBody, read: (Reading, Dialect), ends_with_event: bool, record: Record) -> Self {
         body.in_small_pieces();
         let (reading, dialect) = read;
-        Self { body, reading, dialect, ends_with_event, record: Some(record), pace: Pace::default(), over: false }
+        let (pace, held) = <(Pace, Held)>::default();
+        Self { body, reading, dialect, ends_with_event, record: Some(record), pace, held, over: false }
     }
 
     /// Says a word in each silence of this length, where it falls between two events.
@@ -203,7 +215,8 @@ impl Stream {
     /// A stream that is only passed on: no meter, no record.
     pub fn plain(body: AnswerBody) -> Self {
         let (reading, dialect) = (Reading::Nothing, Dialect::OpenAi);
-        Self { body, reading, dialect, ends_with_event: false, record: None, pace: Pace::default(), over: false }
+        let (pace, held) = <(Pace, Held)>::default();
+        Self { body, reading, dialect, ends_with_event: false, record: None, pace, held, over: false }
     }
 
     /// All bytes that are ready, as the provider sent them, or a heartbeat; `None` at the end.
@@ -214,32 +227,37 @@ impl Stream {
         if !self.body.is_done() {
             self.pace.gather().await;
         }
-        let read = loop {
+        loop {
             match self.body.next().await {
                 Some(Ok(silence)) if silence.is_empty() => {
-                    if matches!(&self.reading, Reading::Events(meter) if meter.between_events() && !meter.terminated())
-                    {
+                    if !self.held.is_open() && matches!(&self.reading, Reading::Events(meter) if !meter.terminated()) {
                         return Ok(Some(Bytes::from_static(HEARTBEAT)));
                     }
                 }
-                read => break read,
-            }
-        };
-        match read {
-            Some(Ok(bytes)) => {
-                self.pace.passed(bytes.len());
-                self.reading.feed(&bytes);
-                if let Some(record) = &mut self.record {
-                    record.passed_on(&bytes);
-                    if matches!(&self.reading, Reading::Events(meter) if meter.has_usage()) {
-                        record.facts.asked = None;
+                Some(Ok(bytes)) => {
+                    let bytes = self.read(bytes);
+                    if !bytes.is_empty() {
+                        return Ok(Some(bytes));
                     }
                 }
-                Ok(Some(bytes))
+                None => return self.finish(None),
+                Some(Err(error)) => return self.finish(Some(&error)),
             }
-            None => self.finish(None),
-            Some(Err(error)) => self.finish(Some(&error)),
         }
+    }
+
+    /// Looks at what the provider sent, and says what of it may leave.
+    fn read(&mut self, bytes: Bytes) -> Bytes {
+        self.pace.passed(bytes.len());
+        self.reading.feed(&bytes);
+        let bytes = self.held.pass(bytes, self.reading.incomplete());
+        if let Some(record) = &mut self.record {
+            record.passed_on(&bytes);
+            if matches!(&self.reading, Reading::Events(meter) if meter.has_usage()) {
+                record.facts.asked = None;
+            }
+        }
+        bytes
     }
 
     /// Whether what comes next needs no waiting: all of the body was read.
@@ -259,17 +277,21 @@ impl Stream {
         // After the event that says how it ended, it does not matter how the connection does.
         let is_told = read.failed || read.terminated;
         let is_cut = !is_told && (error.is_some() || (self.ends_with_event && read.is_events));
+        let rest = if is_cut { Bytes::new() } else { self.held.rest() };
         if let Some(mut record) = self.record.take() {
             record.facts.error = if is_cut {
                 Some(error.map_or("upstream_broke", Error::code))
             } else {
                 read.failed.then_some("upstream_error_event")
             };
+            if !rest.is_empty() {
+                record.passed_on(&rest);
+            }
             record.settle(read.usage, read.answered, if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
         match (is_cut, read.is_events) {
-            (false, _) => Ok(None),
-            (true, true) => Ok(Some(told(self.dialect, error))),
+            (false, _) => Ok((!rest.is_empty()).then_some(rest)),
+            (true, true) => Ok(Some(told(self.dialect, error, self.held.is_open()))),
             (true, false) => Err(Cut),
         }
     }
@@ -286,12 +308,13 @@ impl Drop for Stream {
 }
 
 /// The error as the last event of the stream.
-fn told(dialect: Dialect, error: Option<&Error>) -> Bytes {
+fn told(dialect: Dialect, error: Option<&Error>, is_within: bool) -> Bytes {
     let unfinished = Error::UpstreamBroke { cause: "its stream ended before it was complete".into() };
     let error = error.unwrap_or(&unfinished);
     let message = error.message();
     let failure =
         Failure { status: error.status(), kind: None, message: &message, code: Some(error.code()), request_id: None };
-    // A blank line first: what was cut may be the middle of an event.
-    [b"\n\n", error_event(dialect, &failure).as_slice()].concat().into()
+    // A blank line ends the event in the middle of which it is said.
+    let end: &[u8] = if is_within { b"\n\n" } else { b"" };
+    [end, error_event(dialect, &failure).as_slice()].concat().into()
 }

@@ -24,7 +24,7 @@ use crate::{
     route::Route,
     settings::Settings,
     shared::inline_configs::InlineConfigs,
-    snapshot::{SavedProvider, Snapshot},
+    snapshot::{Key, SavedProvider, Snapshot},
     upstream::Base,
 };
 
@@ -67,6 +67,9 @@ pub struct Target<'c> {
     pub strict: bool,
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
     pub passthrough: bool,
+    pub saved: Option<&'c SavedProvider>,
+    /// Header fields that are stored with the provider or the model.
+    pub fields: Vec<(&'c str, &'c str)>,
 }
 
 impl Target<'_> {
@@ -78,6 +81,7 @@ impl Target<'_> {
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
+            || self.fields.iter().any(|(set, _)| set.as_bytes() == name)
     }
 }
 
@@ -187,7 +191,7 @@ impl<'c> Choice<'c> {
             (None, Some(slug)) => Some(self.saved(slug)?),
             (None, None) => None,
         };
-        if sent.is_none() && control.config.is_none() {
+        if sent.is_none() && self.config_named()?.is_none() {
             // A model of the form `@slug/model` may still name one.
             let reads = self.call.route.operation.takes_json();
             let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
@@ -252,6 +256,8 @@ impl<'c> Choice<'c> {
             inspects,
             strict,
             passthrough,
+            saved,
+            fields: Vec::new(),
         };
         Ok((target, model))
     }
@@ -306,7 +312,7 @@ impl<'c> Choice<'c> {
     }
 
     fn config(&self) -> Result<(Chosen<'c>, Option<&'c str>)> {
-        let Some(text) = self.call.control.config else { return Ok((Chosen::None, None)) };
+        let Some(text) = self.config_named()? else { return Ok((Chosen::None, None)) };
         let (config, slug) = if is_slug(text.as_bytes()) {
             let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
             let saved = self.snapshot.config(self.caller.workspace(), text).ok_or_else(missing)?;
@@ -321,6 +327,16 @@ impl<'c> Choice<'c> {
         };
         config.check(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
         Ok((config, slug))
+    }
+
+    /// The config that was sent, or the one that the key has for all its requests.
+    fn config_named(&self) -> Result<Option<&'c str>> {
+        let (sent, own) = (self.call.control.config, self.caller.key.and_then(Key::config));
+        let is_bound = self.caller.key.is_some_and(Key::is_bound);
+        match sent {
+            Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigBound),
+            sent => Ok(sent.or(own)),
+        }
     }
 
     fn named(&self, name: &str) -> Result<Named<'c>> {

@@ -167,7 +167,7 @@ mod tests {
             _ => "other",
         })?;
         let left = caller.credential(&headers, None).map(ToOwned::to_owned);
-        Ok((caller.key.unwrap().id.clone(), left))
+        Ok((caller.key.unwrap().id.to_string(), left))
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct Node {
     pub api_key: Option<Secret>,
     /// The request itself says which saved provider is meant.
     pub passthrough: bool,
+    /// A list of models is that of the catalogue.
+    pub fetch_integrated_models: bool,
     /// What the provider is told besides a credential.
     pub options: Options,
     pub features: Features,

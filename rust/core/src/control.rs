@@ -161,7 +161,7 @@ pub async fn follow_snapshots(gateway: Arc<Gateway>) {
     }
 }
 
-async fn news(gateway: &Gateway) -> Result<()> {
+async fn news(gateway: &Arc<Gateway>) -> Result<()> {
     let target = format!("/internal/snapshot?epoch={}", gateway.epoch());
     let Incoming { head, mut body } =
         ask(gateway, Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() })
@@ -169,10 +169,17 @@ async fn news(gateway: &Gateway) -> Result<()> {
     let bytes = upstream::collect(&mut body, LARGEST_SNAPSHOT).await?.unwrap_or_default();
     match head.status {
         // What does not compile is refused whole; the publisher checks it before, so this is a fault of ours.
-        200 => gateway.apply(&bytes).map_err(Error::ConfigInvalid),
+        200 => apply(gateway, bytes).await,
         204 => Ok(()),
         _ => Err(Error::ControlDown),
     }
+}
+
+/// Compiles on a thread of its own: here others wait.
+async fn apply(gateway: &Arc<Gateway>, bytes: Bytes) -> Result<()> {
+    let gateway = Arc::clone(gateway);
+    let applied = tokio::task::spawn_blocking(move || gateway.apply(&bytes)).await;
+    applied.map_err(|_| Error::Panicked)?.map_err(Error::ConfigInvalid)
 }
 
 /// The status of the answer; `None` where none came.

@@ -1,4 +1,5 @@
-//! Counts tokens where a provider did not say: on a thread of its own, when the last byte has gone to the caller.
+//! Counts tokens where a provider did not say, and looks where it said so in a compressed answer: on a thread of its own, when the
+//! last byte has gone to the caller.
 
 use std::{
     sync::{
@@ -11,12 +12,13 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::{
+    dialect::Dialect,
     operation::Operation,
     tokens::{Encoding, count, count_answer, count_messages, encoding_for},
     usage::{Deltas, Usage},
 };
 
-use crate::record::Record;
+use crate::{packed::Packed, record::Record};
 
 /// Answers that may wait to be counted; those on top are guessed.
 const MOST_WAITING: usize = 256;
@@ -54,13 +56,16 @@ pub enum Answered {
     Deltas(Deltas),
     /// So many bytes passed and were not kept.
     Length(u64),
+    /// What it cost may stand in it.
+    Packed(Packed),
 }
 
 /// A record that closes when its tokens are counted.
 struct Job {
     record: Record,
     operation: Operation,
-    asked: Asked,
+    /// None where tokens are not what it costs.
+    asked: Option<Asked>,
     answered: Answered,
     waiting: Arc<AtomicUsize>,
 }
@@ -83,8 +88,13 @@ impl Counting {
         Asked { body, length, kept: Arc::clone(&self.kept) }
     }
 
+    /// For an answer that comes compressed.
+    pub fn packed(&self, dialect: Dialect, is_events: bool) -> Packed {
+        Packed::new(dialect, is_events, (Arc::clone(&self.kept), MOST_KEPT))
+    }
+
     /// Counts in the background; the record, which has ended, closes then.
-    pub fn submit(&self, record: Record, asked: Asked, answered: Answered) {
+    pub fn submit(&self, record: Record, asked: Option<Asked>, answered: Answered) {
         let Some(operation) = record.facts.operation else { return };
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let job = Job { record, operation, asked, answered, waiting: Arc::clone(&self.waiting) };
@@ -96,7 +106,8 @@ impl Counting {
         };
         if let Some(job) = refused {
             job.record.metrics().counts_guessed.add(1);
-            job.close(Job::guess);
+            let guessed = job.guess();
+            job.close(guessed);
         }
     }
 
@@ -124,26 +135,38 @@ fn start() -> Option<SyncSender<Job>> {
 fn work(queue: &Receiver<Job>) {
     while let Ok(first) = queue.recv() {
         std::thread::sleep(LINGER);
-        std::iter::once(first).chain(queue.try_iter()).for_each(|job| job.close(Job::count));
+        std::iter::once(first).chain(queue.try_iter()).for_each(Job::work);
     }
 }
 
 impl Job {
-    fn close(mut self, way: fn(&Self) -> (usize, usize)) {
+    fn work(mut self) {
         // What would end the thread must not: nobody's tokens would be counted any more.
-        let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| way(&self)));
-        let (input, output) = counted.unwrap_or_else(|_| self.guess());
-        let usage = Usage { input: input as u64, output: output as u64, estimated: true, ..Usage::default() };
-        self.record.facts.usage = Some(usage);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.find()));
+        let usage = found.unwrap_or_else(|_| self.guess());
+        self.close(usage);
+    }
+
+    fn close(mut self, usage: Option<Usage>) {
+        self.record.facts.usage = usage;
         let Self { record, waiting, .. } = self;
         drop(record);
         waiting.fetch_sub(1, Ordering::Release);
     }
 
-    fn count(&self) -> (usize, usize) {
+    /// What the provider told, else what is counted.
+    fn find(&mut self) -> Option<Usage> {
+        if let Answered::Packed(packed) = &self.answered {
+            let (told, answered) = packed.read(self.operation);
+            if told.is_some() {
+                return told;
+            }
+            self.answered = answered?;
+        }
+        let asked = self.asked.as_ref()?;
         let encoding = encoding_for(&self.record.facts.model);
-        let input = count_messages(encoding, &self.asked.body).unwrap_or(self.asked.length / BYTES_PER_TOKEN);
-        (input, self.count_answered(encoding))
+        let input = count_messages(encoding, &asked.body).unwrap_or(asked.length / BYTES_PER_TOKEN);
+        Some(estimated(input, self.count_answered(encoding)))
     }
 
     fn count_answered(&self, encoding: Encoding) -> usize {
@@ -152,16 +175,23 @@ impl Job {
             Answered::Whole(body) => count_answer(encoding, body).unwrap_or_default(),
             Answered::Deltas(deltas) => deltas.in_proportion(count(encoding, &deltas.text())),
             Answered::Length(length) => *length as usize / BYTES_PER_TOKEN,
+            Answered::Packed(packed) => packed.length() / BYTES_PER_TOKEN,
         }
     }
 
-    fn guess(&self) -> (usize, usize) {
+    fn guess(&self) -> Option<Usage> {
         let length = match &self.answered {
             _ if self.operation == Operation::Embed => 0,
             Answered::Whole(body) => body.len(),
             Answered::Deltas(deltas) => deltas.length(),
             Answered::Length(length) => *length as usize,
+            Answered::Packed(packed) => packed.length(),
         };
-        (self.asked.length / BYTES_PER_TOKEN, length / BYTES_PER_TOKEN)
+        let asked = self.asked.as_ref()?;
+        Some(estimated(asked.length / BYTES_PER_TOKEN, length / BYTES_PER_TOKEN))
     }
+}
+
+fn estimated(input: usize, output: usize) -> Usage {
+    Usage { input: input as u64, output: output as u64, estimated: true, ..Usage::default() }
 }

@@ -17,6 +17,7 @@ use crate::{
     error::Error,
     gateway::Gateway,
     headers::{self, Headers, Whole},
+    packed,
     record::{Outcome, Record},
     route::Route,
     upstream::{self, AnswerHead, Incoming},
@@ -43,7 +44,9 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let is_small = is_small(&answered.headers, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
-    let has_cost = call.head.method == "POST" && status < 300 && is_plain && !record.facts.is_from_cache();
+    let is_packed = packed::is_packed(&answered.headers);
+    let has_cost =
+        call.head.method == "POST" && status < 300 && (is_plain || is_packed) && !record.facts.is_from_cache();
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
     let is_json = is_kind(&answered.headers, "application/json");
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
@@ -58,7 +61,8 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
                 let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
                 let length = if is_bodiless { declared } else { Some(bytes.len()) };
                 reply.set_length(length);
-                return whole(reply, bytes, (has_cost && is_json).then_some(dialect), record);
+                let cost = (has_cost && is_json).then_some((dialect, is_packed));
+                return whole(reply, bytes, cost, record);
             }
             Ok(None) => (),
             Err(error) => return refuse(&error, call, record),
@@ -79,6 +83,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     reply.set_length(if is_events { None } else { body.expected() });
     gateway.sink.metrics.streams.add(1);
     let reading = match record.facts.asked {
+        _ if is_packed && has_cost && (is_events || is_json) => Reading::Packed(record.packed(dialect, is_events)),
         // What is compressed can be neither read nor added to: where it breaks off it is cut.
         _ if !is_plain => Reading::Nothing,
         Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, call.route.operation)),
@@ -135,12 +140,22 @@ fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers
     answered
 }
 
-/// `cost`: the dialect in which the answer says what it cost, if it may.
-fn whole(reply: Reply, bytes: Bytes, cost: Option<Dialect>, mut record: Record) -> Answer {
+/// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed.
+fn whole(reply: Reply, bytes: Bytes, cost: Option<(Dialect, bool)>, mut record: Record) -> Answer {
     record.facts.bytes_out = bytes.len() as u64;
     record.facts.fill(&bytes);
-    let usage = cost.and_then(|dialect| Usage::from_answer(dialect, &bytes));
-    let untold = (cost.is_some() && usage.is_none()).then(|| Answered::Whole(bytes.clone()));
+    let (usage, untold) = match cost {
+        Some((dialect, true)) => {
+            let mut packed = record.packed(dialect, false);
+            packed.feed(&bytes);
+            (None, Some(Answered::Packed(packed)))
+        }
+        Some((dialect, false)) => {
+            let usage = Usage::from_answer(dialect, &bytes);
+            (usage, usage.is_none().then(|| Answered::Whole(bytes.clone())))
+        }
+        None => (None, None),
+    };
     record.settle(usage, untold, Outcome::Complete);
     Answer { reply, body: bytes.into() }
 }
@@ -193,6 +208,9 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
     if let Some(lost) = &record.facts.lost {
         push(b"not-translated", lost);
+    }
+    if call.control.explain == Some("true") {
+        push(b"explanation", &record.facts.explanation());
     }
     if !record.facts.provider.is_empty() {
         push(b"provider", record.facts.provider);

@@ -42,6 +42,7 @@ pub enum Error {
     NoTarget,
     SavedUnknown { kind: &'static str, slug: String },
     ConfigInvalid(Vec<Problem>),
+    RequestInvalid(Vec<Problem>),
     HeaderInvalid { name: &'static str, message: String },
     InlineBlocked { code: &'static str, field: &'static str },
     HostRefused { message: String },
@@ -51,6 +52,8 @@ pub enum Error {
     BodyTimeout { limit: &'static str, value: u64 },
     BadFraming,
     BrokenBody,
+    ConfigBound,
+    ModelRefused { model: String },
     Unsupported { operation: &'static str, provider: &'static str },
     Untranslatable { provider: &'static str, path: String, message: String },
     Timeout { milliseconds: u64 },
@@ -77,6 +80,7 @@ impl Error {
             Self::NoTarget => "no_target",
             Self::SavedUnknown { .. } => "not_found_in_workspace",
             Self::ConfigInvalid(_) => "invalid_config",
+            Self::RequestInvalid(_) => "invalid_request",
             Self::HeaderInvalid { .. } => "invalid_header",
             Self::InlineBlocked { code, .. } => code,
             Self::HostRefused { .. } => "invalid_custom_host",
@@ -86,6 +90,8 @@ impl Error {
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BadFraming => "bad_framing",
             Self::BrokenBody => "broken_body",
+            Self::ConfigBound => "config_override_not_allowed",
+            Self::ModelRefused { .. } => "model_not_allowed",
             Self::Unsupported { .. } => "unsupported_operation",
             Self::Untranslatable { .. } => "untranslatable_request",
             Self::Timeout { .. } => "timeout",
@@ -111,14 +117,17 @@ impl Error {
             | Self::NoTarget
             | Self::SavedUnknown { .. }
             | Self::ConfigInvalid(_)
+            | Self::RequestInvalid(_)
             | Self::HeaderInvalid { .. }
             | Self::InlineBlocked { .. }
             | Self::HostRefused { .. }
             | Self::OptionInvalid { .. }
             | Self::BodyInvalid { .. }
             | Self::Untranslatable { .. }
+            | Self::ConfigBound
             | Self::BadFraming
             | Self::BrokenBody => 400,
+            Self::ModelRefused { .. } => 403,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
@@ -185,6 +194,7 @@ impl Error {
             Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
             Self::SavedUnknown { kind, slug } => format!("{kind} `{slug}` does not exist"),
             Self::ConfigInvalid(_) => "invalid config".into(),
+            Self::RequestInvalid(_) => "invalid request to be explained".into(),
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
             Self::InlineBlocked { field, .. } => format!("{field} may not be chosen by a request here"),
             Self::HostRefused { message } => format!("invalid custom host: {message}"),
@@ -199,6 +209,11 @@ impl Error {
             Self::Untranslatable { provider, path, message } => {
                 format!("this request cannot be said to {provider}: {path}: {message}")
             }
+            Self::ConfigBound => "this key has a config of its own, which a request may not override".into(),
+            Self::ModelRefused { model } if model.is_empty() => {
+                "only some models may be used here, and the request names none where it can be read".into()
+            }
+            Self::ModelRefused { model } => format!("the model `{model}` may not be used here"),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Silence { milliseconds } => {
@@ -248,7 +263,7 @@ impl Error {
             Self::Timeout { .. } | Self::Silence { .. } => {
                 serde_json::json!({"error": {"message": message, "type": self.kind(), "param": null, "code": null}})
             }
-            Self::ConfigInvalid(problems) => {
+            Self::ConfigInvalid(problems) | Self::RequestInvalid(problems) => {
                 let errors: Vec<_> = problems
                     .iter()
                     .map(|p| format!("path: {}, message: {}", p.path.trim_start_matches("$."), p.message))

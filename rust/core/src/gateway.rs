@@ -28,13 +28,14 @@ use crate::{
     features::inspect_stream,
     grace::Grace,
     headers::{self, Control, Head},
+    models,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Said},
     route::Route,
     routing,
     settings::Settings,
     shared::Shared,
-    snapshot::Snapshot,
+    snapshot::{self, Snapshot},
     translation,
     upstream::{Incoming, Outgoing, Shape, Upstream},
 };
@@ -87,8 +88,9 @@ impl Gateway {
 
     /// Puts a new snapshot in the place of the old one; requests in flight keep theirs.
     pub fn apply(&self, json: &[u8]) -> std::result::Result<(), Vec<Problem>> {
-        self.snapshot.store(Arc::new(Snapshot::compile(json)?));
+        let old = self.snapshot.swap(Arc::new(Snapshot::compile(json)?));
         self.ready.store(true, Ordering::Release);
+        snapshot::bury(old);
         Ok(())
     }
 
@@ -135,7 +137,9 @@ impl Gateway {
         }
         let fault = headers::fault(&head.headers, &self.settings.header_aliases)
             .map(|(name, message)| Error::HeaderInvalid { name, message });
-        if snapshot.is_management(&head.path) {
+        if snapshot.is_management(&head.path)
+            || models::asks_for_catalogue(&snapshot, &head, &self.settings.header_aliases)
+        {
             return match fault {
                 Some(fault) => Answer::error(&fault, Dialect::OpenAi),
                 None => control::forward(self, head, body).await,
@@ -174,7 +178,10 @@ impl Gateway {
             Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
             None => caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?,
         };
-        facts.api_key_id = caller.key.map(|key| key.id.clone());
+        if let Some(key) = caller.key {
+            facts.api_key_id = Some(key.id.to_string());
+            snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
+        }
         let choice = Choice {
             settings: &self.settings,
             bases: &self.bases,
@@ -183,13 +190,16 @@ impl Gateway {
             call,
             caller: &caller,
         };
+        if routing::is_asked(call) {
+            return Box::pin(routing::explain(self, &choice, body)).await;
+        }
         let plan = choice.plan()?;
         facts.config = plan.slug.map(ToOwned::to_owned);
         if !plan.config.is_plain || !plan.names_provider() {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
         }
-        let (target, _) = choice.target(&plan, &plan.config.root, "")?;
+        let (mut target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
         facts.provider = target.provider.slug();
         if !target.provider.serves(call.route.operation) {
@@ -203,6 +213,7 @@ impl Gateway {
             // It may name a provider before the model.
             return Box::pin(routing::readdress(self, &choice, &plan, body, facts)).await;
         }
+        target.adopt(call, &facts.model)?;
         self.attempt(call, &target, body, facts).await
     }
 
@@ -238,6 +249,8 @@ impl Gateway {
         body: Body,
         facts: &mut Facts,
     ) -> Result<Served> {
+        // Of a target before.
+        facts.lost = None;
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
@@ -261,8 +274,10 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
-        let (body, translation) =
-            translation::say(call, target, body, (wire, &self.settings.header_aliases), facts).await?;
+        if target.passthrough {
+            return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
+        }
+        let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {

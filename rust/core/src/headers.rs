@@ -114,6 +114,16 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for Headers {
     }
 }
 
+/// Whether these may stand in a head as a field: a token, and a text on one line.
+pub fn is_field(name: &str, value: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty()
+        && name.bytes().all(is_token)
+        && !value.chars().any(char::is_control)
+        && !is_hop_by_hop(name.as_bytes())
+        && !matches!(name, "host" | "content-length" | "expect")
+}
+
 /// Fields that belong to one connection and are never passed on (RFC 9110 §7.6.1).
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     matches!(
@@ -166,6 +176,7 @@ pub struct Control<'a> {
     pub cache_force_refresh: Option<&'a str>,
     pub cache_namespace: Option<&'a str>,
     pub strict: Option<&'a str>,
+    pub explain: Option<&'a str>,
     /// There are others: options of a provider may be among them.
     pub others: bool,
     /// The prefix that the caller used, to be answered with the same.
@@ -218,6 +229,7 @@ impl<'a> Control<'a> {
             b"sensitive-headers" => &mut self.sensitive_headers,
             b"cache-force-refresh" => &mut self.cache_force_refresh,
             b"cache-namespace" => &mut self.cache_namespace,
+            b"explain" => &mut self.explain,
             b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
             _ => {
                 self.others = true;

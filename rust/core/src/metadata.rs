@@ -51,6 +51,14 @@ impl Metadata {
         }
     }
 
+    /// What a key or its workspace says wins over what the caller said.
+    pub fn impose(&mut self, pairs: &[(String, String)]) {
+        for (key, value) in pairs {
+            self.pairs.retain(|(known, _)| known != key);
+            self.pairs.push((key.clone(), value.clone()));
+        }
+    }
+
     /// The `user` of the body stands for who asks where nothing else does.
     pub fn add_user(&mut self, user: &str) {
         self.add(USER, user);

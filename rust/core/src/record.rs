@@ -6,7 +6,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use penstock_llm::{dialect::Form, operation::Operation, usage::Usage};
+use penstock_llm::{
+    dialect::{Dialect, Form},
+    operation::Operation,
+    usage::Usage,
+};
 use serde::{Serialize, Serializer};
 use uuid::{Builder, Uuid};
 
@@ -18,6 +22,7 @@ use crate::{
     metadata::Metadata,
     metrics::Metrics,
     outbox::Outbox,
+    packed::Packed,
     routing::decision::{CacheStatus, Decision, Step},
     settings::Settings,
     shared::answers::Filling,
@@ -157,6 +162,13 @@ impl Facts {
         self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
     }
 
+    /// Why it went where it went, in a line.
+    pub fn explanation(&self) -> String {
+        let steps = self.decision.as_ref().map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
+        let option = self.decision.as_ref().map_or("config", |decision| &decision.option);
+        serde_json::json!({"config": self.config, "option": option, "decisions": steps}).to_string()
+    }
+
     /// Whether it failed after all that the config allows was tried: a client that sends it again only repeats that.
     pub fn is_spent(&self) -> bool {
         let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
@@ -186,6 +198,9 @@ pub struct Record {
     closed: bool,
 }
 
+/// So many steps of a decision fit into a header of an answer.
+const EXPLAINED: usize = 24;
+
 /// The status that stands for a caller who left, as nginx has it.
 const CLIENT_CLOSED: u16 = 499;
 
@@ -208,7 +223,7 @@ impl Record {
         self.sink.metrics.pieces.add(1);
     }
 
-    /// The end of a request with an answer. Where its provider did not say what it cost, it closes when that is counted.
+    /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
     pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
         if self.facts.is_from_cache() {
             // It was paid for when it was made.
@@ -220,7 +235,10 @@ impl Record {
             filling.keep();
         }
         match (usage, self.facts.asked.take(), answered) {
-            (None, Some(asked), Some(answered)) if (200..300).contains(&self.facts.status) => {
+            (None, asked, Some(answered))
+                if (200..300).contains(&self.facts.status)
+                    && (asked.is_some() || matches!(answered, Answered::Packed(_))) =>
+            {
                 self.end(outcome);
                 let sink = Arc::clone(&self.sink);
                 sink.counting.submit(self, asked, answered);
@@ -231,6 +249,11 @@ impl Record {
 
     pub fn metrics(&self) -> &Metrics {
         &self.sink.metrics
+    }
+
+    /// For an answer that comes compressed.
+    pub fn packed(&self, dialect: Dialect, is_events: bool) -> Packed {
+        self.sink.counting.packed(dialect, is_events)
     }
 
     /// The last thing that happens to a request.

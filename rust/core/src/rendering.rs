@@ -47,6 +47,9 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     for (name, value) in target.options.headers() {
         field(&mut out, name.as_bytes(), value.as_bytes());
     }
+    for (name, value) in &target.fields {
+        field(&mut out, name.as_bytes(), value.as_bytes());
+    }
     if let Some((name, value)) = target.provider.required_header()
         && head.headers.get(name).is_none()
         && !target.sets(name.as_bytes())
@@ -229,6 +232,8 @@ mod tests {
             inspects: false,
             strict: true,
             passthrough: false,
+            saved: None,
+            fields: Vec::new(),
         };
         let request = Head {
             method: "POST".into(),

@@ -16,6 +16,8 @@ pub struct Settings {
     /// Where callers connect, and how long they may take to begin a request; without a port nobody looks.
     pub port: u16,
     pub header_timeout_ms: u64,
+    /// How long a connection may be kept without a request.
+    pub keep_alive_ms: u64,
     /// Time to the first byte of an answer.
     pub request_timeout_ms: u64,
     pub dns_timeout_ms: u64,
@@ -89,6 +91,7 @@ impl Default for Settings {
             worker: 1,
             port: 0,
             header_timeout_ms: 10_000,
+            keep_alive_ms: 75_000,
             request_timeout_ms: 300_000,
             dns_timeout_ms: 2_000,
             connect_timeout_ms: 3_000,

@@ -10,7 +10,7 @@ use crate::{
     call::{Call, Target},
     deadline::Deadline,
     error::{Error, Result},
-    headers::{Head, Headers, control_name},
+    headers::Headers,
     record::Facts,
     upstream::{self, AnswerBody, Incoming},
 };
@@ -27,11 +27,11 @@ pub async fn say(
     call: &Call<'_>,
     target: &Target<'_>,
     body: Body,
-    (wire, aliases): (&'static dyn Wire, &[String]),
+    wire: &'static dyn Wire,
     facts: &mut Facts,
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
-    let (provider, operation, strict) = (target.provider, call.route.operation, is_strict(call.head, aliases));
+    let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
     let is_large = body.len() > SAID_HERE;
     let said = move || Translation::of(&Question { operation, provider, body: &body, strict, now: now() }, wire);
     let said = if is_large {
@@ -89,16 +89,6 @@ fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
     headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding"));
     headers.push(b"content-type", kind);
     headers
-}
-
-/// Whether the caller wants nothing but what its dialect has: unless it says otherwise.
-fn is_strict(head: &Head, aliases: &[String]) -> bool {
-    const NAMES: [&[u8]; 2] = [b"strict-open-ai-compliance", b"strict-openai-compliance"];
-    let is_off = |(name, value): (&[u8], &[u8])| {
-        control_name(name, aliases).is_some_and(|(_, rest)| NAMES.contains(&rest))
-            && value.eq_ignore_ascii_case(b"false")
-    };
-    !head.headers.iter().any(is_off)
 }
 
 fn now() -> u64 {

@@ -222,3 +222,61 @@ async fn a_question_that_is_kept_no_longer_is_guessed_by_its_length() {
     rig.send(Ask::new("POST", CHAT).header("x-gateway-provider", "mock").body(long)).await;
     assert_eq!(rig.record()["req_units"], length / 4);
 }
+
+/// `text` as `gzip` makes it.
+fn gzipped(text: &str) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+fn packed(kind: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+#[tokio::test]
+async fn what_a_compressed_answer_cost_is_read_and_its_bytes_pass_untouched() {
+    let usage = r#""usage":{"prompt_tokens":70,"completion_tokens":5,"total_tokens":75}"#;
+    let answer = format!(r#"{{"choices":[{{"message":{{"content":"hello world"}}}}],{usage}}}"#);
+    let events = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"hi\"}}}}],{usage}}}\n\ndata: [DONE]\n\n");
+    for (kind, text, is_stream) in [
+        ("application/json", &answer, false),
+        ("application/json; charset=utf-8", &answer, false),
+        ("text/event-stream", &events, true),
+    ] {
+        let sent = gzipped(text);
+        let provider = Scripted::answering(packed(kind, &sent)).await;
+        let rig = Rig::at(&provider.url());
+        let told = rig.send(post(CHAT, chat(is_stream).to_string())).await;
+        assert!(told.body == sent && !told.cut, "{kind}");
+        assert_eq!(units(&rig.record()), json!([70, 5, 75, null, "complete"]), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_answer_without_usage_is_counted() {
+    let answer = r#"{"choices":[{"message":{"content":"hello world"}}]}"#;
+    let record = counted(CHAT, &chat(false), packed("application/json", &gzipped(answer))).await;
+    assert_eq!(units(&record), json!([9, 2, 11, true, "complete"]));
+    for (path, question, sent) in streams() {
+        let record = counted(path, &question, packed("text/event-stream", &gzipped(&sent))).await;
+        let asked = asked(path);
+        assert_eq!(units(&record), json!([asked, 2, asked + 2, true, "complete"]), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_answer_that_is_none_or_swells_is_passed_on_and_does_no_harm() {
+    let swelling = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, " ".repeat(30_000_000));
+    for body in [b"not gzip at all".to_vec(), gzipped(&swelling), gzipped("{").split_at(12).0.to_vec()] {
+        let provider = Scripted::answering(packed("application/json", &body)).await;
+        let rig = Rig::at(&provider.url());
+        let told = rig.send(post(CHAT, chat(false).to_string())).await;
+        assert!(told.body == body);
+        assert_eq!(rig.record()["outcome"], "complete");
+    }
+}

@@ -322,7 +322,7 @@ async fn what_names_no_provider_or_an_unknown_one_is_refused() {
         ("x-gateway-config", "pc-nobody", "not_found_in_workspace"),
         ("x-gateway-config", "{}", "provider_needed"),
         ("x-gateway-config", "{", "invalid_config"),
-        ("x-gateway-config", r#"{"provider":"mock","retry":{"attempts":3}}"#, "invalid_config"),
+        ("x-gateway-config", r#"{"provider":"mock","retry":{"attempts":9}}"#, "invalid_config"),
         ("x-gateway-provider", "ollama", "invalid_custom_host"),
     ] {
         let told = rig.send(plain(CHAT).header(name, value)).await;

@@ -43,6 +43,7 @@ const WALL: &[(&str, End, End)] = &[
     ("cut", BROKE, SAID),
     ("cut&after=0", BROKE, SAID),
     ("cut_reset", BROKE, SAID),
+    ("cut_event", BROKE, SAID),
     ("stall", SILENT, Said("idle_timeout")),
     ("malformed_chunk", Alike, Alike),
     ("bad_framing", BROKE, SAID),

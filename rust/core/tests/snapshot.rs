@@ -109,7 +109,7 @@ async fn a_bad_snapshot_is_refused_whole() {
     let rig = trusting(&provider);
     let mut bad = epoch("b", &provider);
     bad["keys"] = json!([{"id": "k-b", "name": "dev", "sha256": "short"}]);
-    bad["configs"][0]["config"]["retry"] = json!({"attempts": 3});
+    bad["configs"][0]["config"]["retry"] = json!(9);
     bad["management"] = json!(["/v1/health", "v1", "/internal", "/", ""]);
     let problems = rig.gateway.apply(bad.to_string().as_bytes()).unwrap_err();
     let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();

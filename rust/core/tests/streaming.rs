@@ -167,7 +167,7 @@ async fn a_cut_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for path in [CHAT, MESSAGES] {
-        for fault in ["cut", "cut_reset", "half_close", "bad_framing", "stall", "no_done"] {
+        for fault in ["cut", "cut_reset", "cut_event", "half_close", "bad_framing", "stall", "no_done"] {
             let told = rig.send(stream(path, &format!("mock?fault={fault}&after=3"))).await;
             assert_told(&told, path, fault);
             let said = pick(&rig.record(), ["outcome", "error", "is_success"]);
@@ -200,15 +200,31 @@ async fn a_response_without_its_last_event_ends_in_an_error_event() {
 }
 
 #[tokio::test]
-async fn the_error_event_stands_apart_from_an_event_that_was_cut() {
+async fn nobody_is_left_with_half_an_event() {
     let half = CHAT_EVENTS.split_at(CHAT_EVENTS.len() / 2).0;
-    for body in [half.to_owned(), format!("{half}\n"), CHAT_EVENTS.replace("data: [DONE]\n\n", "")] {
-        let provider = Scripted::closing([EVENTS_HEAD.as_bytes(), &chunks(body.as_bytes(), 64)].concat()).await;
-        let told = Rig::at(&provider.url()).send(stream(CHAT, "m")).await;
-        let text = told.text();
-        let after = text.strip_prefix(&body).unwrap();
-        assert!(after.starts_with("\n\ndata: {"), "{after}");
-        assert_told(&told, CHAT, "cut");
+    let whole = half.rsplit_once("\n\n").unwrap().0.to_owned() + "\n\n";
+    for body in [half.to_owned(), format!("{half}\n"), format!("{whole}d"), format!("{whole}data: [DO")] {
+        for size in [1, 7, 64, 10_000] {
+            let provider = Scripted::closing([EVENTS_HEAD.as_bytes(), &chunks(body.as_bytes(), size)].concat()).await;
+            let told = Rig::at(&provider.url()).send(stream(CHAT, "m")).await;
+            let text = told.text();
+            let after = text.strip_prefix(&whole).unwrap();
+            assert!(after.starts_with("data: {\"error\":"), "{after}");
+            assert_told(&told, CHAT, "cut");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_follows_the_last_blank_line_of_a_good_stream_arrives() {
+    for end in ["data: [DONE]", "data: [DONE]\n", "data: [DONE]\n\n: a comm"] {
+        let sent = CHAT_EVENTS.replace("data: [DONE]\n\n", end);
+        let provider = Scripted::answering(events(sent.as_bytes(), 5)).await;
+        let rig = Rig::at(&provider.url());
+        let told = rig.send(stream(CHAT, "m")).await;
+        assert_eq!((told.text().as_str(), told.cut), (sent.as_str(), false));
+        let record = rig.record();
+        assert_eq!((&record["outcome"], record["bytes_out"].as_u64()), (&"complete".into(), Some(sent.len() as u64)));
     }
 }
 

@@ -50,7 +50,7 @@ impl Played {
         Self { provider, sent }
     }
 
-    fn rig(&self) -> Rig {
+    fn rig() -> Rig {
         Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
     }
 
@@ -121,7 +121,7 @@ async fn a_whole_answer_of_every_kind_of_provider_comes_back_in_the_callers_dial
         let read = |file: &str| fs::read(case.join(file)).unwrap();
         let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
         let path = if operation == "messages" { MESSAGES } else { CHAT };
-        let rig = played.rig();
+        let rig = Played::rig();
         let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
         let (head, body) = played.sent();
@@ -157,7 +157,7 @@ async fn a_stream_of_every_kind_of_provider_comes_back_in_the_callers_dialect_ho
         };
         for chunk in [7, 100_000] {
             let played = Played::answering(200, kind, answered.clone(), chunk).await;
-            let rig = played.rig();
+            let rig = Played::rig();
             let path = if operation == "messages" { MESSAGES } else { CHAT };
             let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
             assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
@@ -190,7 +190,7 @@ async fn an_error_keeps_the_providers_status_and_is_told_in_the_callers_dialect(
             let read = |file: &str| fs::read(case.join(file)).unwrap();
             let played = Played::answering(status, "application/json", read("answered.json"), 50).await;
             let path = if operation == "messages" { MESSAGES } else { CHAT };
-            let told = played.rig().send(played.ask(provider, path, read("asked.json"))).await;
+            let told = Played::rig().send(played.ask(provider, path, read("asked.json"))).await;
             assert_eq!(told.status, status, "{}", told.text());
             let expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
             assert_eq!(told.json()["error"]["message"], expected["error"]["message"], "{provider}");
@@ -202,7 +202,7 @@ async fn an_error_keeps_the_providers_status_and_is_told_in_the_callers_dialect(
 #[tokio::test]
 async fn an_error_that_is_no_json_is_told_all_the_same() {
     let played = Played::answering(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
-    let told = played.rig().send(played.ask("anthropic", CHAT, words("claude-x", true).into())).await;
+    let told = Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", true).into())).await;
     assert_eq!((told.status, told.header("content-type")), (502, Some("application/json")));
     assert_eq!(told.json()["error"]["message"], "anthropic error: <h1>Bad Gateway</h1>");
 }
@@ -210,7 +210,7 @@ async fn an_error_that_is_no_json_is_told_all_the_same() {
 #[tokio::test]
 async fn an_answer_that_is_none_of_the_providers_is_an_error_of_the_provider() {
     let played = Played::answering(200, "application/json", b"{\"content\": 1}".to_vec(), 50).await;
-    let told = played.rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
+    let told = Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
     assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
 }
 
@@ -220,7 +220,7 @@ async fn a_stream_that_is_cut_never_looks_complete() {
         let case = golden(&format!("{provider}/{operation}/stream"));
         let answered = fs::read(case.join("answered.sse")).unwrap();
         let played = Played::answering(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
-        let rig = played.rig();
+        let rig = Played::rig();
         let path = if operation == "messages" { MESSAGES } else { CHAT };
         let told = rig.send(played.ask(provider, path, fs::read(case.join("asked.json")).unwrap())).await;
         assert_eq!(rig.record()["outcome"], "cut", "{provider}");
@@ -233,7 +233,7 @@ async fn a_stream_that_is_cut_never_looks_complete() {
 async fn what_cannot_be_said_is_refused_before_anything_is_sent() {
     let played = Played::answering(200, "application/json", Vec::new(), 50).await;
     let asked = json!({"model": "claude-x", "n": 3, "messages": []}).to_string();
-    let told = played.rig().send(played.ask("anthropic", CHAT, asked.into())).await;
+    let told = Played::rig().send(played.ask("anthropic", CHAT, asked.into())).await;
     assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
     assert!(told.text().contains("anthropic: n: "), "{}", told.text());
     assert_eq!(played.provider.connections(), 0);
@@ -245,15 +245,42 @@ async fn a_request_to_bedrock_is_signed_and_carries_no_key() {
     let played = Played::answering(200, "application/json", answered, 50).await;
     let ask = || played.ask("bedrock", CHAT, words("m", false).into()).header("x-gateway-aws-access-key-id", "AKID");
     let signed = ask().header("x-gateway-aws-secret-access-key", "s3cret").header("x-gateway-aws-session-token", "tok");
-    assert_eq!(played.rig().send(signed).await.status, 200);
+    assert_eq!(Played::rig().send(signed).await.status, 200);
     let (head, _) = played.sent();
     assert!(head.contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/"), "{head}");
     assert!(head.contains("/eu-west-1/bedrock/aws4_request") && head.contains("x-amz-security-token: tok"), "{head}");
     assert!(!head.contains("s3cret") && !head.contains("sk-1") && head.matches("authorization").count() == 1, "{head}");
-    let half = played.rig().send(ask()).await;
+    let half = Played::rig().send(ask()).await;
     assert_eq!((half.status, half.code().as_str()), (400, "invalid_provider_option"), "{}", half.text());
     let role = ask().header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
-    assert!(played.rig().send(role).await.text().contains("roles cannot be assumed"));
+    assert!(Played::rig().send(role).await.text().contains("roles cannot be assumed"));
+}
+
+#[tokio::test]
+async fn a_request_falls_back_from_one_dialect_to_the_next_each_time_as_the_caller_wrote_it() {
+    let error = fs::read(golden("anthropic/chatComplete/error/answered.json")).unwrap();
+    let first = Played::answering(529, "application/json", error, 50).await;
+    let case = golden("google/chatComplete/tools_stream");
+    let second = Played::answering(200, "text/event-stream", fs::read(case.join("answered.sse")).unwrap(), 50).await;
+    let target = |provider: &str, played: &Played| json!({"provider": provider, "api_key": "sk-1", "custom_host": played.provider.url()});
+    let targets = [target("anthropic", &first), target("google", &second)];
+    let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [529]}, "targets": targets});
+    let rig = Played::rig();
+    let ask = Ask::new("POST", CHAT)
+        .header("x-gateway-config", &config.to_string())
+        .header("content-type", "application/json")
+        .body(fs::read(case.join("asked.json")).unwrap());
+    let told = rig.send(ask).await;
+    assert_eq!((told.status, told.cut), (200, false), "{}", told.text());
+    assert_eq!(timeless(&told.text()), timeless(&fs::read_to_string(case.join("returned.sse")).unwrap()));
+    let sent: Value = serde_json::from_slice(&fs::read(case.join("sent.json")).unwrap()).unwrap();
+    assert_eq!(second.sent().1, sent);
+    assert_eq!(first.sent().1["messages"][0]["role"], "user");
+    let record = rig.record();
+    assert_eq!(
+        pick(&record, ["ai_org", "req_units", "last_used_option_index"]),
+        json!(["google", 30, "config.targets[1]"])
+    );
 }
 
 #[tokio::test]
@@ -265,14 +292,14 @@ async fn what_belongs_to_the_callers_dialect_stays_behind() {
         50,
     )
     .await;
-    let told = played.rig().send(played.ask("openai", "/v1/messages?beta=true", words("gpt-4o", false).into())).await;
+    let told = Played::rig().send(played.ask("openai", "/v1/messages?beta=true", words("gpt-4o", false).into())).await;
     assert_eq!(told.status, 200);
     let (head, _) = played.sent();
     assert!(head.starts_with("POST /chat/completions HTTP/1.1"), "{head}");
     assert!(!head.contains("anthropic-beta"), "{head}");
     let to_anthropic = fs::read(golden("anthropic/chatComplete/whole/answered.json")).unwrap();
     let played = Played::answering(200, "application/json", to_anthropic, 50).await;
-    played.rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
+    Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
     let (head, _) = played.sent();
     assert!(head.contains("anthropic-beta: caching") && head.contains("anthropic-version: 2023-06-01"), "{head}");
 }
@@ -283,7 +310,7 @@ async fn who_is_not_strict_gets_the_providers_own_words() {
     let read = |file: &str| fs::read(case.join(file)).unwrap();
     let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
     let ask = played.ask("anthropic", CHAT, read("asked.json")).header("x-gateway-strict-open-ai-compliance", "false");
-    let told = played.rig().send(ask).await.json();
+    let told = Played::rig().send(ask).await.json();
     assert_eq!(told["choices"][0]["finish_reason"], "end_turn");
     assert_eq!(told["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");
 }
@@ -298,7 +325,7 @@ async fn an_overloaded_stream_is_a_529_here_too_where_that_is_asked_for() {
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
         .body(words("claude-x", true));
-    let told = played.rig().send(ask).await;
+    let told = Played::rig().send(ask).await;
     assert_eq!((told.status, told.streamed), (529, false), "{}", told.text());
     assert_eq!(told.json()["error"]["message"], "anthropic error: Overloaded");
 }

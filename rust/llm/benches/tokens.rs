@@ -78,6 +78,19 @@ fn tokens(c: &mut Criterion) {
         ("one smiley", "🙂".repeat(SIZE / 4)),
         ("smileys", drawn("😀😁😂🤣😃😄😅🚀👍🎉🔥")),
         ("signs without a break", drawn("的一是不了人我在有他这中大来上国个到说们")),
+        ("syllables without a break", drawn("가나다라마바사아자차카타파하거너더러머버서어")),
+        (
+            "words of 300 letters",
+            drawn("abcdefghijklmnopqrstuvwxyz")
+                .as_bytes()
+                .chunks(300)
+                .map(|word| str::from_utf8(word).unwrap_or_default())
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
+        ("both cases", drawn("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")),
+        ("letters and signs", drawn("abcdefghi的一是不了人我在有他这")),
+        ("spaces and tabs", drawn("                          \t")),
         ("everything mixed", drawn("aZ0 ^🙂é的\n'sTb9")),
     ];
     for (name, text) in &cases {

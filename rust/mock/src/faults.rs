@@ -20,6 +20,7 @@ pub enum Fault {
     SlowFirst,
     Cut,
     CutReset,
+    CutEvent,
     Stall,
     MalformedChunk,
     BadFraming,
@@ -43,13 +44,14 @@ pub enum Fault {
     DoneThenData,
 }
 
-const NAMES: [(Fault, &str); 27] = [
+const NAMES: [(Fault, &str); 28] = [
     (Fault::TooManyRequests, "429"),
     (Fault::Reset, "reset"),
     (Fault::Silence, "silence"),
     (Fault::SlowFirst, "slow_first"),
     (Fault::Cut, "cut"),
     (Fault::CutReset, "cut_reset"),
+    (Fault::CutEvent, "cut_event"),
     (Fault::Stall, "stall"),
     (Fault::MalformedChunk, "malformed_chunk"),
     (Fault::BadFraming, "bad_framing"),
@@ -100,6 +102,11 @@ impl Fault {
     pub fn interrupts(self) -> Option<Vec<Step>> {
         match self {
             Self::Cut => Some(vec![Step::Close]),
+            Self::CutEvent => {
+                let half = r#"data: {"id":"the other half"#;
+                let piece = Block::plain(format!("{:x}\r\n{half}\r\n", half.len()));
+                Some(vec![Step::Send(piece), Step::Pause(BEFORE_RESET), Step::Close])
+            }
             Self::CutReset => Some(vec![Step::Pause(BEFORE_RESET), Step::Reset]),
             Self::Stall => Some(vec![Step::Hold]),
             Self::HalfClose => Some(vec![Step::HalfClose, Step::Hold]),

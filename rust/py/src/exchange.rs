@@ -24,6 +24,8 @@ use tokio::sync::oneshot;
 use crate::{
     callback::{self, Event},
     hangup,
+    idle::{Callers, UnderWay},
+    peer,
     runtime::Job,
 };
 
@@ -79,8 +81,10 @@ enum Sent {
 }
 
 /// Serves one request from its body to its last byte.
-pub async fn serve(gateway: &Gateway, job: Job) {
+pub async fn serve(gateway: &Gateway, callers: &Arc<Callers>, job: Job) {
     let Job { request, mut exchange } = job;
+    // Until the last byte was handed over.
+    let mut under_way = None;
     // In a box of its own, which is gone when a stream begins: streams last, and the walk takes room.
     let mut work = Box::pin(gateway.handle(request));
     // A quick request is not watched for a caller who leaves: that costs more than it saves.
@@ -92,6 +96,7 @@ pub async fn serve(gateway: &Gateway, job: Job) {
     let (answer, gone) = if let Some(answer) = quick {
         (answer, None)
     } else {
+        under_way = exchange.under_way(callers);
         let mut gone = exchange.watch();
         tokio::select! {
             biased;
@@ -108,13 +113,17 @@ pub async fn serve(gateway: &Gateway, job: Job) {
             drop(exchange);
         }),
         Contents::Stream(stream) => {
-            let gone = gone.unwrap_or_else(|| exchange.watch());
+            let gone = gone.unwrap_or_else(|| {
+                under_way = exchange.under_way(callers);
+                exchange.watch()
+            });
             let stall = Duration::from_millis(gateway.settings.write_stall_ms);
             let closing = gateway.closing();
             exchange.stream(reply, *stream, Ends { gone, closing, stall }).await;
             Python::attach(|_| drop(exchange));
         }
     }
+    drop(under_way);
 }
 
 impl Exchange {
@@ -135,6 +144,14 @@ impl Exchange {
 
     pub fn done(&self) -> Option<Arc<Done>> {
         self.done.clone()
+    }
+
+    /// Says that its caller's connection is in use.
+    fn under_way(&self, callers: &Arc<Callers>) -> Option<UnderWay> {
+        Python::attach(|py| {
+            let (caller, is_http2) = peer::caller(self.scope.as_ref()?.bind(py))?;
+            Some(callers.enter(caller, is_http2))
+        })
     }
 
     fn watch(&mut self) -> Gone {

@@ -24,17 +24,23 @@ const INFO: u16 = 2;
 const HEAD: usize = 16;
 const DESCRIPTION: usize = 72;
 const STATE_AT: usize = 1;
+const REMOTE_PORT_AT: usize = 6;
+const REMOTE_AT: usize = 24;
 const INODE_AT: usize = 68;
 const LAST_RECEIVED_AT: usize = 52;
+const BYTES_SENT_AT: usize = 120;
 const BYTES_RECEIVED_AT: usize = 128;
 
 /// A connection that is open in both directions.
 #[derive(Debug, Clone, Copy)]
 pub struct Open {
     pub inode: u32,
+    pub remote: SocketAddr,
     /// What has come from the other side, and how long ago the last of it.
     pub received: u64,
     pub quiet: Duration,
+    /// What the other side has taken.
+    pub sent: u64,
 }
 
 /// Whether one connection is open in both directions.
@@ -86,17 +92,30 @@ fn take(mut messages: &[u8], found: &mut Vec<Open>) -> bool {
 
 fn described(message: &[u8]) -> Option<Open> {
     let inode = number(message, HEAD + INODE_AT)?;
+    let remote = remote(message.get(HEAD..)?)?;
     let mut attributes = message.get(HEAD + DESCRIPTION..)?;
     loop {
         let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
         if u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?) == INFO {
             let info = attributes.get(4..length)?;
-            let received = u64::from_ne_bytes(*info.get(BYTES_RECEIVED_AT..)?.first_chunk()?);
+            let counted = |at: usize| Some(u64::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+            let (received, sent) = (counted(BYTES_RECEIVED_AT)?, counted(BYTES_SENT_AT)?);
             let quiet = Duration::from_millis(number(info, LAST_RECEIVED_AT)?.into());
-            return Some(Open { inode, received, quiet });
+            return Some(Open { inode, remote, received, quiet, sent });
         }
         attributes = attributes.get(length.next_multiple_of(4).max(4)..)?;
     }
+}
+
+fn remote(description: &[u8]) -> Option<SocketAddr> {
+    let port = u16::from_be_bytes(*description.get(REMOTE_PORT_AT..)?.first_chunk()?);
+    let address = description.get(REMOTE_AT..)?;
+    let ip = if description.first() == Some(&INET) {
+        IpAddr::from(*address.first_chunk::<4>()?)
+    } else {
+        IpAddr::from(*address.first_chunk::<16>()?).to_canonical()
+    };
+    Some(SocketAddr::new(ip, port))
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
@@ -168,14 +187,16 @@ mod tests {
     fn what_came_in_at_a_port_is_listed_with_what_it_said() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut callers: Vec<_> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let accepted: Vec<_> = (0..300).map(|_| listener.accept().unwrap().0).collect();
+        let pair = |_| (TcpStream::connect(address).unwrap(), listener.accept().unwrap().0);
+        let (mut callers, accepted): (Vec<_>, Vec<_>) = (0..300).map(pair).unzip();
         callers[7].write_all(b"PRI").unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let open = open_at(address.port()).unwrap();
         assert_eq!(open.len(), accepted.len());
         let said: Vec<_> = open.iter().map(|one| one.received).filter(|bytes| *bytes > 0).collect();
         assert_eq!(said, [3]);
+        let remotes: Vec<_> = callers.iter().map(|caller| caller.local_addr().unwrap()).collect();
+        assert!(open.iter().all(|one| remotes.contains(&one.remote)));
         assert!(open.iter().all(|one| one.quiet >= Duration::from_millis(20) && one.quiet < Duration::from_secs(5)));
     }
 }

@@ -5,12 +5,12 @@ mod engine;
 mod errors;
 mod exchange;
 mod hangup;
+mod idle;
 mod kernel;
 mod peer;
 mod reader;
 mod runtime;
 mod scope;
-mod silent;
 mod waiting;
 
 use pyo3::prelude::*;

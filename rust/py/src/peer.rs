@@ -14,6 +14,15 @@ pub fn is_there(scope: &Bound<'_, PyDict>) -> bool {
     addresses(scope).is_some_and(|(local, remote)| kernel::is_open(local, remote).unwrap_or_default())
 }
 
+/// Where a request's caller is, and whether it speaks HTTP/2.
+pub fn caller(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, bool)> {
+    let py = scope.py();
+    let value = |name| scope.get_item(name).ok().flatten();
+    let (ip, port): (String, String) = value(intern!(py, "client"))?.extract().ok()?;
+    let is_http2 = value(intern!(py, "http_version"))?.extract::<String>().ok()?.starts_with('2');
+    Some((SocketAddr::new(ip.parse::<IpAddr>().ok()?.to_canonical(), port.parse().ok()?), is_http2))
+}
+
 fn addresses(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, SocketAddr)> {
     let py = scope.py();
     let value = |name| scope.get_item(name).ok().flatten();

@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_task::Runnable;
@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     exchange::{self, Exchange},
-    silent,
+    idle::{Callers, Patience, Watch},
     waiting::{self, WaitingRoom},
 };
 
@@ -43,6 +43,7 @@ pub struct Desk {
     handle: Handle,
     /// Where request bodies are waited for.
     pub waiting: WaitingRoom,
+    callers: Arc<Callers>,
     /// Tasks that can go on; as many as there are requests, which the number of connections bounds.
     ready: mpsc::UnboundedSender<Runnable>,
 }
@@ -72,8 +73,8 @@ impl Desk {
 
     fn task(&self, job: Job) -> Runnable {
         let gateway = Arc::clone(&self.gateway);
-        let ready = self.ready.clone();
-        let work = async move { exchange::serve(&gateway, job).await };
+        let (ready, callers) = (self.ready.clone(), Arc::clone(&self.callers));
+        let work = async move { exchange::serve(&gateway, &callers, job).await };
         // Where the runtime has ended the task is dropped, and so its request is answered with an error.
         let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
         handle.detach();
@@ -107,17 +108,20 @@ impl Runtime {
         let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let callers = Arc::<Callers>::default();
+        let watch = Watch::new(gateway.settings.port, Patience::of(&gateway.settings), Arc::clone(&callers));
         let desk = Desk {
             gateway: Arc::clone(&gateway),
             handle: runtime.handle().clone(),
             waiting: WaitingRoom::default(),
+            callers,
             ready,
         };
         let jobs = Jobs(Arc::new(desk));
         let bodies = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once around everything: later attachments find their thread state and are cheap.
-            Python::attach(|py| py.detach(|| runtime.block_on(run(gateway, bodies, queue, stopped))));
+            Python::attach(|py| py.detach(|| runtime.block_on(run(gateway, (bodies, watch), queue, stopped))));
         })?;
         Ok(Self { jobs, stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
     }
@@ -144,21 +148,25 @@ impl Runtime {
     }
 }
 
-/// Sends away who connects and does not begin, for ever.
-async fn end_silent_connections(port: u16, patience: Duration) {
-    if port == 0 {
-        return;
-    }
+/// Sends away who asks nothing, for ever.
+async fn end_idle_connections(mut watch: Watch) {
     loop {
-        tokio::time::sleep(patience / 4).await;
-        // Where the kernel does not say who is silent nobody is sent away.
-        drop(tokio::task::spawn_blocking(move || silent::end(port, patience)).await);
+        tokio::time::sleep(watch.every()).await;
+        let look = move || {
+            // Where the kernel does not say who is idle nobody is sent away.
+            drop(watch.look(Instant::now()));
+            watch
+        };
+        match tokio::task::spawn_blocking(look).await {
+            Ok(looked) => watch = looked,
+            Err(_) => return,
+        }
     }
 }
 
 async fn run(
     gateway: Arc<Gateway>,
-    bodies: Jobs,
+    (bodies, watch): (Jobs, Watch),
     mut queue: mpsc::UnboundedReceiver<Runnable>,
     mut stopped: oneshot::Receiver<()>,
 ) {
@@ -167,10 +175,7 @@ async fn run(
     let background = [
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
         tokio::spawn(control::follow_snapshots(Arc::clone(&gateway))),
-        tokio::spawn(end_silent_connections(
-            gateway.settings.port,
-            Duration::from_millis(gateway.settings.header_timeout_ms),
-        )),
+        tokio::spawn(end_idle_connections(watch)),
         tokio::spawn(async move { bodies.look_after_bodies().await }),
     ];
     loop {

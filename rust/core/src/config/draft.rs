@@ -63,7 +63,6 @@ const NOT_YET: &[&str] = &[
     "output_guardrails",
     "input_mutators",
     "output_mutators",
-    "fetch_integrated_models",
     "recovery",
 ];
 
@@ -112,6 +111,13 @@ pub(super) const FIELDS: &[Field] = &[
         key: "passthrough",
         schema: r#"{"type":"boolean","description":"the request names the saved provider: `@slug` in x-gateway-provider, or `@slug/model` as model"}"#,
         read: |draft, value, reading| draft.target.passthrough = reading.boolean(value).unwrap_or_default(),
+    },
+    Field {
+        key: "fetch_integrated_models",
+        schema: r#"{"type":"boolean","description":"a list of models is that of the catalogue"}"#,
+        read: |draft, value, reading| {
+            draft.target.fetch_integrated_models = reading.boolean(value).unwrap_or_default();
+        },
     },
     Field {
         key: "weight",

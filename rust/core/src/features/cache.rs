@@ -1,6 +1,6 @@
 //! Whether an old answer serves: how long one is kept, and what must be the same for it to be the same question.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use penstock_llm::operation::Operation;
 use serde_json::Value;
@@ -119,6 +119,13 @@ pub enum Partition<'p> {
 /// What an answer is found by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key([u8; 32]);
+
+/// In hexadecimal.
+impl fmt::Display for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
 
 impl Key {
     /// `parts`: who asks whom for what, the body last.

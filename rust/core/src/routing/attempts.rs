@@ -94,9 +94,9 @@ impl<'w> Walk<'w> {
     }
 
     /// Where this goes, and the body as it goes there.
-    fn aim(&mut self, node: &'w Node, mut prepared: Prepared) -> Result<(Target<'w>, Prepared)> {
+    pub fn aim(&mut self, node: &'w Node, mut prepared: Prepared) -> Result<(Target<'w>, Prepared)> {
         let model = std::mem::take(&mut prepared.model);
-        let (target, named) = self.choice.target(self.plan, node, &model)?;
+        let (mut target, named) = self.choice.target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
         self.facts.provider = target.provider.slug();
         if !target.provider.serves(operation) {
@@ -108,6 +108,7 @@ impl<'w> Walk<'w> {
         }
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
+        target.adopt(self.call, &self.facts.model)?;
         Ok((target, prepared))
     }
 

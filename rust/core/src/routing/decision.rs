@@ -98,6 +98,11 @@ impl Decision {
         }
     }
 
+    /// The last so many steps.
+    pub fn latest(&self, most: usize) -> &[Step] {
+        &self.steps[self.steps.len().saturating_sub(most)..]
+    }
+
     pub fn add(&mut self, step: Step) {
         if self.steps.len() < MOST_STEPS {
             self.steps.push(step);

@@ -1,6 +1,6 @@
 //! Answers that serve again: what is asked, whether an answer to it is kept, and how a new one comes to be.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{decision::CacheStatus, walk::Walk};
 use crate::{
@@ -46,9 +46,18 @@ impl Question {
         Some(Self { key: Key::of(partition, &parts), age })
     }
 
+    /// Whether an answer would serve.
+    pub fn status(&self, walk: &Walk<'_>) -> CacheStatus {
+        match walk.gateway.shared.answers.get(&self.key) {
+            _ if refreshes(walk) => CacheStatus::Refresh,
+            Some(_) => CacheStatus::Hit,
+            None => CacheStatus::Miss,
+        }
+    }
+
     /// The answer that is kept, where there is one and no new one is asked for.
     pub fn kept(&self, walk: &mut Walk<'_>, target: &Target<'_>) -> Option<Served> {
-        if walk.call.control.cache_force_refresh.is_some_and(|value| value != "false") {
+        if refreshes(walk) {
             walk.set_cache(CacheStatus::Refresh);
             return None;
         }
@@ -68,5 +77,16 @@ impl Question {
             let answers = Arc::clone(&walk.gateway.shared.answers);
             walk.facts.filling = Some(Box::new(Filling::new(answers, self.key, self.age, kind)));
         }
+    }
+}
+
+/// Whether a new answer is asked for.
+fn refreshes(walk: &Walk<'_>) -> bool {
+    walk.call.control.cache_force_refresh.is_some_and(|value| value != "false")
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(formatter)
     }
 }

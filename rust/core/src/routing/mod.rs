@@ -5,12 +5,14 @@ mod attempts;
 mod carried;
 pub mod conditional;
 pub mod decision;
+mod explain;
 pub mod fallback;
 mod keeping;
 pub mod loadbalance;
 mod served;
 mod walk;
 
+pub(crate) use explain::{explain, is_asked};
 pub(crate) use walk::{readdress, route};
 
 use conditional::Conditional;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use penstock_llm::dialect::Dialect;
+
 use crate::{
     body::Body,
     call::{Call, Target},
@@ -63,13 +66,19 @@ impl Served {
 
     /// An answer that was kept.
     pub(crate) fn kept(kept: Kept, call: &Call<'_>, target: &Target<'_>, grace: &Grace) -> Self {
+        Self::at_hand(&kept.kind, kept.body, gateway::dialect_of(call, target), grace)
+    }
+
+    /// An answer of the gateway's own.
+    pub(crate) fn ours(json: Bytes, dialect: Dialect, grace: &Grace) -> Self {
+        Self::at_hand("application/json", json, dialect, grace)
+    }
+
+    fn at_hand(kind: &str, body: Bytes, dialect: Dialect, grace: &Grace) -> Self {
         let mut headers = Headers::with_capacity(12);
-        headers.push(b"content-type", kept.kind.as_bytes());
-        let head = AnswerHead { status: 200, headers };
-        Self {
-            incoming: Incoming { head, body: AnswerBody::whole(kept.body) },
-            dialect: gateway::dialect_of(call, target),
-            deadline: Deadline::new(target.timeout, &Body::empty(), grace),
-        }
+        headers.push(b"content-type", kind.as_bytes());
+        let incoming = Incoming { head: AnswerHead { status: 200, headers }, body: AnswerBody::whole(body) };
+        // There is nothing to wait for.
+        Self { incoming, dialect, deadline: Deadline::new(Duration::MAX, &Body::empty(), grace) }
     }
 }

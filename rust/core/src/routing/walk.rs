@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::{Call, Choice, Plan},
+    call::{Call, Choice, Chosen, Plan},
     config::Node,
     delivery::Served,
     error::{Error, Result},
@@ -35,12 +35,16 @@ pub(crate) async fn route(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Served> {
-    facts.metadata.check()?;
     let operation = choice.call.route.operation;
     let is_json = operation.takes_json() || choice.call.head.headers.get("content-type").is_some_and(headers::is_json);
     // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
     let body = if is_json { Body::Whole(body.limited(gateway.body_limits)?.collect().await?) } else { body };
-    let body = gateway.read(choice.call, body, facts).await?;
+    let body = gateway.read(choice.call, body, facts).await.map_err(|error| match (&plan.config, error) {
+        // What cannot be read names nobody.
+        (Chosen::None, Error::BodyInvalid { .. }) if !plan.names_provider() => Error::ProviderNeeded,
+        (_, error) => error,
+    })?;
+    facts.metadata.check()?;
     if let (true, Body::Whole(bytes)) = (operation.is_countable(), &body) {
         facts.asked = Some(gateway.sink.counting.keep(bytes));
     }
@@ -104,29 +108,56 @@ impl<'w> Walk<'w> {
             if node.targets.is_empty() {
                 return self.try_target(node).await;
             }
-            let (place, condition) = match &node.strategy {
-                Strategy::Single => (0, None),
-                Strategy::Fallback(fallback) => return self.fall(node, fallback).await,
-                Strategy::LoadBalance(balance) => {
-                    let open = self.open(node);
-                    let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
-                    let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
-                    (balance.choose(&self.asked(), fastrand::f64(), is_open), None)
-                }
-                Strategy::Conditional(conditional) => conditional.choose(&self.asked()).ok_or(Error::NoTarget)?,
-            };
-            let (at, strategy) = (node.path.clone(), node.strategy.name());
-            self.note(|| Step::Chose { at, strategy, target: place, condition });
-            node = &node.targets[place];
+            if let Strategy::Fallback(fallback) = &node.strategy {
+                return self.fall(node, fallback).await;
+            }
+            node = self.choose(node)?;
         }
+    }
+
+    /// The one target of a group that the request goes on to.
+    fn choose(&mut self, node: &'w Node) -> Result<&'w Node> {
+        let (place, condition) = match &node.strategy {
+            Strategy::Single | Strategy::Fallback(_) => (0, None),
+            Strategy::LoadBalance(balance) => {
+                let open = self.open(node);
+                let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
+                let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
+                (balance.choose(&self.asked(), fastrand::f64(), is_open), None)
+            }
+            Strategy::Conditional(conditional) => conditional.choose(&self.asked()).ok_or(Error::NoTarget)?,
+        };
+        let (at, strategy) = (node.path.clone(), node.strategy.name());
+        self.note(|| Step::Chose { at, strategy, target: place, condition });
+        Ok(&node.targets[place])
+    }
+
+    /// Every target that would be tried, in the order in which they would be as long as they fail.
+    pub fn order(&mut self, node: &'w Node) -> Result<Vec<&'w Node>> {
+        if node.targets.is_empty() {
+            return Ok(vec![node]);
+        }
+        if !matches!(node.strategy, Strategy::Fallback(_)) {
+            let chosen = self.choose(node)?;
+            return self.order(chosen);
+        }
+        let mut all = Vec::new();
+        for place in self.places(node) {
+            all.extend(self.order(&node.targets[place])?);
+        }
+        Ok(all)
+    }
+
+    /// The places of a group's targets that may be tried.
+    fn places(&mut self, node: &Node) -> Vec<usize> {
+        let open = self.open(node);
+        (0..node.targets.len()).filter(|place| open.as_ref().is_none_or(|open| open[*place])).collect()
     }
 
     /// One target after the other. In a box: targets are nested to any depth.
     fn fall<'g>(&'g mut self, node: &'w Node, fallback: &'w Fallback) -> Going<'g> {
         Box::pin(async move {
-            let open = self.open(node);
-            let is_open = |place: &usize| open.as_ref().is_none_or(|open| open[*place]);
-            let places: Vec<_> = (0..node.targets.len()).filter(is_open).collect();
+            let places = self.places(node);
             let mut last = Err(Error::NoTarget);
             for (turn, place) in places.iter().enumerate() {
                 last = self.go_from(&node.targets[*place]).await;
@@ -181,16 +212,21 @@ impl<'w> Walk<'w> {
         if !node.targets.is_empty() {
             return node.targets.iter().any(|target| self.is_open(target));
         }
-        let Some(policy) = node.features.circuit_breaker.policy() else { return true };
+        self.verdict(node) != Some(Verdict::Open)
+    }
+
+    /// What the breaker of a target says, where it has one.
+    pub fn verdict(&self, node: &Node) -> Option<Verdict> {
+        let policy = node.features.circuit_breaker.policy()?;
         let shared = &self.gateway.shared;
-        shared.breakers.verdict(self.mark(node), policy, shared.now()) != Verdict::Open
+        Some(shared.breakers.verdict(self.mark(node), policy, shared.now()))
     }
 
     /// What stands for a target of this config: of the saved one of this workspace, or of one that this caller sent.
     pub fn mark(&self, node: &Node) -> u64 {
         let caller = self.choice.caller;
-        let text = self.call.control.config;
-        let key = caller.key.map(|key| key.id.as_str()).filter(|_| self.plan.slug.is_none());
+        let text = self.plan.slug.or(self.call.control.config);
+        let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.slug.is_none());
         self.gateway.shared.mark((text, caller.workspace(), key, &node.path))
     }
 

@@ -4,7 +4,10 @@ use super::{Credential, FILES, Group, Known, MESSAGES, Provider, options::sent};
 use crate::{
     dialect::Dialect,
     operation::Operation,
-    translation::wires::{Wire, messages},
+    translation::{
+        self,
+        wires::{Wire, messages},
+    },
 };
 
 pub(super) struct Anthropic;
@@ -32,11 +35,12 @@ impl Provider for Anthropic {
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        (operation == Operation::ChatComplete).then_some("/messages")
+        self.wire(operation, "").map(|_| "/messages")
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        (operation == Operation::ChatComplete).then_some(&messages::ANTHROPIC)
+        let is_its_own = operation == Operation::Messages;
+        (translation::is_talk(operation) && !is_its_own).then_some(&messages::ANTHROPIC)
     }
 
     fn credential(&self, key: &str) -> Credential {

@@ -43,7 +43,7 @@ impl Provider for Bedrock {
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        translation::is_translatable(operation).then_some(&Converse)
+        translation::is_talk(operation).then_some(&Converse)
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {

@@ -29,10 +29,10 @@ impl Provider for Cohere {
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| "/chat")
+        self.wire(operation, "").map(|_| if operation == Operation::Embed { "/embed" } else { "/chat" })
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        translation::is_translatable(operation).then_some(&wires::cohere::Cohere)
+        (translation::is_talk(operation) || operation == Operation::Embed).then_some(&wires::cohere::Cohere)
     }
 }

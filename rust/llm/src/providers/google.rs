@@ -25,7 +25,7 @@ impl Provider for Google {
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        translation::is_translatable(operation).then_some(&Gemini)
+        (translation::is_talk(operation) || operation == Operation::Embed).then_some(&Gemini)
     }
 
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
@@ -36,7 +36,7 @@ impl Provider for Google {
         let model = segment::model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
         // Who brought the version with the address says it once.
         let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
-        let path = format!("{version}/models/{model}:{}", verb(asked.streams));
+        let path = format!("{version}/models/{model}:{}", verb_of(asked));
         out.extend_from_slice(path.as_bytes());
         Ok(())
     }
@@ -44,6 +44,10 @@ impl Provider for Google {
     fn credential(&self, _key: &str) -> Credential {
         Credential::Header("x-goog-api-key")
     }
+}
+
+fn verb_of(asked: &Asked<'_>) -> &'static str {
+    if asked.operation == Operation::Embed { "batchEmbedContents" } else { verb(asked.streams) }
 }
 
 /// What is done with the model, and how a stream of it comes.

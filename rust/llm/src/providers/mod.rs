@@ -217,10 +217,10 @@ fn is_in(offers: &[Group], operation: Operation) -> bool {
 
 /// Whether an operation reaches these offers as a chat completion alone.
 fn by_chat(offers: &[Group], operation: Operation) -> bool {
-    is_in(offers, Operation::ChatComplete)
+    operation != Operation::ChatComplete
+        && translation::is_talk(operation)
         && !is_in(offers, operation)
-        && operation != Operation::ChatComplete
-        && translation::is_translatable(operation)
+        && is_in(offers, Operation::ChatComplete)
 }
 
 /// Every provider, by slug.

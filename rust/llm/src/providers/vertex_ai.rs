@@ -46,7 +46,7 @@ impl Provider for VertexAi {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         let wire: &'static dyn Wire = if publisher(model).0 == "anthropic" { &messages::VERTEX } else { &Gemini };
-        translation::is_translatable(operation).then_some(wire)
+        translation::is_talk(operation).then_some(wire)
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {

@@ -97,9 +97,9 @@ impl Meter {
         self.counts.is_seen()
     }
 
-    /// Whether something may be said here without falling into the middle of an event.
-    pub fn between_events(&self) -> bool {
-        self.carry.is_empty()
+    /// How many bytes have come of an event whose end has not; of a very long one, how many are kept.
+    pub fn incomplete(&self) -> usize {
+        self.carry.len()
     }
 
     /// Whether the event that ends a good stream has passed.

@@ -3,6 +3,7 @@
 //! The first count in an encoding takes tens of milliseconds and long texts take their time: not for an event loop.
 
 mod bodies;
+mod ranks;
 mod runs;
 
 pub use bodies::{count_answer, count_messages};

@@ -1,5 +1,7 @@
 //! What must be known of a request to answer it in its caller's dialect.
 
+use super::asked::Fields;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answering {
     pub provider: &'static str,
@@ -13,4 +15,6 @@ pub struct Answering {
     pub blocks: bool,
     /// The caller asked for a last chunk with what a stream cost.
     pub include_usage: bool,
+    /// What a response repeats of its request.
+    pub echo: Fields,
 }

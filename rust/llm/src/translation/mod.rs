@@ -6,6 +6,7 @@
 mod answering;
 mod asked;
 mod callers;
+mod embedding;
 mod finish;
 mod lost;
 mod piece;
@@ -19,6 +20,8 @@ pub use lost::Lost;
 pub use transcoder::Transcoder;
 
 use self::{
+    asked::Fields,
+    embedding::Texts,
     teller::Teller,
     wires::{Broken, Wire},
 };
@@ -44,6 +47,8 @@ pub struct Question<'a> {
 enum Caller {
     Chat,
     Messages,
+    Responses,
+    Embed { is_packed: bool },
 }
 
 /// A translated request: what is sent, and how what comes back is told.
@@ -57,10 +62,14 @@ pub struct Translation {
 impl Translation {
     /// The body to send. An error says what of the caller's cannot be said to this provider.
     pub fn of(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
-        let caller = caller(question.operation)?;
-        let mut asked = match caller {
-            Caller::Chat => callers::chat::read(question.body)?,
-            Caller::Messages => callers::messages::read(question.body)?,
+        let operation = question.operation;
+        let unknown = || Refusal::new("$", format!("{} cannot be said in another way", operation.id()));
+        let caller = caller(operation).ok_or_else(unknown)?;
+        let (mut asked, echo) = match caller {
+            Caller::Chat => (callers::chat::read(question.body)?, Fields::default()),
+            Caller::Messages => (callers::messages::read(question.body)?, Fields::default()),
+            Caller::Responses => callers::responses::read(question.body)?,
+            Caller::Embed { .. } => return Self::of_texts(question, wire),
         };
         let blocks = !question.strict || asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null());
         let answering = Answering {
@@ -69,17 +78,39 @@ impl Translation {
             created: question.now,
             strict: question.strict,
             blocks,
+            echo,
             include_usage: caller == Caller::Chat && includes_usage(question.body),
         };
         let body = wire.write(&mut asked)?;
         Ok((Self { caller, wire, answering, lost: asked.into_lost() }, body))
     }
 
+    fn of_texts(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+        let mut texts = Texts::read(question.body)?;
+        let answering = Answering {
+            provider: question.provider.slug(),
+            model: texts.model.clone(),
+            created: question.now,
+            strict: question.strict,
+            blocks: false,
+            echo: Fields::default(),
+            include_usage: false,
+        };
+        let body = wire.embed(&mut texts)?;
+        let caller = Caller::Embed { is_packed: texts.is_packed };
+        Ok((Self { caller, wire, answering, lost: texts.into_lost() }, body))
+    }
+
     /// A whole answer in the caller's dialect.
     pub fn whole(&self, answer: &[u8]) -> Result<Vec<u8>, Broken> {
+        if let Caller::Embed { is_packed } = self.caller {
+            let vectors = self.wire.embedded(&serde_json::from_slice(answer)?);
+            return vectors.ok_or_else(|| Broken("it has no vectors".into()))?.told(&self.answering, is_packed);
+        }
         let mut teller: Box<dyn Teller> = match self.caller {
-            Caller::Chat => Box::new(callers::chat::Whole::new(self.answering.clone())),
+            Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Whole::new(self.answering.clone())),
             Caller::Messages => Box::new(callers::messages::Whole::new(&self.answering)),
+            Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
         };
         self.wire.read(answer, &mut *teller)?;
         Ok(teller.told())
@@ -88,8 +119,9 @@ impl Translation {
     /// What turns the provider's stream into the caller's.
     pub fn stream(&self) -> Transcoder {
         let teller: Box<dyn Teller> = match self.caller {
-            Caller::Chat => Box::new(callers::chat::Stream::new(self.answering.clone())),
+            Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Stream::new(self.answering.clone())),
             Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
+            Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
         };
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
     }
@@ -111,7 +143,9 @@ impl Translation {
         match self.caller {
             // The kinds of one dialect are not those of the other: the status says it.
             Caller::Messages => error_body(Dialect::Anthropic, &Failure { kind: None, code: None, ..failure }),
-            Caller::Chat => with_provider(error_body(Dialect::OpenAi, &failure), provider),
+            Caller::Chat | Caller::Responses | Caller::Embed { .. } => {
+                with_provider(error_body(Dialect::OpenAi, &failure), provider)
+            }
         }
     }
 
@@ -121,16 +155,18 @@ impl Translation {
     }
 }
 
-/// Whether requests for an operation can be said in another way than they came.
-pub fn is_translatable(operation: Operation) -> bool {
-    caller(operation).is_ok()
+/// Whether an operation talks, and can be said in another way than it came.
+pub fn is_talk(operation: Operation) -> bool {
+    matches!(caller(operation), Some(Caller::Chat | Caller::Messages | Caller::Responses))
 }
 
-fn caller(operation: Operation) -> Result<Caller, Refusal> {
+fn caller(operation: Operation) -> Option<Caller> {
     match operation {
-        Operation::ChatComplete => Ok(Caller::Chat),
-        Operation::Messages => Ok(Caller::Messages),
-        other => Err(Refusal::new("$", format!("{} cannot be translated", other.id()))),
+        Operation::ChatComplete => Some(Caller::Chat),
+        Operation::Messages => Some(Caller::Messages),
+        Operation::CreateModelResponse => Some(Caller::Responses),
+        Operation::Embed => Some(Caller::Embed { is_packed: false }),
+        _ => None,
     }
 }
 

@@ -139,7 +139,12 @@ pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
         .filter(|data| *data != "[DONE]")
         .map(|data| serde_json::from_str(data).unwrap())
         .collect();
-    if operation == "messages" { message(&events) } else { completion(&events) }
+    match operation {
+        "messages" => message(&events),
+        // The last event has it all.
+        "createModelResponse" => events.last().unwrap()["response"].clone(),
+        _ => completion(&events),
+    }
 }
 
 fn completion(events: &[Value]) -> Value {

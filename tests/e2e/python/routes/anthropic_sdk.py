@@ -25,6 +25,16 @@ def message_streamed(client: anthropic.Anthropic) -> object:
         return "".join(stream.text_stream) and stream.get_final_message().stop_reason == "end_turn"
 
 
+def message_cut_within_an_event(client: anthropic.Anthropic) -> object:
+    model = "mock?chunks=8&after=4&fault=cut_event"
+    try:
+        with client.messages.stream(model=model, max_tokens=9, messages=ASK) as stream:
+            stream.until_done()
+    except anthropic.APIError as error:
+        return "the provider's answer broke off" in error.message
+    return False
+
+
 def count(client: anthropic.Anthropic) -> object:
     return client.messages.count_tokens(model="mock", messages=ASK).input_tokens == 12
 
@@ -37,6 +47,7 @@ def batch(client: anthropic.Anthropic) -> object:
 CALLS: Calls = [
     ("POST /v1/messages", message),
     ("POST /v1/messages", message_streamed),
+    ("POST /v1/messages", message_cut_within_an_event),
     (
         "POST /v1/messages?beta=true",
         lambda c: c.beta.messages.create(model="mock", max_tokens=9, messages=ASK, betas=["b-1"]).content[0].text,

@@ -27,6 +27,16 @@ def chat_streamed(client: openai.OpenAI) -> object:
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
+def chat_cut_within_an_event(client: openai.OpenAI) -> object:
+    said = []
+    try:
+        model = "mock?chunks=8&after=4&fault=cut_event"
+        said.extend(client.chat.completions.create(model=model, messages=ASK, stream=True))
+    except openai.APIError as error:
+        return len(said) >= 4 and "the provider's answer broke off" in error.message
+    return False
+
+
 def complete_streamed(client: openai.OpenAI) -> object:
     return "".join(chunk.choices[0].text for chunk in client.completions.create(model="mock", prompt="a", stream=True))
 
@@ -50,6 +60,7 @@ def transcribe_streamed(client: openai.OpenAI) -> object:
 CALLS: Calls = [
     ("POST /v1/chat/completions", chat),
     ("POST /v1/chat/completions", chat_streamed),
+    ("POST /v1/chat/completions", chat_cut_within_an_event),
     ("POST /v1/completions", lambda c: c.completions.create(model="mock", prompt="a").choices[0].text),
     ("POST /v1/completions", complete_streamed),
     ("POST /v1/embeddings", lambda c: c.embeddings.create(model="mock", input=["a", "b"]).data[1].embedding),

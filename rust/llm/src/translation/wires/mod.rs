@@ -6,8 +6,11 @@ pub mod converse;
 pub mod gemini;
 pub mod messages;
 
+use serde_json::Value;
+
 use super::{
     asked::{Asked, Refusal},
+    embedding::{Texts, Vectors},
     piece::Taker,
 };
 
@@ -24,6 +27,16 @@ pub trait Wire: Sync {
 
     /// What an error says.
     fn error(&self, answer: &[u8]) -> Found;
+
+    /// The body that asks for embeddings.
+    fn embed(&self, _texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider embeds nothing"))
+    }
+
+    /// The vectors of an answer.
+    fn embedded(&self, _answer: &Value) -> Option<Vectors> {
+        None
+    }
 
     /// What a stream is cut into.
     fn frames(&self) -> Frames {

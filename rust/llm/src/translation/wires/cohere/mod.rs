@@ -10,6 +10,7 @@ use super::{
 };
 use crate::translation::{
     asked::{Asked, Choice, Fields, Refusal},
+    embedding::{Texts, Vectors},
     piece::Taker,
 };
 
@@ -72,6 +73,27 @@ impl Wire for Cohere {
 
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
+    }
+
+    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+        let mut out = json!({"model": std::mem::take(&mut texts.model), "texts": std::mem::take(&mut texts.inputs)});
+        // It must be said; who does not say it keeps what it embeds.
+        out["input_type"] = texts.fields.shift_remove("input_type").unwrap_or_else(|| "search_document".into());
+        out["embedding_types"] = json!(["float"]);
+        if let Some(dimensions) = texts.dimensions.take() {
+            out["output_dimension"] = dimensions;
+        }
+        if let Some(truncate) = texts.fields.shift_remove("truncate") {
+            out["truncate"] = truncate;
+        }
+        Ok(out.to_string().into_bytes())
+    }
+
+    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+        let vectors = answer.pointer("/embeddings/float")?.as_array()?.clone();
+        let tokens =
+            answer.pointer("/meta/tokens/input_tokens").or_else(|| answer.pointer("/meta/billed_units/input_tokens"));
+        Some(Vectors { vectors, tokens: tokens.and_then(Value::as_u64) })
     }
 
     /// `{message}`, and nothing else.

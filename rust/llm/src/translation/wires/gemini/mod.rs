@@ -4,9 +4,12 @@ mod answer;
 mod request;
 mod schema;
 
+use serde_json::{Value, json};
+
 use super::{Broken, Found, Listener, Wire, chat};
 use crate::translation::{
     asked::{Asked, Refusal},
+    embedding::{Texts, Vectors},
     piece::Taker,
 };
 
@@ -23,6 +26,28 @@ impl Wire for Gemini {
 
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
+    }
+
+    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+        let model = format!("models/{}", texts.model.trim_start_matches("models/"));
+        let task = texts.fields.shift_remove("task_type");
+        let request = |text: &String| {
+            let mut request = json!({"model": model, "content": {"parts": [{"text": text}]}});
+            for (key, value) in [("taskType", &task), ("outputDimensionality", &texts.dimensions)] {
+                if let Some(value) = value {
+                    request[key] = value.clone();
+                }
+            }
+            request
+        };
+        let requests: Vec<_> = texts.inputs.iter().map(request).collect();
+        Ok(json!({"requests": requests}).to_string().into_bytes())
+    }
+
+    /// Nothing is said of tokens.
+    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+        let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
+        Some(Vectors { vectors, tokens: None })
     }
 
     /// `{error: {code, message, status}}`: the fields have the names that others use.

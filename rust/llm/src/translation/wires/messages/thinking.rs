@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::translation::{
-    asked::{Asked, Choice, Fields, Part, Role},
+    asked::{Asked, Choice, Fields, Message, Part, Role},
     lost::Lost,
 };
 
@@ -66,10 +66,13 @@ fn unsuited(out: &mut Fields, lost: &mut Lost) {
 
 /// Whether the last turn called tools and its thoughts are not here: it may not go on thinking.
 fn continues_without(asked: &Asked) -> bool {
-    let last = asked.messages.iter().rev().find(|message| message.role == Role::Assistant);
-    let answers = asked.messages.last().is_some_and(|message| {
-        message.role == Role::User && message.parts.iter().any(|part| matches!(part, Part::Result { .. }))
-    });
+    let is_result = |part: &Part| matches!(part, Part::Result { .. });
     let thought = |part: &Part| matches!(part, Part::Thinking { signature: Some(_), .. } | Part::Redacted { .. });
-    answers && last.is_some_and(|message| !message.parts.iter().any(thought))
+    let answers = |message: &&Message| message.role == Role::User && message.parts.iter().any(is_result);
+    if !asked.messages.last().is_some_and(|last| answers(&last)) {
+        return false;
+    }
+    // A turn may come in several messages.
+    let turn = asked.messages.iter().rev().skip_while(answers).take_while(|message| message.role == Role::Assistant);
+    !turn.flat_map(|message| &message.parts).any(thought)
 }

@@ -1,0 +1,220 @@
+"""Gathers what the data plane must know of the store: large tables are written as JSON by the database itself."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import JSON, BigInteger, LargeBinary, Text, case, cast, func, literal_column, null, or_, select
+
+from penstock import engine
+from penstock.kit import configurations as forms
+from penstock.kit.integrations import usable
+from penstock.kit.record import now
+from penstock.snapshot import Stored
+from penstock.store.tables import (
+    api_keys,
+    configs,
+    integration_models,
+    integrations,
+    key_digests,
+    organisations,
+    providers,
+    secret_references,
+    workspaces,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sqlalchemy import ColumnElement, RowMapping, Select
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.kit.references import Secrets
+    from penstock.kit.secrets import Vault
+
+log = logging.getLogger("penstock")
+
+Rows = list[dict[str, Any]]
+# The scope without which a key is of no use to the data plane.
+CALLS = "completions.write"
+
+
+async def gather(connection: AsyncConnection, vault: Vault, secrets: Secrets) -> tuple[Stored, int | None]:
+    """Read what the data plane must know, and when the first of it comes to its end."""
+    is_postgres = connection.dialect.name == "postgresql"
+    keys, key_count, key_ends = await _written(connection, _keys(is_postgres))
+    listed, _, _ = await _written(connection, _configs(is_postgres))
+    saved, models, ends = await _providers(connection, vault, secrets)
+    stored = Stored(
+        keys=keys,
+        providers=_insides(saved),
+        configs=listed,
+        models=_insides(models),
+        workspaces=_insides(await _workspaces(connection)),
+        key_count=key_count,
+        secrets=secrets.known(),
+    )
+    return stored, min([*key_ends, *ends], default=None)
+
+
+async def _written(connection: AsyncConnection, rows: Select[*tuple[Any, ...]]) -> tuple[bytes, int, list[int]]:
+    """Have the database write rows as the insides of a JSON array; say how many, and when the first one ends."""
+    inner = rows.subquery()
+    if connection.dialect.name == "postgresql":
+        joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
+    else:
+        joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
+    written, count, end = (await connection.execute(select(joined, func.count(), func.min(inner.c.ends)))).one()
+    return written or b"", count, [] if end is None else [end]
+
+
+def _keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
+    own, texts = api_keys.c.expires_at, key_digests.c.expires_at
+    ends = case((own.is_(None), texts), (texts.is_(None), own), (own < texts, own), else_=texts)
+    row = _object(
+        is_postgres,
+        id=api_keys.c.id,
+        name=api_keys.c.name,
+        sha256=key_digests.c.sha256,
+        workspace=api_keys.c.workspace_id,
+        expires_at=ends // 1000,
+        defaults=_document(is_postgres, api_keys.c.defaults),
+    )
+    return (
+        select(row.label("row"), ends.label("ends"))
+        .join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
+        .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
+        .where(workspaces.c.status == "active", api_keys.c.status == "active")
+        .where(cast(api_keys.c.scopes, Text).contains(f'"{CALLS}"'))
+        .where(_alive(own), _alive(texts))
+    )
+
+
+def _configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
+    row = _object(
+        is_postgres,
+        id=configs.c.id,
+        slug=configs.c.slug,
+        workspace=configs.c.workspace_id,
+        config=_document(is_postgres, configs.c.config),
+    )
+    rows = select(row.label("row"), cast(null(), BigInteger).label("ends"))
+    return rows.where(configs.c.status == "active")
+
+
+def _object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnElement[str]:
+    """Write a JSON object of names and values."""
+    pairs: list[Any] = []
+    for name, value in fields.items():
+        pairs += [literal_column(f"'{name}'"), value]
+    return cast(func.json_build_object(*pairs), Text) if is_postgres else func.json_object(*pairs)
+
+
+def _document(is_postgres: bool, column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Take a text that is JSON as a part of more."""
+    return cast(column, JSON) if is_postgres else func.json(column)
+
+
+async def _workspaces(connection: AsyncConnection) -> Rows:
+    """List the workspaces with what they say of all requests made in them."""
+    query = (
+        select(workspaces, organisations.c.settings.label("above"))
+        .join(organisations, organisations.c.id == workspaces.c.organisation_id)
+        .where(workspaces.c.status == "active")
+    )
+    # Either may forbid; neither may allow what the other forbids.
+    return [
+        {
+            **{name: row[name] for name in ("id", "slug", "organisation_id")},
+            "metadata": row["defaults"].get("metadata") or {},
+            "block_inline_config": any(rules.get("block_inline_config") for rules in (row["settings"], row["above"])),
+        }
+        for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
+    ]
+
+
+async def _providers(connection: AsyncConnection, vault: Vault, secrets: Secrets) -> tuple[Rows, Rows, list[int]]:
+    """List providers with what the engine is told of their integrations, and the models of those."""
+    query = (
+        select(providers.c.slug, providers.c.workspace_id, providers.c.expires_at, integrations.c.id)
+        .join(integrations, integrations.c.id == providers.c.integration_id)
+        .where(providers.c.status == "active", integrations.c.status == "active", _alive(providers.c.expires_at))
+        .where(usable(providers.c.workspace_id))
+        .order_by(providers.c.id)
+    )
+    found = (await connection.execute(query)).tuples().all()
+    behind, models = await _integrations(connection, vault, secrets, {own_id for *_, own_id in found})
+    rows = [
+        {"slug": slug, "workspace": workspace, **behind[own_id]}
+        for slug, workspace, _, own_id in found
+        if own_id in behind
+    ]
+    return rows, models, [ends for _, _, ends, _ in found if ends is not None]
+
+
+async def _integrations(
+    connection: AsyncConnection, vault: Vault, secrets: Secrets, wanted: set[str]
+) -> tuple[dict[str, dict[str, Any]], Rows]:
+    """Open what integrations hold, as far as the engine knows their providers."""
+    known = {provider["slug"] for provider in engine.catalogue()}
+    keys = dict(
+        (await connection.execute(select(secret_references.c.id, secret_references.c.secret_key))).tuples().all()
+    )
+    said = await _said_of_models(connection, vault)
+    behind: dict[str, dict[str, Any]] = {}
+    models: Rows = []
+    for row in (await connection.execute(select(integrations).order_by(integrations.c.id))).mappings():
+        if row["id"] not in wanted or row["ai_provider_id"] not in known:
+            continue
+        opened = await _opened(connection, vault, row)
+        sealed = row["sealed_key"]
+        key = await vault.open(connection, sealed, row["id"]) if sealed else None
+        filled = secrets.filled(row["secret_mappings"], key, opened, keys)
+        if filled is None:
+            log.warning("the integration %r is left out: a secret that it needs is not there", row["slug"])
+            continue
+        key, configurations = filled
+        told = forms.told(row["ai_provider_id"], configurations)
+        own = _merged(said.get(row["id"], []), told.pop("deployments", {}))
+        behind[row["id"]] = {"provider": row["ai_provider_id"], "api_key": key, **told}
+        if own or not row["allow_all_models"]:
+            behind[row["id"]]["models"] = row["id"]
+            models.append({"id": row["id"], "allow_all": row["allow_all_models"], "models": own})
+    return behind, models
+
+
+async def _said_of_models(connection: AsyncConnection, vault: Vault) -> dict[str, Rows]:
+    """Give what was said of single models, by integration."""
+    found: dict[str, Rows] = {}
+    query = select(integration_models).order_by(integration_models.c.integration_id, integration_models.c.slug)
+    for row in (await connection.execute(query)).mappings():
+        place = await _opened(connection, vault, row)
+        one = {"slug": row["slug"], "enabled": row["enabled"], "custom_host": place.get("custom_host")}
+        if place.get("custom_headers"):
+            one["headers"] = place["custom_headers"]
+        found.setdefault(row["integration_id"], []).append(one)
+    return found
+
+
+def _merged(said: Rows, deployments: Mapping[str, dict[str, str]]) -> Rows:
+    """Put deployments beside what was said of the models that they are asked for by."""
+    rest = dict(deployments)
+    rows = [{**one, "options": rest.pop(one["slug"], {})} for one in said]
+    return [*rows, *({"slug": slug, "enabled": True, "options": options} for slug, options in rest.items())]
+
+
+async def _opened(connection: AsyncConnection, vault: Vault, row: RowMapping) -> dict[str, Any]:
+    """Give configurations with what is secret among them."""
+    sealed = row["sealed_configurations"]
+    hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
+    return {**row["configurations"], **hidden}
+
+
+def _alive(column: ColumnElement[int]) -> ColumnElement[bool]:
+    return or_(column.is_(None), column > now())
+
+
+def _insides(rows: Iterable[dict[str, Any]]) -> bytes:
+    return msgspec.json.encode(list(rows))[1:-1]

@@ -1,0 +1,269 @@
+"""What an integration says of its provider besides the key: which fields there are, which are secret, what the engine is told of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta
+
+from penstock import engine
+from penstock.kit.ids import mask
+from penstock.kit.record import misfit, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+Host = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
+HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}$")]
+Headers = Annotated[dict[HeaderName, Annotated[str, Meta(max_length=8192)]], Meta(max_length=64)]
+
+# Values that are masked when they are shown, and mean themselves when they come back masked.
+SECRET = (
+    "aws_secret_access_key",
+    "azure_entra_client_secret",
+    "custom_headers",
+    "vault_secret_id",
+    "vault_token",
+    "vertex_service_account_json",
+)
+DOTS = "*****"
+OVERLOADED = "anthropic_inspect_stream_for_overloaded_error"
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a provider or a model is, and what it is sent with every request."""
+
+    custom_host: Host | None = None
+    custom_headers: Headers | None = None
+
+
+class OpenAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """OpenAI's accounts."""
+
+    openai_organization: Text | None = None
+    openai_project: Text | None = None
+
+
+class Anthropic(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Anthropic's streams."""
+
+    anthropic_inspect_stream_for_overloaded_error: bool | None = None
+
+
+class Entra(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How Azure is told who asks."""
+
+    azure_auth_mode: Literal["default", "entra", "managed", "workload", "entraFederated"]
+    azure_entra_tenant_id: Text | None = None
+    azure_entra_client_id: Text | None = None
+    azure_entra_client_secret: Text | None = None
+    azure_managed_client_id: Text | None = None
+    azure_workload_client_id: Text | None = None
+    azure_workload_tenant_id: Text | None = None
+
+
+class AzureDeployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One deployment of an Azure resource."""
+
+    azure_deployment_name: Text
+    azure_api_version: Annotated[str, Meta(min_length=1, max_length=30)]
+    azure_model_slug: Text
+    alias: Text | None = None
+    is_default: bool = False
+
+
+class AzureOpenAi(Entra, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An Azure OpenAI resource."""
+
+    azure_resource_name: Text
+    azure_deployment_config: Annotated[list[AzureDeployment], Meta(min_length=1)]
+
+
+class AzureAi(Entra, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An Azure AI Foundry."""
+
+    azure_foundry_url: Host
+    azure_api_version: Annotated[str, Meta(max_length=30)] | None = None
+    azure_deployment_name: Text | None = None
+
+
+class Aws(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How AWS is told who asks."""
+
+    aws_auth_type: Literal["accessKey", "assumedRole", "apiKey", "serviceRole"]
+    aws_region: Text
+    aws_access_key_id: Text | None = None
+    aws_secret_access_key: Text | None = None
+    aws_role_arn: Text | None = None
+    aws_external_id: Text | None = None
+
+
+class SageMaker(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A SageMaker endpoint."""
+
+    amzn_sagemaker_custom_attributes: Text | None = None
+    amzn_sagemaker_target_model: Text | None = None
+    amzn_sagemaker_target_variant: Text | None = None
+    amzn_sagemaker_target_container_hostname: Text | None = None
+    amzn_sagemaker_inference_id: Text | None = None
+    amzn_sagemaker_enable_explanations: Text | None = None
+    amzn_sagemaker_inference_component: Text | None = None
+    amzn_sagemaker_session_id: Text | None = None
+    amzn_sagemaker_model_name: Text | None = None
+
+
+class VertexAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A project of Google's cloud."""
+
+    vertex_auth_type: Literal["basic", "serviceAccount"]
+    vertex_region: Text
+    vertex_project_id: Text | None = None
+    vertex_service_account_json: dict[str, Any] | Literal["*****"] | None = None
+
+
+class WorkersAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An account of Cloudflare's."""
+
+    workers_ai_account_id: Text
+
+
+class HuggingFace(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A Hugging Face endpoint."""
+
+    huggingface_base_url: Host | None = None
+
+
+class Cortex(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A Snowflake account."""
+
+    snowflake_account: Text
+
+
+FORMS: dict[str, type[Place]] = {
+    "openai": OpenAi,
+    "anthropic": Anthropic,
+    "azure-openai": AzureOpenAi,
+    "azure-ai": AzureAi,
+    "bedrock": Aws,
+    "sagemaker": SageMaker,
+    "vertex-ai": VertexAi,
+    "workers-ai": WorkersAi,
+    "huggingface": HuggingFace,
+    "cortex": Cortex,
+}
+# What a way of authenticating needs besides.
+NEEDED = {
+    ("azure_auth_mode", "entra"): ("azure_entra_tenant_id", "azure_entra_client_id", "azure_entra_client_secret"),
+    ("azure_auth_mode", "entraFederated"): ("azure_entra_tenant_id", "azure_entra_client_id"),
+    ("azure_auth_mode", "workload"): ("azure_workload_tenant_id", "azure_workload_client_id"),
+    ("aws_auth_type", "accessKey"): ("aws_access_key_id", "aws_secret_access_key"),
+    ("aws_auth_type", "assumedRole"): ("aws_role_arn",),
+    ("vertex_auth_type", "serviceAccount"): ("vertex_service_account_json",),
+}
+# Names that virtual keys have for what integrations say in another way.
+LEGACY = {
+    "resourceName": "azure-resource-name",
+    "apiVersion": "azure-api-version",
+    "deploymentName": "azure-deployment-id",
+    "azure_deployment_name": "azure-deployment-id",
+}
+
+
+def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
+    """Refuse what the provider does not have, and what it cannot do without; `mapped` fields come from elsewhere."""
+    form = FORMS.get(provider, Place)
+    if unknown := sorted(set(given) - set(form.__struct_fields__)):
+        allowed = ", ".join(form.__struct_fields__)
+        raise refuse(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {allowed}")
+    there = {name for name, value in given.items() if value is not None} | mapped
+    for (field, value), names in NEEDED.items():
+        missing = [name for name in names if name not in there]
+        if given.get(field) == value and missing:
+            raise refuse(f"{path}.{missing[0]}", f"is needed where {field} is {value!r}")
+    # Without any of its own fields, only the key is said of a provider.
+    if set(given) <= set(Place.__struct_fields__) and not mapped:
+        form = Place
+    convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), DOTS), **given})
+
+
+def convert(path: str, form: type[Place], given: Mapping[str, Any]) -> Place:
+    """Read a form, or say what is wrong where."""
+    try:
+        return msgspec.convert(given, form)
+    except msgspec.ValidationError as error:
+        raise misfit(path, error) from None
+
+
+def split(given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Divide what was sent into what is shown and what is secret; `shown` and `secrets` are what was before."""
+    kept = {name: value for name, value in given.items() if value is not None}
+    hidden: dict[str, Any] = {}
+    for name in (name for name in SECRET if name in kept):
+        hidden[name] = _unmasked(kept[name], shown.get(name), secrets.get(name))
+        kept[name] = masked(hidden[name])
+    return kept, hidden
+
+
+def masked(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
+    """Show the ends of a text; of a table that is a secret as a whole nothing."""
+    if isinstance(value, str):
+        return mask(value)
+    table = _table(value)
+    is_of_texts = all(isinstance(inner, str) for inner in table.values())
+    return {name: mask(inner) for name, inner in table.items()} if table and is_of_texts else DOTS
+
+
+def _unmasked(sent: Any, shown: Any, secret: Any) -> Any:  # noqa: ANN401
+    if secret is not None and sent == shown:
+        return secret
+    if not isinstance(sent, dict):
+        return sent
+    before, hidden, given = _table(shown), _table(secret), _table(cast("object", sent)).items()
+    return {name: hidden[name] if name in hidden and value == before.get(name) else value for name, value in given}
+
+
+def _table(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what the engine is told of a provider: its address, options, header fields, and options of single models."""
+    known = {header: key for key, header in _options().get(provider, ())}
+    row: dict[str, Any] = {"custom_host": configurations.get("custom_host"), "options": {}}
+    for name, value in configurations.items():
+        header = LEGACY.get(name, name.replace("_", "-"))
+        if header in known and value not in {None, ""}:
+            row["options"][known[header]] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if configurations.get("custom_headers"):
+        row["headers"] = configurations["custom_headers"]
+    if configurations.get(OVERLOADED) is not None:
+        row[OVERLOADED] = configurations[OVERLOADED]
+    deployments = {model: dict(chosen) for model, chosen in _deployments(configurations)}
+    if own := {key for header, key in known.items() if header in {"azure-deployment-id", "azure-api-version"}}:
+        default = deployments.pop("", {})
+        row["options"] = {**{key: value for key, value in default.items() if key in own}, **row["options"]}
+        row["deployments"] = deployments
+    return row
+
+
+def _deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """List deployments under the models that they are asked for by; the default one under none."""
+    listed: list[dict[str, Any]] = (
+        configurations.get("azure_deployment_config") or configurations.get("deploymentConfig") or []
+    )
+    found: list[tuple[str, dict[str, str]]] = []
+    for one in listed:
+        name: str = one.get("azure_deployment_name") or one.get("deploymentName")
+        version: str = one.get("azure_api_version") or one.get("apiVersion")
+        chosen: dict[str, str] = {"deployment_id": name, "api_version": version}
+        asked: set[str] = {text for text in (one.get("alias"), one.get("azure_model_slug"), name) if text}
+        found += [(model, chosen) for model in sorted(asked)]
+        if one.get("is_default") or len(listed) == 1:
+            found.append(("", chosen))
+    return found
+
+
+def _options() -> dict[str, list[tuple[str, str]]]:
+    return {provider["slug"]: [tuple(pair) for pair in provider["options"]] for provider in engine.catalogue()}

@@ -1,0 +1,206 @@
+"""Integrations as rows: which provider, with which credential, at which address, and in which workspaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import and_, exists, or_, select
+
+from penstock import engine
+from penstock.errors import MissingError
+from penstock.kit import configurations as forms
+from penstock.kit.ids import mask, new_id, slug, slugify
+from penstock.kit.record import refuse
+from penstock.kit.resource import Resource
+from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement
+
+    from penstock.kit.desk import Desk
+    from penstock.store.tenant import Row
+
+INTEGRATIONS = Resource("integrations", integrations, publishes=True)
+MODELS = Resource("integration_models", integration_models, publishes=True)
+WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishes=True)
+PROVIDERS = Resource("providers", providers, publishes=True)
+
+EMPTY: dict[str, Any] = {
+    "description": None,
+    "status": "active",
+    "brought_along": False,
+    "sealed_key": None,
+    "masked_key": None,
+    "sealed_configurations": None,
+    "secret_mappings": [],
+    "tags": {},
+    "allow_all_models": True,
+    "pricing_adjustments": None,
+    "global_access": {"enabled": False},
+    "default_provider_slug": None,
+}
+
+
+def check_provider(path: str, name: str) -> None:
+    """Refuse a provider that the engine does not know."""
+    known = sorted(provider["slug"] for provider in engine.catalogue())
+    if name not in known:
+        raise refuse(path, f"{name!r} is not known; allowed: {', '.join(known)}")
+
+
+async def add(desk: Desk, row_id: str, values: Mapping[str, Any]) -> Row:
+    """Make an integration."""
+    return await INTEGRATIONS.add(desk, {**EMPTY, "owner_id": desk.caller.actor, "id": row_id, **values})
+
+
+async def remove(desk: Desk, row: Row) -> None:
+    """Remove an integration, and the providers that stand on it."""
+    whole = desk.organisation()
+    for provider in await whole.rows(select(providers).where(providers.c.integration_id == row["id"]), providers):
+        await PROVIDERS.remove(whole, provider)
+    await INTEGRATIONS.remove(whole, row)
+
+
+async def release(desk: Desk, integration_id: str) -> None:
+    """Let go of an integration: one that a virtual key brought along goes when nothing uses it any more."""
+    row = await desk.find(integrations, integration_id)
+    if row and row["brought_along"] and not await desk.count(providers, [providers.c.integration_id == row["id"]]):
+        await INTEGRATIONS.remove(desk, row)
+
+
+async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
+    """Seal a credential; an empty one is none, and the masked form sent back means that it stays."""
+    if row is not None and key == row["masked_key"]:
+        return {}
+    if not key:
+        return {"sealed_key": None, "masked_key": None}
+    if not key.isprintable():
+        raise refuse("key", "must not hold control characters")
+    return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key)}
+
+
+async def sealed_configurations(
+    desk: Desk, owner: str, given: Mapping[str, Any], row: Row | None = None
+) -> dict[str, Any]:
+    """Seal what is secret among configurations, and keep the rest as it is shown."""
+    before: dict[str, Any] = await opened(desk, row) if row else {}
+    shown, hidden = forms.split(given, row["configurations"] if row else {}, before)
+    sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
+    return {"configurations": shown, "sealed_configurations": sealed}
+
+
+async def opened(desk: Desk, row: Row) -> dict[str, Any]:
+    """Open what is secret among the configurations of an integration or a model."""
+    if not row["sealed_configurations"]:
+        return {}
+    return msgspec.json.decode(await desk.open(row["sealed_configurations"], row["id"]))
+
+
+async def find(desk: Desk, key: str) -> Row | None:
+    """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use."""
+    named = or_(integrations.c.id == key, integrations.c.slug == key)
+    return await desk.organisation().first(select(integrations).where(named, *visible(desk.workspace_id)), integrations)
+
+
+async def get(desk: Desk, key: str, verb: str) -> Row:
+    """Find an integration, and see whether the caller may do that to one of its kind."""
+    row = await find(desk, key)
+    if row is None:
+        raise MissingError(f"there is nothing under {key!r} here")
+    may = [scope(row["workspace_id"], verb)]
+    if verb == "read":
+        # Who may see those of a workspace may see which of the organisation's it can use.
+        may.append(f"workspace_integrations.{verb}")
+    desk.require(*may)
+    return row
+
+
+def scope(workspace_id: str | None, verb: str) -> str:
+    """Name the scope that a verb needs: an integration is the organisation's, or one workspace's own."""
+    return f"{'workspace' if workspace_id else 'organisation'}_integrations.{verb}"
+
+
+def visible(workspace_id: str | None) -> list[ColumnElement[bool]]:
+    """Say which integrations are seen from a workspace; from the organisation all are."""
+    if workspace_id is None:
+        return []
+    return [or_(integrations.c.workspace_id == workspace_id, usable(workspace_id))]
+
+
+def usable(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
+    """Say which integrations a workspace may use: its own, those it was given, and those that all have."""
+    said = (
+        select(integration_workspaces.c.enabled)
+        .where(
+            integration_workspaces.c.integration_id == integrations.c.id,
+            integration_workspaces.c.workspace_id == workspace_id,
+        )
+        .correlate(integrations, providers, workspaces)
+    )
+    nothing_said = and_(integrations.c.global_access["enabled"].as_boolean(), ~exists(said))
+    given = exists(said.where(integration_workspaces.c.enabled))
+    shared = and_(integrations.c.workspace_id.is_(None), or_(given, nothing_said))
+    return or_(integrations.c.workspace_id == workspace_id, shared)
+
+
+async def free_slug(desk: Desk, name: str, workspace_id: str | None = None) -> str:
+    """Make a slug of a name for a provider, one that is free in its workspace."""
+    wanted = slugify(name)[:200] or "key"
+    here = desk.organisation()
+    inside = providers.c.workspace_id == (workspace_id or desk.workspace)
+    return slug("", wanted, 200) if await here.count(providers, [inside, providers.c.slug == wanted]) else wanted
+
+
+async def provide(desk: Desk, row: Row, workspace_ids: Sequence[str], wanted: str | None) -> None:
+    """Make an integration usable under a name in workspaces where it is not yet."""
+    whole = desk.organisation()
+    there = select(providers.c.workspace_id).where(providers.c.integration_id == row["id"])
+    has = {found["workspace_id"] for found in await whole.rows(there, providers)}
+    for workspace_id in (one for one in workspace_ids if one not in has):
+        name = wanted or row["default_provider_slug"] or row["slug"]
+        values: dict[str, Any] = {
+            "workspace_id": workspace_id,
+            "integration_id": row["id"],
+            "slug": name if wanted else await free_slug(desk, name, workspace_id),
+            "name": row["name"],
+            "note": None,
+            "status": "active",
+            "tags": {},
+            **dict.fromkeys(("expires_at", "usage_limits", "rate_limits", "last_reset_at")),
+        }
+        await PROVIDERS.add(whole, values)
+
+
+async def allow(desk: Desk, row: Row, workspace_id: str, values: Mapping[str, Any]) -> None:
+    """Say that a workspace may use an integration, or may not, and how much."""
+    whole = desk.organisation()
+    here = [
+        integration_workspaces.c.integration_id == row["id"],
+        integration_workspaces.c.workspace_id == workspace_id,
+    ]
+    before = await whole.first(select(integration_workspaces).where(*here), integration_workspaces)
+    if before:
+        await WORKSPACES.change(whole, before, values)
+        return
+    fresh = {"id": new_id(), "integration_id": row["id"], "workspace_id": workspace_id}
+    nothing = dict.fromkeys(("usage_limits", "rate_limits", "last_reset_at"))
+    await WORKSPACES.add(whole, {**fresh, **nothing, **values})
+
+
+async def welcome(desk: Desk, workspace_id: str) -> None:
+    """Give a new workspace what all workspaces have."""
+    shared = [integrations.c.workspace_id.is_(None), integrations.c.global_access["enabled"].as_boolean()]
+    query = select(integrations).where(*shared, integrations.c.status == "active")
+    for row in await desk.organisation().rows(query, integrations):
+        if row["global_access"].get("create_default_provider"):
+            await provide(desk, row, [workspace_id], None)
+
+
+async def workspaces_of(desk: Desk, row: Row) -> list[str]:
+    """List the workspaces that may use an integration."""
+    query = select(workspaces.c.id).select_from(workspaces).join(integrations, usable(workspaces.c.id))
+    query = query.where(integrations.c.id == row["id"], workspaces.c.status == "active")
+    return [found["id"] for found in await desk.organisation().rows(query, workspaces, integrations)]

@@ -1,0 +1,78 @@
+"""Fields of an integration whose values are kept by a secret manager: which field, which secret."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import or_, select
+
+from penstock.errors import ConflictError
+from penstock.kit.record import refuse, unknown
+from penstock.store.tables import integrations, secret_references
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.kit.desk import Desk
+    from penstock.store.tenant import Row
+
+BELOW = "configurations."
+
+
+class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One field, and the secret that is its value."""
+
+    target_field: Annotated[
+        str, Meta(pattern=r"^(key|configurations\.[a-z0-9_]+)$", description="`key` or `configurations.…`")
+    ]
+    secret_reference_id: Annotated[str, Meta(description="id or slug of the secret reference")]
+    secret_key: Annotated[
+        Annotated[str, Meta(max_length=255)] | None,
+        Meta(description="which part of a secret that is a JSON object; default: what the reference says"),
+    ] = None
+    value_format: Annotated[
+        Literal["json", "string"] | None, Meta(description="`json` where the value is an object; default: `string`")
+    ] = None
+
+
+async def checked(desk: Desk, given: Sequence[SecretMapping], workspace_id: str | None) -> list[dict[str, Any]]:
+    """Check that each field is given once, by a secret that may be used there, and write it down."""
+    listed: list[dict[str, Any]] = []
+    for index, mapping in enumerate(given):
+        path = f"secret_mappings[{index}]"
+        if any(mapping.target_field == other["target_field"] for other in listed):
+            raise refuse(f"{path}.target_field", f"{mapping.target_field!r} is there twice")
+        row = await _reference(desk, mapping.secret_reference_id)
+        if row is None or not _open(row, workspace_id):
+            raise unknown(
+                f"{path}.secret_reference_id",
+                f"{mapping.secret_reference_id!r} is no secret reference that is open here",
+            )
+        listed.append({**msgspec.to_builtins(mapping), "secret_reference_id": row["id"]})
+    return listed
+
+
+def fields(listed: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Name the configurations that come from elsewhere."""
+    found = (mapping["target_field"] for mapping in listed)
+    return frozenset(name.removeprefix(BELOW) for name in found if name.startswith(BELOW))
+
+
+async def refuse_needed(desk: Desk, reference: Row) -> None:
+    """Refuse to let go of a reference that an integration needs."""
+    query = select(integrations.c.slug, integrations.c.secret_mappings)
+    for row in await desk.organisation().rows(query, integrations):
+        if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"]):
+            raise ConflictError(f"the integration {row['slug']!r} needs this secret")
+
+
+async def _reference(desk: Desk, key: str) -> Row | None:
+    named = or_(secret_references.c.id == key, secret_references.c.slug == key)
+    return await desk.organisation().first(select(secret_references).where(named), secret_references)
+
+
+def _open(row: Row, workspace_id: str | None) -> bool:
+    # What is for some workspaces alone is not for an integration that any may be given.
+    return row["allow_all_workspaces"] or workspace_id in row["allowed_workspaces"]

@@ -1,0 +1,105 @@
+"""What models cost, as the wire says it: US cents for each token or unit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Amount = Annotated[float, Meta(ge=0, description="US cents")]
+Factor = Annotated[Annotated[float, Meta(ge=0)] | None, Meta(description="factor; default: that of `default`")]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One price."""
+
+    price: Amount
+
+
+class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Prices of one token of each kind."""
+
+    request_token: Price | None = None
+    response_token: Price | None = None
+    cache_write_input_token: Price | None = None
+    cache_read_input_token: Price | None = None
+    request_audio_token: Price | None = None
+    response_audio_token: Price | None = None
+    cache_read_audio_input_token: Price | None = None
+    cache_write_audio_input_token: Price | None = None
+    reasoning_token: Price | None = None
+    request_text_token: Price | None = None
+    response_text_token: Price | None = None
+    request_image_token: Price | None = None
+    response_image_token: Price | None = None
+    cache_read_image_input_token: Price | None = None
+    cache_read_text_input_token: Price | None = None
+    cache_write_image_input_token: Price | None = None
+    cache_write_text_input_token: Price | None = None
+
+
+class PayAsYouGo(Tokens, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Prices of what is used."""
+
+    additional_units: Annotated[dict[str, Price], Meta(description="by unit, as `web_search`")] = {}
+    image: Annotated[dict[str, dict[str, Price]], Meta(description="by quality and size")] = {}
+
+
+class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Prices of fine-tuning."""
+
+    pay_per_token: Price | None = None
+    pay_per_hour: Price | None = None
+
+
+class PricingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What a model costs."""
+
+    type: Annotated[Literal["static"] | None, Meta(description="`static`")] = None
+    pay_as_you_go: Annotated[PayAsYouGo | None, Meta(description="prices of what is used")] = None
+    batch_config: Annotated[Tokens | None, Meta(description="prices of what is asked for in batches")] = None
+    calculate: Annotated[
+        dict[Literal["request", "response"], dict[str, Any]] | None, Meta(description="formulas of the two sums")
+    ] = None
+    currency: Annotated[Literal["USD"] | None, Meta(description="`USD`")] = None
+    finetune_config: Annotated[Finetuning | None, Meta(description="prices of fine-tuning")] = None
+    fixed_cost: Annotated[Price | None, Meta(description="price of one request")] = None
+
+
+class ImageFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Factor of the prices of images."""
+
+    default: Factor = None
+
+
+class Multiplier(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Factors of prices; what is left out takes that of `default`."""
+
+    default: Factor = None
+    request_token: Factor = None
+    response_token: Factor = None
+    cache_read_input_token: Factor = None
+    cache_write_input_token: Factor = None
+    cache_read_audio_input_token: Factor = None
+    request_audio_token: Factor = None
+    response_audio_token: Factor = None
+    reasoning_token: Factor = None
+    prediction_accepted_token: Factor = None
+    prediction_rejected_token: Factor = None
+    request_image_token: Factor = None
+    response_image_token: Factor = None
+    request_text_token: Factor = None
+    response_text_token: Factor = None
+    cache_read_image_input_token: Factor = None
+    cache_read_text_input_token: Factor = None
+    cache_write_text_input_token: Factor = None
+    cache_write_image_input_token: Factor = None
+    image: ImageFactor | None = None
+    additional_units: dict[str, Annotated[float, Meta(ge=0)] | None] = {}
+
+
+class Adjustments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an organisation's prices differ by from the usual ones."""
+
+    multiplier: Annotated[Multiplier, Meta(description="factors of prices")]

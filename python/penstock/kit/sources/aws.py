@@ -1,0 +1,65 @@
+"""Asks AWS Secrets Manager."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.settings import Settings
+
+SESSION = "penstock"
+
+
+async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
+    """Give the text of a secret by its name or ARN; what is binary is read as UTF-8."""
+    async with AsyncExitStack() as stack:
+        keys = await _keys(settings, auth, stack)
+        client = await _client("secretsmanager", settings, auth, keys, stack)
+        found = await client.get_secret_value(SecretId=path)
+    text = found.get("SecretString")
+    return text if text is not None else found["SecretBinary"].decode()
+
+
+async def _keys(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitStack) -> dict[str, str]:
+    """Find the credentials; those of the machine itself where none are named."""
+    if auth["aws_auth_type"] == "accessKey":
+        return {
+            "aws_access_key_id": auth["aws_access_key_id"],
+            "aws_secret_access_key": auth["aws_secret_access_key"],
+        }
+    if auth["aws_auth_type"] == "serviceRole":
+        return {}
+    asked = {"RoleArn": auth["aws_role_arn"], "RoleSessionName": SESSION}
+    if auth.get("aws_external_id"):
+        asked["ExternalId"] = auth["aws_external_id"]
+    client = await _client("sts", settings, auth, {}, stack)
+    given = (await client.assume_role(**asked))["Credentials"]
+    return {
+        "aws_access_key_id": given["AccessKeyId"],
+        "aws_secret_access_key": given["SecretAccessKey"],
+        "aws_session_token": given["SessionToken"],
+    }
+
+
+async def _client(
+    service: str, settings: Settings, auth: Mapping[str, Any], keys: dict[str, str], stack: AsyncExitStack
+) -> Any:  # noqa: ANN401
+    seconds = settings.secrets.fetch_ms / 1000
+    config = AioConfig(connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2})
+    # Clients are made from the services' descriptions when this runs.
+    session: Any = AioSession()
+    opening = session.create_client(
+        service,
+        region_name=auth.get("aws_region"),
+        endpoint_url=settings.secrets.aws_endpoint_url or None,
+        verify=settings.upstream.tls_ca or None,
+        config=config,
+        **keys,
+    )
+    return await stack.enter_async_context(opening)

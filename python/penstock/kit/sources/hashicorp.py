@@ -1,0 +1,60 @@
+"""Asks HashiCorp Vault."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hvac
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.settings import Settings
+
+# Where Kubernetes puts what a pod proves itself with.
+TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
+    """Give the secret at a path: its one field, or all of them as a JSON object."""
+    # The library waits; it does so in a thread.
+    return await asyncio.to_thread(_fetch, settings, auth, path.strip("/"))
+
+
+def _fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
+    client = hvac.Client(
+        url=auth["vault_addr"],
+        namespace=auth.get("vault_namespace") or None,
+        timeout=max(settings.secrets.fetch_ms // 1000, 1),
+        verify=settings.upstream.tls_ca or True,
+        allow_redirects=False,
+    )
+    try:
+        _sign_in(client, auth)
+        fields = _read(client, path)
+    finally:
+        client.adapter.close()
+    values = list(fields.values())
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else msgspec.json.encode(fields).decode()
+
+
+def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401
+    if auth["vault_auth_type"] == "token":
+        client.token = auth["vault_token"]
+    elif auth["vault_auth_type"] == "approle":
+        client.auth.approle.login(role_id=auth["vault_role_id"], secret_id=auth["vault_secret_id"])
+    else:
+        client.auth.kubernetes.login(role=auth["vault_role"], jwt=TOKEN.read_text())
+
+
+def _read(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401
+    """Read what is there; in an engine that keeps versions, `mount/name` stands for `mount/data/name`."""
+    mount, _, name = path.partition("/")
+    found = client.read(path) or client.read(f"{mount}/data/{name}")
+    if found is None:
+        raise LookupError(path)
+    data: dict[str, Any] = found["data"]
+    return data["data"] if set(data) == {"data", "metadata"} else data

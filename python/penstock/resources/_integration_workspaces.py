@@ -1,0 +1,177 @@
+"""Workspaces of an integration: the part of its paths that begins at `/workspaces`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import get, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+from sqlalchemy import or_, select
+
+from penstock.caller import needs
+from penstock.kit import access
+from penstock.kit import integrations as kit
+from penstock.kit.access import Enabled, GlobalAccess, GlobalAccessShown, RatesShown, UsageShown
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import UNSET, Changed, IdOrSlug, Moment, MomentOrNone, Object, UnsetType
+from penstock.kit.limits import ManyUsageLimits, RateLimits, listed_usage, rates
+from penstock.kit.record import Done, moment, now, refuse, unknown, when
+from penstock.store.tables import integration_workspaces, workspaces
+
+if TYPE_CHECKING:
+    from penstock.store.tenant import Row
+
+TAGS = ["Integrations > Workspaces"]
+VERBS = ("workspace_integrations", "organisation_integrations")
+MOST = 1000
+
+ProviderSlug = Annotated[
+    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
+    Meta(description="slug of the provider that is made; default: the integration's"),
+]
+
+
+class AccessGiven(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one workspace may do."""
+
+    id: Annotated[str, Meta(description="id or slug of the workspace")]
+    enabled: Enabled
+    usage_limits: Annotated[ManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one")] = UNSET
+    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits, at most one")] = UNSET
+    reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
+    create_default_provider: Annotated[
+        bool | None, Meta(description="make a provider of it there; default: what is said for all")
+    ] = None
+    default_provider_slug: ProviderSlug = None
+
+
+class Accesses(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What workspaces may do."""
+
+    workspaces: Annotated[list[AccessGiven], Meta(max_length=MOST, description="of single ones")] = []
+    global_workspace_access: Annotated[
+        GlobalAccess | None, Meta(description="of all of which nothing else is said")
+    ] = None
+    override_existing_workspace_access: Annotated[
+        bool, Meta(description="forget what was said of single ones before")
+    ] = False
+    override_existing_workspaces_access: Annotated[bool, Meta(description="the same, as some clients spell it")] = False
+    create_default_provider: Annotated[bool, Meta(description="make a provider of it where it may be used")] = True
+    default_provider_slug: ProviderSlug = None
+
+
+class AccessShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What one workspace may do."""
+
+    id: Annotated[str, Meta(description="slug of the workspace")]
+    workspace_id: Annotated[str, Meta(description="id of the workspace")]
+    name: Annotated[str, Meta(description="name of the workspace")]
+    enabled: Enabled
+    usage_limits: UsageShown
+    rate_limits: RatesShown
+    last_reset_at: MomentOrNone
+    created_at: Moment
+    last_updated_at: Changed
+
+
+class AccessesShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What workspaces may do."""
+
+    total: Annotated[int, Meta(description="how many there are of which something is said")]
+    workspaces: Annotated[list[AccessShown], Meta(description="those of which something is said")]
+    data: Annotated[list[AccessShown], Meta(description="the same")]
+    global_workspace_access: Annotated[GlobalAccessShown, Meta(description="what all others may do")]
+    object: Object = "list"
+
+
+@get(
+    "/{key:str}/workspaces",
+    guards=[needs(*(f"{name}.read" for name in VERBS))],
+    summary="List workspaces of an integration",
+    tags=TAGS,
+)
+async def index(key: IdOrSlug, work: NamedDependency[Work]) -> AccessesShown:
+    """List the workspaces of which something is said; who is inside one sees that one."""
+    async with work.reading() as desk:
+        row = await kit.get(desk, key, "read")
+        named = [workspaces.c.slug.label("workspace_slug"), workspaces.c.name.label("workspace_name")]
+        query = select(integration_workspaces, *named).join(
+            workspaces, workspaces.c.id == integration_workspaces.c.workspace_id
+        )
+        query = query.where(integration_workspaces.c.integration_id == row["id"])
+        found = await desk.rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
+        shown = [_shown(one) for one in found]
+        return AccessesShown(total=len(shown), workspaces=shown, data=shown, global_workspace_access=access.shown(row))
+
+
+@put(
+    "/{key:str}/workspaces",
+    guards=[needs(*(f"{name}.update" for name in VERBS))],
+    summary="Update workspaces of an integration",
+    tags=TAGS,
+)
+async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[Work]) -> Done:
+    """Say which workspaces may use an integration of the organisation, and how much; they get a provider of it."""
+    async with work.writing() as desk:
+        row = await kit.get(desk, key, "update")
+        if row["workspace_id"]:
+            raise refuse("", "this integration is one workspace's own: it is given to no other")
+        if data.override_existing_workspace_access or data.override_existing_workspaces_access:
+            await _forget(desk, row)
+        if data.global_workspace_access is not None:
+            provides = data.create_default_provider
+            written = access.written("global_workspace_access", data.global_workspace_access, provides=provides)
+            row = await kit.INTEGRATIONS.change(desk.organisation(), row, {"global_access": written})
+        for number, given in enumerate(data.workspaces):
+            await _put(desk, row, f"workspaces[{number}]", given, data)
+        if data.global_workspace_access and data.global_workspace_access.enabled and data.create_default_provider:
+            said = {given.id for given in data.workspaces}
+            usable = await kit.workspaces_of(desk, row)
+            await kit.provide(desk, row, [one for one in usable if one not in said], data.default_provider_slug)
+        return Done()
+
+
+async def _put(desk: Desk, row: Row, path: str, given: AccessGiven, data: Accesses) -> None:
+    named = or_(workspaces.c.id == given.id, workspaces.c.slug == given.id)
+    workspace = await desk.organisation().first(select(workspaces.c.id).where(named), workspaces)
+    if workspace is None:
+        raise unknown(f"{path}.id", f"{given.id!r} is no workspace of this organisation")
+    values: dict[str, Any] = {"enabled": given.enabled}
+    if given.usage_limits is not UNSET:
+        values["usage_limits"] = listed_usage(f"{path}.usage_limits", given.usage_limits)
+    if given.rate_limits is not UNSET:
+        values["rate_limits"] = rates(f"{path}.rate_limits", given.rate_limits, units=access.UNITS, most=1) or None
+    if given.reset_usage:
+        values["last_reset_at"] = now()
+    await kit.allow(desk, row, workspace["id"], values)
+    provides = data.create_default_provider if given.create_default_provider is None else given.create_default_provider
+    if given.enabled and provides:
+        slug = given.default_provider_slug or data.default_provider_slug
+        await kit.provide(desk, row, [workspace["id"]], slug)
+
+
+async def _forget(desk: Desk, row: Row) -> None:
+    whole = desk.organisation()
+    query = select(integration_workspaces).where(integration_workspaces.c.integration_id == row["id"])
+    for one in await whole.rows(query, integration_workspaces):
+        await kit.WORKSPACES.remove(whole, one)
+
+
+def _shown(row: Row) -> AccessShown:
+    return AccessShown(
+        id=row["workspace_slug"],
+        workspace_id=row["workspace_id"],
+        name=row["workspace_name"],
+        enabled=row["enabled"],
+        usage_limits=row["usage_limits"],
+        rate_limits=row["rate_limits"],
+        last_reset_at=moment(row["last_reset_at"]),
+        created_at=when(row["created_at"]),
+        last_updated_at=when(row["last_updated_at"]),
+    )
+
+
+routes = [index, update]

@@ -1,0 +1,258 @@
+"""Integrations: a provider's credential kept for an organisation or one workspace, where providers and virtual keys stand on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta
+
+from penstock.caller import needs
+from penstock.kit import configurations as forms
+from penstock.kit import integrations as kit
+from penstock.kit import mappings
+from penstock.kit.access import GlobalAccessShown
+from penstock.kit.access import shown as access_shown
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import (
+    UNSET,
+    Changed,
+    Id,
+    IdOrSlug,
+    MaybeName,
+    MaybeNote,
+    Moment,
+    Name,
+    Note,
+    Object,
+    Organisation,
+    OwnSlug,
+    Slug,
+    Tags,
+    TagsAsked,
+    UnsetType,
+    WorkspaceAsked,
+    tagged,
+)
+from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.ids import new_id, slug
+from penstock.kit.listing import Page
+from penstock.kit.mappings import SecretMapping
+from penstock.kit.pricing import Adjustments
+from penstock.kit.record import Created, Done, Listed, given, when
+from penstock.resources import _integration_models, _integration_workspaces
+from penstock.store.tables import integrations
+
+if TYPE_CHECKING:
+    from penstock.store.tenant import Row
+
+TAGS = ["Integrations"]
+VERBS = ("workspace_integrations", "organisation_integrations")
+
+Configurations = Annotated[
+    dict[str, Any], Meta(description="more about the provider, as `custom_host`; which fields there are depends on it")
+]
+Mappings = Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
+ProviderSlug = Annotated[
+    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
+    Meta(description="slug of the provider that is made along; default: the integration's"),
+]
+Credential = Annotated[str, Meta(max_length=65536)]
+
+
+class NewIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An integration to be made."""
+
+    name: Name
+    ai_provider_id: Annotated[str, Meta(description="name of the provider")]
+    slug: OwnSlug = None
+    key: Annotated[Credential, Meta(description="the provider's key")] = ""
+    description: Note = None
+    workspace_id: WorkspaceGiven = None
+    configurations: Configurations = {}
+    create_default_provider: Annotated[bool, Meta(description="make a provider of it where it may be used")] = True
+    default_provider_slug: ProviderSlug = None
+    secret_mappings: Mappings = []
+    pricing_adjustments: Annotated[Adjustments | None, Meta(description="factors of its prices")] = None
+    tags: Tags = {}
+
+
+class IntegrationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed; what is left out stays."""
+
+    name: MaybeName = UNSET
+    key: Annotated[Credential | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
+    description: MaybeNote = UNSET
+    configurations: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="they replace those of before; masked values mean the same ones")
+    ] = UNSET
+    secret_mappings: Annotated[list[SecretMapping] | UnsetType, Meta(description="they replace those of before")] = (
+        UNSET
+    )
+    pricing_adjustments: Annotated[
+        Adjustments | UnsetType | None, Meta(description="factors of its prices; null takes them away")
+    ] = UNSET
+    tags: Annotated[dict[str, str] | UnsetType, Meta(description="they replace those of before")] = UNSET
+
+
+class IntegrationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One integration of a list."""
+
+    id: Id
+    slug: Slug
+    name: Name
+    description: Note
+    ai_provider_id: Annotated[str, Meta(description="name of the provider")]
+    organisation_id: Organisation
+    workspace_id: Annotated[str | None, Meta(description="id of the workspace whose own it is")]
+    status: Annotated[str, Meta(description="`active` or `archived`")]
+    type: Annotated[str, Meta(description="`workspace` or `organisation`")]
+    owner_id: Annotated[str | None, Meta(description="id of the user or key that made it")]
+    masked_key: Annotated[str | None, Meta(description="both ends of the key")]
+    configurations: Configurations
+    tags: Tags
+    created_at: Moment
+    last_updated_at: Changed
+    object: Object = "integration"
+
+
+class Integration(IntegrationRow, frozen=True, kw_only=True):
+    """One integration."""
+
+    global_workspace_access_settings: Annotated[
+        GlobalAccessShown, Meta(description="what all workspaces may do with it")
+    ]
+    global_workspace_access: Annotated[GlobalAccessShown, Meta(description="the same")]
+    allow_all_models: Annotated[bool, Meta(description="whether models may be used of which nothing is said")]
+    workspace_count: Annotated[int, Meta(description="how many workspaces may use it")]
+    secret_mappings: Annotated[list[dict[str, Any]], Meta(description="fields whose values are kept elsewhere")]
+    pricing_adjustments: Annotated[dict[str, Any] | None, Meta(description="factors of its prices")]
+
+
+Kind = Annotated[
+    Literal["workspace", "organisation", "all"],
+    QueryParameter(name="type", description="those of a workspace, of the organisation, or both"),
+]
+
+
+@post(
+    "/",
+    status_code=200,
+    guards=[needs(*(f"{name}.create" for name in VERBS))],
+    summary="Create integration",
+    tags=TAGS,
+)
+async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) -> Created:
+    """Keep a provider's credential, for one workspace or for the organisation; there it is open to whom it is given."""
+    kit.check_provider("ai_provider_id", data.ai_provider_id)
+    async with work.writing(data.workspace_id) as desk:
+        own = desk.workspace_id
+        desk.require(kit.scope(own, "create"))
+        listed = await mappings.checked(desk, data.secret_mappings, own)
+        forms.check("configurations", data.ai_provider_id, data.configurations, mappings.fields(listed))
+        row_id = new_id()
+        values = {
+            "workspace_id": own,
+            "slug": data.slug or slug("", data.name, 40),
+            "name": data.name,
+            "description": data.description,
+            "ai_provider_id": data.ai_provider_id,
+            "secret_mappings": listed,
+            "pricing_adjustments": msgspec.to_builtins(data.pricing_adjustments),
+            "tags": data.tags,
+            "default_provider_slug": data.default_provider_slug,
+            **await kit.sealed_key(desk, row_id, data.key),
+            **await kit.sealed_configurations(desk, row_id, data.configurations),
+        }
+        row = await kit.add(desk, row_id, values)
+        if data.create_default_provider and own:
+            await kit.provide(desk, row, [own], data.default_provider_slug)
+        return Created(row["id"], row["slug"], "integration")
+
+
+@get("/", guards=[needs(*(f"{name}.list" for name in VERBS))], summary="List integrations", tags=TAGS)
+async def index(
+    work: NamedDependency[Work],
+    page: NamedDependency[Page],
+    workspace_id: WorkspaceAsked = None,
+    kind: Kind = "all",
+    tags: TagsAsked = None,
+) -> Listed[IntegrationRow]:
+    """List the integrations that are open here: the workspace's own, and those of the organisation that it may use."""
+    async with work.reading(workspace_id) as desk:
+        conditions = [*kit.visible(desk.workspace_id), ~integrations.c.brought_along, *tagged(integrations, tags)]
+        if kind != "all":
+            is_own = integrations.c.workspace_id.is_not(None)
+            conditions.append(is_own if kind == "workspace" else ~is_own)
+        total, rows = await kit.INTEGRATIONS.page(desk.organisation(), page, conditions)
+        return Listed(total, [IntegrationRow(**_fields(row)) for row in rows])
+
+
+@get("/{key:str}", guards=[needs(*(f"{name}.read" for name in VERBS))], summary="Get integration", tags=TAGS)
+async def show(key: IdOrSlug, work: NamedDependency[Work]) -> Integration:
+    """Give an integration, its credentials masked."""
+    async with work.reading() as desk:
+        return await _shown(desk, await kit.get(desk, key, "read"))
+
+
+@put("/{key:str}", guards=[needs(*(f"{name}.update" for name in VERBS))], summary="Update integration", tags=TAGS)
+async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDependency[Work]) -> Done:
+    """Change an integration; what is left out stays, and so do credentials that come back masked."""
+    async with work.writing() as desk:
+        row = await kit.get(desk, key, "update")
+        values = {name: value for name, value in given(data).items() if name in {"name", "description", "tags"}}
+        if data.secret_mappings is not UNSET:
+            values["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, row["workspace_id"])
+        mapped = mappings.fields(values.get("secret_mappings", row["secret_mappings"]))
+        if data.configurations is not UNSET:
+            forms.check("configurations", row["ai_provider_id"], data.configurations, mapped)
+            values |= await kit.sealed_configurations(desk, row["id"], data.configurations, row)
+        if data.key is not UNSET:
+            values |= await kit.sealed_key(desk, row["id"], data.key, row)
+        if data.pricing_adjustments is not UNSET:
+            values["pricing_adjustments"] = msgspec.to_builtins(data.pricing_adjustments)
+        await kit.INTEGRATIONS.change(desk.organisation(), row, values)
+        return Done()
+
+
+@delete(
+    "/{key:str}",
+    status_code=200,
+    guards=[needs(*(f"{name}.delete" for name in VERBS))],
+    summary="Delete integration",
+    tags=TAGS,
+)
+async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
+    """Delete an integration, its credential, and the providers that stand on it."""
+    async with work.writing() as desk:
+        await kit.remove(desk, await kit.get(desk, key, "delete"))
+        return Done()
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    same = ("id", "slug", "name", "description", "ai_provider_id", "organisation_id", "workspace_id", "status")
+    return {
+        **{name: row[name] for name in (*same, "owner_id", "masked_key", "configurations", "tags")},
+        "type": "workspace" if row["workspace_id"] else "organisation",
+        "created_at": when(row["created_at"]),
+        "last_updated_at": when(row["last_updated_at"]),
+    }
+
+
+async def _shown(desk: Desk, row: Row) -> Integration:
+    access = access_shown(row)
+    return Integration(
+        **_fields(row),
+        global_workspace_access_settings=access,
+        global_workspace_access=access,
+        allow_all_models=row["allow_all_models"],
+        workspace_count=len(await kit.workspaces_of(desk, row)),
+        secret_mappings=row["secret_mappings"],
+        pricing_adjustments=row["pricing_adjustments"],
+    )
+
+
+routes = [create, index, show, update, remove, *_integration_models.routes, *_integration_workspaces.routes]

@@ -1,0 +1,169 @@
+"""The catalogue of models: those of a workspace's providers that may be used, each named `@slug/model`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import msgspec
+from litestar import Request, get
+from litestar.di import NamedDependency
+from litestar.params import PathParameter, QueryParameter
+from msgspec import Meta
+from sqlalchemy import or_, select
+
+from penstock.caller import needs
+from penstock.errors import MissingError
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import Object, WorkspaceAsked
+from penstock.kit.integrations import usable
+from penstock.kit.prices import PriceBook
+from penstock.kit.record import now
+from penstock.store.tables import configs, integration_models, integrations, providers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.store.tenant import Row
+
+TAGS = ["Models"]
+SCOPES = ("completions.write", "virtual_keys.list", "models.list")
+MOST = 1000
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """One model."""
+
+    id: Annotated[str, Meta(description="as requests name it: `@slug/model`")]
+    created: Annotated[int, Meta(description="when it was made known here, in seconds since 1970")]
+    owned_by: Annotated[str, Meta(description="name of the provider as the engine knows it")]
+    object: Object = "model"
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """Models that may be used."""
+
+    data: Annotated[list[Model], Meta(description="those of this page")]
+    total_count: Annotated[int, Meta(description="how many there are on all pages")]
+    object: Object = "list"
+
+
+Service = Annotated[str | None, QueryParameter(name="ai_service", description="only those of this kind of provider")]
+Provider = Annotated[str | None, QueryParameter(description="only those of the provider with this slug")]
+Limit = Annotated[int | None, QueryParameter(ge=1, le=MOST, description="how many at most; default: all")]
+Offset = Annotated[int, QueryParameter(ge=0, description="how many to leave out")]
+Sort = Annotated[Literal["name", "provider", "ai_service"], QueryParameter(description="what the list is ordered by")]
+Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction")]
+
+
+KEYS: dict[str, Callable[[Model], tuple[str, ...]]] = {
+    "name": lambda model: (model.id.partition("/")[2], model.id),
+    "provider": lambda model: (model.id,),
+    "ai_service": lambda model: (model.owned_by, model.id),
+}
+
+
+@get("/", guards=[needs(*SCOPES)], summary="List models", tags=TAGS)
+async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
+    request: Request[Any, Any, Any],
+    work: NamedDependency[Work],
+    prices: NamedDependency[PriceBook],
+    workspace_id: WorkspaceAsked = None,
+    ai_service: Service = None,
+    provider: Provider = None,
+    limit: Limit = None,
+    offset: Offset = 0,
+    sort: Sort = "name",
+    order: Order = "asc",
+) -> ModelList:
+    """List the models that may be used; with a config that asks for this list, only those that it names."""
+    async with work.reading(workspace_id) as desk:
+        named = await _named(desk, request)
+        rows, said = await _providers(desk)
+    found = [
+        model
+        for row in rows
+        if (ai_service is None or row["ai_provider_id"] == ai_service)
+        and (provider is None or row["slug"] == provider.removeprefix("@"))
+        and (named is None or row["slug"] in named)
+        for model in await _models(row, said, prices)
+    ]
+    found.sort(key=KEYS[sort], reverse=order == "desc")
+    end = None if limit is None else offset + limit
+    return ModelList(data=found[offset:end], total_count=len(found))
+
+
+@get("/{model:path}", guards=[needs(*SCOPES)], summary="Get model", tags=TAGS)
+async def show(
+    model: Annotated[str, PathParameter(description="its id: `@slug/model`")],
+    work: NamedDependency[Work],
+    prices: NamedDependency[PriceBook],
+) -> Model:
+    """Give one model that may be used."""
+    wanted = model.removeprefix("/")
+    slug = wanted.removeprefix("@").partition("/")[0]
+    async with work.reading() as desk:
+        rows, said = await _providers(desk)
+    for row in (row for row in rows if row["slug"] == slug):
+        for found in await _models(row, said, prices):
+            if found.id == wanted:
+                return found
+    raise MissingError(f"there is no model {wanted!r} here")
+
+
+async def _providers(desk: Desk) -> tuple[list[Row], dict[str, list[Row]]]:
+    """Give the providers that may be used, and what is said of the models behind them."""
+    columns = (providers.c.slug, providers.c.created_at, providers.c.integration_id)
+    behind = (integrations.c.ai_provider_id, integrations.c.allow_all_models)
+    query = select(*columns, *behind).join(integrations, integrations.c.id == providers.c.integration_id)
+    alive = or_(providers.c.expires_at.is_(None), providers.c.expires_at > now())
+    query = query.where(providers.c.status == "active", alive, integrations.c.status == "active")
+    rows = await desk.rows(query.where(usable(providers.c.workspace_id)).order_by(providers.c.id), providers)
+    said: dict[str, list[Row]] = {}
+    wanted = {row["integration_id"] for row in rows}
+    models = select(integration_models).where(integration_models.c.integration_id.in_(wanted))
+    for model in await desk.organisation().rows(models, integration_models):
+        said.setdefault(model["integration_id"], []).append(model)
+    return rows, said
+
+
+async def _models(row: Row, said: dict[str, list[Row]], prices: PriceBook) -> list[Model]:
+    own = {model["slug"]: model["enabled"] for model in said.get(row["integration_id"], [])}
+    slugs = {slug for slug, enabled in own.items() if enabled}
+    if row["allow_all_models"]:
+        slugs |= set(await prices.models(row["ai_provider_id"])) - set(own)
+    made = row["created_at"] // 1000
+    return [Model(id=f"@{row['slug']}/{slug}", created=made, owned_by=row["ai_provider_id"]) for slug in sorted(slugs)]
+
+
+async def _named(desk: Desk, request: Request[Any, Any, Any]) -> set[str] | None:
+    """Give the slugs of the providers that the request's config names; nothing where there is none, or it leaves it open."""
+    prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
+    sent = next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}config"))), None)
+    if sent is None:
+        return None
+    text: str | None = sent
+    if not sent.lstrip().startswith("{"):
+        row = await desk.find(configs, sent)
+        text = row["config"] if row else None
+    try:
+        config: object = msgspec.json.decode(text or "null")
+    except msgspec.DecodeError:
+        return None
+    targets = list(_targets(config))
+    if not targets or any(target.get("passthrough") is True for target in targets):
+        return None
+    named = [target.get("virtual_key") or target.get("provider") for target in targets]
+    return {name.removeprefix("@") for name in named if isinstance(name, str)}
+
+
+def _targets(config: object) -> Iterator[dict[str, Any]]:
+    """Walk through a config and all its targets."""
+    if isinstance(config, dict):
+        node = cast("dict[str, Any]", config)
+        yield node
+        inner = node.get("targets")
+        for target in cast("list[object]", inner) if isinstance(inner, list) else []:
+            yield from _targets(target)
+
+
+routes = [index, show]

@@ -1,0 +1,270 @@
+"""Secret references: where a secret is kept by AWS, Azure or HashiCorp, for integrations to be made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta
+from sqlalchemy import or_, select
+
+from penstock.caller import needs
+from penstock.errors import ForbiddenError
+from penstock.kit import configurations, mappings, references
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import (
+    UNSET,
+    Changed,
+    Id,
+    IdOrSlug,
+    MaybeName,
+    Moment,
+    Name,
+    Object,
+    Organisation,
+    OwnSlug,
+    Slug,
+    Tags,
+    TagsAsked,
+    UnsetType,
+    tagged,
+)
+from penstock.kit.ids import new_id, slug
+from penstock.kit.listing import Page
+from penstock.kit.record import Created, Done, Listed, given, refuse, unknown, when
+from penstock.kit.resource import Resource
+from penstock.store.tables import secret_references, workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import ColumnElement
+
+    from penstock.store.tenant import Row
+
+REFERENCES = Resource("secret_references", secret_references, publishes=True)
+TAGS = ["Secret References"]
+SMALL_PAGE, LARGEST_PAGE = 20, 100
+
+_Description = Annotated[str, Meta(max_length=1024)]
+_Path = Annotated[str, Meta(min_length=1, max_length=1024)]
+_Key = Annotated[str, Meta(max_length=255)]
+_Allowed = Annotated[list[str], Meta(min_length=1)]
+Place = Literal["aws_sm", "azure_kv", "hashicorp_vault"]
+Auth = Annotated[dict[str, Any], Meta(description="how to sign in there; which fields there are depends on the place")]
+Description = Annotated[_Description | None, Meta(description="what it is for")]
+Path = Annotated[_Path, Meta(description="name, ARN or path of the secret")]
+Key = Annotated[_Key | None, Meta(description="which part of a secret that is a JSON object")]
+
+
+class NewReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A reference to be made."""
+
+    name: Name
+    manager_type: Annotated[Place, Meta(description="where it is kept")]
+    auth_config: Auth
+    secret_path: Path
+    organisation_id: Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")] = None
+    slug: OwnSlug = None
+    description: Description = None
+    secret_key: Key = None
+    allow_all_workspaces: Annotated[
+        bool | UnsetType, Meta(description="whether all workspaces may use it; default: true, unless some are named")
+    ] = UNSET
+    allowed_workspaces: Annotated[
+        _Allowed | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
+    ] = UNSET
+    tags: Tags = {}
+
+
+class ReferenceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed; what is left out stays."""
+
+    name: MaybeName = UNSET
+    description: Annotated[_Description | UnsetType | None, Meta(description="what it is for")] = UNSET
+    auth_config: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="fields of it; others stay, and masked ones mean the same")
+    ] = UNSET
+    secret_path: Annotated[_Path | UnsetType, Meta(description="name, ARN or path of the secret")] = UNSET
+    secret_key: Annotated[_Key | UnsetType | None, Meta(description="which part of a secret")] = UNSET
+    allow_all_workspaces: Annotated[bool | UnsetType, Meta(description="whether all workspaces may use it")] = UNSET
+    allowed_workspaces: Annotated[
+        _Allowed | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
+    ] = UNSET
+    tags: Annotated[dict[str, str] | UnsetType, Meta(description="they replace those of before")] = UNSET
+
+
+class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One reference of a list."""
+
+    id: Id
+    name: Name
+    slug: Slug
+    manager_type: Annotated[str, Meta(description="`aws_sm`, `azure_kv` or `hashicorp_vault`")]
+    status: Annotated[str, Meta(description="`ACTIVE`")]
+    created_at: Moment
+    last_updated_at: Changed
+    object: Object = "secret-reference"
+
+
+class Reference(ReferenceRow, frozen=True, kw_only=True):
+    """One reference."""
+
+    organisation_id: Organisation
+    description: Description
+    secret_path: Path
+    secret_key: Key
+    auth_config: Auth
+    allow_all_workspaces: Annotated[bool, Meta(description="whether all workspaces may use it")]
+    allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may, where not all may")]
+    tags: Tags
+    created_by: Annotated[str | None, Meta(description="id of the user or key that made it")]
+
+
+PlaceAsked = Annotated[Place | None, QueryParameter(description="only those that are kept there")]
+Search = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=255, description="part of the name, slug or description")
+]
+
+
+@post("/", status_code=200, guards=[needs("secret_references.create")], summary="Create secret reference", tags=TAGS)
+async def create(data: JSONBody[NewReference], work: NamedDependency[Work]) -> Created:
+    """Say where a secret is kept. It is fetched when an integration is made of it, and never shown."""
+    if data.organisation_id not in {None, work.caller.organisation_id}:
+        raise ForbiddenError(f"the organisation {data.organisation_id!r} is not open to this key")
+    references.check(data.manager_type, data.auth_config)
+    async with work.writing() as desk:
+        row_id = new_id()
+        values: dict[str, Any] = {
+            "id": row_id,
+            "slug": data.slug or slug("", data.name, 40),
+            "name": data.name,
+            "description": data.description,
+            "manager_type": data.manager_type,
+            "secret_path": data.secret_path,
+            "secret_key": data.secret_key,
+            "tags": data.tags,
+            "status": "ACTIVE",
+            "created_by": work.caller.actor,
+            "allow_all_workspaces": True,
+            "allowed_workspaces": [],
+            **await _access(desk, data),
+            **await _sealed(desk, row_id, data.auth_config, None),
+        }
+        row = await REFERENCES.add(desk, values)
+        return Created(row["id"], row["slug"], "secret-reference")
+
+
+@get("/", guards=[needs("secret_references.list")], summary="List secret references", tags=TAGS)
+async def index(
+    work: NamedDependency[Work],
+    page: NamedDependency[Page],
+    manager_type: PlaceAsked = None,
+    tags: TagsAsked = None,
+    search: Search = None,
+) -> Listed[ReferenceRow]:
+    """List secret references; 20 on a page unless another number is asked for, at most 100."""
+    if page.is_sized and page.size > LARGEST_PAGE:
+        raise refuse("page_size", f"{page.size} is not allowed: at most {LARGEST_PAGE}")
+    size = page.size if page.is_sized else SMALL_PAGE
+    conditions: list[ColumnElement[bool]] = tagged(secret_references, tags)
+    if manager_type:
+        conditions.append(secret_references.c.manager_type == manager_type)
+    if search:
+        columns = (secret_references.c.name, secret_references.c.slug, secret_references.c.description)
+        conditions.append(or_(*(column.icontains(search, autoescape=True) for column in columns)))
+    async with work.reading() as desk:
+        total, rows = await REFERENCES.page(desk, msgspec.structs.replace(page, size=size), conditions)
+        return Listed(total, [ReferenceRow(**_row(row)) for row in rows])
+
+
+@get("/{key:str}", guards=[needs("secret_references.read")], summary="Get secret reference", tags=TAGS)
+async def show(key: IdOrSlug, work: NamedDependency[Work]) -> Reference:
+    """Give a secret reference; how to sign in is masked."""
+    async with work.reading() as desk:
+        return _shown(await REFERENCES.get(desk, key))
+
+
+@put("/{key:str}", guards=[needs("secret_references.update")], summary="Update secret reference", tags=TAGS)
+async def update(key: IdOrSlug, data: JSONBody[ReferenceChange], work: NamedDependency[Work]) -> Done:
+    """Change a secret reference; what is left out stays, also of how to sign in. Where it is kept stays in any case."""
+    async with work.writing() as desk:
+        row = await REFERENCES.get(desk, key)
+        plain = {"name", "description", "secret_path", "secret_key", "tags"}
+        values = {name: value for name, value in given(data).items() if name in plain}
+        values |= await _access(desk, data)
+        if data.auth_config is not UNSET:
+            values |= await _sealed(desk, row["id"], data.auth_config, row)
+        await REFERENCES.change(desk, row, values)
+        return Done()
+
+
+@delete(
+    "/{key:str}",
+    status_code=200,
+    guards=[needs("secret_references.delete")],
+    summary="Delete secret reference",
+    tags=TAGS,
+)
+async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
+    """Delete a secret reference; one that an integration needs stays."""
+    async with work.writing() as desk:
+        row = await REFERENCES.get(desk, key)
+        await mappings.refuse_needed(desk, row)
+        await REFERENCES.remove(desk, row)
+        return Done()
+
+
+async def _sealed(desk: Desk, owner: str, sent: Mapping[str, Any], row: Row | None) -> dict[str, Any]:
+    """Seal what is secret of how to sign in; what was there before is kept where the way still needs it."""
+    before: dict[str, Any] = {}
+    if row:
+        sealed = row["sealed_auth_config"]
+        before = msgspec.json.decode(await desk.open(sealed, owner)) if sealed else {}
+        merged = {**row["auth_config"], **sent}
+        wanted = references.form(row["manager_type"], merged).__struct_fields__
+        sent = {name: value for name, value in merged.items() if name in wanted or name not in row["auth_config"]}
+        references.check(row["manager_type"], sent)
+    shown, hidden = configurations.split(sent, row["auth_config"] if row else {}, before)
+    sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
+    return {"auth_config": shown, "sealed_auth_config": sealed}
+
+
+async def _access(desk: Desk, data: NewReference | ReferenceChange) -> dict[str, Any]:
+    """Write down who may use it: all, or those that are named."""
+    if data.allowed_workspaces is not UNSET:
+        if data.allow_all_workspaces is True:
+            raise refuse("allowed_workspaces", "is not for what all workspaces may use: leave allow_all_workspaces out")
+        ids = [await _workspace(desk, index, key) for index, key in enumerate(data.allowed_workspaces)]
+        return {"allow_all_workspaces": False, "allowed_workspaces": list(dict.fromkeys(ids))}
+    if data.allow_all_workspaces is True:
+        return {"allow_all_workspaces": True, "allowed_workspaces": []}
+    return {} if data.allow_all_workspaces is UNSET else {"allow_all_workspaces": False}
+
+
+async def _workspace(desk: Desk, index: int, key: str) -> str:
+    named = or_(workspaces.c.id == key, workspaces.c.slug == key)
+    row = await desk.organisation().first(select(workspaces.c.id).where(named), workspaces)
+    if row is None:
+        raise unknown(f"allowed_workspaces[{index}]", f"{key!r} is no workspace of this organisation")
+    return row["id"]
+
+
+def _row(row: Row) -> dict[str, Any]:
+    same = ("id", "name", "slug", "manager_type", "status")
+    return {
+        **{name: row[name] for name in same},
+        "created_at": when(row["created_at"]),
+        "last_updated_at": when(row["last_updated_at"]),
+    }
+
+
+def _shown(row: Row) -> Reference:
+    same = ("organisation_id", "description", "secret_path", "secret_key", "auth_config", "allow_all_workspaces")
+    return Reference(**_row(row), **{name: row[name] for name in (*same, "allowed_workspaces", "tags", "created_by")})
+
+
+routes = [create, index, show, update, remove]

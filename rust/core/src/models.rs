@@ -1,0 +1,217 @@
+//! What is said of single models: which may be used, where they are; and when the catalogue is asked for.
+
+use std::collections::{BTreeMap, HashMap};
+
+use penstock_llm::{
+    operation::{Operation, Takes},
+    providers::{self, Known},
+};
+use serde::Deserialize;
+
+use crate::{
+    call::{Call, Target},
+    caller::Caller,
+    config::{Config, Unknown},
+    error::{Error, Problem, Result},
+    headers::{Control, Head, Headers, control_name, is_field},
+    masking::is_slug,
+    snapshot::Snapshot,
+    upstream::Base,
+};
+
+/// Header fields that go with every request to a saved provider, or to one of its models.
+pub type Fields = Vec<(String, String)>;
+
+/// What a saved provider says of its models.
+#[derive(Debug, Default)]
+pub struct Models {
+    /// Whether models may be used of which nothing is said.
+    allow_all: bool,
+    said: HashMap<String, SavedModel>,
+}
+
+#[derive(Debug)]
+struct SavedModel {
+    enabled: bool,
+    custom_host: Option<Base>,
+    fields: Fields,
+    options: Vec<(Known, String)>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedModels {
+    pub id: String,
+    allow_all: bool,
+    models: Vec<PublishedModel>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedModel {
+    slug: String,
+    enabled: bool,
+    #[serde(default)]
+    custom_host: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    options: BTreeMap<String, String>,
+}
+
+impl Models {
+    /// Whether there is a model that may not be used.
+    fn are_restricted(&self) -> bool {
+        !self.allow_all || self.said.values().any(|model| !model.enabled)
+    }
+
+    /// Compiles what was published of one integration's models.
+    pub fn compile(published: PublishedModels, path: &str, problems: &mut Vec<Problem>) -> Self {
+        let mut said = HashMap::with_capacity(published.models.len());
+        for (index, row) in published.models.into_iter().enumerate() {
+            let path = format!("{path}.models[{index}]");
+            let model = SavedModel {
+                enabled: row.enabled,
+                custom_host: host(row.custom_host.as_deref(), &path, problems),
+                fields: fields(row.headers, &path, problems),
+                options: options(row.options, &path, problems),
+            };
+            said.insert(row.slug, model);
+        }
+        Self { allow_all: published.allow_all, said }
+    }
+}
+
+/// The base of a saved host, if it is one.
+pub fn host(url: Option<&str>, path: &str, problems: &mut Vec<Problem>) -> Option<Base> {
+    url.map(Base::parse)?.map_err(|message| problems.push(Problem::new(format!("{path}.custom_host"), message))).ok()
+}
+
+/// Saved header fields, in the order of their names.
+pub fn fields(given: impl IntoIterator<Item = (String, String)>, path: &str, problems: &mut Vec<Problem>) -> Fields {
+    let mut fields: Fields = given.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+    fields.sort();
+    for (name, value) in &fields {
+        if !is_field(name, value) {
+            problems.push(Problem::new(format!("{path}.headers.{name}"), "cannot be a header field"));
+        }
+    }
+    fields
+}
+
+fn options(given: BTreeMap<String, String>, path: &str, problems: &mut Vec<Problem>) -> Vec<(Known, String)> {
+    let mut options = Vec::with_capacity(given.len());
+    for (key, value) in given {
+        match providers::option(&key) {
+            Some(_) if value.is_empty() || value.chars().any(char::is_control) => {
+                problems.push(Problem::new(format!("{path}.options.{key}"), "must be text without control characters"));
+            }
+            Some(option) => options.push((option, value)),
+            None => problems.push(Problem::new(format!("{path}.options.{key}"), "is not a known option")),
+        }
+    }
+    options
+}
+
+impl Target<'_> {
+    /// Takes over what is said of the model that is asked for; refuses one that may not be used here.
+    pub fn adopt(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
+        let Some(saved) = self.saved else { return Ok(()) };
+        self.fields = saved.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let Some(models) = &saved.models else { return Ok(()) };
+        let Some(said) = models.said.get(model) else {
+            let is_fine =
+                if model.is_empty() { !models.are_restricted() || !may_name_one(call) } else { models.allow_all };
+            return if is_fine { Ok(()) } else { Err(Error::ModelRefused { model: model.to_owned() }) };
+        };
+        if !said.enabled {
+            return Err(Error::ModelRefused { model: model.to_owned() });
+        }
+        self.fields.retain(|(name, _)| said.fields.iter().all(|(own, _)| own != name));
+        self.fields.extend(said.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        for (option, value) in &said.options {
+            self.options.put(*option, value.clone());
+        }
+        if let (Some(base), None) = (&said.custom_host, call.control.custom_host) {
+            self.base = base.clone();
+        }
+        Ok(())
+    }
+}
+
+/// Whether a request of which no model is known yet may ask one all the same: in a form, or in what passes through unread.
+fn may_name_one(call: &Call<'_>) -> bool {
+    match call.route.operation {
+        Operation::Proxy => call.head.takes_body(),
+        operation => operation.takes() == Some(Takes::Form) && operation.id() != "uploadFile",
+    }
+}
+
+/// Whether a request for models is about the catalogue: it names no provider, or says so.
+pub fn asks_for_catalogue(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> bool {
+    let below = head.path.strip_prefix("/v1/models");
+    if !snapshot.has_catalogue
+        || head.method != "GET"
+        || !below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    {
+        return false;
+    }
+    let control = Control::read(&head.headers, aliases);
+    let is_said = |name: &[u8]| said(&head.headers, aliases, name).is_some_and(|value| value != b"false");
+    let names_nobody = control.provider.is_none() && control.virtual_key.is_none() && control.config.is_none();
+    names_nobody
+        || is_said(b"fetch-integrated-models")
+        || is_said(b"models-endpoint")
+        || control.config.is_some_and(|config| config_asks(snapshot, head, &control, config))
+}
+
+/// The value of one of the gateway's fields, under the name that it has without its prefix.
+fn said<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) -> Option<&'h [u8]> {
+    headers
+        .iter()
+        .find(|(name, _)| control_name(name, aliases).is_some_and(|(_, rest)| rest == wanted))
+        .map(|(_, value)| value)
+}
+
+fn config_asks(snapshot: &Snapshot, head: &Head, control: &Control<'_>, config: &str) -> bool {
+    if !is_slug(config.as_bytes()) {
+        return Config::parse(config.as_bytes(), Unknown::Ignored)
+            .is_ok_and(|config| config.root.fetch_integrated_models);
+    }
+    let caller: Option<Caller<'_>> = crate::caller::admit(snapshot, true, &head.headers, control).ok();
+    let workspace = caller.as_ref().and_then(Caller::workspace);
+    snapshot.config(workspace, config).is_some_and(|config| config.root.fetch_integrated_models)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAVED: &str = r#"{"epoch":"1","catalogue":true,
+        "models":[{"id":"i","allow_all":false,"models":[{"slug":"gpt","enabled":true},{"slug":"old","enabled":false}]}],
+        "providers":[{"slug":"mine","provider":"openai","models":"i"},{"slug":"theirs","provider":"openai","workspace":"b"}],
+        "configs":[{"slug":"pc-1","id":"c-1","config":{"provider":"openai","fetch_integrated_models":true}}]}"#;
+
+    fn snapshot() -> Snapshot {
+        Snapshot::compile(SAVED.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_catalogue_is_asked_for_where_nobody_else_is() {
+        let snapshot = snapshot();
+        let asks = |path: &str, fields: &[(&str, &str)]| {
+            let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+            let head = Head { method: "GET".into(), path: path.into(), headers, ..Head::default() };
+            asks_for_catalogue(&snapshot, &head, &["x-portkey-".into()])
+        };
+        let provider = ("x-gateway-provider", "openai");
+        assert!(asks("/v1/models", &[]) && asks("/v1/models/@mine/gpt", &[]));
+        assert!(!asks("/v1/models", &[provider]) && !asks("/v1/modelsx", &[]));
+        for flag in ["x-gateway-fetch-integrated-models", "x-gateway-models-endpoint", "x-portkey-models-endpoint"] {
+            assert!(asks("/v1/models", &[provider, (flag, "true")]), "{flag}");
+            assert!(!asks("/v1/models", &[provider, (flag, "false")]), "{flag}");
+        }
+        assert!(asks("/v1/models", &[("x-gateway-config", r#"{"provider":"openai","fetch_integrated_models":true}"#)]));
+        assert!(!asks("/v1/models", &[("x-gateway-config", r#"{"provider":"openai"}"#)]));
+    }
+}

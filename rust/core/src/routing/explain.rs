@@ -1,0 +1,133 @@
+//! What would become of a request: the same choices as on its walk, and nothing is sent.
+
+use bytes::Bytes;
+use penstock_llm::dialect::Dialect;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    carried::{Carried, Prepared},
+    keeping::Question,
+    walk::Walk,
+};
+use crate::{
+    body::Body,
+    call::{Call, Choice},
+    config::Node,
+    delivery::Served,
+    error::{Error, Problem, Result},
+    features::circuit_breaker::Verdict,
+    gateway::Gateway,
+    headers::{Control, Head, Headers},
+    record::Facts,
+    route::Route,
+};
+
+/// The path on which it is asked, after `/v1`.
+const PATH: &str = "/explain";
+
+/// A request as it would be sent. Its headers are those of the request that asks, but for what it says itself.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    #[serde(default = "post")]
+    method: String,
+    path: String,
+    #[serde(default)]
+    headers: Map<String, Value>,
+    #[serde(default)]
+    body: Value,
+}
+
+fn post() -> String {
+    "POST".to_owned()
+}
+
+/// Whether this asks what would become of another request.
+pub(crate) fn is_asked(call: &Call<'_>) -> bool {
+    call.route.path == PATH && call.head.method == "POST" && call.head.path == "/v1/explain"
+}
+
+/// Answers with every target that would be tried, in their order, and what each of them would get.
+pub(crate) async fn explain(gateway: &Gateway, choice: &Choice<'_>, body: Body) -> Result<Served> {
+    let bytes = body.limited(gateway.body_limits)?.collect().await?;
+    let asked: Asked = serde_json::from_slice(&bytes).map_err(|error| refused("$", &error.to_string()))?;
+    let head = head(choice.call.head, &asked)?;
+    let route = Route::of(&head.method, &head.path)
+        .ok_or_else(|| refused("$.path", "must be a path below `/v1` that goes to a provider"))?;
+    let control = Control::read(&head.headers, &gateway.settings.header_aliases);
+    let call = Call { route, head: &head, control };
+    let choice = Choice { call: &call, ..*choice };
+    let plan = choice.plan()?;
+    let mut facts = Facts::default();
+    facts.begin(&call, &gateway.sink);
+    facts.metadata.check()?;
+    let body = if asked.body.is_null() { Bytes::new() } else { Bytes::from(asked.body.to_string()) };
+    let is_json = !body.is_empty();
+    let body = gateway.read(&call, Body::Whole(body), &mut facts).await?;
+    let carried = Carried::new(body, is_json, facts.model.clone(), facts.stream);
+    let mut walk = Walk::new(gateway, &choice, &plan, &mut facts, carried);
+    let mut targets = Vec::new();
+    for node in walk.order(&plan.config.root)? {
+        targets.push(described(&mut walk, node).await);
+    }
+    let steps = walk.facts.decision.as_ref().map(|decision| json!(decision.steps));
+    let told = json!({"object": "explanation", "config": plan.slug, "strategy": plan.config.root.strategy.name(),
+        "decisions": steps, "targets": targets});
+    Ok(Served::ours(told.to_string().into(), Dialect::OpenAi, &gateway.grace))
+}
+
+fn refused(path: &str, message: &str) -> Error {
+    Error::RequestInvalid(vec![Problem::new(path, message)])
+}
+
+fn head(own: &Head, asked: &Asked) -> Result<Head> {
+    let mut headers = Headers::default();
+    let is_said = |name: &[u8]| asked.headers.keys().any(|said| said.as_bytes().eq_ignore_ascii_case(name));
+    for (name, value) in own.headers.iter().filter(|(name, _)| *name != b"content-length" && !is_said(name)) {
+        headers.push(name, value);
+    }
+    for (name, value) in &asked.headers {
+        let Some(value) = value.as_str() else {
+            return Err(refused(&format!("$.headers.{name}"), "must be a string"));
+        };
+        headers.push(name.as_bytes(), value.as_bytes());
+    }
+    let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+    Ok(Head { method: asked.method.to_ascii_uppercase(), path: path.to_owned(), query: query.to_owned(), headers })
+}
+
+/// What one target would get and how often, or why it cannot be tried.
+async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
+    let refused = |error: &Error| json!({"target": node.path, "error": error.code(), "message": error.message()});
+    let prepared = match walk.carried.prepare(&node.features.parameters).await {
+        Ok(prepared) => prepared,
+        Err(error) => return refused(&error),
+    };
+    let (target, Prepared { body, model, stream }) = match walk.aim(node, prepared) {
+        Ok(aimed) => aimed,
+        Err(error) => return refused(&error),
+    };
+    let question = Question::of(walk, node, &target, &body);
+    let status = question.as_ref().map_or("disabled", |question| question.status(walk).name());
+    let sent: Option<Value> = match &body {
+        Body::Whole(bytes) => serde_json::from_slice(bytes).ok(),
+        Body::Fed(..) => None,
+    };
+    json!({
+        "target": node.path,
+        "name": node.name,
+        "provider": target.provider.slug(),
+        "host": target.base.origin.authority(),
+        "model": model,
+        "stream": stream,
+        "body": sent,
+        "timeout_ms": target.timeout.as_millis() as u64,
+        "retries": node.features.retry.attempts(),
+        "breaker": walk.verdict(node).map(Verdict::name),
+        "cache": {"status": status, "key": question.map(|question| question.to_string())},
+        "strict_open_ai_compliance": target.strict,
+        "passthrough": target.passthrough,
+        "has_credential": target.credential.is_some() || target.authorization.is_some(),
+    })
+}

@@ -1,0 +1,116 @@
+//! What would become of a request is told without sending it, and of one that was sent in a header.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{Ask, CHAT, Rig, by, by_with, pick, target, words};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+
+fn explain(asked: &Value) -> Ask {
+    Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string())
+}
+
+fn would_be(config: &Value, body: &Value) -> Value {
+    json!({"path": CHAT, "headers": {"x-gateway-config": config.to_string(), "x-gateway-metadata": r#"{"plan":"paid"}"#,
+        "authorization": "Bearer sk-caller"}, "body": body})
+}
+
+#[tokio::test]
+async fn every_target_is_told_in_its_order_with_what_it_would_get() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let inner = json!({"name": "paid", "strategy": {"mode": "fallback"}, "retry": {"attempts": 2}, "request_timeout": 50, "targets": [
+        {"provider": "mock", "override_params": {"model": "a"}, "default_params": {"seed": 7}, "drop_params": ["user"]},
+        {"provider": "mock", "api_key": "sk-stored", "cache": "simple",
+            "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}},
+        {"provider": "nobody"}]});
+    let config = json!({"strategy": {"mode": "conditional", "default": "paid",
+        "conditions": [{"query": {"metadata.plan": "paid"}, "then": "paid"}]}, "targets": [inner]});
+    let told = rig.send(explain(&would_be(&config, &json!({"model": "m", "user": "u"})))).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    let said = told.json();
+    assert_eq!(said["strategy"], "conditional");
+    assert_eq!(
+        said["decisions"],
+        json!([{"step": "chose", "at": "config", "strategy": "conditional", "target": 0, "condition": 0}])
+    );
+    let names = ["target", "provider", "model", "body", "timeout_ms", "retries", "breaker"];
+    assert_eq!(
+        pick(&said["targets"][0], names),
+        json!(["config.targets[0].targets[0]", "mock", "a", {"model": "a", "seed": 7}, 50, 2, null])
+    );
+    let second = &said["targets"][1];
+    assert_eq!(pick(second, ["model", "retries", "breaker", "has_credential"]), json!(["m", 2, "closed", true]));
+    assert_eq!((&second["cache"]["status"], second["cache"]["key"].as_str().unwrap().len()), (&json!("miss"), 64));
+    assert_eq!(
+        pick(&said["targets"][2], ["target", "error"]),
+        json!(["config.targets[0].targets[2]", "invalid_provider"])
+    );
+    assert!(!told.text().contains("sk-"), "{}", told.text());
+    assert!(provider.ledger().is_empty());
+}
+
+#[tokio::test]
+async fn the_headers_of_the_asking_hold_unless_others_are_said() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let asked = json!({"path": CHAT, "body": {"model": "m"}});
+    let told =
+        rig.send(explain(&asked).header("x-gateway-provider", "mock").header("x-gateway-request-timeout", "77")).await;
+    assert_eq!(pick(&told.json()["targets"][0], ["target", "timeout_ms", "retries"]), json!(["config", 77, 0]));
+}
+
+#[tokio::test]
+async fn an_open_breaker_and_a_kept_answer_are_told() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut failing = target("status=503");
+    failing["cb_config"] = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
+    let config =
+        json!({"strategy": {"mode": "fallback"}, "targets": [failing, {"provider": "mock", "cache": "simple"}]});
+    let same = |path: &str, body: String| by_with(&config, path, body).header("x-gateway-cache-namespace", "n");
+    let words: Value = serde_json::from_str(&words("mock", false)).unwrap();
+    assert_eq!(rig.send(same(CHAT, words.to_string())).await.status, 200);
+    let told = rig.send(same("/v1/explain", json!({"path": CHAT, "body": words}).to_string())).await;
+    let said = told.json();
+    assert_eq!(said["decisions"][0], json!({"step": "skipped", "at": "config.targets[0]", "breaker": "open"}));
+    assert_eq!(said["targets"].as_array().unwrap().len(), 1);
+    assert_eq!(said["targets"][0]["cache"]["status"], "hit");
+}
+
+#[tokio::test]
+async fn what_would_be_refused_is_refused_with_the_same_words() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (asked, code) in [
+        (would_be(&json!({"retry": 1}), &json!({"model": "m"})), "provider_needed"),
+        (would_be(&json!({"provider": "mock", "retry": 1}), &json!({"model": "m"})), "invalid_config"),
+        (json!({"path": "/elsewhere"}), "invalid_request"),
+        (json!({"path": CHAT, "header": {}}), "invalid_request"),
+        (json!({"path": CHAT, "headers": {"x-a": 1}}), "invalid_request"),
+    ] {
+        let told = rig.send(explain(&asked)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, code), "{asked}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_asked_for_as_ever() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.require_key = true);
+    assert_eq!(rig.send(explain(&json!({"path": CHAT}))).await.status, 401);
+}
+
+#[tokio::test]
+async fn a_real_request_is_explained_in_a_header_when_it_asks() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [target("status=503"), target("chunks=1")]});
+    let told = rig.send(by(&config).header("x-gateway-explain", "true")).await;
+    let said: Value = serde_json::from_str(told.header("x-gateway-explanation").unwrap()).unwrap();
+    assert_eq!(pick(&said, ["config", "option"]), json!([null, "config.targets[1]"]));
+    assert_eq!(pick(&said["decisions"][0], ["step", "status"]), json!(["tried", 503]));
+    assert_eq!(said["decisions"], rig.record()["decisions"]);
+    assert_eq!(rig.send(by(&config)).await.header("x-gateway-explanation"), None);
+}

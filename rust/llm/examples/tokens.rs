@@ -1,0 +1,55 @@
+//! Counts texts for others to compare with: `tokens vocabulary ENCODING` prints the tokens, one a line, in hexadecimal;
+//! `tokens count ENCODING` reads JSON strings, one a line, and answers each with its tokens and the nanoseconds that it took.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+    time::Instant,
+};
+
+use penstock_llm::tokens::{Encoding, count};
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["vocabulary", name] => print_vocabulary(name),
+        ["count", name] => Encoding::named(name).ok_or_else(unknown).and_then(count_lines),
+        _ => Err(io::Error::other("usage: tokens vocabulary|count ENCODING")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            drop(writeln!(io::stderr(), "{error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_vocabulary(name: &str) -> io::Result<()> {
+    let vocabulary = tiktoken::get_encoding(name).ok_or_else(unknown)?;
+    let mut output = io::BufWriter::new(io::stdout());
+    for rank in 0..(vocabulary.vocab_size() + vocabulary.num_special_tokens()) as u32 {
+        for byte in vocabulary.decode(&[rank]) {
+            write!(output, "{byte:02x}")?;
+        }
+        writeln!(output)?;
+    }
+    output.flush()
+}
+
+fn count_lines(encoding: Encoding) -> io::Result<()> {
+    // The first count unpacks the vocabulary, the first of a long word its table.
+    count(encoding, &"a".repeat(1000));
+    for line in io::stdin().lines() {
+        let text: String = serde_json::from_str(&line?)?;
+        let begun = Instant::now();
+        let tokens = count(encoding, &text);
+        let took = begun.elapsed().as_nanos();
+        writeln!(io::stdout(), "{tokens} {took}")?;
+    }
+    Ok(())
+}
+
+fn unknown() -> io::Error {
+    io::Error::other("no such encoding")
+}

@@ -1,0 +1,217 @@
+//! Merges a few dozen bytes without a break at a time, with the tokens of a vocabulary in a table of its own.
+
+use tiktoken::CoreBpe;
+
+/// What `merge` takes at most: a place in it has so many bits beside the rank.
+pub const LONGEST: usize = 1 << PLACE_BITS;
+const PLACE_BITS: u32 = 10;
+/// No such token; greater than any rank with a place.
+const NONE: u32 = u32::MAX;
+const KNOWN_BITS: usize = 1 << 21;
+
+/// A vocabulary's tokens by their bytes.
+pub struct Ranks {
+    /// Of every two bytes.
+    pairs: Box<[u32]>,
+    /// A bit for the hash of each longer token: most of what is asked for is none, and this is small enough to be near.
+    known: Box<[u64]>,
+    /// Of more than two bytes.
+    slots: Box<[Slot]>,
+    /// Those of more than eight bytes.
+    long: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Up to eight bytes of the token, or where it begins among the long ones.
+    key: u64,
+    rank: u32,
+    length: u32,
+}
+
+const EMPTY: Slot = Slot { key: 0, rank: 0, length: 0 };
+
+impl Ranks {
+    pub fn of(vocabulary: &CoreBpe) -> Self {
+        let count = vocabulary.vocab_size() + vocabulary.num_special_tokens();
+        let mut ranks = Self {
+            pairs: vec![NONE; 1 << 16].into(),
+            known: vec![0; KNOWN_BITS / 64].into(),
+            slots: vec![EMPTY; (2 * count).next_power_of_two()].into(),
+            long: Vec::new(),
+        };
+        for rank in 0..count as u32 {
+            let token = vocabulary.decode(&[rank]);
+            if !is_special(vocabulary, &token) {
+                ranks.insert(&token, rank);
+            }
+        }
+        ranks
+    }
+
+    fn insert(&mut self, token: &[u8], rank: u32) {
+        match *token {
+            [] | [_] => (),
+            [first, second] => self.pairs[pair(first, second)] = rank,
+            _ => {
+                let hash = hash(token);
+                let (word, bit) = known(hash);
+                self.known[word] |= bit;
+                let key = short(token).unwrap_or_else(|| {
+                    self.long.extend_from_slice(token);
+                    (self.long.len() - token.len()) as u64
+                });
+                let mask = self.slots.len() - 1;
+                let mut at = hash as usize & mask;
+                // There are at least twice as many slots as tokens.
+                while self.slots[at].length != 0 {
+                    at = (at + 1) & mask;
+                }
+                self.slots[at] = Slot { key, rank, length: token.len() as u32 };
+            }
+        }
+    }
+
+    fn rank(&self, bytes: &[u8]) -> u32 {
+        if let [first, second] = *bytes {
+            return self.pairs[pair(first, second)];
+        }
+        let hash = hash(bytes);
+        let (word, bit) = known(hash);
+        if self.known[word] & bit == 0 {
+            return NONE;
+        }
+        let (short, length) = (short(bytes), bytes.len() as u32);
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot.length == 0 {
+                return NONE;
+            }
+            let is_it = match short {
+                Some(key) => slot.key == key,
+                None => self.long.get(slot.key as usize..).is_some_and(|long| long.starts_with(bytes)),
+            };
+            if slot.length == length && is_it {
+                return slot.rank;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Where each token ends in a piece of up to `LONGEST` bytes: the pair that makes the token of the lowest rank is merged
+    /// first, of equal ones the first, until no pair makes one.
+    pub fn merge(&self, piece: &[u8], parts: &mut Parts) -> Vec<usize> {
+        let length = piece.len().min(LONGEST);
+        parts.split(length);
+        for at in 1..length {
+            parts.rank(at - 1, self.rank(&piece[at - 1..=at]));
+        }
+        while let Some(at) = parts.lowest() {
+            let end = parts.join(at);
+            if end < length {
+                parts.rank(at, self.rank(&piece[at..parts.end(end)]));
+            }
+            if at > 0 {
+                let before = parts.before(at);
+                parts.rank(before, self.rank(&piece[before..end]));
+            }
+        }
+        std::iter::successors(Some(parts.end(0)), |end| (*end < length).then(|| parts.end(*end))).collect()
+    }
+}
+
+/// A piece that is being merged; each part is known by the place where it starts.
+#[derive(Default)]
+pub struct Parts {
+    /// The rank of what a part and the next one make, with the part's place behind it.
+    ranked: Vec<u32>,
+    ends: Vec<u16>,
+    before: Vec<u16>,
+}
+
+impl Parts {
+    /// Every byte is a part.
+    fn split(&mut self, length: usize) {
+        let length = length as u16;
+        self.ranked.clear();
+        self.ranked.resize(length.into(), NONE);
+        self.ends.clear();
+        self.ends.extend(1..=length);
+        self.before.clear();
+        self.before.extend((0..length).map(|at| at.saturating_sub(1)));
+    }
+
+    fn end(&self, at: usize) -> usize {
+        self.ends[at].into()
+    }
+
+    fn before(&self, at: usize) -> usize {
+        self.before[at].into()
+    }
+
+    fn rank(&mut self, at: usize, rank: u32) {
+        self.ranked[at] = if rank == NONE { NONE } else { rank << PLACE_BITS | at as u32 };
+    }
+
+    /// The part to join with the next one.
+    fn lowest(&self) -> Option<usize> {
+        let lowest = self.ranked.iter().copied().fold(NONE, u32::min);
+        (lowest != NONE).then_some(lowest as usize & (LONGEST - 1))
+    }
+
+    /// Joins a part with the next one, and says where they end; what they make with their neighbours is not known then.
+    fn join(&mut self, at: usize) -> usize {
+        let next = self.end(at);
+        let end = self.end(next);
+        self.ends[at] = end as u16;
+        self.ranked[next] = NONE;
+        self.ranked[at] = NONE;
+        if let Some(before) = self.before.get_mut(end) {
+            *before = at as u16;
+        }
+        end
+    }
+}
+
+/// Marks such as `<|endoftext|>` have numbers, but merging never makes one.
+fn is_special(vocabulary: &CoreBpe, token: &[u8]) -> bool {
+    let text = std::str::from_utf8(token).unwrap_or_default();
+    text.starts_with("<|") && text.ends_with("|>") && vocabulary.count(text) > 1
+}
+
+fn pair(first: u8, second: u8) -> usize {
+    usize::from(first) << 8 | usize::from(second)
+}
+
+/// The word and its bit that stand for a hash.
+fn known(hash: u64) -> (usize, u64) {
+    let bit = (hash >> 32) as usize & (KNOWN_BITS - 1);
+    (bit / 64, 1 << (bit % 64))
+}
+
+/// Three to eight bytes as a number; together with the length it tells them from all others.
+fn short(bytes: &[u8]) -> Option<u64> {
+    let number = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+    match (bytes, bytes.first_chunk(), bytes.last_chunk()) {
+        ([first, second, third], ..) => Some(number(&[*first, *second, *third, 0])),
+        (_, Some(first), Some(last)) if bytes.len() <= 8 => Some(number(last) << 32 | number(first)),
+        _ => None,
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let length = bytes.len() as u64;
+    if let Some(number) = short(bytes) {
+        return mix(length, number);
+    }
+    let eight = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let last = eight(bytes.last_chunk());
+    bytes.chunks_exact(8).fold(mix(length, last), |hash, chunk| mix(hash, eight(chunk.first_chunk())))
+}
+
+fn mix(hash: u64, number: u64) -> u64 {
+    let product = u128::from(hash ^ number ^ 0x9e37_79b9_7f4a_7c15) * 0xa24b_aed4_963e_e407;
+    product as u64 ^ (product >> 64) as u64
+}

@@ -1,0 +1,190 @@
+//! Writes a streamed response: typed events, numbered, and at the end the whole of it.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::whole::{Kind, Whole};
+use crate::translation::{
+    answering::Answering,
+    piece::{Piece, Taker},
+    teller::Teller,
+};
+
+#[derive(Debug)]
+pub struct Stream {
+    out: Vec<u8>,
+    whole: Whole,
+    sequence: u64,
+    is_begun: bool,
+    /// Items so far that were begun, and which of them are over.
+    begun: usize,
+    done: Vec<bool>,
+    over: bool,
+}
+
+impl Stream {
+    pub fn new(answering: Answering) -> Self {
+        Self {
+            out: Vec::new(),
+            whole: Whole::new(answering),
+            sequence: 0,
+            is_begun: false,
+            begun: 0,
+            done: Vec::new(),
+            over: false,
+        }
+    }
+
+    fn event(&mut self, name: &str, fields: Value) {
+        let mut data = json!({"type": name, "sequence_number": self.sequence});
+        self.sequence += 1;
+        if let (Some(data), Value::Object(fields)) = (data.as_object_mut(), fields) {
+            data.extend(fields);
+        }
+        // A Vec takes every write.
+        let _ = write!(self.out, "event: {name}\ndata: {data}\n\n");
+    }
+
+    fn begin(&mut self) {
+        if std::mem::replace(&mut self.is_begun, true) {
+            return;
+        }
+        let response = self.whole.response("in_progress");
+        self.event("response.created", json!({"response": response}));
+        self.event("response.in_progress", json!({"response": response}));
+    }
+
+    /// Tells of the item that was begun, if one was.
+    fn follow(&mut self) {
+        if self.whole.items.len() == self.begun {
+            return;
+        }
+        self.begin();
+        // Calls may be told side by side; nothing else is.
+        for at in 0..self.begun {
+            if self.whole.items[at].kind != Kind::Call {
+                self.close(at);
+            }
+        }
+        let at = self.begun;
+        self.begun += 1;
+        self.done.push(false);
+        let item = &self.whole.items[at];
+        let (kind, id) = (item.kind, item.id.clone());
+        let mut shown = item.value("in_progress");
+        match kind {
+            Kind::Call => shown["arguments"] = "".into(),
+            Kind::Reasoning => shown["summary"] = json!([]),
+            Kind::Text | Kind::Refusal => (),
+        }
+        self.event("response.output_item.added", json!({"output_index": at, "item": shown}));
+        let part = match kind {
+            Kind::Call => return,
+            // What is sealed as a whole has nothing to show.
+            Kind::Reasoning if self.whole.items[at].text.is_empty() => return,
+            Kind::Reasoning => json!({"type": "summary_text", "text": ""}),
+            Kind::Refusal => json!({"type": "refusal", "refusal": ""}),
+            Kind::Text => json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []}),
+        };
+        let (name, index) = part_of(kind);
+        self.event(&format!("{name}.added"), json!({"item_id": id, "output_index": at, index: 0, "part": part}));
+    }
+
+    fn delta(&mut self, at: usize, text: &str) {
+        let Some(item) = self.whole.items.get(at) else { return };
+        let (kind, id) = (item.kind, item.id.clone());
+        let mut fields = json!({"item_id": id, "output_index": at, "delta": text});
+        if kind != Kind::Call {
+            fields[part_of(kind).1] = 0.into();
+        }
+        if kind == Kind::Text {
+            fields["logprobs"] = json!([]);
+        }
+        self.event(&format!("{}.delta", text_of(kind).0), fields);
+    }
+
+    fn close(&mut self, at: usize) {
+        if std::mem::replace(&mut self.done[at], true) {
+            return;
+        }
+        let item = &self.whole.items[at];
+        let (kind, id, part, shown) = (item.kind, item.id.clone(), item.part(), item.value("completed"));
+        if kind == Kind::Reasoning && item.text.is_empty() {
+            return self.event("response.output_item.done", json!({"output_index": at, "item": shown}));
+        }
+        let (name, key) = text_of(kind);
+        let mut fields = json!({"item_id": id, "output_index": at, key: item.text});
+        if kind != Kind::Call {
+            fields[part_of(kind).1] = 0.into();
+        }
+        if kind == Kind::Text {
+            fields["logprobs"] = json!([]);
+        }
+        self.event(&format!("{name}.done"), fields);
+        if kind != Kind::Call {
+            let (name, index) = part_of(kind);
+            self.event(&format!("{name}.done"), json!({"item_id": id, "output_index": at, index: 0, "part": part}));
+        }
+        self.event("response.output_item.done", json!({"output_index": at, "item": shown}));
+    }
+
+    fn end(&mut self) {
+        self.begin();
+        self.over = true;
+        let status = self.whole.status();
+        if status != "failed" {
+            (0..self.begun).for_each(|at| self.close(at));
+        }
+        let response = self.whole.response(status);
+        self.event(&format!("response.{status}"), json!({"response": response}));
+    }
+}
+
+/// What an item's text is called, and under which key it stands.
+fn text_of(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Text => ("response.output_text", "text"),
+        Kind::Refusal => ("response.refusal", "refusal"),
+        Kind::Reasoning => ("response.reasoning_summary_text", "text"),
+        Kind::Call => ("response.function_call_arguments", "arguments"),
+    }
+}
+
+/// What the part around an item's text is called, and its number.
+fn part_of(kind: Kind) -> (&'static str, &'static str) {
+    if kind == Kind::Reasoning {
+        return ("response.reasoning_summary_part", "summary_index");
+    }
+    ("response.content_part", "content_index")
+}
+
+impl Taker for Stream {
+    fn take(&mut self, piece: Piece<'_>) {
+        if self.over {
+            return;
+        }
+        self.whole.take(piece);
+        match piece {
+            Piece::Start { .. } => self.begin(),
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::Usage(_) | Piece::Finish { .. } => (),
+            Piece::Text(text) | Piece::Refusal(text) | Piece::Thinking(text) => {
+                self.follow();
+                self.delta(self.begun - 1, text);
+            }
+            Piece::Call { .. } | Piece::Signature(_) | Piece::Redacted(_) => self.follow(),
+            Piece::Arguments { call, json } => {
+                if let Some(at) = self.whole.call(call) {
+                    self.delta(at, json);
+                }
+            }
+            Piece::End | Piece::Failed { .. } => self.end(),
+        }
+    }
+}
+
+impl Teller for Stream {
+    fn told(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+}

@@ -1,0 +1,222 @@
+//! Writes a whole response; a streamed one ends with the same.
+
+use serde_json::{Value, json};
+
+use crate::{
+    translation::{
+        answering::Answering,
+        finish,
+        piece::{Piece, Taker},
+        teller::Teller,
+    },
+    usage::Usage,
+};
+
+#[derive(Debug)]
+pub struct Whole {
+    answering: Answering,
+    pub(super) id: String,
+    model: String,
+    pub(super) items: Vec<Item>,
+    usage: Usage,
+    finish: String,
+    failed: Option<Value>,
+}
+
+/// A thought that was sealed as a whole comes back as what it was.
+pub(super) const REDACTED: &str = "redacted:";
+
+/// One thing of the output.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub kind: Kind,
+    pub id: String,
+    /// What is said, thought, or given as arguments.
+    pub text: String,
+    call_id: String,
+    name: String,
+    /// Of a call, or what seals a thought.
+    signature: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Refusal,
+    Reasoning,
+    Call,
+}
+
+impl Kind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Text | Self::Refusal => "msg",
+            Self::Reasoning => "rs",
+            Self::Call => "fc",
+        }
+    }
+}
+
+impl Item {
+    pub fn value(&self, status: &str) -> Value {
+        let Self { id, text, .. } = self;
+        match self.kind {
+            Kind::Text | Kind::Refusal => {
+                let content = if status == "in_progress" { json!([]) } else { json!([self.part()]) };
+                json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
+            }
+            Kind::Reasoning => {
+                let summary = if text.is_empty() { json!([]) } else { json!([self.part()]) };
+                let mut item = json!({"type": "reasoning", "id": id, "summary": summary});
+                if let Some(sealed) = &self.signature {
+                    item["encrypted_content"] = sealed.clone().into();
+                }
+                item
+            }
+            Kind::Call => {
+                let mut item = json!({"type": "function_call", "id": id, "call_id": self.call_id, "name": self.name,
+                    "arguments": text, "status": status});
+                if let Some(signature) = &self.signature {
+                    item["extra_content"] = json!({"google": {"thought_signature": signature}});
+                }
+                item
+            }
+        }
+    }
+
+    /// The part that its text is in.
+    pub fn part(&self) -> Value {
+        match self.kind {
+            Kind::Refusal => json!({"type": "refusal", "refusal": self.text}),
+            Kind::Reasoning => json!({"type": "summary_text", "text": self.text}),
+            _ => json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}),
+        }
+    }
+}
+
+impl Whole {
+    pub fn new(answering: Answering) -> Self {
+        Self {
+            id: format!("resp_{}", answering.created),
+            model: answering.model.clone(),
+            answering,
+            items: Vec::new(),
+            usage: Usage::default(),
+            finish: String::new(),
+            failed: None,
+        }
+    }
+
+    fn add(&mut self, kind: Kind) -> &mut Item {
+        let id = format!("{}_{}_{}", kind.prefix(), self.id.trim_start_matches("resp_"), self.items.len());
+        self.items.push(Item {
+            kind,
+            id,
+            text: String::new(),
+            call_id: String::new(),
+            name: String::new(),
+            signature: None,
+        });
+        let last = self.items.len() - 1;
+        &mut self.items[last]
+    }
+
+    /// The item that more of this kind goes to.
+    fn open(&mut self, kind: Kind) -> &mut Item {
+        let is_open = self.items.last().is_some_and(|last| last.kind == kind && last.signature.is_none());
+        if !is_open || kind == Kind::Call {
+            return self.add(kind);
+        }
+        let last = self.items.len() - 1;
+        &mut self.items[last]
+    }
+
+    /// Where the call of this number is among the items.
+    pub(super) fn call(&self, number: usize) -> Option<usize> {
+        let mut calls = self.items.iter().enumerate().filter(|(_, item)| item.kind == Kind::Call);
+        calls.nth(number).map(|(at, _)| at)
+    }
+
+    pub(super) fn status(&self) -> &'static str {
+        match finish::to_openai(&self.finish) {
+            _ if self.failed.is_some() => "failed",
+            "length" | "content_filter" => "incomplete",
+            _ => "completed",
+        }
+    }
+
+    /// The response as it is, in this state.
+    pub(super) fn response(&self, status: &str) -> Value {
+        let is_over = status != "in_progress";
+        let why = if finish::to_openai(&self.finish) == "length" { "max_output_tokens" } else { "content_filter" };
+        let items = self.items.iter().filter(|_| is_over).map(|item| item.value("completed"));
+        let mut response = json!({
+            "id": self.id, "object": "response", "created_at": self.answering.created, "status": status,
+            "error": self.failed, "incomplete_details": null, "model": self.model, "provider": self.answering.provider,
+            "output": items.collect::<Vec<_>>(), "instructions": null, "max_output_tokens": null, "metadata": {},
+            "parallel_tool_calls": true, "previous_response_id": null, "reasoning": {"effort": null, "summary": null},
+            "store": false, "temperature": null, "text": {"format": {"type": "text"}}, "tool_choice": "auto",
+            "tools": [], "top_p": null, "truncation": "disabled", "usage": null, "user": null,
+        });
+        if status == "incomplete" {
+            response["incomplete_details"] = json!({"reason": why});
+        }
+        for (key, value) in self.answering.echo.iter().filter(|(_, value)| !value.is_null()) {
+            response[key] = value.clone();
+        }
+        if is_over {
+            response["usage"] = usage(&self.usage);
+        }
+        response
+    }
+}
+
+fn usage(of: &Usage) -> Value {
+    json!({
+        "input_tokens": of.total_in(), "input_tokens_details": {"cached_tokens": of.cache_read},
+        "output_tokens": of.total_out(), "output_tokens_details": {"reasoning_tokens": of.reasoning},
+        "total_tokens": of.total(),
+    })
+}
+
+impl Taker for Whole {
+    fn take(&mut self, piece: Piece<'_>) {
+        match piece {
+            Piece::Start { id, model } => {
+                if !id.is_empty() {
+                    self.id = format!("resp_{id}");
+                }
+                if !model.is_empty() {
+                    model.clone_into(&mut self.model);
+                }
+            }
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::End => (),
+            Piece::Text(text) => self.open(Kind::Text).text.push_str(text),
+            Piece::Refusal(text) => self.open(Kind::Refusal).text.push_str(text),
+            Piece::Thinking(text) => self.open(Kind::Reasoning).text.push_str(text),
+            Piece::Signature(signature) => self.open(Kind::Reasoning).signature = Some(signature.to_owned()),
+            Piece::Redacted(data) => self.add(Kind::Reasoning).signature = Some(format!("{REDACTED}{data}")),
+            Piece::Call { id, name, signature } => {
+                let item = self.open(Kind::Call);
+                (item.call_id, item.name) = (id.to_owned(), name.to_owned());
+                item.signature = signature.map(ToOwned::to_owned);
+            }
+            Piece::Arguments { call, json } => {
+                if let Some(at) = self.call(call) {
+                    self.items[at].text.push_str(json);
+                }
+            }
+            Piece::Usage(usage) => self.usage = usage,
+            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
+            Piece::Failed { message, code, .. } => {
+                self.failed = Some(json!({"code": code.unwrap_or("server_error"), "message": message}));
+            }
+        }
+    }
+}
+
+impl Teller for Whole {
+    fn told(&mut self) -> Vec<u8> {
+        self.response(self.status()).to_string().into_bytes()
+    }
+}

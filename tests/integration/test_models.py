@@ -1,0 +1,128 @@
+"""The catalogue of models and the prices in it: who sees which, and when a provider is asked instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.managed import Client, good, refused
+from tests.integration.wire import ask
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from tests.gateway import Mock
+
+TABLES = {
+    "prices": [
+        {"provider": "mock", "model": "m", "pay_as_you_go": {"request_token": {"price": 1.0}}},
+        {
+            "provider": "mock",
+            "model": "m",
+            "valid_from": "2020-01-01",
+            "pay_as_you_go": {"request_token": {"price": 2.0}},
+        },
+        {
+            "provider": "mock",
+            "model": "m",
+            "valid_from": "2999-01-01",
+            "pay_as_you_go": {"request_token": {"price": 3.0}},
+        },
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def workspace(admin: Client) -> dict[str, Any]:
+    return admin.made("/v1/admin/workspaces", {"name": "Models"})
+
+
+@pytest.fixture(scope="module")
+def app(admin: Client, workspace: dict[str, Any]) -> Client:
+    given = {"ai_provider_id": "mock", "key": "sk-0123456789", "workspace_id": workspace["id"]}
+    for slug, models in (("one", ["b", "a", "off"]), ("two", ["c"])):
+        admin.made("/v1/integrations", {**given, "name": slug, "slug": slug})
+        rows = [{"slug": name, "enabled": name != "off", "is_custom": True} for name in models]
+        good(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
+    admin.made("/v1/integrations", {**given, "name": "o", "slug": "o", "ai_provider_id": "openai"})
+    app = admin.with_key(workspace_id=workspace["id"], scopes=["completions.write"])
+    wait("the key", lambda: app.get("/v1/models").status == 200 or None, 3)
+    return app
+
+
+def ids(client: Client, query: str = "", **headers: str) -> list[str]:
+    asker = Client(client.gateway, client.key, headers)
+    return [model["id"] for model in asker.shown(f"/v1/models{query}")["data"]]
+
+
+def test_the_catalogue_has_what_may_be_used_in_the_workspace(admin: Client, app: Client):
+    listed = app.shown("/v1/models?ai_service=mock")
+    assert [model["id"] for model in listed["data"]] == ["@one/a", "@one/b", "@two/c"]
+    assert (listed["object"], listed["total_count"]) == ("list", 3)
+    assert {(model["object"], model["owned_by"]) for model in listed["data"]} == {("model", "mock")}
+    assert all(isinstance(model["created"], int) for model in listed["data"])
+    everything = app.shown("/v1/models")
+    assert "@o/gpt-4o" in {model["id"] for model in everything["data"]}
+    assert everything["total_count"] == len(everything["data"]) > 50
+    stranger = admin.with_key(
+        workspace_id=admin.made("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
+    )
+    assert ids(stranger) == []
+
+
+def test_it_is_filtered_sorted_and_cut(app: Client):
+    assert ids(app, "?provider=two") == ids(app, "?provider=@two") == ["@two/c"]
+    assert ids(app, "?ai_service=mock&sort=provider&order=desc") == ["@two/c", "@one/b", "@one/a"]
+    page = app.shown("/v1/models?ai_service=mock&limit=1&offset=1")
+    assert ([model["id"] for model in page["data"]], page["total_count"]) == (["@one/b"], 3)
+    refused(app.get("/v1/models?limit=0"), 400, "AB01", "limit")
+
+
+def test_one_model_is_given_by_its_id(app: Client):
+    assert app.shown("/v1/models/@one/a")["id"] == "@one/a"
+    refused(app.get("/v1/models/@one/off"), 404, "AB08")
+    refused(app.get("/v1/models/@none/a"), 404, "AB08")
+
+
+def test_a_named_provider_is_asked_unless_the_catalogue_is_wanted(app: Client, provider: Mock):
+    named = {"x-gateway-provider": "@one"}
+    assert Client(app.gateway, app.key, named).get("/v1/models").status == 200
+    assert len(provider.ledger()) == 1
+    for flag in ("x-gateway-fetch-integrated-models", "x-gateway-models-endpoint"):
+        assert "@one/a" in ids(app, **named, **{flag: "true"})
+    config = '{"provider":"@two","fetch_integrated_models":true}'
+    assert ids(app, **{"x-gateway-config": config}) == ["@two/c"]
+    assert len(provider.ledger()) == 1
+
+
+def test_a_saved_config_can_ask_for_the_catalogue_too(admin: Client, app: Client, workspace: dict[str, Any]):
+    body = {
+        "name": "c",
+        "config": {"provider": "@one", "fetch_integrated_models": True},
+        "workspace_id": workspace["id"],
+    }
+    slug = admin.made("/v1/configs", body)["slug"]
+    asker = Client(app.gateway, app.key, {"x-gateway-config": slug})
+    listed = wait(
+        "the config", lambda: found if "total_count" in (found := asker.get("/v1/models").json()) else None, 3
+    )
+    assert [model["id"] for model in listed["data"]] == ["@one/a", "@one/b"]
+
+
+def test_prices_are_told_to_everybody(admin: Client):
+    url = admin.gateway.base_url
+    for prefix in ("", "/v1"):
+        found = ask(url, f"{prefix}/model-configs/pricing/openai/gpt-4o", headers={}, method="GET").json()
+        assert found["pay_as_you_go"]["request_token"]["price"] == pytest.approx(0.00025)
+        assert found["pay_as_you_go"]["cache_read_input_token"]["price"] == pytest.approx(0.000125)
+        assert found["calculate"]["request"]["operation"] == "sum"
+        assert found["currency"] == "USD"
+    whole = ask(url, "/pricing/openai.json", headers={}, method="GET").json()
+    assert whole["gpt-4o"]["pricing_config"] == found
+    assert ask(url, "/model-configs/pricing/openai/none", headers={}, method="GET").status == 404
+    assert ask(url, "/pricing/none.json", headers={}, method="GET").status == 404
+
+
+def test_the_operators_price_counts_from_its_day_on(admin: Client):
+    found = ask(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
+    assert found["pay_as_you_go"] == {"request_token": {"price": 2.0}}

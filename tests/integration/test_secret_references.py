@@ -1,0 +1,261 @@
+"""Secret references over HTTP, on both databases; and that values kept by AWS, Azure and HashiCorp reach the provider and nobody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration import vaults as fakes
+from tests.integration.managed import Client, good, refused
+from tests.integration.vaults import Vaults
+from tests.integration.wire import CHAT, ask, asked
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.gateway import Mock
+
+CANARIES = (fakes.AWS_SECRET, fakes.ENTRA_SECRET, fakes.VAULT_TOKEN, fakes.VAULT_SECRET_ID)
+
+
+@pytest.fixture(scope="module")
+def vaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vaults]:
+    fake = Vaults(tmp_path_factory.mktemp("vaults"))
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture(scope="module")
+def surroundings(vaults: Vaults) -> Mapping[str, str]:
+    return {
+        "TLS_CA": str(vaults.ca),
+        "PENSTOCK_SECRETS_REFRESH_SECONDS": "1",
+        "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": vaults.url,
+        "PENSTOCK_SECRETS_AZURE_AUTHORITY": vaults.url,
+        "AWS_ACCESS_KEY_ID": fakes.AWS_KEY,
+        "AWS_SECRET_ACCESS_KEY": fakes.AWS_SECRET,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+@pytest.fixture(scope="module")
+def workspace(admin: Client) -> dict[str, Any]:
+    return admin.made("/v1/admin/workspaces", {"name": "Secrets"})
+
+
+@pytest.fixture(scope="module")
+def app(admin: Client, workspace: dict[str, Any]) -> Client:
+    return admin.with_key(workspace_id=workspace["id"], scopes=["completions.write"])
+
+
+def aws(**more: object) -> dict[str, Any]:
+    auth = {
+        "aws_auth_type": "accessKey",
+        "aws_access_key_id": fakes.AWS_KEY,
+        "aws_secret_access_key": fakes.AWS_SECRET,
+        "aws_region": "eu-west-1",
+    }
+    return {"name": "My Secret", "manager_type": "aws_sm", "auth_config": auth, "secret_path": "a/b", **more}
+
+
+def ways(vaults: Vaults) -> dict[str, tuple[str, dict[str, Any], str]]:
+    """Each way of signing in: the kind of place, what is said of it, and a path there."""
+    azure = {"azure_vault_url": vaults.url, "azure_entra_tenant_id": "tenant", "azure_entra_client_id": "client"}
+    vault = {"vault_addr": vaults.url}
+    role = {"aws_role_arn": "arn:aws:iam::1:role/r", "aws_external_id": "xy", "aws_region": "eu-west-1"}
+    return {
+        "accessKey": ("aws_sm", aws()["auth_config"], "prod/key"),
+        "assumedRole": ("aws_sm", {"aws_auth_type": "assumedRole", **role}, "prod/key"),
+        "serviceRole": ("aws_sm", {"aws_auth_type": "serviceRole", "aws_region": "eu-west-1"}, "prod/key"),
+        "entra": (
+            "azure_kv",
+            {"azure_auth_mode": "entra", "azure_entra_client_secret": fakes.ENTRA_SECRET, **azure},
+            "azure-key",
+        ),
+        "token": (
+            "hashicorp_vault",
+            {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, **vault},
+            "secret/data/app",
+        ),
+        "approle": (
+            "hashicorp_vault",
+            {"vault_auth_type": "approle", "vault_role_id": "role", "vault_secret_id": fakes.VAULT_SECRET_ID, **vault},
+            "secret/app",
+        ),
+    }
+
+
+def credential(client: Client, provider: Mock, slug: str, wanted: str) -> str | None:
+    """Ask the provider, and say with which credential it was asked, should that be the wanted one."""
+    provider.forget()
+    headers = {"x-gateway-api-key": client.key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
+    if ask(client.gateway.base_url, CHAT, asked(), headers).status != 200:
+        return None
+    sent = provider.ledger()[-1]["headers"].get("authorization")
+    return sent if sent == f"Bearer {wanted}" else None
+
+
+def test_every_field_is_read_back_and_no_secret(admin: Client, workspace: dict[str, Any]):
+    given = aws(
+        slug="whole", description="d", secret_key="k", tags={"team": "red"}, allowed_workspaces=[workspace["slug"]]
+    )
+    made = admin.made("/v1/secret-references", given)
+    assert (made["slug"], made["object"]) == ("whole", "secret-reference")
+    shown = admin.shown("/v1/secret-references/whole")
+    assert shown == admin.shown(f"/v1/secret-references/{made['id']}")
+    same = {
+        name: given[name]
+        for name in ("name", "slug", "description", "manager_type", "secret_path", "secret_key", "tags")
+    }
+    assert same.items() <= shown.items()
+    assert (shown["status"], shown["allow_all_workspaces"], shown["allowed_workspaces"]) == (
+        "ACTIVE",
+        False,
+        [workspace["id"]],
+    )
+    assert shown["auth_config"] == {**given["auth_config"], "aws_secret_access_key": "aw*****789"}
+    for query in ("search=SECRET", "search=whole", "manager_type=aws_sm&tags=team:red", "page_size=1&current_page=0"):
+        assert "whole" in [row["slug"] for row in admin.shown(f"/v1/secret-references?{query}")["data"]], query
+    for query in ("search=none", "manager_type=azure_kv", "tags=team:blue"):
+        assert admin.shown(f"/v1/secret-references?{query}")["total"] == 0, query
+    refused(admin.get("/v1/secret-references?page_size=101"), 400, "AB01", "page_size")
+
+
+def test_what_is_changed_is_merged_and_masked_values_stay(admin: Client):
+    slug = admin.made("/v1/secret-references", aws())["slug"]
+    path = f"/v1/secret-references/{slug}"
+    change = {"auth_config": {"aws_region": "us-east-1", "aws_secret_access_key": "aw*****789"}, "description": "new"}
+    assert good(admin.put(path, change)) == {}
+    shown = admin.shown(path)
+    assert (shown["auth_config"]["aws_region"], shown["description"]) == ("us-east-1", "new")
+    assert shown["auth_config"]["aws_secret_access_key"] == "aw*****789"
+    good(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}))
+    assert admin.shown(path)["auth_config"] == {"aws_auth_type": "serviceRole", "aws_region": "us-east-1"}
+    refused(admin.put(path, {"auth_config": {"aws_auth_type": "accessKey"}}), 400, "AB01", "aws_access_key_id")
+    refused(admin.put(path, {"manager_type": "azure_kv"}), 400, "AB01", "manager_type")
+    good(admin.put(path, {"name": "n", "secret_path": "p", "secret_key": None, "tags": {"a": "b"}}))
+    shown = admin.shown(path)
+    assert (shown["name"], shown["secret_path"], shown["secret_key"], shown["tags"]) == ("n", "p", None, {"a": "b"})
+
+
+def test_who_may_use_it_is_said_in_one_way(admin: Client, workspace: dict[str, Any]):
+    both = aws(allow_all_workspaces=True, allowed_workspaces=[workspace["id"]])
+    refused(admin.post("/v1/secret-references", both), 400, "AB01", "allowed_workspaces")
+    refused(admin.post("/v1/secret-references", aws(allowed_workspaces=[])), 400, "AB01", "allowed_workspaces")
+    refused(admin.post("/v1/secret-references", aws(allowed_workspaces=["none"])), 404, "AB02", "none")
+    slug = admin.made("/v1/secret-references", aws(allowed_workspaces=[workspace["id"]]))["slug"]
+    mapping = {"secret_mappings": [{"target_field": "key", "secret_reference_id": slug}]}
+    given = {"name": "i", "ai_provider_id": "mock", **mapping}
+    other = admin.made("/v1/workspaces", {"name": "o"})["id"]
+    refused(admin.post("/v1/integrations", given), 404, "AB02", "secret_mappings[0].secret_reference_id")
+    refused(admin.post("/v1/integrations", {**given, "workspace_id": other}), 404, "AB02", "secret_mappings")
+    good(admin.put(f"/v1/secret-references/{slug}", {"allow_all_workspaces": True}))
+    assert admin.shown(f"/v1/secret-references/{slug}")["allowed_workspaces"] == []
+    twice = {"secret_mappings": mapping["secret_mappings"] * 2}
+    refused(admin.post("/v1/integrations", {**given, **twice}), 400, "AB01", "secret_mappings[1].target_field")
+    admin.made("/v1/integrations", given)
+
+
+@pytest.mark.parametrize("way", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle"])
+def test_a_secret_is_fetched_used_and_refreshed(
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock, way: str
+):
+    kind, auth, path = ways(vaults)[way]
+
+    def put(text: str) -> None:
+        vaults.kept |= {"prod/key": text, "azure-key": text, "secret/app": json.dumps({"api_key": text})}
+
+    put(f"sk-first-{way}-0123456789")
+    reference = {"name": way, "manager_type": kind, "auth_config": auth, "secret_path": path}
+    made = admin.made("/v1/secret-references", reference)
+    mapping = [{"target_field": "key", "secret_reference_id": made["id"]}]
+    slug = f"by-{way}".lower()
+    given = {
+        "name": way,
+        "slug": slug,
+        "ai_provider_id": "mock",
+        "workspace_id": workspace["id"],
+        "secret_mappings": mapping,
+    }
+    admin.made("/v1/integrations", given)
+    shown = admin.shown(f"/v1/integrations/{slug}")
+    assert shown["secret_mappings"][0]["secret_reference_id"] == made["id"]
+    assert shown["masked_key"] is None
+    wait("the secret", lambda: credential(app, provider, slug, f"sk-first-{way}-0123456789"), 10)
+    put(f"sk-second-{way}-0123456789")
+    wait("the new secret", lambda: credential(app, provider, slug, f"sk-second-{way}-0123456789"), 10)
+    refused(admin.delete(f"/v1/secret-references/{made['id']}"), 409, "AB07", slug)
+    good(admin.delete(f"/v1/integrations/{slug}"))
+    assert good(admin.delete(f"/v1/secret-references/{made['id']}")) == {}
+    refused(admin.get(f"/v1/secret-references/{made['id']}"), 404, "AB08")
+
+
+def test_a_part_of_a_secret_fills_any_field_and_stays_while_its_place_is_away(
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
+):
+    vaults.kept["plain/all"] = json.dumps({"key": "sk-part-0123456789", "organisation": "org-secret", "n": 1})
+    auth = {
+        "vault_auth_type": "token",
+        "vault_token": fakes.VAULT_TOKEN,
+        "vault_addr": vaults.url,
+        "vault_namespace": "ns",
+    }
+    reference = {"name": "parts", "slug": "parts", "manager_type": "hashicorp_vault", "auth_config": auth}
+    admin.made("/v1/secret-references", {**reference, "secret_path": "plain/all", "secret_key": "key"})
+    mappings = [
+        {"target_field": "key", "secret_reference_id": "parts"},
+        {"target_field": "configurations.custom_host", "secret_reference_id": "parts", "secret_key": "host"},
+    ]
+    given = {"name": "vk", "slug": "parted", "provider": "mock", "workspace_id": workspace["id"]}
+    admin.made("/v1/virtual-keys", {**given, "secret_mappings": mappings[:1]})
+    assert admin.shown("/v1/virtual-keys/parted")["secret_mappings"][0]["target_field"] == "key"
+    wait("the part", lambda: credential(app, provider, "parted", "sk-part-0123456789"), 10)
+    assert ("vault", "ns plain/all") in vaults.asked
+    # What is not there is not made up: without its part the provider is left out.
+    good(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings}))
+    wait("its end", lambda: credential(app, provider, "parted", "sk-part-0123456789") is None or None, 10)
+    good(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings[:1]}))
+    wait("the part", lambda: credential(app, provider, "parted", "sk-part-0123456789"), 10)
+    vaults.away = True
+    try:
+        admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]})
+        wait("a refused refresh", lambda: "secret 'parts'" in admin.gateway.program.output() or None, 10)
+        assert credential(app, provider, "parted", "sk-part-0123456789")
+    finally:
+        vaults.away = False
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"manager_type": "gcp"}, "manager_type"),
+        ({"auth_config": {"aws_auth_type": "none"}}, "auth_config.aws_auth_type"),
+        ({"auth_config": {"aws_auth_type": "serviceRole", "colour": "red"}}, "auth_config.colour"),
+        ({"auth_config": {"aws_auth_type": "assumedRole", "aws_region": "r"}}, "aws_role_arn"),
+        ({"secret_path": ""}, "secret_path"),
+        ({"slug": "a b"}, "slug"),
+        ({"name": ""}, "name"),
+    ],
+)
+def test_what_cannot_be_is_refused(admin: Client, change: dict[str, Any], words: str):
+    refused(admin.post("/v1/secret-references", aws(**change)), 400, "AB01", words)
+
+
+def test_only_the_organisations_keys_see_them(admin: Client, workspace: dict[str, Any]):
+    inside = admin.with_key(workspace_id=workspace["id"], scopes=["workspace_integrations.read"])
+    refused(inside.get("/v1/secret-references"), 403, "AB03", "secret_references.list")
+
+
+def test_how_to_sign_in_is_in_no_file_and_no_answer(admin: Client):
+    """Runs last: it looks at all that the gateway of this file has written."""
+    rows = admin.shown("/v1/secret-references?page_size=100")["data"]
+    answers = [admin.shown(f"/v1/secret-references/{row['slug']}") for row in rows]
+    assert answers
+    for canary in CANARIES:
+        assert canary not in json.dumps(answers)
+        for path in (path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()):
+            assert canary.encode() not in path.read_bytes(), (canary, path)

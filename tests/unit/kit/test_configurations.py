@@ -1,0 +1,79 @@
+"""What an integration says of its provider: what is refused, what is hidden, and what the engine is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidError
+from penstock.kit.configurations import check, split, told
+
+AZURE: dict[str, Any] = {
+    "azure_auth_mode": "default",
+    "azure_resource_name": "res",
+    "azure_deployment_config": [
+        {"azure_deployment_name": "d1", "azure_api_version": "v1", "azure_model_slug": "gpt-4o", "alias": "main"},
+        {"azure_deployment_name": "d2", "azure_api_version": "v2", "azure_model_slug": "o3", "is_default": True},
+    ],
+}
+SECRET = "canary-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("provider", "given", "named"),
+    [
+        ("openai", {"azure_resource_name": "x"}, "configurations.azure_resource_name"),
+        ("azure-openai", {**AZURE, "azure_deployment_config": []}, "configurations.azure_deployment_config"),
+        ("azure-openai", {**AZURE, "azure_auth_mode": "none"}, "configurations.azure_auth_mode"),
+        ("azure-openai", {**AZURE, "azure_auth_mode": "workload"}, "configurations.azure_workload_tenant_id"),
+        ("bedrock", {"aws_auth_type": "accessKey", "aws_region": "r"}, "configurations.aws_access_key_id"),
+        ("bedrock", {"aws_auth_type": "serviceRole"}, "aws_region"),
+        ("mock", {"custom_host": "ftp://x"}, "configurations.custom_host"),
+    ],
+)
+def test_what_does_not_fit_the_provider_is_refused_by_name(provider: str, given: dict[str, Any], named: str):
+    with pytest.raises(InvalidError, match=named):
+        check("configurations", provider, given)
+
+
+def test_what_comes_from_elsewhere_is_not_asked_for():
+    given = {"aws_auth_type": "accessKey", "aws_region": "r", "aws_access_key_id": "AK"}
+    check("configurations", "bedrock", given, frozenset({"aws_secret_access_key"}))
+
+
+def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():
+    sent = {
+        "aws_secret_access_key": SECRET,
+        "aws_role_arn": "arn:x",
+        "custom_headers": {"a": SECRET},
+        "vertex_service_account_json": {"private_key": SECRET, "n": 1},
+    }
+    shown, hidden = split(sent, {}, {})
+    assert SECRET not in str(shown)
+    assert shown["aws_role_arn"] == "arn:x"
+    assert split(shown, shown, hidden) == (shown, hidden)
+    changed = {
+        **shown,
+        "custom_headers": {**shown["custom_headers"], "b": "new-value-0123"},
+        "aws_secret_access_key": None,
+    }
+    _, kept = split(changed, shown, hidden)
+    assert kept["custom_headers"] == {"a": SECRET, "b": "new-value-0123"}
+    assert "aws_secret_access_key" not in kept
+
+
+def test_the_engine_is_told_options_fields_and_deployments():
+    row = told("azure-openai", {**AZURE, "custom_headers": {"x": "y"}})
+    assert row["options"] == {
+        "azure_auth_mode": "default",
+        "resource_name": "res",
+        "deployment_id": "d2",
+        "api_version": "v2",
+    }
+    assert row["headers"] == {"x": "y"}
+    first = {"deployment_id": "d1", "api_version": "v1"}
+    assert {"main": first, "gpt-4o": first, "d1": first}.items() <= row["deployments"].items()
+    flag = "anthropic_inspect_stream_for_overloaded_error"
+    assert told("anthropic", {flag: True})[flag] is True
+    assert told("openai", {"openai_project": "p"})["options"] == {"openai_project": "p"}

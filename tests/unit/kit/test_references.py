@@ -1,0 +1,94 @@
+"""Values that others keep: what they fill in, when they are fetched anew, and that they are kept on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import UnavailableError
+from penstock.kit import sources
+from penstock.kit.references import Question, Secrets
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ONE = Question("r-1", "one", "aws_sm", {"aws_auth_type": "serviceRole"}, "a/b")
+
+
+class Place:
+    """A place that keeps one secret."""
+
+    def __init__(self) -> None:
+        self.text: str | None = "first"
+        self.asked = 0
+
+    async def fetch(self, _settings: Settings, _place: str, _auth: Mapping[str, Any], _path: str) -> str:
+        self.asked += 1
+        if self.text is None:
+            raise UnavailableError("away")
+        return self.text
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+    found = Place()
+    monkeypatch.setattr(sources, "fetch", found.fetch)
+    return found
+
+
+def filled(secrets: Secrets, **mapping: str | None) -> Any:  # noqa: ANN401
+    whole = {"target_field": "key", "secret_reference_id": "r-1", "secret_key": None, "value_format": None, **mapping}
+    return secrets.filled([whole], None, {}, {})
+
+
+def refresh(secrets: Secrets, *questions: Question) -> bool:
+    return asyncio.run(secrets.refresh(questions))
+
+
+def test_what_is_fresh_is_not_asked_for_again(place: Place):
+    secrets = Secrets(Settings())
+    assert refresh(secrets, ONE) is True
+    assert refresh(secrets, ONE) is False
+    assert place.asked == 1
+    assert filled(secrets) == ("first", {})
+
+
+def test_another_question_is_asked_at_once_and_its_answer_is_not_the_old_one(place: Place):
+    secrets = Secrets(Settings())
+    refresh(secrets, ONE)
+    place.text = None
+    assert refresh(secrets, Question("r-1", "one", "aws_sm", ONE.auth, "other")) is True
+    assert filled(secrets) is None
+
+
+def test_what_was_known_is_kept_on_while_its_place_is_away_also_over_a_restart(place: Place):
+    before = Secrets(Settings())
+    refresh(before, ONE)
+    place.text = None
+    after = Secrets(Settings())
+    after.seed(before.known())
+    assert refresh(after, ONE) is False
+    assert place.asked == 2
+    assert filled(after) == ("first", {})
+
+
+def test_parts_of_a_secret_fill_fields_by_their_form(place: Place):
+    place.text = '{"a":"x","n":5,"o":{"k":1},"t":"{\\"k\\":2}"}'
+    secrets = Secrets(Settings())
+    refresh(secrets, ONE)
+    assert filled(secrets, secret_key="a")[0] == "x"
+    assert filled(secrets, secret_key="n")[0] == "5"
+    assert filled(secrets, secret_key="none") is None
+    field = {"target_field": "configurations.vertex_service_account_json", "value_format": "json"}
+    assert filled(secrets, secret_key="o", **field)[1] == {"vertex_service_account_json": {"k": 1}}
+    assert filled(secrets, secret_key="t", **field)[1] == {"vertex_service_account_json": {"k": 2}}
+
+
+def test_what_nobody_needs_any_more_is_forgotten(place: Place):
+    secrets = Secrets(Settings())
+    refresh(secrets, ONE)
+    refresh(secrets)
+    assert (secrets.known(), place.asked) == ({}, 1)
