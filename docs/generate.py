@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock import engine, settings
+from penstock import engine, reference
 from penstock.errors import PenstockError
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ def settings_page() -> str:
         "Settings",
         "Read once at the start: an option of the command line wins over the environment, that over `penstock.toml`, "
         "that over the default. Lists are separated by commas in the environment. A key that is not here is refused.",
-        settings.markdown(),
+        reference.markdown(),
         "The tables `[[keys]]`, `[[providers]]` and `[[configs]]` of the same file are no settings: they are read "
         "again whenever the file changes ([walks.md](walks.md)). So is `[[prices]]`: what a `model` of a `provider` costs "
         "from the day `valid_from` on, in the words of `/model-configs/pricing`.",

@@ -69,6 +69,14 @@ class Postgres:
         )
         return f"postgresql://penstock@/{name}?host={self.folder}"
 
+    def set(self, name: str, value: str) -> None:
+        """Change a setting of the server while it runs."""
+        psql = [program("psql"), "-h", self.folder, "-U", "penstock", "-d", "postgres"]
+        for statement in (f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()"):
+            env = {**os.environ, "PGOPTIONS": "-c default_transaction_read_only=off"}
+            command = [*psql, "-c", statement]
+            subprocess.run(command, check=True, capture_output=True, timeout=20, env=env)
+
     def freeze(self) -> None:
         """Stop all its processes where they are."""
         self._send(signal.SIGSTOP)

@@ -8,9 +8,9 @@ import importlib
 import logging
 import signal
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from litestar import Litestar, Request, Response, Router
 from litestar import route as answers
 from litestar.datastructures import State
@@ -20,10 +20,20 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.serialization import encode_json
 
 from penstock import caller, resources
-from penstock.errors import MissingError, PenstockError, Problem, StartError, UnavailableError, code_for, envelope
+from penstock.errors import (
+    MissingError,
+    PenstockError,
+    Replayed,
+    StartError,
+    TooManyError,
+    UnavailableError,
+    code_for,
+    envelope,
+)
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
 from penstock.kit.prices import PriceBook
+from penstock.kit.problems import problems, summary
 from penstock.metrics import Figures
 from penstock.resources import schema
 from penstock.secret import Secret
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 
     from litestar.plugins import PluginProtocol
-    from litestar.types import Method
+    from litestar.types import Message, Method, Scope
 
     from penstock.store.database import Database
 
@@ -73,7 +83,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, watcher.ask)
         close_records = records.listen(record_socket, loop) if record_socket else records.close
-        loops = [*([watcher.run] if settings.file else []), *([store.publish] if store else [])]
+        loops = [*([watcher.run] if settings.file else []), *(store.loops if store else [])]
         running = [loop.create_task(work()) for work in loops]
         try:
             yield
@@ -93,6 +103,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         exception_handlers={Exception: answer},
         openapi_config=schema.description(),
         lifespan=[jobs],
+        before_send=[store.before_send] if store else [],
         logging_config=None,
         state=State(
             {
@@ -107,34 +118,48 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
 
 
 class StoreParts(NamedTuple):
-    """What stands on the store: who is calling, the way to a desk, and what publishes."""
+    """What stands on the store: who is calling, the way to a desk, and what goes on beside it."""
 
     database: Database
-    identify: Callable[[str], Awaitable[caller.Caller]]
+    identify: Callable[[caller.Sent], Awaitable[caller.Caller]]
     dependencies: dict[str, Provide]
-    publish: Callable[[], Coroutine[Any, Any, None]]
+    loops: list[Callable[[], Coroutine[Any, Any, None]]]
+    before_send: Callable[[Message, Scope], Awaitable[None]]
 
 
 def open_store(settings: Settings, published: Published, url: Secret) -> StoreParts:
     """Wire what stands on the store; nothing of it is imported where there is none."""
+    from penstock.jobs.prepare import known_tokens
     from penstock.jobs.publish import Kept, Publisher
+    from penstock.jobs.rotate import Rotator
     from penstock.kit import listing
+    from penstock.kit.conditions import before_send
     from penstock.kit.desk import Office
     from penstock.kit.identities import Identities
+    from penstock.kit.passwords import Passwords
     from penstock.kit.references import Secrets
     from penstock.kit.secrets import Vault, master
     from penstock.store.database import Database
 
     database = Database(settings.store, url)
     key = master(settings)
-    vault, identities = Vault(key), Identities(database)
-    publisher = Publisher(settings, published, database, vault, Secrets(settings), Kept(settings, key))
+    vault, kept = Vault(key), Kept(settings, key)
+    tokens = known_tokens(settings, kept)
+    identities = Identities(database, tokens)
+    publisher = Publisher(settings, published, database, vault, Secrets(settings), kept, tokens)
     office = Office(database, vault, settings.routing.target_limits, identities.forget, publisher.ring)
+    shared = {"office": office, "identities": identities, "passwords": Passwords()}
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),
         "page": Provide(listing.page, sync_to_thread=False),
+        **{name: provide(part) for name, part in shared.items()},
     }
-    return StoreParts(database, identities.of, dependencies, publisher.run)
+    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
+    if tokens and settings.jwt.jwks_url:
+        from penstock.jobs.jwks import Follower
+
+        loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
+    return StoreParts(database, identities.of, dependencies, loops, partial(before_send, office))
 
 
 def closed() -> list[Router]:
@@ -187,26 +212,21 @@ def refuse_unguarded(app: Litestar) -> None:
                 raise StartError(message)
 
 
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, object]]:
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """Answer with the envelope of the management API, whatever went wrong."""
+    if isinstance(error, Replayed):
+        headers = {"idempotency-replayed": "true"}
+        return Response(error.body, status_code=200, media_type="application/json", headers=headers)
     if isinstance(error, PenstockError):
-        status, message, code, problems = error.status, error.message, error.code, error.problems
+        status, message, code, listed = error.status, error.message, error.code, error.problems
     elif isinstance(error, HTTPException):
-        status, message, code = error.status_code, error.detail, code_for(error.status_code)
-        problems = tuple(_problems(error.extra))
+        status, code = error.status_code, code_for(error.status_code)
+        found = problems(error.extra)
+        listed, message = tuple(found), summary(found, error.detail)
     else:
-        status, message, code, problems = INTERNAL_ERROR, "something went wrong", code_for(INTERNAL_ERROR), ()
+        status, message, code, listed = INTERNAL_ERROR, "something went wrong", code_for(INTERNAL_ERROR), ()
     if status == INTERNAL_ERROR:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         message = "something went wrong"
-    headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError) else {}
-    return Response(envelope(message, code, problems), status_code=status, headers=headers)
-
-
-def _problems(extra: object) -> list[Problem]:
-    """Read what Litestar says about a body or a query that did not fit."""
-    try:
-        listed = msgspec.convert(extra, list[dict[str, Any]])
-    except msgspec.ValidationError:
-        return []
-    return [Problem(str(item.get("key", "")), str(item.get("message", ""))) for item in listed]
+    headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | TooManyError) else {}
+    return Response(envelope(message, code, listed), status_code=status, headers=headers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from litestar.handlers.base import BaseRouteHandler
 
     Connection = ASGIConnection[Any, Any, Any, Any]
-    Identify = Callable[[str], Awaitable["Caller"]]
+    Identify = Callable[["Sent"], Awaitable["Caller"]]
 
 VERBS = "create read update delete list"
 
@@ -64,6 +66,39 @@ EVERYTHING = frozenset[str]().union(*SCOPES.values())
 # What a member of a workspace who is neither its admin nor a manager may do with its resources.
 MEMBERS_VERBS = frozenset({"read", "list", "view", "render", "invoke", "write"})
 LEADING = frozenset({"owner", "admin"})
+SESSION_COOKIE, CSRF_HEADER = "penstock_session", "x-csrf-token"
+HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def of_person(org_role: str | None) -> frozenset[str]:
+    """Give what a person may do who signed in, before the roles in workspaces narrow it."""
+    everywhere = CALLS | WORKSPACE | WORKSPACE_KEYS
+    return everywhere | ORGANISATION if org_role in LEADING else everywhere
+
+
+def of_member(role: str) -> frozenset[str]:
+    """Give what a role in a workspace lets a person do there."""
+    return narrowed(of_person("member"), role)
+
+
+def narrowed(scopes: frozenset[str], role: str | None) -> frozenset[str]:
+    """Leave of some scopes what a role in a workspace allows."""
+    if role in {"admin", "manager"}:
+        return scopes
+    if role is None:
+        return frozenset()
+    return frozenset(scope for scope in scopes if scope.rpartition(".")[2] in MEMBERS_VERBS)
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What a caller shows: a key or a token, or the cookie of a session."""
+
+    kind: Literal["key", "session"]
+    text: str
+
+    def __repr__(self) -> str:
+        """Leave the text out: it is a credential."""
+        return f"Sent({self.kind})"
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +110,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     workspace_id: str | None = None
     user_id: str | None = None
     scopes: frozenset[str] = frozenset()
+    # By what the caller was recognised.
+    by: Literal["key", "session", "token"] = "key"
+    session_id: str | None = None
     # Of the person whose key it is: in the organisation, and in each workspace by id.
     org_role: str | None = None
     roles: dict[str, str] = {}
@@ -93,12 +131,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Give what the key may do in a workspace; in the organisation as a whole where none is named."""
         if self.user_id is None or self.leads:
             return self.scopes
-        role = self.roles.get(workspace_id or "")
-        if role is None:
-            return frozenset()
-        if role in {"admin", "manager"}:
-            return self.scopes
-        return frozenset(scope for scope in self.scopes if scope.rpartition(".")[2] in MEMBERS_VERBS)
+        return narrowed(self.scopes, self.roles.get(workspace_id or ""))
+
+    def may_give(self, workspace_id: str | None) -> frozenset[str]:
+        """Give what the caller may let others do: nothing beyond what it may do itself."""
+        granted = self.grants(workspace_id)
+        # What only keys of a workspace may hold, none of the organisation holds itself.
+        return granted | CALLS if self.type == "organisation-service" else granted
 
 
 class Needs:
@@ -114,12 +153,7 @@ class Needs:
 
     async def __call__(self, connection: Connection, _route: BaseRouteHandler) -> None:
         """Recognise the caller, who is `request.auth` from here on."""
-        identify: Identify | None = connection.app.state.get("identify")
-        if identify is None:
-            message = "no store is configured; hint: penstock init, or PENSTOCK_STORE_URL"
-            raise UnavailableError(message)
-        caller = await identify(sent_key(connection))
-        connection.scope["auth"] = caller
+        caller = await recognise(connection)
         # A person's rights differ by workspace; which one it is, the route knows.
         if not self.scopes & caller.scopes:
             raise lacking(self.scopes)
@@ -136,19 +170,57 @@ def lacking(scopes: Iterable[str]) -> ForbiddenError:
     return ForbiddenError(f"this key may not do that: it needs {' or '.join(sorted(scopes))}")
 
 
-def sent_key(connection: Connection) -> str:
-    """Find the gateway key where the caller put it."""
+async def recognise(connection: Connection) -> Caller:
+    """Say who is calling, who is `request.auth` from here on."""
+    identify: Identify | None = connection.app.state.get("identify")
+    if identify is None:
+        message = "no store is configured; hint: penstock init, or PENSTOCK_STORE_URL"
+        raise UnavailableError(message)
+    sent = shown(connection)
+    method = cast("dict[str, object]", connection.scope).get("method")
+    if sent.kind == "session" and method not in HARMLESS:
+        _refuse_forged(connection, sent.text)
+    caller = await identify(sent)
+    connection.scope["auth"] = caller
+    return caller
+
+
+def shown(connection: Connection) -> Sent:
+    """Find the credential where the caller put it; the cookie is looked at last."""
     for name in connection.app.state.get("key_headers", ("x-gateway-api-key",)):
         if sent := connection.headers.getall(name, ()):
             if len(sent) > 1:
                 message = f"the header {name} was sent more than once"
                 raise UnauthorisedError(message)
-            return sent[0].strip()
+            return Sent("key", sent[0].strip())
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
-        return token.strip()
+        return Sent("key", token.strip())
+    if cookie := connection.cookies.get(SESSION_COOKIE):
+        return Sent("session", cookie)
     message = "no gateway key was sent; hint: header x-gateway-api-key"
     raise UnauthorisedError(message)
+
+
+def csrf(session: str) -> str:
+    """Give what a page of ours sends along to show that it is one: other sites know neither this nor the cookie."""
+    return hashlib.sha256(f"csrf {session}".encode()).hexdigest()
+
+
+def _refuse_forged(connection: Connection, session: str) -> None:
+    # A browser adds the cookie to whatever any page asks for.
+    if not hmac.compare_digest(connection.headers.get(CSRF_HEADER, "").encode(), csrf(session).encode()):
+        message = f"with a session every change needs the header {CSRF_HEADER}; hint: /v1/auth/self says which"
+        raise ForbiddenError(message)
+
+
+async def signed_in(connection: Connection, _route: BaseRouteHandler) -> None:
+    """Let in who signed in or sent a token: an API key says nothing of who holds it."""
+    caller = await recognise(connection)
+    if caller.by == "key":
+        message = "an API key alone is not enough here: sign in, or send a JWT"
+        raise ForbiddenError(message)
+    connection.scope["state"]["needs"] = None
 
 
 async def anyone(_connection: Connection, _route: BaseRouteHandler) -> None:
@@ -163,7 +235,7 @@ async def engine_only(connection: Connection, _route: BaseRouteHandler) -> None:
         raise MissingError(message)
 
 
-GUARDS = (anyone, engine_only)
+GUARDS = (anyone, engine_only, signed_in)
 
 
 def is_guard(declared: object) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from penstock import __version__, process
+from penstock import __version__, administer, process
 from penstock import settings as settings_module
 from penstock.errors import PenstockError
 
@@ -53,11 +53,12 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: the other commands need neither Granian nor an event loop.
     from penstock import serve as server
+    from penstock.listen import refuse_open_host
     from penstock.snapshot import gather_good
 
     stored, admin_key = prepared(settings)
     snapshot = gather_good(settings, stored)
-    settings_module.refuse_open_host(settings, snapshot.keys)
+    refuse_open_host(settings, snapshot.keys)
     if admin_key:
         show(admin_key)
     with ExitStack() as stack:
@@ -134,13 +135,19 @@ def openapi() -> None:
 @main.command()
 def settings() -> None:
     """Print the reference of all settings."""
-    click.echo(settings_module.markdown())
+    from penstock.reference import markdown
+
+    click.echo(markdown())
 
 
 @main.command()
 def version() -> None:
     """Print the version."""
     click.echo(f"penstock {__version__}")
+
+
+for command in administer.COMMANDS:
+    main.add_command(command)
 
 
 def prepared(settings: Settings) -> tuple[Stored, str | None]:

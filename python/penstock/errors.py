@@ -80,11 +80,35 @@ class ConflictError(PenstockError):
     code = "AB07"
 
 
+class StaleError(PenstockError):
+    """Somebody else changed it since it was read."""
+
+    status = 412
+    code = "AB01"
+
+
+class TooManyError(PenstockError):
+    """Too many requests of this kind in a short time."""
+
+    status = 429
+    code = "AB06"
+    retry_after: ClassVar[int] = 60
+
+
 class UnavailableError(PenstockError):
     """Something this needs is down for now; asking again later may work."""
 
     status = 503
     retry_after: ClassVar[int] = 1
+
+
+class Replayed(Exception):  # noqa: N818 - it is no fault
+    """A request that was done before: here is what was answered then."""
+
+    def __init__(self, body: bytes) -> None:
+        """Keep the answer."""
+        super().__init__("done before")
+        self.body = body
 
 
 class SettingsError(PenstockError):

@@ -10,12 +10,25 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.errors import StartError
+from penstock.errors import SettingsError, StartError
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
 
 CONTROL_BACKLOG = 1024
+
+
+def refuse_open_host(settings: Settings, keys: int) -> None:
+    """Refuse to be reachable from other machines with nothing that asks who is calling."""
+    if settings.loopback or keys or settings.store_url or settings.security.require_key is not None:
+        return
+    message = (
+        f"no gateway key is configured, so anyone who reaches {settings.server.host!r} could spend your providers' money\n"
+        "hint: add a key to penstock.toml ([[keys]] with name and key),\n"
+        "hint: or listen on this machine only (--host 127.0.0.1),\n"
+        "hint: or say that something in front of the gateway checks its callers (PENSTOCK_SECURITY_REQUIRE_KEY=false)"
+    )
+    raise SettingsError(message)
 
 
 def open_ports(settings: Settings) -> list[socket.socket]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
+from penstock.contradictions import contradictions
 from penstock.errors import Problem, SettingsError
 from penstock.routing import Routing
 from penstock.secret import Secret
@@ -26,7 +25,6 @@ PRICES = "prices"
 DEFAULT_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
-ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
 
 
@@ -60,6 +58,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     notice_seconds: Annotated[
         float, Meta(ge=0, le=60, description="time between `/ready` saying no and the port closing; 0 on loopback")
     ] = 1.0
+    public_url: Annotated[
+        str,
+        Meta(description="where people reach the gateway, such as `https://ai.example.com`; default: as they asked"),
+    ] = ""
     run_dir: Annotated[
         str,
         Meta(description="private folder for the sockets between the processes; default: a new one, removed at exit"),
@@ -215,6 +217,36 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class Jwt(msgspec.Struct, frozen=True, kw_only=True):
+    """Callers that show a token of the organisation's own identity provider in the place of a key."""
+
+    enabled: Annotated[
+        bool,
+        Meta(description="take tokens; they are checked against `jwks_url` or `jwks`", extra={"env": "JWT_ENABLED"}),
+    ] = False
+    jwks_url: Annotated[
+        str, Meta(description="where the identity provider publishes its keys; they are looked at again and again")
+    ] = ""
+    jwks: Annotated[str, Meta(description="the keys themselves, as JSON, in the place of `jwks_url`")] = ""
+    algorithms: Annotated[
+        tuple[Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ...],
+        Meta(description="how tokens may be signed; never with a shared secret"),
+    ] = ("RS256",)
+    organisations: Annotated[
+        tuple[str, ...],
+        Meta(description="organisations whose tokens are taken; default: all", extra={"env": "ORGANISATIONS_TO_SYNC"}),
+    ] = ()
+    default_scopes: Annotated[
+        tuple[str, ...],
+        Meta(description="scopes of a token that names none", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
+    ] = ()
+    leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="how far clocks may be apart")] = 60
+    refresh_seconds: Annotated[
+        int,
+        Meta(ge=1, le=86_400, description="how often `jwks_url` is looked at; a key that is new there is known after"),
+    ] = 60
+
+
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     """Secrets that others keep: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
 
@@ -257,6 +289,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing = Routing()
     records: Records = Records()
     store: Store = Store()
+    jwt: Jwt = Jwt()
     secrets: Secrets = Secrets()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
@@ -405,41 +438,15 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
             try:
                 values.setdefault(entry.section, {})[entry.key] = _convert(entry, given)
             except msgspec.ValidationError as error:
-                shown = "the value" if _is_secret(entry.type) else repr(given)
+                shown = "the value" if is_secret(entry.type) else repr(given)
                 problems.append(Problem(where, f"{shown} is not allowed: {_lower(str(error))}"))
             break
     settings = Settings(file=file, **{name: _section(name)(**keys) for name, keys in values.items()})
-    problems += _contradictions(settings)
+    problems += contradictions(settings)
     if problems:
         message = "the settings cannot be used:"
         raise SettingsError(message, problems)
     return settings
-
-
-def refuse_open_host(settings: Settings, keys: int) -> None:
-    """Refuse to be reachable from other machines with nothing that asks who is calling."""
-    if settings.loopback or keys or settings.store_url or settings.security.require_key is not None:
-        return
-    message = (
-        f"no gateway key is configured, so anyone who reaches {settings.server.host!r} could spend your providers' money\n"
-        "hint: add a key to penstock.toml ([[keys]] with name and key),\n"
-        "hint: or listen on this machine only (--host 127.0.0.1),\n"
-        "hint: or say that something in front of the gateway checks its callers (PENSTOCK_SECURITY_REQUIRE_KEY=false)"
-    )
-    raise SettingsError(message)
-
-
-def markdown() -> str:
-    """Render the reference of all settings."""
-    rows = [
-        "| key in `penstock.toml` | environment | type | default | what it does |",
-        "|---|---|---|---|---|",
-        *(
-            f"| `{entry.path}` | `{entry.env}` | {_type_name(entry.type)} | {_default_name(entry)} | {entry.description} |"
-            for entry in entries()
-        ),
-    ]
-    return "\n".join(rows)
 
 
 def _section(name: str) -> Any:  # noqa: ANN401
@@ -501,12 +508,12 @@ def hide(_secret: type, value: object) -> Secret:
     return Secret(value)
 
 
-def _is_secret(annotated: Any) -> bool:  # noqa: ANN401
+def is_secret(annotated: Any) -> bool:  # noqa: ANN401
     return Secret in get_args(get_args(annotated)[0])
 
 
 def _convert(entry: Entry, given: object) -> object:
-    if _is_secret(entry.type):
+    if is_secret(entry.type):
         text = given.strip() if isinstance(given, str) else given
         return msgspec.convert(text or None, entry.type, dec_hook=hide)
     if not isinstance(given, str):
@@ -519,62 +526,9 @@ def _convert(entry: Entry, given: object) -> object:
     return msgspec.convert(given.strip(), entry.type, strict=False)
 
 
-def _contradictions(settings: Settings) -> Iterator[Problem]:
-    try:
-        ipaddress.ip_address(settings.address)
-    except ValueError:
-        yield Problem("server.host", f"{settings.server.host!r} is not allowed: expected an IP address or `localhost`")
-    if settings.mock.host and not settings.mock.host.startswith(("http://", "https://")):
-        yield Problem("mock.host", f"{settings.mock.host!r} is not allowed: expected a URL with http:// or https://")
-    for prefix in settings.security.header_aliases:
-        if not ALIAS.fullmatch(prefix):
-            yield Problem(
-                "security.header_aliases", f"{prefix!r} is not allowed: expected a prefix such as `x-portkey-`"
-            )
-    for name, proxy in (("https_proxy", settings.upstream.https_proxy), ("http_proxy", settings.upstream.http_proxy)):
-        if proxy and not _is_proxy(proxy):
-            # Not repeated: it may hold a password.
-            yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
-    if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
-        yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
-
-
-def _is_proxy(proxy: Secret) -> bool:
-    text = proxy.reveal()
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
 def _revealed(secret: Secret | None) -> str | None:
     return secret.reveal() if secret else None
 
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-def _type_name(annotated: Any) -> str:  # noqa: ANN401
-    plain: Any = get_args(annotated)[0]
-    if get_origin(plain) is Literal:
-        return " or ".join(f"`{choice}`" for choice in get_args(plain))
-    if _is_secret(annotated):
-        return "secret"
-    names: dict[Any, str] = {bool: "yes or no", bool | None: "yes or no", int: "integer", float: "number", str: "text"}
-    names[Secret | None] = "text"
-    return names.get(plain, "list of texts")
-
-
-def _default_name(entry: Entry) -> str:
-    if entry.key == "workers" or entry.default in (None, "", ()):
-        return "none" if entry.default == () else ""
-    if isinstance(entry.default, bool):
-        return "yes" if entry.default else "no"
-    default: Any = entry.default
-    return (
-        f"`{default}`"
-        if not isinstance(default, tuple)
-        else ", ".join(f"`{item}`" for item in cast("tuple[str, ...]", default))
-    )

@@ -47,6 +47,8 @@ class Stored(msgspec.Struct, frozen=True):
     configs: bytes = b""
     models: bytes = b""
     workspaces: bytes = b""
+    # What is needed to check tokens, as a JSON object; empty where none are taken.
+    jwt: bytes = b""
     key_count: int = 0
     # What other places said of secrets that providers are made of: the digest of the question, and the answer.
     secrets: dict[str, tuple[bytes, str]] = {}
@@ -198,6 +200,7 @@ def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: 
         raise SettingsError(message, problems)
     parts = [part for table in (*content, *STORED_ALONE) for part in _table(table, content.get(table), stored)]
     ours = {"management": resources.paths(), "catalogue": settings.store_url is not None}
+    parts += [b',"jwt":', stored.jwt] if stored.jwt else []
     parts.append(b"," + msgspec.json.encode(ours)[1:])
     digest = hashlib.sha256()
     for part in parts:

@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from penstock import listen
-from penstock.errors import StartError
-from penstock.settings import Server, Settings
+from penstock.errors import SettingsError, StartError
+from penstock.settings import Server, Settings, load
+
+ANYWHERE = "0.0.0.0"  # noqa: S104
 
 
 def given(**options: object) -> Settings:
@@ -71,3 +73,28 @@ def test_a_run_folder_that_holds_something_else_stays(tmp_path: Path):
 def test_a_socket_path_that_is_too_long_is_said(tmp_path: Path):
     with pytest.raises(StartError, match="at most 107 characters"):
         listen.open_private_socket(str(tmp_path / ("x" * 200) / "control.sock"))
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "required", "refused"),
+    [
+        ("127.0.0.1", 0, None, False),
+        ("localhost", 0, None, False),
+        ("::1", 0, None, False),
+        (ANYWHERE, 0, None, True),
+        ("::", 0, None, True),
+        ("10.0.0.1", 0, None, True),
+        (ANYWHERE, 1, None, False),
+        (ANYWHERE, 0, True, False),
+        (ANYWHERE, 0, False, False),
+    ],
+)
+def test_without_a_key_only_this_machine_is_served(host: str, keys: int, required: bool | None, refused: bool):
+    settings = load(None, {}, {"server.host": host, "security.require_key": required})
+    if not refused:
+        listen.refuse_open_host(settings, keys)
+        return
+    with pytest.raises(SettingsError) as caught:
+        listen.refuse_open_host(settings, keys)
+    said = str(caught.value)
+    assert all(way in said for way in ("[[keys]]", "--host 127.0.0.1", "PENSTOCK_SECURITY_REQUIRE_KEY=false"))

@@ -106,31 +106,6 @@ def test_the_tables_of_the_snapshot_are_no_settings(tmp_path: Path):
     assert load(write(tmp_path, "[[keys]]\nname = 'a'\nkey = 'b'\n"), {}).server == Server()
 
 
-@pytest.mark.parametrize(
-    ("host", "keys", "required", "refused"),
-    [
-        ("127.0.0.1", 0, None, False),
-        ("localhost", 0, None, False),
-        ("::1", 0, None, False),
-        (ANYWHERE, 0, None, True),
-        ("::", 0, None, True),
-        ("10.0.0.1", 0, None, True),
-        (ANYWHERE, 1, None, False),
-        (ANYWHERE, 0, True, False),
-        (ANYWHERE, 0, False, False),
-    ],
-)
-def test_without_a_key_only_this_machine_is_served(host: str, keys: int, required: bool | None, refused: bool):
-    settings = load(None, {}, {"server.host": host, "security.require_key": required})
-    if not refused:
-        module.refuse_open_host(settings, keys)
-        return
-    with pytest.raises(SettingsError) as caught:
-        module.refuse_open_host(settings, keys)
-    said = str(caught.value)
-    assert all(way in said for way in ("[[keys]]", "--host 127.0.0.1", "PENSTOCK_SECURITY_REQUIRE_KEY=false"))
-
-
 def test_a_key_is_required_off_loopback_even_if_the_last_one_goes():
     assert not Settings().require_key
     assert load(None, {"PENSTOCK_SERVER_HOST": ANYWHERE}).require_key
@@ -223,13 +198,6 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
             load(None, {"HTTP_PROXY": wrong})
         assert "upstream.http_proxy" in str(caught.value)
         assert "sesame" not in str(caught.value)
-
-
-def test_the_reference_lists_every_setting_with_a_description():
-    rows = module.markdown().splitlines()[2:]
-    assert len(rows) == len(list(module.entries()))
-    assert all(entry.description for entry in module.entries())
-    assert "| `upstream.request_timeout_ms` | `REQUEST_TIMEOUT` | integer | `300000` |" in module.markdown()
 
 
 def test_the_file_is_the_one_asked_for_or_the_one_that_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

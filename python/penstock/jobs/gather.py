@@ -19,6 +19,7 @@ from penstock.store.tables import (
     integration_models,
     integrations,
     key_digests,
+    organisations,
     providers,
     secret_references,
     workspaces,
@@ -117,10 +118,21 @@ def _document(is_postgres: bool, column: ColumnElement[Any]) -> ColumnElement[An
 
 
 async def _workspaces(connection: AsyncConnection) -> Rows:
-    """List the workspaces that say something of all requests made in them."""
-    rows = await connection.execute(select(workspaces.c.id, workspaces.c.defaults).order_by(workspaces.c.id))
-    said = [(own_id, defaults["metadata"]) for own_id, defaults in rows.tuples() if defaults.get("metadata")]
-    return [{"id": own_id, "metadata": metadata} for own_id, metadata in said]
+    """List the workspaces with what they say of all requests made in them."""
+    query = (
+        select(workspaces, organisations.c.settings.label("above"))
+        .join(organisations, organisations.c.id == workspaces.c.organisation_id)
+        .where(workspaces.c.status == "active")
+    )
+    # Either may forbid; neither may allow what the other forbids.
+    return [
+        {
+            **{name: row[name] for name in ("id", "slug", "organisation_id")},
+            "metadata": row["defaults"].get("metadata") or {},
+            "block_inline_config": any(rules.get("block_inline_config") for rules in (row["settings"], row["above"])),
+        }
+        for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
+    ]
 
 
 async def _providers(connection: AsyncConnection, vault: Vault, secrets: Secrets) -> tuple[Rows, Rows, list[int]]:

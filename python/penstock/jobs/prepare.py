@@ -23,6 +23,7 @@ from penstock.store.migrate import migrate
 
 if TYPE_CHECKING:
     from penstock.kit.secrets import Master
+    from penstock.kit.tokens import Tokens
     from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
@@ -46,7 +47,7 @@ async def _for_start(settings: Settings) -> Prepared:
         # A node of a cluster starts with what it knew, and asks the database afterwards.
         stored = kept.last()
         if stored is None:
-            stored = await _read(settings, database, key, NOTHING)
+            stored = await _read(settings, database, key, kept)
         return Prepared(stored)
     except UnavailableError as error:
         last = kept.last()
@@ -59,13 +60,13 @@ async def _for_start(settings: Settings) -> Prepared:
 async def _embedded(settings: Settings, database: Database, key: Master, kept: Kept) -> Prepared:
     await migrate(database)
     admin_key = await found(database, settings.store.admin_key)
-    stored = await _read(settings, database, key, kept.last() or NOTHING)
+    stored = await _read(settings, database, key, kept)
     kept.keep(stored)
     return Prepared(stored, admin_key)
 
 
-async def _read(settings: Settings, database: Database, key: Master, last: Stored) -> Stored:
-    vault, secrets = Vault(key), Secrets(settings)
+async def _read(settings: Settings, database: Database, key: Master, kept: Kept) -> Stored:
+    vault, secrets, last = Vault(key), Secrets(settings), kept.last() or NOTHING
     secrets.seed(last.secrets)
     async with database.reading() as connection:
         asked = await questions(connection, vault)
@@ -75,7 +76,21 @@ async def _read(settings: Settings, database: Database, key: Master, last: Store
             await asyncio.wait_for(secrets.refresh(asked), PATIENCE)
     async with database.reading() as connection:
         stored, _ = await gather(connection, vault, secrets)
-        return stored
+        tokens = known_tokens(settings, kept)
+        return msgspec.structs.replace(stored, jwt=tokens.published()) if tokens else stored
+
+
+def known_tokens(settings: Settings, kept: Kept) -> Tokens | None:
+    """Begin with the keys for tokens that are in the settings, or that were known at the last run."""
+    if not settings.jwt.enabled:
+        return None
+    # What reads tokens is a tenth of what the control process imports, and most take none.
+    from penstock.kit.tokens import Tokens  # noqa: PLC0415
+
+    tokens = Tokens(settings)
+    if settings.jwt.jwks_url and (last := kept.last()):
+        tokens.recall(last.jwt)
+    return tokens
 
 
 def migrated(settings: Settings) -> tuple[str | None, str | None]:

@@ -21,6 +21,7 @@ from penstock.store.tables import changes
 if TYPE_CHECKING:
     from penstock.kit.references import Secrets
     from penstock.kit.secrets import Master, Vault
+    from penstock.kit.tokens import Tokens
     from penstock.settings import Settings
     from penstock.snapshot import Published
     from penstock.store.database import Database
@@ -68,8 +69,15 @@ class Kept:
 class Publisher:
     """Looks at the change counter when told to, and once a second for what other nodes did."""
 
-    def __init__(
-        self, settings: Settings, published: Published, database: Database, vault: Vault, secrets: Secrets, kept: Kept
+    def __init__(  # noqa: PLR0913, PLR0917 - what it stands between
+        self,
+        settings: Settings,
+        published: Published,
+        database: Database,
+        vault: Vault,
+        secrets: Secrets,
+        kept: Kept,
+        tokens: Tokens | None,
     ) -> None:
         """Know nothing of the store yet."""
         self._settings = settings
@@ -78,6 +86,7 @@ class Publisher:
         self._vault = vault
         self._secrets = secrets
         self._kept = kept
+        self._tokens = tokens
         self._bell = asyncio.Event()
         self._number = -1
         self._due: int | None = None
@@ -133,9 +142,11 @@ class Publisher:
         async with self._database.reading() as connection:
             number = await connection.scalar(select(changes.c.number)) or 0
             due = self._due is not None and self._due <= now()
-            if number == self._number and not due:
+            jwt = self._tokens.published() if self._tokens else b""
+            if number == self._number and not due and jwt == self._published.stored.jwt:
                 return
             stored, self._due = await gather(connection, self._vault, self._secrets)
+            stored = msgspec.structs.replace(stored, jwt=jwt)
         async with self._published.turn:
             snapshot = await asyncio.to_thread(gather_good, self._settings, stored)
             self._number = number

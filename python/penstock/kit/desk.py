@@ -9,20 +9,23 @@ from litestar import Request  # noqa: TC002 - the framework looks at annotations
 from sqlalchemy import or_, select
 
 from penstock.caller import Caller, lacking
-from penstock.errors import ForbiddenError
+from penstock.errors import ForbiddenError, StaleError
 from penstock.kit.audit import Asked, note
+from penstock.kit.conditions import ANY, claim, expected, tag
 from penstock.kit.record import refuse
 from penstock.store.tables import workspaces
 from penstock.store.tenant import Tenant
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
+    from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.secrets import Vault
     from penstock.routing import TargetLimits
     from penstock.store.database import Database
+    from penstock.store.tenant import Row
 
 
 class Desk(Tenant):
@@ -35,6 +38,10 @@ class Desk(Tenant):
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
         self.asked = asked
+        # The row that the request is about, and which states of it the caller counts on.
+        self.subject: tuple[Table, str] | None = None
+        self._seen: Row | None = None
+        self.expected: frozenset[str] | None = None
         self._vault = vault
 
     @property
@@ -43,6 +50,45 @@ class Desk(Tenant):
         if self.workspace_id is None:
             raise refuse("workspace_id", "is needed with a key that is for no single workspace")
         return self.workspace_id
+
+    def address(self, table: Table, row: Row) -> None:
+        """Note that the request is about this row, if it is the first."""
+        if self.subject is None:
+            self.subject, self._seen = (table, row["id"]), row
+            if self.among is not None and row.get("workspace_id") in self.among:
+                # From here on it is as if the workspace had been named.
+                self.workspace_id, self.among = row["workspace_id"], None
+
+    def seen(self) -> str | None:
+        """Say in which state the row was read that the request is about."""
+        return tag(self._seen) if self._seen else None
+
+    async def tag(self) -> str | None:
+        """Say in which state that row is after a change, if it is still there."""
+        if self.subject is None:
+            return None
+        table, row_id = self.subject
+        rows = await self.rows(select(table).where(table.c.id == row_id), table)
+        return tag(rows[0]) if rows else None
+
+    async def agree(self, table: Table, row: Row) -> None:
+        """See whether the row that the request is about is as the caller counts on; once, and holding it there."""
+        if self.expected is None or self.subject is None:
+            return
+        if self.subject[0] is not table or self.subject[1] != row["id"]:
+            return
+        held = await self.rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
+        if not held or not self.expected & {ANY, tag(held[0])}:
+            raise StaleError("it was changed since it was read; hint: read it again")
+        self.expected = None
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """What the caller may do here; in all of the workspaces where none is chosen."""
+        if self.among is None:
+            return self.caller.grants(self.workspace_id)
+        every = [self.caller.grants(workspace_id) for workspace_id in self.among]
+        return every[0].intersection(*every[1:])
 
     def require(self, *scopes: str) -> None:
         """Ask for one of these scopes, where which depends on what is asked for."""
@@ -54,6 +100,11 @@ class Desk(Tenant):
         desk = Desk(self.connection, self.caller, None, self._vault, self.asked)
         desk.bell = self.bell
         return desk
+
+    def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
+        """Refuse to give others what the caller may not do."""
+        if beyond := sorted(set(scopes) - self.caller.may_give(workspace_id)):
+            raise ForbiddenError(f"this key may not give {beyond[0]!r}: it does not hold it")
 
     async def note(
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
@@ -70,29 +121,39 @@ class Desk(Tenant):
         return await self._vault.open(self.connection, sealed, owner)
 
 
+def asked(request: Request[Any, Any, Any]) -> Asked:
+    """Read what a request says of itself."""
+    forwarded = request.headers.get("x-forwarded-for", "")
+    return Asked(
+        request.method,
+        request.url.path[:2048],
+        request.url.query[:2048],
+        request.headers.get("x-request-id", "")[:128],
+        forwarded.rpartition(",")[2].strip()[:64],
+    )
+
+
 class Work:
     """A caller's way to a desk; what a route is given."""
 
     def __init__(self, office: Office, request: Request[Any, Caller, Any]) -> None:
         """Take the caller whom the guard recognised."""
         self.caller = request.auth
+        self._request = request
+        self._state: dict[str, Any] = request.scope["state"]
         self.limits = office.limits
         self._office = office
-        self._needs: frozenset[str] = request.scope["state"]["needs"]
-        forwarded = request.headers.get("x-forwarded-for", "")
-        self._asked = Asked(
-            request.method,
-            request.url.path[:2048],
-            request.url.query[:2048],
-            request.headers.get("x-request-id", "")[:128],
-            forwarded.rpartition(",")[2].strip()[:64],
-        )
+        # Where the guard asked for no scope the route itself keeps to what is the caller's own.
+        self._needs: frozenset[str] | None = request.scope["state"]["needs"]
+        self._asked = asked(request)
 
     @asynccontextmanager
     async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
         """Read in a workspace, by id or slug, or in all of the organisation where the key is for that."""
         async with self._office.database.reading() as connection:
-            yield await self._enter(connection, workspace)
+            desk = await self._enter(connection, workspace)
+            yield desk
+            self._state["etag"] = desk.seen()
 
     @asynccontextmanager
     async def anywhere(self) -> AsyncGenerator[Desk]:
@@ -101,31 +162,53 @@ class Work:
             yield Desk(connection, self.caller, self.caller.workspace_id, self._office.vault, self._asked)
 
     @asynccontextmanager
+    async def at_home(self) -> AsyncGenerator[Desk]:
+        """Change what is the caller's own; the route itself narrows it to that."""
+        async with self._office.writing_as(self.caller, self._asked) as desk:
+            yield desk
+
+    @asynccontextmanager
     async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
         """Change something; it is kept when this ends well."""
         async with self._office.database.writing() as connection:
             desk = await self._enter(connection, workspace)
+            await claim(desk, self._request)
+            desk.expected = expected(self._request.headers.get("if-match"))
             yield desk
+            if desk.expected is not None:
+                raise StaleError("this cannot be made to depend on If-Match")
+            self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)
 
-    async def _enter(self, connection: AsyncConnection, asked: str | None) -> Desk:
-        workspace_id = await self._workspace(connection, asked)
-        if not self._needs & self.caller.grants(workspace_id):
+    async def _enter(self, connection: AsyncConnection, workspace: str | None) -> Desk:
+        workspace_id = await self._workspace(connection, workspace)
+        if self._needs and workspace_id is None and self.caller.user_id and not self.caller.leads:
+            return self._among(connection, self._needs)
+        if self._needs is not None and not self._needs & self.caller.grants(workspace_id):
             raise lacking(self._needs)
         return Desk(connection, self.caller, workspace_id, self._office.vault, self._asked)
 
-    async def _workspace(self, connection: AsyncConnection, asked: str | None) -> str | None:
+    def _among(self, connection: AsyncConnection, needed: frozenset[str]) -> Desk:
+        """Sit down in all workspaces where the person may do that: the row that is asked for says which it is."""
+        open_to_caller = frozenset(place for place in self.caller.roles if needed & self.caller.grants(place))
+        if not open_to_caller:
+            raise lacking(needed)
+        desk = Desk(connection, self.caller, None, self._office.vault, self._asked)
+        desk.among = open_to_caller
+        return desk
+
+    async def _workspace(self, connection: AsyncConnection, wanted: str | None) -> str | None:
         own = self.caller.workspace_id
-        if asked is None or asked == own:
+        if wanted is None or wanted == own:
             return own
         query = select(workspaces.c.id).where(
             workspaces.c.organisation_id == self.caller.organisation_id,
-            or_(workspaces.c.id == asked, workspaces.c.slug == asked),
+            or_(workspaces.c.id == wanted, workspaces.c.slug == wanted),
         )
         found: str | None = await connection.scalar(query)
         open_to_caller = found == own if own else self.caller.leads or found in self.caller.roles
         if found is None or not open_to_caller:
-            message = f"the workspace {asked!r} is not open to this key"
+            message = f"the workspace {wanted!r} is not open to this key"
             raise ForbiddenError(message)
         return found
 
@@ -151,6 +234,18 @@ class Office:
     def work(self, request: Request[Any, Caller, Any]) -> Work:
         """Give a route its caller's way to a desk."""
         return Work(self, request)
+
+    @asynccontextmanager
+    async def writing_as(self, caller: Caller, asked: Asked) -> AsyncGenerator[Desk]:
+        """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
+        async with self.database.writing() as connection:
+            desk = Desk(connection, caller, None, self.vault, asked)
+            yield desk
+        self.changed(published=desk.bell.rung)
+
+    def forget(self) -> None:
+        """Have callers looked up anew."""
+        self._forget()
 
     def changed(self, *, published: bool) -> None:
         """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
+from penstock.caller import of_member
 from penstock.errors import ConflictError, MissingError
 from penstock.kit.fields import Changed, Email, Id, Moment, Object
 from penstock.kit.ids import new_id
@@ -58,6 +59,7 @@ QUERY = select(members, users.c.email, users.c.first_name, users.c.last_name, us
 async def add(desk: Desk, workspace_id: str, wanted: Sequence[NewMember]) -> None:
     """Take people in; those who are in already are a conflict."""
     for index, person in enumerate(wanted):
+        desk.may_give(of_member(person.role), workspace_id)
         user = await desk.find(users, person.id)
         if user is None:
             raise unknown(f"users[{index}].id", f"{person.id!r} is no user of this organisation")

@@ -43,6 +43,7 @@ class Resource(msgspec.Struct, frozen=True):
         if row is None:
             message = f"there is nothing under {key!r} here"
             raise MissingError(message)
+        desk.address(self.table, row)
         return row
 
     async def page(
@@ -53,13 +54,16 @@ class Resource(msgspec.Struct, frozen=True):
 
     async def change(self, desk: Desk, row: Row, values: Mapping[str, Any]) -> Row:
         """Change one."""
+        await desk.agree(self.table, row)
         changed = {**values, "last_updated_at": now()}
         await desk.update(self.table, row["id"], changed)
-        await self._changed(desk, "update", row, {**row, **changed})
-        return {**row, **changed}
+        after = {**row, **changed}
+        await self._changed(desk, "update", row, after)
+        return after
 
     async def remove(self, desk: Desk, row: Row) -> None:
         """Remove one."""
+        await desk.agree(self.table, row)
         await desk.delete(self.table, self.table.c.id == row["id"])
         await self._changed(desk, "delete", row, None)
 

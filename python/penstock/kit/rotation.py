@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.kit.record import midnight, milliseconds, moment, next_period, refuse
+from penstock.kit.record import midnight, milliseconds, moment, next_period, now, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,16 +49,17 @@ def policy(asked: RotationPolicy | None, enforced: int | None) -> dict[str, Any]
     days = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
     if days is not None and days * DAY <= asked.key_transition_period_ms:
         raise refuse("rotation_policy.key_transition_period_ms", "must be shorter than the period of the rotation")
-    due = midnight(asked.next_rotation_at) if asked.next_rotation_at else following(msgspec.to_builtins(asked))
-    if asked.next_rotation_at and due and due <= datetime.now(UTC) - timedelta(days=1):
+    today = datetime.fromtimestamp(now() / 1000, UTC)
+    due = midnight(asked.next_rotation_at) if asked.next_rotation_at else following(msgspec.to_builtins(asked), today)
+    if asked.next_rotation_at and due and due <= today - timedelta(days=1):
         raise refuse("rotation_policy.next_rotation_at", "is in the past")
     return {**msgspec.to_builtins(asked), "next_rotation_at": moment(milliseconds(due))}
 
 
-def following(written: Mapping[str, Any]) -> datetime | None:
+def following(written: Mapping[str, Any], today: datetime) -> datetime | None:
     """Say when a key with this policy is due after today; never, where it has no period."""
     period = written["rotation_period"] or written["rotation_period_days"]
-    return next_period(period, datetime.now(UTC)) if period else None
+    return next_period(period, today) if period else None
 
 
 def _agree(asked: RotationPolicy, enforced: int) -> None:

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import func, select
 
-from penstock.caller import needs
+from penstock.caller import needs, of_member
 from penstock.kit import members
 from penstock.kit.desk import Work
 from penstock.kit.fields import IdOrSlug
@@ -87,6 +87,7 @@ async def update(workspace: IdOrSlug, user_id: UserId, data: JSONBody[RoleChange
     """Give a member another role."""
     async with work.writing(workspace) as desk:
         before = await members.need(desk, desk.workspace, user_id)
+        desk.may_give(of_member(data.role), desk.workspace)
         change = {"role": data.role, "last_updated_at": now()}
         await desk.update(rows, before["id"], change)
         await desk.note("workspace_users.update", before=before, after={**before, **change})

@@ -11,9 +11,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_, select
 
-from penstock.caller import CALLS, EVERYTHING, SCOPES, needs
-from penstock.errors import ConflictError, ForbiddenError
-from penstock.kit import limits, members
+from penstock.caller import EVERYTHING, SCOPES, needs
+from penstock.errors import ForbiddenError
+from penstock.kit import keys, limits, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import (
     UNSET,
@@ -32,13 +32,14 @@ from penstock.kit.fields import (
     WorkspaceAsked,
 )
 from penstock.kit.fields import Workspace as WorkspaceGiven
-from penstock.kit.ids import digest, is_uuid, mask, new_id, new_key
+from penstock.kit.ids import is_uuid, mask, new_key
+from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited
 from penstock.kit.listing import Page
-from penstock.kit.record import Done, Listed, given, milliseconds, moment, now, refuse, unknown, when
-from penstock.kit.resource import Resource
-from penstock.kit.rotation import SHORTEST_TRANSITION, RotationPolicy, Transition, following, policy
-from penstock.store.tables import api_keys, configs, key_digests, organisations, users, workspaces
+from penstock.kit.record import Done, Listed, given, moment, now, refuse, unknown, when
+from penstock.kit.rotation import RotationPolicy, Transition, policy
+from penstock.kit.rules import of_organisation
+from penstock.store.tables import api_keys, configs, users, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 
 TAGS = ["API keys"]
 MOST_IDS = 1000
-KEYS = {kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES}
-# A key of a person in the organisation is managed by who manages those of the organisation's services.
-KEYS["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
 
 
 def _any(verb: str) -> list[str]:
@@ -193,7 +191,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             **await _values(desk, type_, data),
         }
         row = await KEYS[type_].add(desk, values)
-        await _add_text(desk, row["id"], text)
+        await keys.add_text(desk, row["id"], text)
         return KeyMade(row["id"], text)
 
 
@@ -203,8 +201,8 @@ async def index(
 ) -> Listed[Key]:
     """List the keys that the caller may know of."""
     async with work.reading(workspace_id) as desk:
-        granted = work.caller.grants(desk.workspace_id)
-        conditions = [api_keys.c.type.in_([kind for kind, keys in KEYS.items() if f"{keys.name}.list" in granted])]
+        granted = desk.granted
+        conditions = [api_keys.c.type.in_([kind for kind, kept in KEYS.items() if f"{kept.name}.list" in granted])]
         if ids is not None:
             wanted = [part.strip() for part in ids.split(",") if part.strip()]
             if bad := [part for part in wanted if not is_uuid(part)]:
@@ -248,27 +246,15 @@ async def remove(key_id: KeyId, work: NamedDependency[Work]) -> Done:
 
 @post("/{key_id:str}/rotate", status_code=200, guards=[needs(*_any("rotate"))], summary="Rotate API key", tags=TAGS)
 async def rotate(key_id: KeyId, work: NamedDependency[Work], data: JSONBody[Rotation | None] = None) -> KeyRotated:
-    """Give a key a new text; the old one is good until the transition is over, and there are never three."""
+    """Give a key a new text; the old one is good until the transition is over, and there are never three.
+
+    Where the schedule has rotated the key and nobody has asked for the new text yet, this gives that one.
+    """
     async with work.writing() as desk:
         row = await _key(desk, key_id, "rotate")
         # Who learns the text can do what the key can.
         _scopes(desk, row["type"], row["scopes"])
-        written: dict[str, Any] | None = row["rotation_policy"]
-        await desk.delete(key_digests, key_digests.c.api_key_id == row["id"], key_digests.c.expires_at <= now())
-        texts = await desk.rows(select(key_digests).where(key_digests.c.api_key_id == row["id"]), key_digests)
-        if len(texts) > 1:
-            raise ConflictError("this key is in transition: its old text is still good")
-        own = written["key_transition_period_ms"] if written else SHORTEST_TRANSITION
-        end = now() + ((data and data.key_transition_period_ms) or own)
-        await desk.update(key_digests, texts[0]["id"], {"expires_at": end})
-        text = new_key()
-        await _add_text(desk, row["id"], text)
-        change: dict[str, Any] = {"masked": mask(text), "last_rotated_at": now()}
-        if written:
-            change["rotation_policy"] = {**written, "next_rotation_at": moment(milliseconds(following(written)))}
-        await desk.update(api_keys, row["id"], change)
-        await desk.note(f"{KEYS[row['type']].name}.rotate", before=row, after={**row, **change})
-        await desk.publish()
+        text, end = await keys.rotate(desk, row, data.key_transition_period_ms if data else None)
         return KeyRotated(row["id"], text, when(end))
 
 
@@ -282,22 +268,13 @@ async def _key(desk: Desk, key_id: str, verb: str) -> Row:
     return row
 
 
-async def _add_text(desk: Desk, key_id: str, text: str) -> None:
-    row = {"id": new_id(), "api_key_id": key_id, "sha256": digest(text), "expires_at": None, "created_at": now()}
-    await desk.insert(key_digests, row)
-
-
 def _scopes(desk: Desk, type_: str, asked: Iterable[str]) -> list[str]:
     """Check that the type may hold the scopes, and that the caller may give them."""
-    granted = desk.caller.grants(desk.workspace_id)
-    # What only keys of a workspace may hold, none of the organisation holds itself.
-    may = granted | CALLS if desk.caller.type == "organisation-service" else granted
     for index, scope in enumerate(asked):
         if scope not in SCOPES[type_]:
             why = f"is not for keys of the type {type_}" if scope in EVERYTHING else "is not known"
             raise refuse(f"scopes[{index}]", f"{scope!r} {why}")
-        if scope not in may:
-            raise ForbiddenError(f"this key may not give {scope!r}: it does not hold it")
+        desk.may_give([scope], desk.workspace_id)
     return sorted(set(asked))
 
 
@@ -356,11 +333,8 @@ async def _enforced(desk: Desk, type_: str) -> int | None:
         return None
     name = "user_api_key_rotation_period"
     row = await desk.find(workspaces, desk.workspace_id) if desk.workspace_id else None
-    if row and row["settings"].get(name):
-        return int(row["settings"][name])
-    query = select(organisations.c.settings).where(organisations.c.id == desk.organisation_id)
-    settings: dict[str, Any] = await desk.connection.scalar(query) or {}
-    return settings.get(name)
+    own = row["settings"].get(name) if row else None
+    return own or (await of_organisation(desk)).get(name)
 
 
 def _shown(row: Row) -> Key:

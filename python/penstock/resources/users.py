@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.caller import needs
+from penstock.caller import needs, of_person
 from penstock.errors import ConflictError
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Changed, Email, Id, Moment, Object
@@ -75,6 +75,7 @@ async def show(user_id: UserId, work: NamedDependency[Work]) -> User:
 async def update(user_id: UserId, data: JSONBody[UserChange], work: NamedDependency[Work]) -> Done:
     """Give a person another role; the owner stays the owner."""
     async with work.writing() as desk:
+        desk.may_give(of_person(data.role), None)
         await USERS.change(desk, await _no_owner(desk, user_id), {"role": data.role})
         return Done()
 

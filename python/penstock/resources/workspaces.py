@@ -37,6 +37,7 @@ from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
 from penstock.kit.record import Done, Listed, given, refuse, unknown, when
 from penstock.kit.resource import Resource
+from penstock.kit.rules import Rules, written
 from penstock.resources import _members
 from penstock.store.tables import api_keys, configs, providers, workspaces
 from penstock.store.tables import members as member_rows
@@ -48,7 +49,6 @@ WORKSPACES = Resource("workspaces", workspaces, publishes=True)
 UNITS = ("rpm", "rph", "rpd", "rpw")
 # What a name may begin with and `name_format=plain` leaves out.
 EMOJI = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
-WORDS = {"weekly": 7, "monthly": 30}
 STATUSES = ("active", "archived")
 
 Metadata = Annotated[dict[str, str] | None, Meta(description="metadata of every request made in the workspace")]
@@ -58,10 +58,6 @@ UsageGiven = Annotated[
 ]
 RatesGiven = Annotated[
     RateLimits | UnsetType | None, Meta(description="rate limits, at most one; null takes them away")
-]
-Period = Annotated[
-    Annotated[int, Meta(ge=1, le=365)] | Literal["weekly", "monthly"] | None,
-    Meta(description="days after which the keys of people are rotated; `weekly` is 7 and `monthly` 30"),
 ]
 
 
@@ -81,14 +77,8 @@ class DefaultsShown(Defaults, frozen=True, kw_only=True):
     object: Object = "workspace"
 
 
-class WorkspaceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rules of the workspace."""
-
-    user_api_key_rotation_period: Period = None
-
-
 DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
-SettingsGiven = Annotated[WorkspaceSettings | UnsetType, Meta(description="rules; they replace those of before")]
+SettingsGiven = Annotated[Rules | UnsetType, Meta(description="rules; they replace those of before")]
 
 
 class NewWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,7 +127,9 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     created_by: Annotated[str | None, Meta(description="id of the user or key that made it")]
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
-    settings: Annotated[dict[str, int], Meta(description="its rules, as `user_api_key_rotation_period` in days")]
+    settings: Annotated[
+        dict[str, Any], Meta(description="its rules: `user_api_key_rotation_period` in days, `block_inline_config`")
+    ]
     usage_limits: Annotated[list[dict[str, Any]] | None, Meta(description="usage limits")]
     rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
     object: Object = "workspace"
@@ -257,13 +249,12 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str,
     """Check what was sent of defaults, rules and limits, and write it down."""
     values: dict[str, Any] = {}
     if data.defaults is not UNSET:
-        written = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
-        if config := written.get("user_api_key_config"):
-            written["user_api_key_config"] = await _config(desk, config)
-        values["defaults"] = written
+        kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
+        if config := kept.get("user_api_key_config"):
+            kept["user_api_key_config"] = await _config(desk, config)
+        values["defaults"] = kept
     if data.settings is not UNSET:
-        period = data.settings.user_api_key_rotation_period
-        values["settings"] = {"user_api_key_rotation_period": WORDS.get(str(period), period)} if period else {}
+        values["settings"] = written(data.settings, {})
     if data.usage_limits is not UNSET:
         values["usage_limits"] = listed_usage("usage_limits", data.usage_limits)
     if data.rate_limits is not UNSET:

@@ -80,6 +80,8 @@ users = Table(
     Column("first_name", NAME, nullable=False),
     Column("last_name", NAME, nullable=False),
     Column("role", WORD, nullable=False),
+    # Hashed with argon2; who signs in otherwise has none.
+    Column("password", Text),
     *_times(),
     Index(None, "organisation_id", "email", unique=True),
     Index(None, "organisation_id", "id"),
@@ -134,8 +136,59 @@ key_digests = Table(
     _of("api_keys", ends_with_it=True),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("expires_at", BigInteger),
+    # The text of a scheduled rotation, sealed until it is asked for.
+    Column("sealed", Text),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "api_key_id"),
+)
+
+# Who is asked to come in; the link holds what only its digest is kept of.
+invites = Table(
+    "invites",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("email", String(320), nullable=False),
+    Column("role", WORD, nullable=False),
+    Column("workspaces", FORM, nullable=False),
+    Column("key_scopes", FORM),
+    Column("status", WORD, nullable=False),
+    Column("sha256", DIGEST, nullable=False, unique=True),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("accepted_at", BigInteger),
+    Column("invited_by", UUID),
+    *_times(),
+    Index(None, "organisation_id", "id"),
+    Index(None, "organisation_id", "email"),
+)
+
+# Who is signed in: a person, or whoever holds a key; the cookie's text is not kept.
+sessions = Table(
+    "sessions",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("users", optional=True, ends_with_it=True),
+    _of("api_keys", optional=True, ends_with_it=True),
+    Column("sha256", DIGEST, nullable=False, unique=True),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "user_id"),
+    Index(None, "api_key_id"),
+    Index(None, "created_at"),
+)
+
+# What a create with an Idempotency-Key was answered, sealed: it may hold a key's text.
+answers = Table(
+    "answers",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("sha256", DIGEST, nullable=False, unique=True),
+    Column("asked", DIGEST, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("sealed", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "created_at"),
 )
 
 integrations = Table(

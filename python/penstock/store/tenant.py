@@ -36,6 +36,8 @@ class Tenant:
         self.connection = connection
         self.organisation_id = organisation_id
         self.workspace_id = workspace_id
+        # Where no single one is chosen: the workspaces that are open, and no others.
+        self.among: frozenset[str] | None = None
         self.bell = Bell()
 
     def organisation(self) -> Tenant:
@@ -90,10 +92,14 @@ class Tenant:
     def _inside(self, tables: Iterable[Table]) -> list[Condition]:
         conditions: list[Condition] = []
         for table in tables:
+            if self.workspace_id is None and self.among is not None and (column := _workspace_of(table)) is not None:
+                conditions.append(column.in_(sorted(self.among)))
             conditions += [table.c[name] == value for name, value in self._own(table).items() if value is not None]
         return conditions
 
     def _own(self, table: Table) -> dict[str, str | None]:
+        if table.name == "organisations":
+            return {"id": self.organisation_id}
         # A workspace's own row is named by its id: who is inside one sees that one.
         workspace = "id" if table.name == "workspaces" else "workspace_id"
         own = {"organisation_id": self.organisation_id, workspace: self.workspace_id}
@@ -101,3 +107,8 @@ class Tenant:
             message = f"the table {table.name!r} belongs to no organisation"
             raise LookupError(message)
         return {name: value for name, value in own.items() if name in table.c}
+
+
+def _workspace_of(table: Table) -> ColumnElement[str] | None:
+    # A workspace's own row is named by its id.
+    return table.c.get("id" if table.name == "workspaces" else "workspace_id")

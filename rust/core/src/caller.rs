@@ -1,10 +1,14 @@
 //! Who is calling: the gateway key, from where the caller put it, and the provider's credential, which may stand beside it.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use crate::{
     error::{Error, Result},
     headers::{Control, Headers},
+    jwt::Passport,
     snapshot::{Key, Snapshot},
 };
 
@@ -56,6 +60,23 @@ pub fn admit<'c>(
             .ok_or(Error::KeyMissing)?,
     };
     Ok(Caller { key: Some(valid(key)?), sent: Some(sent) })
+}
+
+/// Who showed a token in the place of a key, and its text. One that is not ours may be a provider's: then a key is looked for.
+pub fn passport<'c>(
+    snapshot: &Snapshot,
+    headers: &'c Headers,
+    control: &Control<'c>,
+) -> Result<Option<(Arc<Passport>, &'c str)>> {
+    if !snapshot.takes_tokens() {
+        return Ok(None);
+    }
+    let Some(text) = control.api_key.or_else(|| bearer(headers)) else { return Ok(None) };
+    match snapshot.passport(text) {
+        None => Ok(None),
+        Some(Err(Error::TokenInvalid)) if control.api_key.is_none() => Ok(None),
+        Some(found) => found.map(|passport| Some((passport, text))),
+    }
 }
 
 impl<'c> Caller<'c> {

@@ -33,6 +33,9 @@ pub enum Error {
     KeyMissing,
     KeyUnknown,
     KeyExpired,
+    TokenInvalid,
+    TokenExpired,
+    TokenForbidden { what: &'static str },
     ProviderNeeded,
     ProviderUnknown(String),
     ProviderUnresolved,
@@ -69,7 +72,8 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
-            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => "03",
+            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => "03",
+            Self::TokenForbidden { .. } => "AB03",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
             Self::ProviderUnresolved => "provider_unresolved",
@@ -105,7 +109,7 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Self::NotFound => 404,
-            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired => 401,
+            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => 401,
             Self::ProviderNeeded
             | Self::ProviderUnknown(_)
             | Self::ProviderUnresolved
@@ -122,7 +126,7 @@ impl Error {
             | Self::ConfigBound
             | Self::BadFraming
             | Self::BrokenBody => 400,
-            Self::ModelRefused { .. } => 403,
+            Self::ModelRefused { .. } | Self::TokenForbidden { .. } => 403,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
@@ -175,6 +179,9 @@ impl Error {
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
+            Self::TokenInvalid => "Invalid token. Error Code: 03".into(),
+            Self::TokenExpired => "token has expired or is not good yet. Error Code: 03".into(),
+            Self::TokenForbidden { what } => format!("the {what} of this token is not allowed here"),
             Self::ProviderNeeded => {
                 "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
             }
@@ -224,6 +231,7 @@ impl Error {
     fn kind(&self) -> &'static str {
         match (self.status(), self.origin()) {
             (401, _) => "authentication_error",
+            (403, _) => "permission_error",
             (408, _) => "timeout_error",
             (404, _) => "not_found_error",
             (413, _) => "request_too_large",
@@ -260,6 +268,9 @@ impl Error {
                     .map(|p| format!("path: {}, message: {}", p.path.trim_start_matches("$."), p.message))
                     .collect();
                 serde_json::json!({"status": "failure", "message": message, "errors": errors, "error": error})
+            }
+            Self::TokenForbidden { .. } => {
+                serde_json::json!({"success": false, "data": {"message": message, "errorCode": self.code()}})
             }
             Self::InlineBlocked { field, .. } => serde_json::json!({"status": "failure", "message": message,
                 "error": {"code": self.code(), "message": message, "field": field}}),

@@ -20,7 +20,8 @@ use crate::{
     answer::Answer,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
-    caller, control, credentials,
+    caller::{self, Caller},
+    control, credentials,
     deadline::Deadline,
     delivery::{self, Served},
     error::{Error, Problem, Result},
@@ -172,7 +173,11 @@ impl Gateway {
         if self.sink.metrics.in_flight() > self.settings.max_in_flight as u64 {
             return Err(Error::Overloaded);
         }
-        let caller = caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?;
+        let passport = caller::passport(snapshot, &call.head.headers, &call.control)?;
+        let caller = match &passport {
+            Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
+            None => caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?,
+        };
         if let Some(key) = caller.key {
             facts.api_key_id = Some(key.id.to_string());
             snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));

@@ -50,7 +50,7 @@ impl Choice<'_> {
 
     /// With `block_inline_config` only what is saved may decide.
     pub(crate) fn refuse_blocked(&self) -> Result<()> {
-        if !self.settings.block_inline_config {
+        if !self.settings.block_inline_config && !self.snapshot.blocks_inline(self.caller.workspace()) {
             return Ok(());
         }
         let control = &self.call.control;

@@ -18,6 +18,7 @@ pub mod grace;
 pub mod headers;
 mod held;
 mod inline;
+pub mod jwt;
 pub mod masking;
 pub mod metadata;
 pub mod metrics;

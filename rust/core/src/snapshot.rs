@@ -19,8 +19,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     config::{Config, Unknown},
-    error::Problem,
+    error::{Error, Problem},
     features::inspect_stream::InspectStream,
+    jwt::{self, Passport, Tokens},
     models::{self, Fields, Models, PublishedModels},
     secret::Secret,
     upstream::Base,
@@ -58,6 +59,12 @@ struct KeyDefaults {
 }
 
 impl Key {
+    /// What a token stands for.
+    pub(crate) fn of_token(user: &str, expires_at: u64, workspace: &Workspace) -> Self {
+        let workspace = Some(Arc::clone(&workspace.id));
+        Self { id: user.into(), name: user.into(), expires_at: Some(expires_at), workspace, defaults: None }
+    }
+
     /// The slug of the config that is used where none is sent.
     pub fn config(&self) -> Option<&str> {
         self.defaults.as_ref()?.config.as_deref()
@@ -120,6 +127,10 @@ pub struct Snapshot {
     config_ids: HashMap<Box<str>, Box<str>>,
     /// What workspaces say of all requests made in them.
     metadata: HashMap<Box<str>, Vec<(String, String)>>,
+    /// Those that refuse what a request chooses inline.
+    blocking: HashSet<Box<str>>,
+    workspaces: Vec<Workspace>,
+    tokens: Option<Tokens>,
     /// Whether the control process has a catalogue of models.
     pub has_catalogue: bool,
     /// Path prefixes that the control process serves.
@@ -138,6 +149,8 @@ struct Published<'a> {
     models: Vec<PublishedModels>,
     #[serde(default)]
     workspaces: Vec<PublishedWorkspace>,
+    #[serde(default)]
+    jwt: Option<jwt::Published>,
     #[serde(default)]
     catalogue: bool,
     #[serde(default, borrow)]
@@ -175,7 +188,22 @@ struct PublishedDefaults<'a> {
 #[serde(deny_unknown_fields)]
 struct PublishedWorkspace {
     id: Box<str>,
+    #[serde(default)]
+    slug: Box<str>,
+    #[serde(default)]
+    organisation_id: Box<str>,
+    #[serde(default)]
+    block_inline_config: bool,
+    #[serde(default)]
     metadata: Map<String, Value>,
+}
+
+/// A workspace, as tokens name it.
+#[derive(Debug)]
+pub struct Workspace {
+    pub id: Arc<str>,
+    pub slug: Box<str>,
+    pub organisation_id: Box<str>,
 }
 
 #[derive(Deserialize)]
@@ -212,6 +240,12 @@ struct PublishedConfig<'a> {
     config: &'a RawValue,
 }
 
+impl PublishedWorkspace {
+    fn named(&self) -> Workspace {
+        Workspace { id: Arc::from(&*self.id), slug: self.slug.clone(), organisation_id: self.organisation_id.clone() }
+    }
+}
+
 impl Snapshot {
     /// Compiles what was published; every problem at once, and nothing of it when there is one.
     pub fn compile(json: &[u8]) -> Result<Self, Vec<Problem>> {
@@ -220,12 +254,18 @@ impl Snapshot {
         let mut problems = Vec::new();
         let models = compile_models(published.models, &mut problems);
         let config_ids = ids_of(&published.configs);
+        let blocks = |row: &&PublishedWorkspace| row.block_inline_config;
+        let blocking = published.workspaces.iter().filter(blocks).map(|row| row.id.clone()).collect();
+        let workspaces = published.workspaces.iter().map(PublishedWorkspace::named).collect();
         let snapshot = Self {
             epoch: published.epoch,
             keys: compile_keys(published.keys, &config_ids, &mut problems),
             providers: compile_providers(published.providers, &models, &mut problems),
             configs: compile_configs(published.configs, &mut problems),
             config_ids,
+            blocking,
+            workspaces,
+            tokens: published.jwt.map(|jwt| Tokens::compile(jwt, &mut problems)),
             metadata: published.workspaces.into_iter().map(|row| (row.id, texts(row.metadata))).collect(),
             has_catalogue: published.catalogue,
             management: compile_management(published.management, &mut problems),
@@ -234,7 +274,22 @@ impl Snapshot {
     }
 
     pub fn has_keys(&self) -> bool {
-        !self.keys.is_empty()
+        !self.keys.is_empty() || self.tokens.is_some()
+    }
+
+    /// Whether callers may show tokens in the place of keys.
+    pub fn takes_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// Who showed this text, where it is a token.
+    pub fn passport(&self, text: &str) -> Option<Result<Arc<Passport>, Error>> {
+        self.tokens.as_ref()?.read(text, &self.workspaces)
+    }
+
+    /// Whether a workspace, or its organisation, refuses what a request chooses inline.
+    pub fn blocks_inline(&self, workspace: Option<&str>) -> bool {
+        !self.blocking.is_empty() && workspace.is_some_and(|id| self.blocking.contains(id))
     }
 
     /// The key with this text.

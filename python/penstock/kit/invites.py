@@ -1,0 +1,107 @@
+"""Invitations: a link that lets one person in, once, for a week."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from sqlalchemy import select
+
+from penstock.caller import Caller
+from penstock.errors import MissingError
+from penstock.kit.ids import digest, mask, new_id, new_key
+from penstock.kit.record import now
+from penstock.kit.resource import Resource
+from penstock.store.tables import api_keys, invites, key_digests, members, users, workspaces
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.kit.desk import Desk
+    from penstock.store.tenant import Row
+
+INVITES = Resource("organisation_users", invites)
+USERS = Resource("organisation_users", users, publishes=True)
+WEEK = 7 * 24 * 3600 * 1000
+
+
+class KeyOfPerson(msgspec.Struct, frozen=True):
+    """A key that was made along with a person."""
+
+    workspace_id: str
+    id: str
+    key: str
+
+
+def link() -> tuple[str, dict[str, Any]]:
+    """Make the secret of a link, and what is kept of it."""
+    token = secrets.token_urlsafe(32)
+    return token, {"sha256": digest(token), "expires_at": now() + WEEK, "status": "pending"}
+
+
+def status(row: Row) -> str:
+    """Say how far an invitation is."""
+    return "expired" if row["status"] == "pending" and row["expires_at"] <= now() else row["status"]
+
+
+async def open_with(connection: AsyncConnection, token: str) -> Row:
+    """Find the invitation that a link opens."""
+    found = await connection.execute(select(invites).where(invites.c.sha256 == digest(token)).with_for_update())
+    row = cast("Row | None", found.mappings().first())
+    if row is None or status(row) != "pending":
+        message = "this invitation is not open: it was used, taken back or is over"
+        raise MissingError(message)
+    return row
+
+
+def guest(row: Row) -> Caller:
+    """Give who acts when an invitation is accepted: nobody who could do anything else."""
+    return Caller(id=row["id"], type="invite", organisation_id=row["organisation_id"])
+
+
+async def accept(desk: Desk, invite: Row, person: dict[str, Any]) -> tuple[Row, list[KeyOfPerson]]:
+    """Make the person, take them into the workspaces, and give them the keys that were promised."""
+    there = await desk.first(select(users).where(users.c.email == invite["email"]), users)
+    if there:
+        user = await USERS.change(desk, there, person)
+    else:
+        user = await USERS.add(desk, {"email": invite["email"], "role": invite["role"], **person})
+    keys = [key for place in invite["workspaces"] for key in await _enter(desk, invite, user, place)]
+    await INVITES.change(desk, invite, {"status": "accepted", "accepted_at": now()})
+    return user, keys
+
+
+async def _enter(desk: Desk, invite: Row, user: Row, place: dict[str, str]) -> list[KeyOfPerson]:
+    workspace = await desk.find(workspaces, place["id"])
+    # It may have been archived since.
+    if workspace is None or workspace["status"] != "active":
+        return []
+    moment = now()
+    own: dict[str, Any] = {"workspace_id": workspace["id"], "user_id": user["id"]}
+    times = {"created_at": moment, "last_updated_at": moment}
+    inside = select(members).where(members.c.workspace_id == workspace["id"], members.c.user_id == user["id"])
+    if await desk.first(inside, members) is None:
+        row: dict[str, Any] = {"id": new_id(), "role": place["role"], "scopes": [], **own, **times}
+        await desk.note("workspace_users.create", after=await desk.insert(members, row))
+    return [await _key(desk, workspace, own, invite["key_scopes"])] if invite["key_scopes"] else []
+
+
+async def _key(desk: Desk, workspace: Row, own: dict[str, Any], scopes: list[str]) -> KeyOfPerson:
+    text = new_key()
+    config = workspace["defaults"].get("user_api_key_config")
+    values: dict[str, Any] = {
+        "name": "key of an invitation",
+        "type": "workspace-user",
+        "status": "active",
+        "creation_mode": "auto",
+        "masked": mask(text),
+        "scopes": scopes,
+        "defaults": {"config_id": config} if config else {},
+        "created_by": own["user_id"],
+        **own,
+    }
+    row = await Resource("workspace_user_api_keys", api_keys, publishes=True).add(desk, values)
+    digested = {"id": new_id(), "api_key_id": row["id"], "sha256": digest(text), "created_at": now()}
+    await desk.insert(key_digests, digested)
+    return KeyOfPerson(workspace["id"], row["id"], text)

@@ -1,0 +1,83 @@
+"""The texts of keys: how a key gets another one, and how long the old one goes on beside it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from penstock.caller import SCOPES
+from penstock.errors import ConflictError
+from penstock.kit.ids import digest, mask, new_id, new_key
+from penstock.kit.record import milliseconds, moment, now
+from penstock.kit.resource import Resource
+from penstock.kit.rotation import SHORTEST_TRANSITION, following
+from penstock.store.tables import api_keys, key_digests
+
+if TYPE_CHECKING:
+    from penstock.kit.desk import Desk
+    from penstock.store.tenant import Row
+
+KEYS = {kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES}
+# A key of a person in the organisation is managed by who manages those of the organisation's services.
+KEYS["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
+
+
+async def add_text(desk: Desk, key_id: str, text: str, sealed: str | None = None) -> None:
+    """Keep what a key is found by."""
+    row = {"id": new_id(), "api_key_id": key_id, "sha256": digest(text), "sealed": sealed, "created_at": now()}
+    await desk.insert(key_digests, {**row, "expires_at": None})
+
+
+async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:
+    """Give a key a new text, or the one that the schedule made and nobody has seen; and when the old one ends."""
+    await desk.agree(api_keys, row)
+    texts = await _texts(desk, row["id"])
+    for waiting in texts:
+        if waiting["sealed"]:
+            return await _hand_out(desk, row, waiting, texts)
+    text, end = await _turn(desk, row, texts, transition, sealed=False)
+    return text, end
+
+
+async def rotate_unseen(desk: Desk, row: Row) -> None:
+    """Give a key a new text that waits, sealed, for who asks for it."""
+    await _turn(desk, row, await _texts(desk, row["id"]), None, sealed=True)
+
+
+async def _texts(desk: Desk, key_id: str) -> list[Row]:
+    await desk.delete(key_digests, key_digests.c.api_key_id == key_id, key_digests.c.expires_at <= now())
+    query = select(key_digests).where(key_digests.c.api_key_id == key_id).order_by(key_digests.c.id)
+    return await desk.rows(query, key_digests)
+
+
+async def _turn(desk: Desk, row: Row, texts: list[Row], transition: int | None, *, sealed: bool) -> tuple[str, int]:
+    if len(texts) > 1:
+        raise ConflictError("this key is in transition: its old text is still good")
+    policy: dict[str, Any] | None = row["rotation_policy"]
+    end = now() + (transition or (policy["key_transition_period_ms"] if policy else SHORTEST_TRANSITION))
+    for old in texts:
+        await desk.update(key_digests, old["id"], {"expires_at": end})
+    text = new_key()
+    await add_text(desk, row["id"], text, await desk.seal(text, row["id"]) if sealed else None)
+    change: dict[str, Any] = {"masked": mask(text), "last_rotated_at": now()}
+    if policy:
+        due = following(policy, datetime.fromtimestamp(now() / 1000, UTC))
+        change["rotation_policy"] = {**policy, "next_rotation_at": moment(milliseconds(due))}
+    await _note(desk, row, change)
+    return text, end
+
+
+async def _hand_out(desk: Desk, row: Row, waiting: Row, texts: list[Row]) -> tuple[str, int]:
+    text = await desk.open(waiting["sealed"], row["id"])
+    await desk.update(key_digests, waiting["id"], {"sealed": None})
+    await _note(desk, row, {"last_rotated_at": row["last_rotated_at"]})
+    ends = [old["expires_at"] for old in texts if old["expires_at"] is not None]
+    return text, min(ends, default=now())
+
+
+async def _note(desk: Desk, row: Row, change: dict[str, Any]) -> None:
+    await desk.update(api_keys, row["id"], change)
+    await desk.note(f"{KEYS[row['type']].name}.rotate", before=row, after={**row, **change})
+    await desk.publish()

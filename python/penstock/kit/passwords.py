@@ -1,0 +1,79 @@
+"""Passwords of people: hashed with argon2, and guessed at only so often."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from msgspec import Meta
+
+from penstock.errors import TooManyError, UnauthorisedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Result = TypeVar("Result")
+
+SHORTEST, LONGEST = 12, 256
+# Each takes 64 MiB and about a twentieth of a second of one core.
+AT_ONCE, WAITING = 2, 20
+TRIES, SECONDS, MOST = 10, 300, 10_000
+
+Password = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST, description="password")]
+
+
+class Passwords:
+    """Hashes and compares, few at a time."""
+
+    def __init__(self) -> None:
+        """Know nobody who failed."""
+        self._hasher = PasswordHasher()
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._waiting = 0
+        self._failed: dict[str, tuple[float, int]] = {}
+        # Whoever does not exist takes as long as whoever does.
+        self._nobodys: str | None = None
+
+    async def hash(self, password: str) -> str:
+        """Hash a new password."""
+        return await self._apart(lambda: self._hasher.hash(password))
+
+    async def check(self, who: str, known: str | None, password: str) -> None:
+        """Compare with what is known of a person, who may not exist."""
+        since, times = self._failed.get(who, (0.0, 0))
+        if times >= TRIES and time.monotonic() - since < SECONDS:
+            raise TooManyError("too many wrong passwords for this address; try again in a few minutes")
+        if not await self._apart(lambda: self._is(known, password)):
+            self._fail(who)
+            raise UnauthorisedError("the e-mail address or the password is wrong")
+        self._failed.pop(who, None)
+
+    def _is(self, known: str | None, password: str) -> bool:
+        if self._nobodys is None:
+            self._nobodys = self._hasher.hash("nobody's")
+        try:
+            return self._hasher.verify(known or self._nobodys, password) and known is not None
+        except (VerificationError, InvalidHashError):
+            return False
+
+    def _fail(self, who: str) -> None:
+        now = time.monotonic()
+        since, times = self._failed.get(who, (now, 0))
+        if now - since >= SECONDS:
+            since, times = now, 0
+        if len(self._failed) >= MOST and who not in self._failed:
+            self._failed.pop(next(iter(self._failed)))
+        self._failed[who] = (since, times + 1)
+
+    async def _apart(self, work: Callable[[], Result]) -> Result:
+        if self._waiting >= WAITING:
+            raise TooManyError("too many sign in at this moment; try again")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(work)
+        finally:
+            self._waiting -= 1

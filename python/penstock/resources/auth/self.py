@@ -1,0 +1,82 @@
+"""Who is calling, as the gateway sees it: for sessions and tokens, not for API keys alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get
+from litestar.di import NamedDependency
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock.caller import Caller, csrf, shown, signed_in
+from penstock.kit.desk import Work
+from penstock.kit.fields import Email, Id, Object, Organisation, Slug
+from penstock.store.tables import organisations, users, workspaces
+
+
+class Me(msgspec.Struct, frozen=True, kw_only=True):
+    """The person."""
+
+    id: Id
+    email: Email
+    first_name: Annotated[str, Meta(description="first name")]
+    last_name: Annotated[str, Meta(description="last name")]
+    role: Annotated[str, Meta(description="`owner`, `admin` or `member`")]
+
+
+class Mine(msgspec.Struct, frozen=True, kw_only=True):
+    """A workspace that is open to the caller."""
+
+    id: Id
+    slug: Slug
+    name: Annotated[str, Meta(description="what people call it")]
+    role: Annotated[str | None, Meta(description="`admin`, `manager` or `member`; null: by the caller's other rights")]
+    scopes: Annotated[list[str], Meta(description="what the caller may do there")]
+
+
+class Self(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is calling."""
+
+    by: Annotated[str, Meta(description="`session` or `token`")]
+    organisation_id: Organisation
+    organisation_name: Annotated[str, Meta(description="name of the organisation")]
+    user: Annotated[Me | None, Meta(description="the person; null for a session of an organisation's key")]
+    scopes: Annotated[list[str], Meta(description="what the caller may do in the organisation as a whole")]
+    workspaces: Annotated[list[Mine], Meta(description="the workspaces that are open to the caller")]
+    csrf_token: Annotated[str | None, Meta(description="what changes send as x-csrf-token; null without a session")]
+    object: Object = "self"
+
+
+@get("/", guards=[signed_in], summary="Get self", tags=["Auth"])
+async def show(work: NamedDependency[Work], request: Request[Any, Caller, Any]) -> Self:
+    """Say who is calling. An API key alone is turned away with 403."""
+    caller = work.caller
+    async with work.anywhere() as desk:
+        organisation = await desk.find(organisations, caller.organisation_id) or {}
+        user = await desk.find(users, caller.user_id) if caller.user_id else None
+        query = select(workspaces).where(workspaces.c.status == "active").order_by(workspaces.c.id)
+        if caller.user_id and not caller.leads:
+            query = query.where(workspaces.c.id.in_(list(caller.roles)))
+        rows = await desk.rows(query, workspaces)
+    sent = shown(request)
+    return Self(
+        by=caller.by,
+        organisation_id=caller.organisation_id,
+        organisation_name=organisation.get("name", ""),
+        user=Me(**{name: user[name] for name in Me.__struct_fields__}) if user else None,
+        scopes=sorted(caller.grants(None)),
+        workspaces=[
+            Mine(
+                **{name: row[name] for name in ("id", "slug", "name")},
+                role=caller.roles.get(row["id"]),
+                scopes=sorted(caller.grants(row["id"])),
+            )
+            for row in rows
+        ],
+        csrf_token=csrf(sent.text) if sent.kind == "session" else None,
+    )
+
+
+routes = [show]

@@ -1,0 +1,117 @@
+"""Sessions of the console: signing in with a password or an organisation's key, and out again."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, delete, post
+from litestar.datastructures import Cookie
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+from sqlalchemy import insert, select
+
+from penstock.caller import SESSION_COOKIE, Caller, Sent, anyone, csrf, signed_in
+from penstock.errors import ForbiddenError
+from penstock.kit.desk import Desk, Office, Work, asked
+from penstock.kit.fields import Object
+from penstock.kit.identities import Identities, session_ttl
+from penstock.kit.ids import digest, new_id
+from penstock.kit.passwords import Passwords
+from penstock.kit.record import Done, now, refuse, when
+from penstock.kit.rules import of_organisation
+from penstock.settings import Settings
+from penstock.store.tables import sessions, users
+
+TAGS = ["Auth"]
+
+
+class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who wants in: either an e-mail address with its password, or an API key of the organisation."""
+
+    email: Annotated[Annotated[str, Meta(max_length=320)] | None, Meta(description="e-mail address")] = None
+    password: Annotated[Annotated[str, Meta(max_length=256)] | None, Meta(description="password")] = None
+    api_key: Annotated[
+        Annotated[str, Meta(max_length=512)] | None, Meta(description="text of a key of the organisation")
+    ] = None
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """A session; its cookie is in the answer's header."""
+
+    csrf_token: Annotated[str, Meta(description="what every change sends along as x-csrf-token")]
+    expires_at: Annotated[str, Meta(description="when the session ends")]
+    object: Object = "session"
+
+
+@post("/", status_code=200, guards=[anyone], summary="Sign in", tags=TAGS)
+async def create(
+    data: JSONBody[SignIn],
+    office: NamedDependency[Office],
+    passwords: NamedDependency[Passwords],
+    identities: NamedDependency[Identities],
+    settings: NamedDependency[Settings],
+    request: Request[Any, Any, Any],
+) -> Response[SignedIn]:
+    """Sign in. Ten wrong passwords for an address within five minutes are answered with 429."""
+    caller = await _caller(data, office, passwords, identities)
+    text = secrets.token_urlsafe(32)
+    async with office.writing_as(caller, asked(request)) as desk:
+        seconds = session_ttl(await of_organisation(desk))
+        begun = await _begin(desk, caller, text)
+    secure = request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
+    cookie = Cookie(
+        SESSION_COOKIE, value=text, path="/", max_age=seconds, httponly=True, secure=secure, samesite="strict"
+    )
+    return Response(SignedIn(csrf(text), when(begun + seconds * 1000)), cookies=[cookie])
+
+
+@delete("/", status_code=200, guards=[signed_in], summary="Sign out", tags=TAGS)
+async def remove(work: NamedDependency[Work], office: NamedDependency[Office]) -> Response[Done]:
+    """Sign out: the session ends everywhere."""
+    if work.caller.session_id is None:
+        raise ForbiddenError("a token is no session: it ends by itself")
+    async with work.at_home() as desk:
+        await desk.delete(sessions, sessions.c.id == work.caller.session_id)
+        await desk.note("sessions.delete", before={"id": work.caller.session_id})
+    office.forget()
+    return Response(Done(), cookies=[Cookie(SESSION_COOKIE, value="", path="/", max_age=0, samesite="strict")])
+
+
+async def _caller(data: SignIn, office: Office, passwords: Passwords, identities: Identities) -> Caller:
+    if data.api_key is not None and data.email is None and data.password is None:
+        caller = await identities.of(Sent("key", data.api_key.strip()))
+        if caller.type != "organisation-service" or caller.by != "key":
+            raise ForbiddenError("only a key of the organisation signs in; keys of workspaces are for calls")
+        return caller
+    if data.email is None or data.password is None or data.api_key is not None:
+        raise refuse("", "needs either email and password, or api_key")
+    email = data.email.lower()
+    async with office.database.reading() as connection:
+        row = (await connection.execute(select(users).where(users.c.email == email))).mappings().first()
+    await passwords.check(email, row["password"] if row else None, data.password)
+    # Whoever is not there has failed by now.
+    known = dict(row or {})
+    return Caller(
+        id=known["id"], type="person", organisation_id=known["organisation_id"], user_id=known["id"], by="session"
+    )
+
+
+async def _begin(desk: Desk, caller: Caller, text: str) -> int:
+    moment = now()
+    row: dict[str, Any] = {
+        "id": new_id(),
+        "organisation_id": caller.organisation_id,
+        "user_id": caller.user_id,
+        "api_key_id": None if caller.user_id else caller.id,
+        "sha256": digest(text),
+        "created_at": moment,
+    }
+    await desk.connection.execute(insert(sessions).values(row))
+    await desk.note("sessions.create", after=row)
+    return moment
+
+
+routes = [create, remove]

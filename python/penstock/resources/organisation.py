@@ -1,0 +1,128 @@
+"""The organisation: rules that hold in all of it, and its defaults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import get, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.caller import needs
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import Object
+from penstock.kit.record import Done
+from penstock.kit.resource import Resource
+from penstock.kit.rules import SHORTEST_SESSION, USUAL_SESSION, Rules, of_organisation, written
+from penstock.store.tables import organisations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ORGANISATION = Resource("organisation_settings", organisations, publishes=True)
+TAGS = ["Organisation"]
+MOST_GUARDRAILS = 100
+
+Ttl = Annotated[int, Meta(ge=SHORTEST_SESSION, description="seconds after which who signed in must do so again")]
+Ids = Annotated[list[str], Meta(max_length=MOST_GUARDRAILS)]
+
+
+class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long people stay signed in."""
+
+    max_session_ttl: Ttl
+
+
+class SettingsChange(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed; what is left out stays, and null takes a rule away."""
+
+    session_settings: Annotated[SessionSettings | UnsetType | None, Meta(description="rules of sessions")] = UNSET
+
+
+class SessionsShown(msgspec.Struct, frozen=True):
+    """How long people stay signed in, as it is answered."""
+
+    max_session_ttl: Ttl
+
+
+class SettingsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of the organisation."""
+
+    user_api_key_rotation_period: Annotated[
+        int | None, Meta(description="days after which the keys of people are rotated; null: no rule")
+    ]
+    block_inline_config: Annotated[
+        bool, Meta(description="whether requests that choose a provider, endpoint or config inline are refused")
+    ]
+    session_settings: Annotated[SessionsShown, Meta(description="rules of sessions")]
+    object: Object = "organisation-settings"
+
+
+class OrganisationDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every workspace has unless it says otherwise; what is left out stays, null empties it."""
+
+    input_guardrails: Annotated[Ids | UnsetType | None, Meta(description="ids or slugs of guardrails")] = UNSET
+    output_guardrails: Annotated[Ids | UnsetType | None, Meta(description="ids or slugs of guardrails")] = UNSET
+
+
+class DefaultsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults of the organisation."""
+
+    input_guardrails: Annotated[list[str], Meta(description="guardrails before each request")]
+    output_guardrails: Annotated[list[str], Meta(description="guardrails after each answer")]
+    object: Object = "organisation-defaults"
+
+
+@get("/settings", guards=[needs("organisation_settings.read")], summary="Get organisation settings", tags=TAGS)
+async def settings(work: NamedDependency[Work]) -> SettingsShown:
+    """Give the rules that hold in all of the organisation."""
+    async with work.reading() as desk:
+        return _settings(await of_organisation(desk))
+
+
+@put("/settings", guards=[needs("organisation_settings.update")], summary="Update organisation settings", tags=TAGS)
+async def change_settings(data: JSONBody[SettingsChange], work: NamedDependency[Work]) -> SettingsShown:
+    """Change rules; the data plane follows within a second."""
+    async with work.writing() as desk:
+        rules = written(data, await of_organisation(desk))
+        await _write(desk, rules)
+        return _settings(rules)
+
+
+@get("/defaults", guards=[needs("organisation_settings.read")], summary="Get organisation defaults", tags=TAGS)
+async def defaults(work: NamedDependency[Work]) -> DefaultsShown:
+    """Give what every workspace has unless it says otherwise."""
+    async with work.reading() as desk:
+        kept = (await of_organisation(desk)).get("defaults", {})
+        return DefaultsShown(**{name: kept.get(name, []) for name in ("input_guardrails", "output_guardrails")})
+
+
+@put("/defaults", guards=[needs("organisation_settings.update")], summary="Update organisation defaults", tags=TAGS)
+async def change_defaults(data: JSONBody[OrganisationDefaults], work: NamedDependency[Work]) -> Done:
+    """Change defaults; what is left out stays."""
+    async with work.writing() as desk:
+        rules = await of_organisation(desk)
+        given: dict[str, list[str]] = {
+            name: value or [] for name, value in msgspec.structs.asdict(data).items() if value is not UNSET
+        }
+        await _write(desk, {**rules, "defaults": {**rules.get("defaults", {}), **given}})
+        return Done()
+
+
+async def _write(desk: Desk, rules: Mapping[str, Any]) -> None:
+    row = await ORGANISATION.get(desk, desk.organisation_id)
+    await ORGANISATION.change(desk, row, {"settings": dict(rules)})
+
+
+def _settings(rules: Mapping[str, Any]) -> SettingsShown:
+    sessions = rules.get("session_settings") or {"max_session_ttl": USUAL_SESSION}
+    return SettingsShown(
+        user_api_key_rotation_period=rules.get("user_api_key_rotation_period"),
+        block_inline_config=rules.get("block_inline_config", False),
+        session_settings=SessionsShown(sessions["max_session_ttl"]),
+    )
+
+
+routes = [settings, change_settings, defaults, change_defaults]

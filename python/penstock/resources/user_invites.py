@@ -1,0 +1,234 @@
+"""Invitations of people into the organisation and its workspaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from msgspec import Meta
+from sqlalchemy import ColumnElement, or_, select
+
+from penstock.caller import SCOPES, needs, of_member, of_person
+from penstock.errors import ConflictError
+from penstock.kit import invites
+from penstock.kit.desk import Desk, Work
+from penstock.kit.fields import Email, Id, Moment, MomentOrNone, Object
+from penstock.kit.invites import INVITES
+from penstock.kit.listing import Page
+from penstock.kit.members import Role
+from penstock.kit.record import Done, Listed, moment, now, refuse, unknown, when
+from penstock.settings import Settings
+from penstock.store.tables import invites as rows
+from penstock.store.tables import users, workspaces
+
+if TYPE_CHECKING:
+    from penstock.store.tenant import Row
+
+TAGS = ["User invites"]
+MOST_WORKSPACES = 100
+PAGE = "/v1/auth/invites"
+
+OrgRole = Annotated[Literal["admin", "member"], Meta(description="what the person will be in the organisation")]
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A workspace to be taken into."""
+
+    id: Annotated[str, Meta(description="id or slug of the workspace")]
+    role: Role
+
+
+class KeyDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key that the person gets in each of the workspaces."""
+
+    scopes: Annotated[list[str], Meta(min_length=1, description="what the keys may do")]
+
+
+class NewInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who is to be invited, and to what."""
+
+    email: Email
+    role: OrgRole
+    workspaces: Annotated[list[Place], Meta(max_length=MOST_WORKSPACES, description="with the role in each")]
+    workspace_api_key_details: Annotated[KeyDetails | None, Meta(description="keys that go along with it")] = None
+
+
+class InviteMade(msgspec.Struct, frozen=True):
+    """The invitation, and the link that the person opens."""
+
+    id: Id
+    invite_link: Annotated[str, Meta(description="opens the invitation; whoever has it may accept it, once")]
+    object: Object = "invite"
+
+
+class InviteSent(msgspec.Struct, frozen=True, rename="camel"):
+    """Another link in the place of the old one."""
+
+    invite_link: Annotated[str, Meta(description="opens the invitation; the old link does so no more")]
+
+
+class Invite(msgspec.Struct, frozen=True, kw_only=True):
+    """One invitation."""
+
+    id: Id
+    email: Email
+    role: Annotated[str, Meta(description="`admin` or `member`")]
+    created_at: Moment
+    expires_at: Annotated[str, Meta(description="until when its link can be used")]
+    accepted_at: MomentOrNone
+    status: Annotated[str, Meta(description="`pending`, `accepted`, `cancelled` or `expired`")]
+    invited_by: Annotated[str | None, Meta(description="id of the person or key that invited")]
+    object: Object = "invite"
+
+
+InviteId = Annotated[str, PathParameter(description="id of the invitation")]
+RoleAsked = Annotated[Literal["admin", "member"] | None, QueryParameter(description="only those with this role")]
+EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
+StatusAsked = Annotated[
+    Literal["pending", "cancelled", "accepted", "expired"] | None, QueryParameter(description="only those that are so")
+]
+
+
+@post("/", status_code=200, guards=[needs("organisation_users.create")], summary="Invite user", tags=TAGS)
+async def create(
+    data: JSONBody[NewInvite],
+    work: NamedDependency[Work],
+    settings: NamedDependency[Settings],
+    request: Request[Any, Any, Any],
+) -> InviteMade:
+    """Invite a person; the link that is answered is theirs, and is not shown again."""
+    email = data.email.lower()
+    async with work.writing() as desk:
+        await _refuse_known(desk, email)
+        desk.may_give(of_person(data.role), None)
+        token, kept = invites.link()
+        values = {
+            **kept,
+            "email": email,
+            "role": data.role,
+            "workspaces": [await _place(desk, index, place) for index, place in enumerate(data.workspaces)],
+            "key_scopes": _scopes(desk, data.workspace_api_key_details),
+            "accepted_at": None,
+            "invited_by": work.caller.actor,
+        }
+        row = await INVITES.add(desk, values)
+        return InviteMade(row["id"], f"{_base(settings, request)}{PAGE}?token={token}")
+
+
+@get("/", guards=[needs("organisation_users.list")], summary="List invites", tags=TAGS)
+async def index(
+    work: NamedDependency[Work],
+    page: NamedDependency[Page],
+    role: RoleAsked = None,
+    email: EmailAsked = None,
+    status: StatusAsked = None,
+) -> Listed[Invite]:
+    """List invitations, those that are over too."""
+    conditions: list[ColumnElement[bool]] = [*([rows.c.role == role] if role else [])]
+    if email:
+        conditions.append(rows.c.email == email.lower())
+    if status == "expired":
+        conditions += [rows.c.status == "pending", rows.c.expires_at <= now()]
+    elif status:
+        conditions += [rows.c.status == status, or_(rows.c.status != "pending", rows.c.expires_at > now())]
+    async with work.reading() as desk:
+        total, found = await INVITES.page(desk, page, conditions)
+        return Listed(total, [_shown(row) for row in found])
+
+
+@get("/{invite_id:str}", guards=[needs("organisation_users.read")], summary="Get invite", tags=TAGS)
+async def show(invite_id: InviteId, work: NamedDependency[Work]) -> Invite:
+    """Give one invitation."""
+    async with work.reading() as desk:
+        return _shown(await INVITES.get(desk, invite_id))
+
+
+@delete(
+    "/{invite_id:str}", status_code=200, guards=[needs("organisation_users.delete")], summary="Delete invite", tags=TAGS
+)
+async def remove(invite_id: InviteId, work: NamedDependency[Work]) -> Done:
+    """Take an invitation back: its link opens nothing any more."""
+    async with work.writing() as desk:
+        row = await INVITES.get(desk, invite_id)
+        if row["status"] == "accepted":
+            raise ConflictError("this invitation was accepted; hint: delete the user")
+        await INVITES.change(desk, row, {"status": "cancelled"})
+        return Done()
+
+
+@post(
+    "/{invite_id:str}/resend",
+    status_code=200,
+    guards=[needs("organisation_users.create")],
+    summary="Resend invite",
+    tags=TAGS,
+)
+async def resend(
+    invite_id: InviteId,
+    work: NamedDependency[Work],
+    settings: NamedDependency[Settings],
+    request: Request[Any, Any, Any],
+) -> InviteSent:
+    """Make another link for an invitation that was not accepted; it is good for a week again."""
+    async with work.writing() as desk:
+        row = await INVITES.get(desk, invite_id)
+        if row["status"] != "pending":
+            raise ConflictError(f"this invitation is {row['status']}")
+        # Who learns the link can become whom it is for.
+        desk.may_give(of_person(row["role"]), None)
+        desk.may_give(row["key_scopes"] or [], None)
+        token, kept = invites.link()
+        await INVITES.change(desk, row, kept)
+        return InviteSent(f"{_base(settings, request)}{PAGE}?token={token}")
+
+
+async def _refuse_known(desk: Desk, email: str) -> None:
+    user = await desk.first(select(users).where(users.c.email == email), users)
+    if user and user["password"]:
+        raise ConflictError(f"{email} is a user of this organisation already")
+    if user:
+        # Who has no way to sign in yet gets one, and stays what they are.
+        desk.may_give(of_person(user["role"]), None)
+    waiting = [rows.c.email == email, rows.c.status == "pending", rows.c.expires_at > now()]
+    if await desk.count(rows, waiting):
+        raise ConflictError(f"{email} is invited already; hint: resend")
+
+
+async def _place(desk: Desk, index: int, place: Place) -> dict[str, str]:
+    row = await desk.find(workspaces, place.id)
+    if row is None or row["status"] != "active":
+        raise unknown(f"workspaces[{index}].id", f"{place.id!r} is no workspace of this organisation")
+    desk.may_give(of_member(place.role), row["id"])
+    return {"id": row["id"], "role": place.role}
+
+
+def _scopes(desk: Desk, details: KeyDetails | None) -> list[str] | None:
+    if details is None:
+        return None
+    for index, scope in enumerate(details.scopes):
+        if scope not in SCOPES["workspace-user"]:
+            path = f"workspace_api_key_details.scopes[{index}]"
+            raise refuse(path, f"{scope!r} is not for keys of the type workspace-user")
+    desk.may_give(details.scopes, None)
+    return sorted(set(details.scopes))
+
+
+def _base(settings: Settings, request: Request[Any, Any, Any]) -> str:
+    host = request.headers.get("host", f"{settings.address}:{settings.server.port}")
+    return settings.server.public_url.rstrip("/") or f"http://{host}"
+
+
+def _shown(row: Row) -> Invite:
+    return Invite(
+        **{name: row[name] for name in ("id", "email", "role", "invited_by")},
+        created_at=when(row["created_at"]),
+        expires_at=when(row["expires_at"]),
+        accepted_at=moment(row["accepted_at"]),
+        status=invites.status(row),
+    )
+
+
+routes = [create, index, show, remove, resend]

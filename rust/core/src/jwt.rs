@@ -1,0 +1,417 @@
+//! Tokens of an organisation's own identity provider in the place of gateway keys: checked against its published keys.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use aws_lc_rs::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    error::{Error, Problem, Result},
+    snapshot::{Key, Workspace},
+};
+
+/// The scope without which a token may do nothing here.
+const SCOPE: &str = "completions.write";
+const LARGEST: usize = 16 * 1024;
+/// Tokens that were found good are remembered with this snapshot.
+const MOST_KNOWN: usize = 10_000;
+const WEAKEST_RSA_BYTES: usize = 256;
+
+/// What was published of how tokens are checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Published {
+    keys: Vec<PublishedKey>,
+    algorithms: Vec<String>,
+    /// The organisations whose tokens are taken; none named means all.
+    organisations: Vec<String>,
+    default_scopes: Vec<String>,
+    leeway_seconds: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedKey {
+    kid: String,
+    kty: String,
+    #[serde(default)]
+    n: String,
+    #[serde(default)]
+    e: String,
+    #[serde(default)]
+    crv: String,
+    #[serde(default)]
+    x: String,
+    #[serde(default)]
+    y: String,
+}
+
+/// A public key, as the kind of signature wants it.
+#[derive(Debug)]
+enum Verifier {
+    Rsa { n: Vec<u8>, e: Vec<u8> },
+    Point { curve: Curve, point: Vec<u8> },
+}
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+enum Curve {
+    P256,
+    P384,
+    Ed25519,
+}
+
+/// A caller who showed a token: as a key that is good until the token ends.
+#[derive(Debug)]
+pub struct Passport {
+    pub key: Key,
+    /// Unix seconds.
+    begins_at: u64,
+}
+
+/// How tokens are checked, and those that were found good.
+#[derive(Debug)]
+pub struct Tokens {
+    keys: HashMap<String, Verifier>,
+    algorithms: Vec<String>,
+    organisations: Vec<String>,
+    default_scopes: Vec<String>,
+    leeway: u64,
+    known: Mutex<HashMap<[u8; 32], Arc<Passport>>>,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    alg: String,
+    kid: String,
+    #[serde(rename = "typ")]
+    _typ: String,
+}
+
+impl Tokens {
+    pub(crate) fn compile(published: Published, problems: &mut Vec<Problem>) -> Self {
+        let mut keys = HashMap::with_capacity(published.keys.len());
+        for (index, key) in published.keys.into_iter().enumerate() {
+            match Verifier::of(&key) {
+                Some(verifier) => drop(keys.insert(key.kid, verifier)),
+                None => problems.push(Problem::new(format!("$.jwt.keys[{index}]"), "is no public key for signatures")),
+            }
+        }
+        let Published { algorithms, organisations, default_scopes, leeway_seconds, .. } = published;
+        Self { keys, algorithms, organisations, default_scopes, leeway: leeway_seconds, known: Mutex::default() }
+    }
+
+    /// Who showed this text, where it is a token at all.
+    pub fn read(&self, text: &str, workspaces: &[Workspace]) -> Option<Result<Arc<Passport>>> {
+        let mut parts = text.split('.');
+        let (Some(head), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return None;
+        };
+        head.starts_with("eyJ").then(|| {
+            let digest = Sha256::digest(text.as_bytes()).into();
+            let found = self.known().get(&digest).cloned();
+            let passport = match found {
+                Some(passport) => passport,
+                None if text.len() > LARGEST => return Err(Error::TokenInvalid),
+                None => {
+                    self.verify(head, claims, signature).ok_or(Error::TokenInvalid)?;
+                    let passport = Arc::new(self.passport(claims, workspaces)?);
+                    self.remember(digest, &passport);
+                    passport
+                }
+            };
+            self.in_time(&passport).map(|()| passport)
+        })
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<Passport>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, digest: [u8; 32], passport: &Arc<Passport>) {
+        let mut known = self.known();
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(digest, Arc::clone(passport));
+    }
+
+    fn in_time(&self, passport: &Passport) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let end = passport.key.expires_at.unwrap_or(0);
+        if end.saturating_add(self.leeway) <= now || passport.begins_at > now.saturating_add(self.leeway) {
+            return Err(Error::TokenExpired);
+        }
+        Ok(())
+    }
+
+    /// Checks the signature: its algorithm is one that was allowed, and fits the kind of the key.
+    fn verify(&self, head: &str, claims: &str, signature: &str) -> Option<()> {
+        let read: Head = serde_json::from_slice(&decoded(head)?).ok()?;
+        let algorithm = self.algorithms.iter().find(|name| **name == read.alg)?;
+        let message = format!("{head}.{claims}");
+        self.keys.get(&read.kid)?.verify(algorithm, message.as_bytes(), &decoded(signature)?)
+    }
+
+    fn passport(&self, claims: &str, workspaces: &[Workspace]) -> Result<Passport> {
+        let claims: Value =
+            decoded(claims).and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(Error::TokenInvalid)?;
+        let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let seconds = |name: &str| claims.get(name).and_then(moment);
+        let ends = seconds("exp").ok_or(Error::TokenInvalid)?;
+        let organisation = text("organisation_id").ok_or(Error::TokenInvalid)?;
+        let user = ["email_id", "sub", "uid"].into_iter().find_map(text).ok_or(Error::TokenInvalid)?;
+        if !self.organisations.is_empty() && !self.organisations.iter().any(|allowed| allowed == organisation) {
+            return Err(Error::TokenForbidden { what: "organisation" });
+        }
+        let mut own = workspaces.iter().filter(|workspace| &*workspace.organisation_id == organisation).peekable();
+        own.peek().ok_or(Error::TokenInvalid)?;
+        let slug = text("workspace_slug").ok_or(Error::TokenForbidden { what: "workspace" })?;
+        let workspace =
+            own.find(|workspace| &*workspace.slug == slug).ok_or(Error::TokenForbidden { what: "workspace" })?;
+        if !self.may_call(&claims) {
+            return Err(Error::TokenForbidden { what: "scope" });
+        }
+        let key = Key::of_token(user, ends, workspace);
+        Ok(Passport { key, begins_at: seconds("nbf").unwrap_or(0) })
+    }
+
+    fn may_call(&self, claims: &Value) -> bool {
+        // A brand may stand before a scope.
+        let is_it = |scope: &str| scope == SCOPE || scope.split_once('.').is_some_and(|(_, rest)| rest == SCOPE);
+        match claims.get("scopes").or_else(|| claims.get("scope")) {
+            Some(Value::String(all)) => all.split_whitespace().any(is_it),
+            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).any(is_it),
+            Some(_) => false,
+            None => self.default_scopes.iter().any(|scope| is_it(scope)),
+        }
+    }
+}
+
+impl Verifier {
+    fn of(key: &PublishedKey) -> Option<Self> {
+        match (key.kty.as_str(), key.crv.as_str()) {
+            ("RSA", _) => {
+                let n = decoded(&key.n)?;
+                let length = n.iter().skip_while(|byte| **byte == 0).count();
+                (length >= WEAKEST_RSA_BYTES).then_some(Self::Rsa { n, e: decoded(&key.e)? })
+            }
+            ("EC", "P-256") => Self::of_point(Curve::P256, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
+            ("EC", "P-384") => Self::of_point(Curve::P384, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
+            ("OKP", "Ed25519") => Self::of_point(Curve::Ed25519, &[&*decoded(&key.x)?]),
+            _ => None,
+        }
+    }
+
+    fn of_point(curve: Curve, parts: &[&[u8]]) -> Option<Self> {
+        let length = match curve {
+            Curve::P256 => 65,
+            Curve::P384 => 97,
+            Curve::Ed25519 => 32,
+        };
+        let point = parts.concat();
+        (point.len() == length).then_some(Self::Point { curve, point })
+    }
+
+    fn verify(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<()> {
+        match self {
+            Self::Rsa { n, e } => RsaPublicKeyComponents { n, e }.verify(rsa(algorithm)?, message, signature).ok(),
+            Self::Point { curve, point } => {
+                let (fits, with): (Curve, &'static dyn VerificationAlgorithm) = match algorithm {
+                    "ES256" => (Curve::P256, &signature::ECDSA_P256_SHA256_FIXED),
+                    "ES384" => (Curve::P384, &signature::ECDSA_P384_SHA384_FIXED),
+                    "EdDSA" => (Curve::Ed25519, &signature::ED25519),
+                    _ => return None,
+                };
+                (fits == *curve).then_some(())?;
+                UnparsedPublicKey::new(with, point).verify(message, signature).ok()
+            }
+        }
+    }
+}
+
+fn rsa(algorithm: &str) -> Option<&'static RsaParameters> {
+    Some(match algorithm {
+        "RS256" => &signature::RSA_PKCS1_2048_8192_SHA256,
+        "RS384" => &signature::RSA_PKCS1_2048_8192_SHA384,
+        "RS512" => &signature::RSA_PKCS1_2048_8192_SHA512,
+        "PS256" => &signature::RSA_PSS_2048_8192_SHA256,
+        "PS384" => &signature::RSA_PSS_2048_8192_SHA384,
+        "PS512" => &signature::RSA_PSS_2048_8192_SHA512,
+        _ => return None,
+    })
+}
+
+/// Seconds since 1970, which may have a fraction.
+fn moment(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
+}
+
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    BASE64_URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::{
+        rand::SystemRandom,
+        rsa::KeySize,
+        signature::{
+            ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
+        },
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    fn encoded(bytes: &[u8]) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    struct Issuer {
+        rsa: RsaKeyPair,
+        point: EcdsaKeyPair,
+        edwards: Ed25519KeyPair,
+    }
+
+    impl Issuer {
+        fn new() -> Self {
+            Self {
+                rsa: RsaKeyPair::generate(KeySize::Rsa2048).unwrap(),
+                point: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap(),
+                edwards: Ed25519KeyPair::generate().unwrap(),
+            }
+        }
+
+        fn tokens(&self, algorithms: &[&str]) -> Tokens {
+            // SEQUENCE { INTEGER n of 257 bytes, INTEGER e of 3 bytes }.
+            let der = self.rsa.public_key().as_ref();
+            let (n, e) = (&der[9..265], &der[267..270]);
+            let point = self.point.public_key().as_ref();
+            let published = json!({"algorithms": algorithms, "organisations": [], "default_scopes": [],
+            "leeway_seconds": 60, "keys": [
+                {"kid": "r", "kty": "RSA", "n": encoded(n), "e": encoded(e)},
+                {"kid": "p", "kty": "EC", "crv": "P-256", "x": encoded(&point[1..33]), "y": encoded(&point[33..])},
+                {"kid": "e", "kty": "OKP", "crv": "Ed25519", "x": encoded(self.edwards.public_key().as_ref())},
+            ]});
+            let mut problems = Vec::new();
+            let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), &mut problems);
+            assert!(problems.is_empty());
+            tokens
+        }
+
+        fn sign(&self, algorithm: &str, claims: &Value) -> String {
+            let kid = match algorithm {
+                "RS256" => "r",
+                "ES256" => "p",
+                _ => "e",
+            };
+            let head = json!({"alg": algorithm, "kid": kid, "typ": "JWT"});
+            let message =
+                format!("{}.{}", encoded(head.to_string().as_bytes()), encoded(claims.to_string().as_bytes()));
+            let random = SystemRandom::new();
+            let signature = match algorithm {
+                "RS256" => {
+                    let mut signature = vec![0; self.rsa.public_modulus_len()];
+                    self.rsa.sign(&RSA_PKCS1_SHA256, &random, message.as_bytes(), &mut signature).unwrap();
+                    signature
+                }
+                "ES256" => self.point.sign(&random, message.as_bytes()).unwrap().as_ref().to_vec(),
+                _ => self.edwards.sign(message.as_bytes()).as_ref().to_vec(),
+            };
+            format!("{message}.{}", encoded(&signature))
+        }
+    }
+
+    fn workspaces() -> Vec<Workspace> {
+        vec![Workspace { id: "w".into(), slug: "ws-1".into(), organisation_id: "o".into() }]
+    }
+
+    fn claims() -> Value {
+        json!({"organisation_id": "o", "workspace_slug": "ws-1", "scope": "logs.write portkey.completions.write",
+            "exp": 4_000_000_000u64, "sub": "somebody"})
+    }
+
+    fn outcome(tokens: &Tokens, text: &str) -> String {
+        match tokens.read(text, &workspaces()) {
+            None => "no token".into(),
+            Some(Ok(passport)) => passport.key.id.to_string(),
+            Some(Err(error)) => format!("{} {}", error.status(), error.message()),
+        }
+    }
+
+    #[test]
+    fn a_token_is_taken_in_each_way_of_signing_that_is_allowed_and_in_no_other() {
+        let issuer = Issuer::new();
+        let all = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
+        for algorithm in ["RS256", "ES256", "EdDSA"] {
+            let text = issuer.sign(algorithm, &claims());
+            // The second time it is known.
+            assert_eq!([outcome(&all, &text), outcome(&all, &text)], ["somebody", "somebody"], "{algorithm}");
+            let others = ["RS256", "ES256", "EdDSA"].into_iter().filter(|other| *other != algorithm);
+            assert!(outcome(&issuer.tokens(&others.collect::<Vec<_>>()), &text).starts_with("401"), "{algorithm}");
+            assert!(outcome(&Issuer::new().tokens(&[algorithm]), &text).starts_with("401"), "{algorithm}");
+        }
+        let passport = all.read(&issuer.sign("RS256", &claims()), &workspaces()).unwrap().unwrap();
+        assert_eq!(passport.key.workspace.as_deref(), Some("w"));
+    }
+
+    #[test]
+    fn what_a_token_says_decides() {
+        let issuer = Issuer::new();
+        let tokens = issuer.tokens(&["EdDSA"]);
+        for (name, value, status) in [
+            ("exp", json!(1), "401"),
+            ("exp", json!("soon"), "401"),
+            ("nbf", json!(4_000_000_000u64), "401"),
+            ("organisation_id", json!("other"), "401"),
+            ("organisation_id", Value::Null, "401"),
+            ("sub", Value::Null, "401"),
+            ("workspace_slug", json!("ws-2"), "403"),
+            ("workspace_slug", Value::Null, "403"),
+            ("scope", json!("logs.write"), "403"),
+            ("scope", Value::Null, "403"),
+            ("scopes", json!(["logs.write"]), "403"),
+            ("scopes", json!(["completions.write"]), "somebody"),
+            ("email_id", json!("a@b.test"), "a@b.test"),
+        ] {
+            let mut changed = claims();
+            changed[name] = value.clone();
+            let found = outcome(&tokens, &issuer.sign("EdDSA", &changed));
+            assert!(found.starts_with(status), "{name} {value}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_was_changed_or_is_none_is_not_taken() {
+        let issuer = Issuer::new();
+        let tokens = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
+        let text = issuer.sign("EdDSA", &claims());
+        let (head, rest) = text.split_once('.').unwrap();
+        let (_, signature) = rest.split_once('.').unwrap();
+        let other = encoded(br#"{"organisation_id":"o"}"#);
+        let unsigned = encoded(br#"{"alg":"none","kid":"e","typ":"JWT"}"#);
+        let confused = encoded(br#"{"alg":"RS256","kid":"e","typ":"JWT"}"#);
+        for changed in [
+            format!("{head}.{other}.{signature}"),
+            format!("{unsigned}.{rest}"),
+            format!("{confused}.{rest}"),
+            format!("{head}.{rest}AA"),
+            format!("{head}.{}.", rest.split_once('.').unwrap().0),
+            format!("{text}{}", "A".repeat(LARGEST)),
+        ] {
+            assert!(outcome(&tokens, &changed).starts_with("401"), "{changed}");
+        }
+        for key in ["abc", "a.b.c", "eyJ.b", "eyJ.b.c.d", ""] {
+            assert_eq!(outcome(&tokens, key), "no token");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+"""Who may do what, for every route of the description: by role, by kind of key, by workspace, and with tricks in the path."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from penstock import caller as rights
+from penstock.app import complete, describe
+from tests.integration.managed import ADMIN_KEY, Client, good
+from tests.integration.serving import running
+from tests.integration.wire import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.gateway import Mock
+    from tests.integration.wire import Answer
+
+OPEN = {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics", "/v1/auth/invites", "/v1/auth/sessions"}
+SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+NUMBERS = itertools.count(1)
+VERBS = ("get", "post", "put", "delete")
+PASSWORD = "a password of twelve"
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    needs: frozenset[str] | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def required() -> dict[tuple[str, str], frozenset[str] | None]:
+    """The scopes of every route, as the running application has them; none where a person must be signed in."""
+    found: dict[tuple[str, str], frozenset[str] | None] = {}
+    for route in complete().routes:
+        for handler in getattr(route, "route_handlers", ()):
+            guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
+            scopes = next((guard.scopes for guard in guards if isinstance(guard, rights.Needs)), None)
+            path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
+            found |= {(method.lower(), path): scopes for method in handler.http_methods}
+    return found
+
+
+def routes() -> list[Route]:
+    """Every route of the description that is not open to everyone."""
+    scopes = required()
+    described = json.loads(describe())["paths"]
+    return [
+        Route(verb.upper(), path, scopes[verb, path])
+        for path, item in sorted(described.items())
+        for verb in VERBS
+        if verb in item and path not in OPEN
+    ]
+
+
+ROUTES = routes()
+
+
+class Scene:
+    """Two workspaces with something of each kind, and callers of each kind."""
+
+    def __init__(self, admin: Client) -> None:
+        self.admin = admin
+        self.owner = admin.shown("/v1/admin/users?role=owner")["data"][0]["id"]
+        self.organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+        self.here, self.there = (admin.made("/v1/workspaces", {"name": name}) for name in ("here", "there"))
+        self.people = {
+            name: self._person(name, role, org_role)
+            for name, role, org_role in (
+                ("a member", "member", "member"),
+                ("a manager", "manager", "member"),
+                ("an admin of the organisation", "member", "admin"),
+            )
+        }
+        self.callers = self._callers()
+
+    def _person(self, name: str, role: str | None, org_role: str) -> str:
+        invited = {
+            "email": f"{name.replace(' ', '.')}@example.test",
+            "role": org_role,
+            "workspaces": [{"id": self.here["id"], "role": role}] if role else [],
+        }
+        token = self.admin.made("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
+        given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+        return good(Client(self.admin.gateway, "").post("/v1/auth/invites", given))["id"]
+
+    def _callers(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
+        """How each shows itself, and what it may do in `here`; nobody may do nothing."""
+        found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {
+            "nobody": ({}, None),
+            "an unknown key": ({"x-gateway-api-key": "x" * 48}, None),
+            "a cookie that is none": (
+                {"cookie": f"{rights.SESSION_COOKIE}=abc", rights.CSRF_HEADER: rights.csrf("abc")},
+                None,
+            ),
+        }
+        for kind, scopes in rights.SCOPES.items():
+            if kind == "organisation-user":
+                continue
+            for place in (None,) if kind == "organisation-service" else (self.here, self.there):
+                for some in (scopes, {"plugins.list"} if kind == "organisation-service" else {"completions.write"}):
+                    body: dict[str, Any] = {"name": "k", "scopes": sorted(some)}
+                    fields: dict[str, Any] = {
+                        "id": "k",
+                        "type": kind,
+                        "organisation_id": "o",
+                        "scopes": frozenset(some),
+                    }
+                    if place:
+                        body["workspace_id"] = fields["workspace_id"] = place["id"]
+                    user = self.people["a manager"] if kind == "workspace-user" else None
+                    if user and place is self.there:
+                        members = f"/v1/workspaces/{place['id']}/users"
+                        self.admin.post(members, {"users": [{"id": user, "role": "member"}]})
+                    if user:
+                        body["user_id"] = fields["user_id"] = user
+                        fields |= {
+                            "org_role": "member",
+                            "roles": {self.here["id"]: "manager", self.there["id"]: "member"},
+                        }
+                    made = self.admin.made(f"/v1/api-keys/{kind.replace('-', '/')}", body)
+                    where = f" of {place['name']}" if place else ""
+                    what = "all scopes" if some is scopes else "a scope of no use"
+                    found[f"{kind}{where} with {what}"] = (
+                        {"x-gateway-api-key": made["key"]},
+                        rights.Caller(**fields),
+                    )
+        for name, user in self.people.items():
+            found[name] = (self._signed_in(user), self._as_person(name, user))
+        return found
+
+    def _signed_in(self, user: str) -> Mapping[str, str]:
+        email = self.admin.shown(f"/v1/admin/users/{user}")["email"]
+        answer = Client(self.admin.gateway, "").post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
+        cookie = (answer.get("set-cookie") or "").split(";")[0]
+        return {"cookie": cookie, "x-csrf-token": good(answer)["csrf_token"]}
+
+    def _as_person(self, name: str, user: str) -> rights.Caller:
+        org_role = "admin" if "organisation" in name else "member"
+        return rights.Caller(
+            id=user,
+            type="person",
+            organisation_id="o",
+            user_id=user,
+            by="session",
+            scopes=rights.of_person(org_role),
+            org_role=org_role,
+            roles={self.here["id"]: "manager" if "manager" in name else "member"},
+        )
+
+    def fill(self, route: Route) -> tuple[str, object]:  # noqa: C901 - a table of what each route takes
+        """A path to something in `here` that is there, and a body that is good."""
+        place = {"workspace_id": self.here["id"]}
+        provider = {"name": "p", "provider": "openai", "key": "sk-0123456789", **place}
+        new_key = {"name": "k", "scopes": ["completions.write"], **place}
+        limits = {"name": "renamed"}
+        email = f"guest{next(NUMBERS)}@example.test"
+        invite = {"email": email, "role": "member", "workspaces": []}
+        made = self.admin.made
+        key = lambda: made("/v1/api-keys/workspace/service", new_key)["id"]  # noqa: E731
+        inner = lambda: made("/v1/workspaces", {"name": "inner"})["id"]  # noqa: E731
+        path, method = re.sub(r"^(/v1)?(/v2)?(/admin)?/", "/", route.path), route.method
+        bodies: dict[str, object] = {
+            "POST /api-keys/{kind}/{sub_kind}": new_key,
+            "PUT /api-keys/{key_id}": limits,
+            "POST /api-keys/{key_id}/rotate": {},
+            "POST /configs": {"name": "c", "config": {"provider": "mock"}, **place},
+            "PUT /configs/{key}": limits,
+            "POST /virtual-keys": provider,
+            "PUT /virtual-keys/{key}": limits,
+            "PUT /providers/{key}": limits,
+            "PUT /organisation/settings": {"user_api_key_rotation_period": None},
+            "PUT /organisation/defaults": {"input_guardrails": []},
+            "POST /users/invites": invite,
+            "PUT /users/{user_id}": {"role": "member"},
+            "POST /workspaces": {"name": "made"},
+            "PUT /workspaces/{workspace}": {"description": "changed"},
+            "DELETE /workspaces/{workspace}": {"name": self.here["name"], "force_delete": True},
+            "PUT /workspaces/{workspace}/users/{user_id}": {"role": "manager"},
+            "PUT /auth/password": {"current_password": PASSWORD, "new_password": PASSWORD},
+        }
+        if path == "/providers" and method == "POST":
+            slug = made("/v1/virtual-keys", provider)["slug"]
+            owned = self.admin.shown(f"/v1/virtual-keys/{slug}?workspace_id={self.here['id']}")["integration_id"]
+            bodies["POST /providers"] = {"name": "p", "integration_id": owned, **place}
+        query = ""
+        if path.startswith(("/providers/", "/virtual-keys/")):
+            query = f"?workspace_id={self.here['id']}"
+        elif path == "/audit-logs":
+            query = f"?{SPAN}&organisation_id={self.organisation}"
+        elif path in {"/configs", "/virtual-keys", "/providers", "/api-keys"} and method == "GET":
+            query = query or f"?workspace_id={self.here['id']}"
+        values = {
+            "kind": "workspace",
+            "sub_kind": "service",
+            "workspace": self.here["id"],
+        }
+        if "{user_id}" in path:
+            values["user_id"] = self._person(f"victim {next(NUMBERS)}", "member", "member")
+        if path == "/workspaces/{workspace}/users" and method == "POST":
+            outside = self._person(f"victim {next(NUMBERS)}", None, "member")
+            bodies["POST /workspaces/{workspace}/users"] = {"users": [{"id": outside, "role": "member"}]}
+        if "{key_id}" in path:
+            values["key_id"] = key()
+        if path.startswith("/configs/"):
+            values["key"] = made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place})["slug"]
+        if path.startswith(("/virtual-keys/", "/providers/")):
+            values["key"] = made("/v1/virtual-keys", provider)["slug"]
+        if "{invite_id}" in path:
+            values["invite_id"] = made("/v1/admin/users/invites", invite)["id"]
+        if path == "/workspaces/{workspace}" and method == "DELETE":
+            values["workspace"] = inner()
+            bodies["DELETE /workspaces/{workspace}"] = {"name": "inner", "force_delete": True}
+        return route.path.format(**values) + query, bodies.get(f"{method} {path}")
+
+    def ask(self, name: str, route: Route, path: str, body: object) -> Answer:
+        shown, _ = self.callers[name]
+        sent = b"" if body is None else json.dumps(body).encode()
+        fields = {"content-type": "application/json", **shown}
+        return ask(self.admin.gateway.base_url, path, sent, fields, method=route.method)
+
+    def may(self, name: str, route: Route) -> bool:
+        """What the rules say, told from the rights alone."""
+        _, known = self.callers[name]
+        if known is None:
+            return False
+        if route.needs is None:
+            return known.by == "session"
+        # A list of workspaces is narrowed to those that are open to the caller.
+        if route.path.endswith("/workspaces") and route.method == "GET":
+            return bool(route.needs & known.scopes)
+        is_organisations = not any(
+            part in route.path for part in ("{workspace}", "api-keys", "configs", "keys", "providers")
+        )
+        if is_organisations:
+            return bool(route.needs & known.grants(known.workspace_id))
+        if known.workspace_id not in {None, self.here["id"]}:
+            return False
+        return bool(route.needs & known.grants(self.here["id"]))
+
+
+@pytest.fixture(scope="module")
+def scene(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("rights")
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+    with running(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
+        yield Scene(Client(gateway))
+
+
+def changes(scene: Scene) -> int:
+    return scene.admin.shown(f"/v1/audit-logs?{SPAN}&organisation_id={scene.organisation}&page_size=1")["total"]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=[route.id for route in ROUTES])
+def test_nobody_succeeds_who_may_not_and_whoever_may_is_noted(scene: Scene, route: Route):
+    path, body = scene.fill(route)
+    before = changes(scene)
+    for name in scene.callers:
+        if not scene.may(name, route):
+            answer = scene.ask(name, route, path, body)
+            assert answer.status in {400, 401, 403, 404}, (name, path, answer.status, answer.body)
+            assert answer.status == 401 or scene.callers[name][1], (name, answer.status)
+    # Who was refused changed nothing.
+    assert changes(scene) == before
+    allowed = "an admin of the organisation" if route.needs is None else "organisation-service with all scopes"
+    answer = scene.ask(allowed, route, path, body)
+    assert answer.status == 200, (allowed, path, answer.status, answer.body)
+    if route.method != "GET":
+        assert changes(scene) > before
+    if route.path == "/v1/auth/sessions":
+        return
+    for name in scene.callers:
+        if scene.may(name, route) and route.method == "GET":
+            assert scene.ask(name, route, path, body).status == 200, (name, path)
+
+
+TRICKS = (
+    "{path}/",
+    "/{path}",
+    "{path}//",
+    "{path}/.",
+    "{path}/..%2f",
+    "{path}%2f",
+    "{path};a=b",
+    "{path}%00",
+    "{path}%20",
+    "{path}.json",
+    "{path}?x-gateway-api-key=" + ADMIN_KEY,
+    "{path}?api_key=" + ADMIN_KEY,
+    "{upper}",
+    "{first}/./{rest}",
+    "{first}/x/../{rest}",
+    "{first}%2f{rest}",
+    "{first}/%2e/{rest}",
+    "{first}//{rest}",
+    "/v1/health/..{path}",
+    "/v1/health/%2e%2e{path}",
+    "/schema/..{path}",
+    "/v1/health?/..{path}",
+)
+FORGED = (
+    {"x-forwarded-user": "owner@localhost"},
+    {"x-original-url": "/v1/health"},
+    {"x-forwarded-for": "127.0.0.1"},
+    {"authorization": "Basic YWRtaW46YWRtaW4="},
+    {"authorization": "Bearer null"},
+    {"x-gateway-api-key": ""},
+    {"x-gateway-api-key": "' OR '1'='1"},
+    {"x-gateway-api-key": "%"},
+    {"x-http-method-override": "GET"},
+)
+
+
+def test_tricks_with_the_path_and_with_headers_open_nothing(scene: Scene):
+    tried = 0
+    secret = scene.admin.shown("/v1/admin/users")["data"][0]["id"]
+    for route in ROUTES:
+        if route.method != "GET":
+            continue
+        path, _ = scene.fill(route)
+        path = path.split("?")[0]
+        first, _, rest = path[1:].partition("/")
+        for trick in TRICKS:
+            asked = trick.format(path=path, upper=path.upper(), first=f"/{first}", rest=rest)
+            answer = ask(scene.admin.gateway.base_url, asked, None, {}, method="GET")
+            assert answer.status >= 300 or asked.startswith("/v1/health?"), (asked, answer.status)
+            assert secret.encode() not in answer.body
+            tried += 1
+        for fields in FORGED:
+            assert ask(scene.admin.gateway.base_url, path, None, fields, method="GET").status in {400, 401}, (
+                path,
+                fields,
+            )
+            tried += 1
+    assert tried > 500
+
+
+def test_what_is_in_another_workspace_is_as_good_as_not_there(scene: Scene):
+    """By id and by slug, below its own name and below the other's, and with the other named in the query."""
+    theirs = {"x-gateway-api-key": scene.callers["workspace-service of there with all scopes"][0]["x-gateway-api-key"]}
+    place = {"workspace_id": scene.here["id"]}
+    config = scene.admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place})
+    body = {"name": "p", "provider": "openai", "key": "sk-0123456789", **place}
+    slug = scene.admin.made("/v1/virtual-keys", body)["slug"]
+    key = scene.admin.made("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+    for path in (
+        f"/v1/configs/{config['id']}",
+        f"/v1/configs/{config['slug']}",
+        f"/v1/configs/{config['slug']}/versions",
+        f"/v1/virtual-keys/{slug}",
+        f"/v1/providers/{slug}",
+        f"/v1/api-keys/{key['id']}",
+        f"/v1/workspaces/{scene.here['slug']}",
+        f"/v1/workspaces/{scene.here['id']}/users",
+    ):
+        for query in ("", f"?workspace_id={scene.here['id']}", f"?workspace_id={scene.there['id']}"):
+            for method, sent in (("GET", None), ("PUT", b'{"name":"stolen"}'), ("DELETE", b'{"name":"here"}')):
+                fields = {"content-type": "application/json", **theirs}
+                answer = ask(scene.admin.gateway.base_url, path + query, sent, fields, method=method)
+                assert answer.status in {400, 403, 404, 405}, (method, path, query, answer.status, answer.body)
+    listed = ask(scene.admin.gateway.base_url, f"/v1/api-keys?ids={key['id']}", None, theirs, method="GET")
+    assert listed.json()["total"] == 0

@@ -1,0 +1,181 @@
+"""What is done only once, and only while nobody else changed it; on both databases."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.managed import Client, good, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.integration.wire import Answer
+
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def workspace(admin: Client) -> dict[str, Any]:
+    return admin.made("/v1/admin/workspaces", {"name": "Conditions"})
+
+
+@pytest.fixture
+def key() -> str:
+    return f"key {next(NUMBERS)} of a test"
+
+
+def once(client: Client, key: str, path: str, body: object) -> Answer:
+    return Client(client.gateway, client.key, {"idempotency-key": key}).post(path, body)
+
+
+def test_what_is_asked_twice_under_one_key_is_done_once_and_answered_alike(
+    admin: Client, workspace: dict[str, Any], key: str
+):
+    body = {"name": "once", "scopes": ["completions.write"], "workspace_id": workspace["id"]}
+    before = admin.shown("/v1/api-keys")["total"]
+    first, again = (once(admin, key, "/v1/api-keys/workspace/service", body) for _ in range(2))
+    assert good(first) == good(again)
+    assert good(first)["key"]
+    assert (first.get("idempotency-replayed"), again.get("idempotency-replayed")) == (None, "true")
+    assert admin.shown("/v1/api-keys")["total"] == before + 1
+    assert good(once(admin, key + "!", "/v1/api-keys/workspace/service", body)) != good(first)
+
+
+def test_every_create_and_rotation_can_be_done_once(admin: Client, workspace: dict[str, Any]):
+    place = {"workspace_id": workspace["id"]}
+    made = admin.made("/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **place})
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/workspaces": {"name": "once more"},
+        "/v1/configs": {"name": "once", "config": {"provider": "mock"}, **place},
+        "/v1/virtual-keys": {"name": "once", "provider": "openai", "key": "sk-1234567890", **place},
+        "/v1/admin/users/invites": {"email": "once@example.test", "role": "member", "workspaces": []},
+        f"/v1/api-keys/{made['id']}/rotate": {},
+    }
+    for path, body in bodies.items():
+        first, again = (
+            (once(admin, "each", path, body) for _ in range(2))
+            if path.endswith("workspaces")
+            else (
+                once(admin, path, path, body),
+                once(admin, path, path, body),
+            )
+        )
+        assert good(first) == good(again), path
+
+
+def test_one_key_for_two_requests_is_a_conflict_and_two_callers_have_keys_of_their_own(admin: Client, key: str):
+    good(once(admin, key, "/v1/workspaces", {"name": "a"}))
+    refused(once(admin, key, "/v1/workspaces", {"name": "b"}), 409, "AB07", "another request")
+    refused(once(admin, key, "/v1/configs", {"name": "a"}), 400, "AB01")
+    other = admin.with_key(kind="organisation/service", scopes=["workspaces.create"])
+    assert good(once(other, key, "/v1/workspaces", {"name": "b"}))["name"] == "b"
+
+
+def test_what_failed_may_be_asked_again(admin: Client, key: str):
+    refused(once(admin, key, "/v1/workspaces", {"name": "x", "users": ["nobody"]}), 404, "AB02")
+    assert good(once(admin, key, "/v1/workspaces", {"name": "x"}))["name"] == "x"
+
+
+def test_many_at_once_do_it_once(admin: Client, key: str):
+    before = admin.shown("/v1/workspaces")["total"]
+    with ThreadPoolExecutor(8) as many:
+        answers = list(many.map(lambda _: once(admin, key, "/v1/workspaces", {"name": "race"}), range(16)))
+    assert {answer.status for answer in answers} <= {200, 409}
+    assert admin.shown("/v1/workspaces")["total"] == before + 1
+    assert len({good(answer)["id"] for answer in answers if answer.status == 200}) == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 256])
+def test_a_key_that_is_none_is_refused(admin: Client, wrong: str):
+    refused(once(admin, wrong, "/v1/workspaces", {"name": "x"}), 400, "AB01", "Idempotency-Key")
+
+
+# ── If-Match ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def made_things(admin: Client, workspace: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Something of each kind, by path, and a change of it."""
+    place = {"workspace_id": workspace["id"]}
+    key = admin.made("/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **place})
+    config = admin.made("/v1/configs", {"name": "n", "config": {"provider": "mock"}, **place})
+    virtual = {"name": "n", "provider": "openai", "key": "sk-1234567890", **place}
+    slug = admin.made("/v1/virtual-keys", virtual)["data"]["slug"]
+    own = admin.made("/v1/workspaces", {"name": "n"})["id"]
+    return {
+        f"/v1/api-keys/{key['id']}": {"name": "m"},
+        f"/v1/configs/{config['slug']}?workspace_id={workspace['id']}": {"name": "m"},
+        f"/v1/virtual-keys/{slug}?workspace_id={workspace['id']}": {"name": "m", "key": "sk-0987654321"},
+        f"/v1/workspaces/{own}": {"name": "m"},
+    }
+
+
+def test_a_change_that_counts_on_what_was_read_is_done_only_while_it_is_so(admin: Client, workspace: dict[str, Any]):
+    for path, change in made_things(admin, workspace).items():
+        read = admin.get(path).get("etag")
+        assert read, path
+        assert admin.get(path).get("etag") == read
+        careful = Client(admin.gateway, admin.key, {"if-match": read})
+        changed = careful.put(path, change)
+        good(changed)
+        now = admin.get(path).get("etag")
+        assert now not in {read, None}
+        assert changed.get("etag") == now
+        stale = careful.put(path, {"name": "lost"})
+        refused(stale, 412, "AB01", "read it again")
+        assert admin.shown(path)["name"] == "m"
+        assert admin.get(path).get("etag") == now
+        refused(careful.delete(path, {"name": "m"} if "workspaces/" in path else None), 412, "AB01")
+        for template in ("*", '"other", {}'):
+            now_careful = Client(admin.gateway, admin.key, {"if-match": template.format(admin.get(path).get("etag"))})
+            good(now_careful.put(path, {"name": "m"}))
+
+
+def test_of_two_changes_at_once_that_count_on_the_same_one_is_lost_to_nobody(admin: Client):
+    path = f"/v1/workspaces/{admin.made('/v1/workspaces', {'name': 'two'})['id']}"
+    careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get("etag") or ""})
+    with ThreadPoolExecutor(6) as many:
+        answers = list(many.map(lambda number: careful.put(path, {"name": f"by {number}"}), range(6)))
+    assert sorted(answer.status for answer in answers) == [200, 412, 412, 412, 412, 412]
+    (winner,) = [good(answer)["name"] for answer in answers if answer.status == 200]
+    assert admin.shown(path)["name"] == winner
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "code"), [("abc", 400, "AB01"), ('W/"a"', 400, "AB01"), ('"a"', 412, "AB01")]
+)
+def test_a_condition_that_is_none_or_can_not_be_kept_is_refused(
+    admin: Client, workspace: dict[str, Any], header: str, status: int, code: str
+):
+    careful = Client(admin.gateway, admin.key, {"if-match": header})
+    ways: list[Callable[[], Answer]] = [
+        lambda: careful.put(f"/v1/workspaces/{workspace['id']}", {"name": "x"}),
+        lambda: careful.post("/v1/workspaces", {"name": "x"}),
+    ]
+    for way in ways:
+        refused(way(), status, code)
+
+
+# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "message"),
+    [
+        ({"email": "a@b", "role": "member", "workspaces": [{"id": "x"}]}, "workspaces[0].role", "is needed"),
+        ({"email": "a@b", "role": "member", "workspaces": [], "x": 1}, "x", "is not known"),
+        ({"email": "a@b", "role": "king", "workspaces": []}, "role", "invalid enum value 'king'"),
+        ({"email": "a@b", "role": "member", "workspaces": {}}, "workspaces", "expected `array`, got `object`"),
+        ([], "", "expected `object`, got `array`"),
+        (None, "", "a body is needed"),
+    ],
+)
+def test_each_field_that_is_wrong_is_named_with_its_path(admin: Client, body: object, path: str, message: str):
+    answer = admin.post("/v1/admin/users/invites", body)
+    refused(answer, 400, "AB01")
+    said = answer.json()["data"]
+    assert said["errors"] == [{"path": path, "message": message}]
+    assert said["message"] == f"{path} {message}".strip()

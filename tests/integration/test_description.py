@@ -1,0 +1,89 @@
+"""The description of the management API: every field has its words, and what it describes holds for whatever is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+
+from penstock.app import describe
+from tests.integration.managed import ADMIN_KEY
+from tests.integration.serving import running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.gateway import Gateway, Mock
+
+DESCRIPTION: dict[str, Any] = json.loads(describe())
+SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
+# The same handlers under other names.
+ALIASES = ("/v2/", "/v1/v2/", "/v1/admin/workspaces")
+EXAMPLES = 12
+STATUSES = {200, 304, 400, 401, 403, 404, 405, 409, 412, 415, 429}
+
+
+def operations() -> list[Any]:
+    found = [result.ok() for result in SCHEMA.get_all_operations()]
+    return [operation for operation in found if not operation.path.startswith(ALIASES)]
+
+
+@pytest.fixture(scope="module")
+def gateway(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    folder = tmp_path_factory.mktemp("description")
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+    with running(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
+def test_whatever_is_sent_is_answered_in_the_envelope(gateway: Gateway, operation: Any):  # noqa: ANN401
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def play(case: Any) -> None:  # noqa: ANN401
+        answer = case.call(base_url=gateway.base_url, headers={"x-gateway-api-key": ADMIN_KEY}, timeout=10)
+        case.validate_response(answer, checks=[not_a_server_error])
+        assert answer.status_code in STATUSES, (answer.status_code, answer.text)
+        if answer.status_code >= 400:
+            body = answer.json()
+            assert (body["success"], bool(body["data"]["message"])) == (False, True)
+            assert body["data"]["errorCode"].startswith("AB0")
+
+    given(case=operation.as_strategy())(play)()
+
+
+def test_every_parameter_and_every_field_is_described():
+    bare: list[str] = []
+    for path, item in DESCRIPTION["paths"].items():
+        for verb, operation in item.items():
+            if not operation.get("summary") or not operation.get("description"):
+                bare.append(f"{verb} {path}")
+            bare += [
+                f"{verb} {path}: {parameter['name']}"
+                for parameter in operation.get("parameters", [])
+                if not parameter.get("description")
+            ]
+    for name, schema in DESCRIPTION["components"]["schemas"].items():
+        for field, inner in schema.get("properties", {}).items():
+            target = inner.get("$ref", "").rpartition("/")[2]
+            if not (
+                inner.get("description") or DESCRIPTION["components"]["schemas"].get(target, {}).get("description")
+            ):
+                bare.append(f"{name}.{field}")
+    assert not bare
+
+
+def test_the_description_is_of_openapi_3_1_and_names_each_operation_once():
+    assert DESCRIPTION["openapi"].startswith("3.1")
+    ids = [operation["operationId"] for item in DESCRIPTION["paths"].values() for operation in item.values()]
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,398 @@
+"""Sessions and tokens in the place of keys, over HTTP, on both databases."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import socketserver
+import threading
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from joserfc import jws
+from joserfc.errors import SecurityWarning
+from joserfc.jwk import OctKey, RSAKey
+
+from tests.integration.managed import ADMIN_KEY, Client, good, refused
+from tests.integration.serving import running
+from tests.integration.wire import CHAT, JSON, ask, asked
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+    from tests.integration.wire import Answer
+
+PASSWORD = "a password of twelve"
+SESSIONS, SELF = "/v1/auth/sessions", "/v1/auth/self"
+
+
+@dataclass
+class Browser:
+    """Calls with a cookie, as a page of the console does."""
+
+    gateway: Gateway
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, body: object = None, **changes: str) -> Answer:
+        sent = b"" if body is None else json.dumps(body).encode()
+        fields = {**JSON, **self.headers, **{name.replace("_", "-"): value for name, value in changes.items()}}
+        return ask(
+            self.gateway.base_url, path, sent, {name: text for name, text in fields.items() if text}, method=method
+        )
+
+    def sign_in(self, **given: str) -> Answer:
+        answer = self.ask("POST", SESSIONS, given)
+        if answer.status == 200:
+            cookie = answer.get("set-cookie") or ""
+            self.headers = {"cookie": cookie.split(";")[0], "x-csrf-token": answer.json()["csrf_token"]}
+        return answer
+
+
+@dataclass(frozen=True)
+class Person:
+    id: str
+    email: str
+    workspace: dict[str, Any]
+
+
+def person(admin: Client, name: str, role: str = "member", org_role: str = "member") -> Person:
+    workspace = admin.made("/v1/workspaces", {"name": name})
+    email = f"{name}@example.test"
+    invited = {"email": email, "role": org_role, "workspaces": [{"id": workspace["id"], "role": role}]}
+    token = admin.made("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
+    given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+    return Person(good(Client(admin.gateway, "").post("/v1/auth/invites", given))["id"], email, workspace)
+
+
+def test_an_admin_key_signs_in_and_the_session_may_what_the_key_may(admin: Client):
+    browser = Browser(admin.gateway)
+    answer = browser.sign_in(api_key=ADMIN_KEY)
+    cookie = (answer.get("set-cookie") or "").lower()
+    assert all(word in cookie for word in ("httponly", "samesite=strict", "path=/", "max-age=43200"))
+    assert "secure" not in cookie
+    me = good(browser.ask("GET", SELF))
+    assert (me["by"], me["user"], me["csrf_token"]) == ("session", None, browser.headers["x-csrf-token"])
+    assert "workspaces.create" in me["scopes"]
+    assert good(browser.ask("POST", "/v1/workspaces", {"name": "by session"}))["name"] == "by session"
+    assert ADMIN_KEY not in str(answer)
+    behind_tls = Browser(admin.gateway).ask("POST", SESSIONS, {"api_key": ADMIN_KEY}, x_forwarded_proto="https")
+    assert "secure" in (behind_tls.get("set-cookie") or "").lower()
+
+
+def test_a_change_without_the_csrf_token_is_refused_and_a_read_is_not(admin: Client):
+    browser = Browser(admin.gateway)
+    browser.sign_in(api_key=ADMIN_KEY)
+    for wrong in ("", "0" * 64):
+        refused(
+            browser.ask("POST", "/v1/workspaces", {"name": "forged"}, x_csrf_token=wrong), 403, "AB03", "x-csrf-token"
+        )
+        refused(browser.ask("DELETE", SESSIONS, x_csrf_token=wrong), 403, "AB03", "x-csrf-token")
+    assert browser.ask("GET", "/v1/workspaces", x_csrf_token="").status == 200
+
+
+def test_who_signs_out_is_out_and_a_key_that_goes_takes_its_sessions_along(admin: Client):
+    made = admin.made("/v1/api-keys/organisation/service", {"name": "console", "scopes": ["workspaces.list"]})
+    one, other = Browser(admin.gateway), Browser(admin.gateway)
+    for browser in (one, other):
+        browser.sign_in(api_key=made["key"])
+        assert browser.ask("GET", "/v1/workspaces").status == 200
+        refused(browser.ask("GET", "/v1/admin/users"), 403, "AB03")
+    assert good(one.ask("DELETE", SESSIONS)) == {}
+    refused(one.ask("GET", "/v1/workspaces"), 401, "AB05", "sign in again")
+    assert other.ask("GET", "/v1/workspaces").status == 200
+    good(admin.delete(f"/v1/api-keys/{made['id']}"))
+    refused(other.ask("GET", "/v1/workspaces"), 401, "AB05")
+
+
+def test_a_person_signs_in_with_a_password_and_may_what_the_roles_allow(admin: Client):
+    member = person(admin, "anna")
+    browser = Browser(admin.gateway)
+    good(browser.sign_in(email=member.email.upper(), password=PASSWORD))
+    me = good(browser.ask("GET", SELF))
+    assert (me["user"]["id"], me["user"]["email"], me["user"]["role"]) == (member.id, member.email, "member")
+    (mine,) = me["workspaces"]
+    assert (mine["id"], mine["role"]) == (member.workspace["id"], "member")
+    place = f"/v1/configs?workspace_id={member.workspace['id']}"
+    assert browser.ask("GET", place).status == 200
+    body = {"name": "c", "config": {"provider": "mock"}, "workspace_id": member.workspace["id"]}
+    refused(browser.ask("POST", "/v1/configs", body), 403, "AB03", "configs.create")
+    refused(browser.ask("GET", "/v1/admin/users"), 403, "AB03")
+    elsewhere = admin.made("/v1/workspaces", {"name": "not hers"})["id"]
+    refused(browser.ask("GET", f"/v1/configs?workspace_id={elsewhere}"), 403, "AB03")
+    good(admin.put(f"/v1/workspaces/{member.workspace['id']}/users/{member.id}", {"role": "manager"}))
+    assert good(browser.ask("POST", "/v1/configs", body))["slug"]
+    refused(browser.ask("PUT", f"/v1/admin/users/{member.id}", {"role": "admin"}), 403, "AB03")
+    good(admin.put(f"/v1/admin/users/{member.id}", {"role": "admin"}))
+    assert browser.ask("GET", "/v1/admin/users").status == 200
+    good(admin.delete(f"/v1/admin/users/{member.id}"))
+    refused(browser.ask("GET", SELF), 401, "AB05")
+
+
+def test_a_wrong_password_is_told_like_a_wrong_address_and_guessing_ends(admin: Client):
+    member = person(admin, "berta")
+    browser = Browser(admin.gateway)
+    answers = [browser.sign_in(email=email, password="wrong" * 3) for email in (member.email, "nobody@example.test")]
+    for answer in answers:
+        refused(answer, 401, "AB05")
+    assert answers[0].json() == answers[1].json()
+    for _ in range(9):
+        refused(browser.sign_in(email=member.email, password="wrong" * 3), 401, "AB05")
+    blocked = browser.sign_in(email=member.email, password=PASSWORD)
+    refused(blocked, 429, "AB06")
+    assert blocked.get("retry-after") == "60"
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"email": "a@b.test"}, {"api_key": "x", "email": "a@b.test"}, {"password": "x"}, {"name": "x"}]
+)
+def test_who_signs_in_says_one_thing_or_the_other(admin: Client, given: dict[str, str]):
+    refused(Browser(admin.gateway).sign_in(**given), 400, "AB01")
+
+
+def test_a_key_of_a_workspace_does_not_sign_in(admin: Client):
+    place = admin.shown("/v1/workspaces")["data"][0]["id"]
+    key = admin.with_key(workspace_id=place, scopes=["configs.list"]).key
+    refused(Browser(admin.gateway).sign_in(api_key=key), 403, "AB03")
+    refused(Browser(admin.gateway).sign_in(api_key="nobody"), 401, "AB05")
+
+
+def test_another_password_ends_all_other_sessions(admin: Client):
+    member = person(admin, "carla")
+    one, other = Browser(admin.gateway), Browser(admin.gateway)
+    for browser in (one, other):
+        good(browser.sign_in(email=member.email, password=PASSWORD))
+    change = {"current_password": "wrong" * 3, "new_password": PASSWORD + "!"}
+    refused(one.ask("PUT", "/v1/auth/password", change), 401, "AB05")
+    good(one.ask("PUT", "/v1/auth/password", {**change, "current_password": PASSWORD}))
+    assert one.ask("GET", SELF).status == 200
+    refused(other.ask("GET", SELF), 401, "AB05")
+    refused(other.sign_in(email=member.email, password=PASSWORD), 401, "AB05")
+    good(other.sign_in(email=member.email, password=PASSWORD + "!"))
+
+
+def test_an_api_key_alone_is_nobody(admin: Client):
+    for method, path in (("GET", SELF), ("DELETE", SESSIONS), ("PUT", "/v1/auth/password")):
+        body = {"current_password": "x", "new_password": PASSWORD} if method == "PUT" else None
+        refused(admin.ask(method, path, body), 403, "AB03", "API key alone")
+    refused(Client(admin.gateway, "").get(SELF), 401, "AB05")
+
+
+# ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Issuer:
+    """An identity provider that publishes its keys."""
+
+    url: str
+    keys: dict[str, RSAKey] = field(default_factory=dict)
+    asked: int = 0
+
+    def new_key(self, kid: str) -> None:
+        self.keys[kid] = RSAKey.generate_key(2048, {"kid": kid, "use": "sig", "alg": "RS256"})
+
+    def published(self) -> bytes:
+        return json.dumps({"keys": [key.as_dict(private=False) for key in self.keys.values()]}).encode()
+
+
+@contextlib.contextmanager
+def publishing() -> Iterator[Issuer]:
+    issuer = Issuer("")
+
+    class Keys(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            issuer.asked += 1
+            content = issuer.published()
+            self.send_response(200)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Keys) as server:
+        issuer.url = f"http://127.0.0.1:{server.server_address[1]}/jwks.json"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield issuer
+        server.shutdown()
+        thread.join()
+
+
+@dataclass
+class Tokened:
+    """A gateway that takes the tokens of an issuer."""
+
+    admin: Client
+    issuer: Issuer
+    workspace: dict[str, Any]
+
+    def token(self, kid: str = "one", header: Mapping[str, Any] | None = None, **changes: object) -> str:
+        claims: dict[str, Any] = {
+            "organisation_id": self.workspace["organisation_id"],
+            "workspace_slug": self.workspace["slug"],
+            "scope": "completions.write configs.list configs.create",
+            "exp": int(time.time()) + 300,
+            "sub": "machine-7",
+            **changes,
+        }
+        claims = {name: value for name, value in claims.items() if value is not None}
+        head = {"alg": "RS256", "kid": kid, "typ": "JWT", **(header or {})}
+        head = {name: value for name, value in head.items() if value}
+        return jws.serialize_compact(head, json.dumps(claims), self.issuer.keys[kid], algorithms=["RS256"])
+
+    def manages(self, path: str = "/v1/configs", **changes: Any) -> Answer:  # noqa: ANN401
+        return Client(self.admin.gateway, self.token(**changes)).get(path)
+
+    def calls(self, token: str) -> Answer:
+        fields = {**JSON, "x-gateway-provider": "mock", "authorization": f"Bearer {token}"}
+        return ask(self.admin.gateway.base_url, CHAT, asked(), fields)
+
+
+@pytest.fixture(scope="module")
+def tokened(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokened]:
+    folder = tmp_path_factory.mktemp("tokens")
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+    with publishing() as issuer:
+        issuer.new_key("one")
+        rules = {"enabled": True, "jwks_url": issuer.url, "leeway_seconds": 5, "refresh_seconds": 1}
+        with running(folder, {"mock": {"host": provider.url}, "jwt": rules}, env=env) as gateway:
+            admin = Client(gateway)
+            made = Tokened(admin, issuer, admin.made("/v1/workspaces", {"name": "tokens"}))
+            wait("the keys", lambda: made.calls(made.token()).status == 200 or None, 5)
+            yield made
+
+
+def test_a_token_calls_models_and_manages_what_its_scopes_say(tokened: Tokened, provider: Mock):
+    token = tokened.token()
+    assert tokened.calls(token).status == 200
+    assert token not in json.dumps(provider.ledger())
+    assert Client(tokened.admin.gateway, token).get("/v1/configs").status == 200
+    refused(Client(tokened.admin.gateway, token).get("/v1/virtual-keys"), 403, "AB03", "virtual_keys.list")
+    me = good(Client(tokened.admin.gateway, token).get(SELF))
+    assert (me["by"], me["user"], me["csrf_token"]) == ("token", None, None)
+    body = {"name": "by token", "config": {"provider": "mock"}}
+    assert good(Client(tokened.admin.gateway, token).post("/v1/configs", body))["slug"]
+    for scopes in ("portkey.completions.write", ["completions.write"]):
+        assert tokened.calls(tokened.token(scope=None, scopes=scopes)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"exp": 1}, 401),
+        ({"exp": None}, 401),
+        ({"nbf": 4_000_000_000}, 401),
+        ({"organisation_id": "nobody"}, 401),
+        ({"organisation_id": None}, 401),
+        ({"sub": None}, 401),
+        ({"workspace_slug": "ws-nowhere"}, 403),
+        ({"scope": "logs.write"}, 403),
+        ({"scope": None}, 403),
+        ({"scope": None, "scopes": 5}, 403),
+        ({"header": {"typ": None}}, 401),
+        ({"header": {"kid": "two"}}, 401),
+        ({"header": {"kid": None}}, 401),
+    ],
+)
+def test_a_token_that_is_not_good_is_refused_alike_by_both_planes(
+    tokened: Tokened, changes: dict[str, Any], status: int
+):
+    assert tokened.manages(**changes).status == status
+    assert tokened.calls(tokened.token(**changes)).status == status
+
+
+def test_leeway_is_given_to_clocks_that_differ(tokened: Tokened):
+    late = tokened.token(exp=int(time.time()) - 2)
+    assert tokened.calls(late).status == 200
+    assert Client(tokened.admin.gateway, late).get("/v1/configs").status == 200
+
+
+def test_a_token_that_anybody_could_have_signed_is_refused(tokened: Tokened):
+    _, claims, signature = tokened.token().split(".")
+    head = "eyJhbGciOiJub25lIiwia2lkIjoib25lIiwidHlwIjoiSldUIn0"
+    said = jws.extract_compact(tokened.token().encode()).payload
+    # Signed with what everybody can read as if it were a shared secret.
+    public = tokened.issuer.keys["one"].as_dict(private=False)["n"]
+    key = OctKey.import_key(public)
+    shared = jws.serialize_compact({"alg": "HS256", "kid": "one", "typ": "JWT"}, said, key)
+    for forged in (f"{head}.{claims}.", f"{head}.{claims}.{signature}", shared):
+        assert tokened.calls(forged).status == 401
+        refused(Client(tokened.admin.gateway, forged).get("/v1/configs"), 401, "AB05")
+
+
+def test_a_person_with_a_token_may_no_more_than_the_role_allows(tokened: Tokened):
+    member = person(tokened.admin, "dora")
+    for claim in ("email_id", "uid"):
+        who = {"sub": None, claim: member.email if claim == "email_id" else member.id}
+        token = tokened.token(workspace_slug=member.workspace["slug"], **who)
+        body = {"name": "c", "config": {"provider": "mock"}}
+        refused(Client(tokened.admin.gateway, token).post("/v1/configs", body), 403, "AB03")
+        assert Client(tokened.admin.gateway, token).get("/v1/configs").status == 200
+        assert good(Client(tokened.admin.gateway, token).get(SELF))["user"]["id"] == member.id
+        refused(Client(tokened.admin.gateway, tokened.token(**who)).get("/v1/configs"), 403, "AB03")
+    outside = tokened.token(workspace_slug=None, sub=member.email, scope="organisation_users.list configs.list")
+    refused(Client(tokened.admin.gateway, outside).get("/v1/admin/users"), 403, "AB03")
+    assert good(Client(tokened.admin.gateway, outside).get(SELF))["scopes"] == []
+    refused(tokened.manages(workspace_slug=None), 403, "AB03", "no workspace")
+
+
+def test_keys_that_are_new_are_learned_and_those_that_are_gone_forgotten(tokened: Tokened):
+    tokened.issuer.new_key("next")
+    wait("the new key", lambda: tokened.calls(tokened.token("next")).status == 200 or None, 5)
+    assert tokened.manages(kid="next").status == 200
+    old = tokened.token("one")
+    published = tokened.issuer.keys.pop("one")
+    wait("the old key's end", lambda: tokened.calls(old).status == 401 or None, 5)
+    wait("its end there too", lambda: Client(tokened.admin.gateway, old).get("/v1/configs").status == 401 or None, 5)
+    tokened.issuer.keys["one"] = published
+    wait("the old key", lambda: tokened.calls(old).status == 200 or None, 5)
+
+
+def test_a_key_that_is_too_short_is_none(tokened: Tokened):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SecurityWarning)
+        tokened.issuer.keys["weak"] = RSAKey.generate_key(1024, {"kid": "weak"})
+    seen = tokened.issuer.asked
+    wait("another look", lambda: tokened.issuer.asked > seen + 1 or None, 5)
+    assert tokened.calls(tokened.token("weak")).status == 401
+    assert tokened.manages(kid="weak").status == 401
+    del tokened.issuer.keys["weak"]
+
+
+def test_a_token_of_a_provider_beside_a_gateway_key_goes_to_the_provider(tokened: Tokened, provider: Mock):
+    key = tokened.admin.with_key(workspace_id=tokened.workspace["id"], scopes=["completions.write"]).key
+    tokened.issuer.keys["theirs"] = RSAKey.generate_key(2048, {"kid": "theirs"})
+    theirs = tokened.token("theirs")
+    del tokened.issuer.keys["theirs"]
+    fields = {**JSON, "x-gateway-provider": "mock", "authorization": f"Bearer {theirs}", "x-gateway-api-key": key}
+
+    def look() -> bool | None:
+        return ask(tokened.admin.gateway.base_url, CHAT, asked(), fields).status == 200 or None
+
+    wait("the key", look, 3)
+    assert any(theirs in json.dumps(entry) for entry in provider.ledger())
+
+
+def test_keys_that_were_known_are_good_after_a_restart_while_nobody_publishes_them(provider: Mock, tmp_path: Path):
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db"}
+    with publishing() as issuer:
+        issuer.new_key("one")
+        tables = {"mock": {"host": provider.url}, "jwt": {"enabled": True, "jwks_url": issuer.url}}
+        with running(tmp_path, tables, env=env) as gateway:
+            admin = Client(gateway)
+            made = Tokened(admin, issuer, admin.shown("/v1/workspaces")["data"][0])
+            wait("the keys", lambda: made.calls(made.token()).status == 200 or None, 5)
+            time.sleep(0.3)
+    with running(tmp_path, tables, env=env) as gateway:
+        again = Tokened(Client(gateway), issuer, made.workspace)
+        assert again.calls(again.token()).status == 200
+        assert again.manages().status == 200

@@ -1,0 +1,277 @@
+"""The scheduled worker, on an embedded store and with a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import insert, select
+
+from penstock.caller import Caller, Sent
+from penstock.errors import ConflictError, UnauthorisedError
+from penstock.jobs.rotate import Rotator
+from penstock.kit import record
+from penstock.kit.audit import Asked
+from penstock.kit.desk import Office
+from penstock.kit.founding import found
+from penstock.kit.identities import Identities
+from penstock.kit.ids import digest, new_id, new_key
+from penstock.kit.keys import KEYS, add_text, rotate
+from penstock.kit.rotation import RotationPolicy, policy
+from penstock.kit.secrets import Vault, master
+from penstock.settings import Secret, Settings, Store
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from penstock.store.tables import api_keys, audit, key_digests, organisations, sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+HOUR = 3600
+ASKED = Asked("POST", "/", "", "", "")
+
+
+class Clock:
+    """Says what the test wants it to."""
+
+    def __init__(self, start: str) -> None:
+        self.set(start)
+
+    def set(self, moment: str) -> None:
+        self.seconds = datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
+
+    def time_ns(self) -> int:
+        return int(self.seconds * 1_000_000_000)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock("2026-11-18T10:00:00")
+    monkeypatch.setattr(record.time, "time_ns", clock.time_ns)
+    return clock
+
+
+class Scene:
+    """A store with one organisation, and a worker that nobody told what time it is."""
+
+    def __init__(self, folder: Path) -> None:
+        store = Store(master_key=Secret(base64.b64encode(bytes(32)).decode()))
+        settings = Settings(store=store)
+        self.database = Database(store, Secret(f"sqlite:///{folder}/penstock.db"))
+        self.vault = Vault(master(settings))
+        self.identities = Identities(self.database, None)
+        self.rings = 0
+        self.office = Office(
+            self.database, self.vault, settings.routing.target_limits, self.identities.forget, self._ring
+        )
+        self.rotator = Rotator(self.office)
+
+    def _ring(self) -> None:
+        self.rings += 1
+
+    async def begin(self) -> None:
+        await migrate(self.database)
+        await found(self.database, None)
+        self.organisation: str = (await self.rows(select(organisations)))[0]["id"]
+        self.caller = Caller(id=new_id(), type="organisation-service", organisation_id=self.organisation)
+
+    async def rows(self, query: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+        async with self.database.reading() as connection:
+            return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+    async def key(self, **asked: Any) -> tuple[str, str]:  # noqa: ANN401
+        """Make a key with a rotation policy, and give its id and text."""
+        text = new_key()
+        values = {
+            "name": "n",
+            "type": "organisation-service",
+            "status": "active",
+            "creation_mode": "api",
+            "masked": "m",
+            "scopes": [],
+            "defaults": {},
+            "expires_at": asked.pop("expires_at", None),
+            "last_rotated_at": None,
+            "rotation_policy": policy(RotationPolicy(**asked), None),
+        }
+        async with self.office.writing_as(self.caller, ASKED) as desk:
+            row = await KEYS["organisation-service"].add(desk, values)
+            await add_text(desk, row["id"], text)
+        return row["id"], text
+
+    async def policy(self, key_id: str) -> dict[str, Any]:
+        return (await self.rows(select(api_keys).where(api_keys.c.id == key_id)))[0]["rotation_policy"]
+
+    async def fetch(self, key_id: str) -> str:
+        """Ask for the new text, as `POST …/rotate` does."""
+        async with self.office.writing_as(self.caller, ASKED) as desk:
+            row = await KEYS["organisation-service"].get(desk, key_id)
+            return (await rotate(desk, row, None))[0]
+
+    async def known(self, text: str) -> bool:
+        self.identities.forget()
+        try:
+            await self.identities.of(Sent("key", text))
+        except UnauthorisedError:
+            return False
+        return True
+
+
+def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
+    async def scene() -> None:
+        scene = Scene(folder)
+        await scene.begin()
+        await play(scene)
+        await scene.database.close()
+
+    asyncio.run(scene())
+
+
+def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(tmp_path: Path, clock: Clock):
+    async def play(scene: Scene) -> None:
+        key_id, old = await scene.key(rotation_period="weekly", key_transition_period_ms=2 * HOUR * 1000)
+        assert (await scene.policy(key_id))["next_rotation_at"] == "2026-11-23T00:00:00.000Z"
+        clock.set("2026-11-22T23:59:59")
+        await scene.rotator.look()
+        assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
+        clock.set("2026-11-23T00:00:00")
+        await scene.rotator.look()
+        assert (await scene.policy(key_id))["next_rotation_at"] == "2026-11-30T00:00:00.000Z"
+        assert await scene.known(old)
+        new = await scene.fetch(key_id)
+        assert await scene.known(new)
+        # Once handed out it is not kept, and there are never three.
+        assert not [row for row in await scene.rows(select(key_digests)) if row["sealed"]]
+        with pytest.raises(ConflictError):
+            await scene.fetch(key_id)
+        clock.set("2026-11-23T01:59:59")
+        assert await scene.known(old)
+        clock.set("2026-11-23T02:00:00")
+        assert not await scene.known(old)
+        rings = scene.rings
+        await scene.rotator.look()
+        assert scene.rings == rings + 1
+        assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
+        assert await scene.known(new)
+        said = [row["action"] for row in await scene.rows(select(audit).where(audit.c.resource_id == key_id))]
+        assert said == ["create", "rotate", "rotate"]
+
+    played(tmp_path, play)
+
+
+def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(tmp_path: Path, clock: Clock):
+    async def play(scene: Scene) -> None:
+        key_id, old = await scene.key(rotation_period_days=1)
+        clock.set("2026-11-19T00:00:00")
+        await scene.rotator.look()
+        clock.set("2026-11-19T12:00:00")
+        await scene.rotator.look()
+        assert not await scene.known(old)
+        assert await scene.known(await scene.fetch(key_id))
+
+    played(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("asked", "due"),
+    [
+        ({"rotation_period": "monthly"}, "2026-12-01"),
+        ({"rotation_period": "weekly"}, "2026-11-23"),
+        ({"rotation_period_days": 365}, "2027-11-18"),
+        ({"rotation_period_days": 3, "next_rotation_at": datetime(2026, 11, 20, 17, tzinfo=UTC)}, "2026-11-20"),
+    ],
+)
+def test_the_next_moment_is_a_midnight_and_what_was_named_wins_once(
+    tmp_path: Path, clock: Clock, asked: dict[str, Any], due: str
+):
+    async def play(scene: Scene) -> None:
+        key_id, _ = await scene.key(**asked)
+        assert (await scene.policy(key_id))["next_rotation_at"] == f"{due}T00:00:00.000Z"
+        clock.set(f"{due}T00:00:30")
+        await scene.rotator.look()
+        following = (await scene.policy(key_id))["next_rotation_at"]
+        days = (datetime.fromisoformat(following) - datetime.fromisoformat(f"{due}T00:00:00Z")).days
+        assert days == {"monthly": 31, "weekly": 7}.get(
+            asked.get("rotation_period", ""), asked.get("rotation_period_days")
+        )
+
+    played(tmp_path, play)
+
+
+def test_a_key_that_is_over_or_in_transition_is_left_alone(tmp_path: Path, clock: Clock):
+    async def play(scene: Scene) -> None:
+        end = int(datetime(2026, 11, 18, 12, tzinfo=UTC).timestamp() * 1000)
+        over, _ = await scene.key(rotation_period_days=1, expires_at=end)
+        turning, old = await scene.key(rotation_period_days=1, key_transition_period_ms=20 * HOUR * 1000)
+        await scene.fetch(turning)
+        clock.set("2026-11-19T00:00:00")
+        await scene.rotator.look()
+        texts = await scene.rows(select(key_digests))
+        assert [sum(row["api_key_id"] == key_id for row in texts) for key_id in (over, turning)] == [1, 2]
+        assert await scene.known(old)
+        # As soon as the transition is over its turn comes.
+        clock.set("2026-11-19T06:00:01")
+        await scene.rotator.look()
+        assert not await scene.known(old)
+        assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == turning))) == 2
+
+    played(tmp_path, play)
+
+
+def test_a_day_ahead_it_is_said_once(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture):
+    async def play(scene: Scene) -> None:
+        key_id, _ = await scene.key(rotation_period="weekly")
+        for moment, said in (("2026-11-21T23:00:00", 0), ("2026-11-22T00:00:01", 1), ("2026-11-22T10:00:00", 1)):
+            clock.set(moment)
+            await scene.rotator.look()
+            assert [key_id in line.getMessage() for line in caplog.records].count(True) == said
+        clock.set("2026-11-23T00:00:00")
+        await scene.rotator.look()
+        assert "the old text of the key" in caplog.text
+
+    with caplog.at_level(logging.WARNING, "penstock"):
+        played(tmp_path, play)
+
+
+def test_sessions_that_let_nobody_in_any_more_are_forgotten(tmp_path: Path, clock: Clock):
+    async def play(scene: Scene) -> None:
+        row = {"id": new_id(), "organisation_id": scene.organisation, "sha256": "0" * 64, "created_at": record.now()}
+        async with scene.database.writing() as connection:
+            await connection.execute(insert(sessions).values(row))
+        await scene.rotator.look()
+        assert len(await scene.rows(select(sessions))) == 1
+        clock.set("2027-11-20T10:00:00")
+        await scene.rotator.look()
+        assert not await scene.rows(select(sessions))
+
+    played(tmp_path, play)
+
+
+def test_a_session_ends_after_the_time_that_the_organisation_says(tmp_path: Path, clock: Clock):
+    async def play(scene: Scene) -> None:
+        (owner,) = await scene.rows(select(api_keys))
+        begun = {"id": new_id(), "organisation_id": scene.organisation, "api_key_id": owner["id"]}
+        async with scene.database.writing() as connection:
+            await connection.execute(
+                insert(sessions).values({**begun, "sha256": digest("cookie"), "created_at": record.now()})
+            )
+            await connection.execute(
+                organisations.update().values(settings={"session_settings": {"max_session_ttl": 900}})
+            )
+        for moment, good in (("2026-11-18T10:14:59", True), ("2026-11-18T10:15:00", False)):
+            clock.set(moment)
+            scene.identities.forget()
+            try:
+                caller = await scene.identities.of(Sent("session", "cookie"))
+            except UnauthorisedError:
+                assert not good
+            else:
+                assert good
+                assert (caller.by, caller.session_id) == ("session", begun["id"])
+
+    played(tmp_path, play)
