@@ -77,8 +77,6 @@ def _attacked(loaded: gateway.Gateway, attacker: str, kind: str, asked: argparse
         time.sleep(5)
         beside = _healthy(loaded, asked.seconds - 6)
         said = attack.result().stdout
-    # What else this machine does comes and goes: the slower of before and after is what to compare with.
-    alone = max(alone, _healthy(loaded, asked.seconds / 3))
     available = [value == "YES" for value in re.findall(r"service available:\s*(YES|NO)", COLOUR.sub("", said))]
     print(f"{kind}: p99 {alone * 1000:.1f} ms alone, {beside * 1000:.1f} ms beside {asked.connections} attackers")
     problems = []

@@ -256,18 +256,18 @@ def test_what_may_not_be_used_is_used_by_no_target_of_a_config(
     admin: Client, workspace: dict[str, Any], app: Client, body: dict[str, Any], provider: Mock
 ):
     admin.made("/v1/integrations", {**body, "slug": "bound", "workspace_id": workspace["id"]})
-    good(admin.put("/v1/integrations/bound/models", {"models": [{"slug": "mock?no=1", "enabled": False}]}))
+    good(admin.put("/v1/integrations/bound/models", {"models": [{"slug": "mock?chunks=2", "enabled": False}]}))
     comes_true(app, "bound", 200)
-    wait("the model", lambda: chat(app, "mock?no=1", **{"x-gateway-provider": "@bound"}).status == 403 or None, 3)
+    wait("the model", lambda: chat(app, "mock?chunks=2", **{"x-gateway-provider": "@bound"}).status == 403 or None, 3)
     provider.forget()
     second = {"provider": "mock", "api_key": "sk-second"}
     fallback = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "@bound"}, second]}
-    assert chat(app, "mock?no=1", **{"x-gateway-config": json.dumps(fallback)}).status == 200
+    assert chat(app, "mock?chunks=2", **{"x-gateway-config": json.dumps(fallback)}).status == 200
     assert [entry["headers"]["authorization"] for entry in provider.ledger()] == ["Bearer sk-second"]
     provider.forget()
-    override = {"provider": "@bound", "override_params": {"model": "mock?no=1"}}
+    override = {"provider": "@bound", "override_params": {"model": "mock?chunks=2"}}
     assert chat(app, "mock", **{"x-gateway-config": json.dumps(override)}).status == 403
-    assert chat(app, "@bound/mock?no=1").status == 403
+    assert chat(app, "@bound/mock?chunks=2").status == 403
     assert not provider.ledger()
 
 

@@ -255,8 +255,8 @@ def _deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str,
     )
     found: list[tuple[str, dict[str, str]]] = []
     for one in listed:
-        name: str = one.get("azure_deployment_name") or one.get("deploymentName")
-        version: str = one.get("azure_api_version") or one.get("apiVersion")
+        name = str(one.get("azure_deployment_name") or one.get("deploymentName"))
+        version = str(one.get("azure_api_version") or one.get("apiVersion"))
         chosen: dict[str, str] = {"deployment_id": name, "api_version": version}
         asked: set[str] = {text for text in (one.get("alias"), one.get("azure_model_slug"), name) if text}
         found += [(model, chosen) for model in sorted(asked)]

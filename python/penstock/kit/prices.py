@@ -117,7 +117,9 @@ class PriceBook:
             if (row.provider, row.model) == (provider, model):
                 return _own(row)
         listed = await self._provider(provider)
-        found = listed.find_model(model) if listed else None
+        # Who sells others' models has their prices, unless it has its own.
+        everybody = list((self._list or {}).values())
+        found = listed.find_model(model, all_providers=everybody) if listed else None
         return _known(provider, found).pricing_config if found else None
 
     async def _provider(self, name: str) -> Provider | None:

@@ -17,26 +17,29 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     price: Amount
 
 
+MaybePrice = Annotated[Price | None, Meta(description="price of one in US cents")]
+
+
 class Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Prices of one token of each kind."""
 
-    request_token: Price | None = None
-    response_token: Price | None = None
-    cache_write_input_token: Price | None = None
-    cache_read_input_token: Price | None = None
-    request_audio_token: Price | None = None
-    response_audio_token: Price | None = None
-    cache_read_audio_input_token: Price | None = None
-    cache_write_audio_input_token: Price | None = None
-    reasoning_token: Price | None = None
-    request_text_token: Price | None = None
-    response_text_token: Price | None = None
-    request_image_token: Price | None = None
-    response_image_token: Price | None = None
-    cache_read_image_input_token: Price | None = None
-    cache_read_text_input_token: Price | None = None
-    cache_write_image_input_token: Price | None = None
-    cache_write_text_input_token: Price | None = None
+    request_token: MaybePrice = None
+    response_token: MaybePrice = None
+    cache_write_input_token: MaybePrice = None
+    cache_read_input_token: MaybePrice = None
+    request_audio_token: MaybePrice = None
+    response_audio_token: MaybePrice = None
+    cache_read_audio_input_token: MaybePrice = None
+    cache_write_audio_input_token: MaybePrice = None
+    reasoning_token: MaybePrice = None
+    request_text_token: MaybePrice = None
+    response_text_token: MaybePrice = None
+    request_image_token: MaybePrice = None
+    response_image_token: MaybePrice = None
+    cache_read_image_input_token: MaybePrice = None
+    cache_read_text_input_token: MaybePrice = None
+    cache_write_image_input_token: MaybePrice = None
+    cache_write_text_input_token: MaybePrice = None
 
 
 class PayAsYouGo(Tokens, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -49,8 +52,8 @@ class PayAsYouGo(Tokens, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 class Finetuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Prices of fine-tuning."""
 
-    pay_per_token: Price | None = None
-    pay_per_hour: Price | None = None
+    pay_per_token: MaybePrice = None
+    pay_per_hour: MaybePrice = None
 
 
 class PricingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -64,7 +67,7 @@ class PricingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = None
     currency: Annotated[Literal["USD"] | None, Meta(description="`USD`")] = None
     finetune_config: Annotated[Finetuning | None, Meta(description="prices of fine-tuning")] = None
-    fixed_cost: Annotated[Price | None, Meta(description="price of one request")] = None
+    fixed_cost: MaybePrice = None
 
 
 class ImageFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,8 +98,10 @@ class Multiplier(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     cache_read_text_input_token: Factor = None
     cache_write_text_input_token: Factor = None
     cache_write_image_input_token: Factor = None
-    image: ImageFactor | None = None
-    additional_units: dict[str, Annotated[float, Meta(ge=0)] | None] = {}
+    image: Annotated[ImageFactor | None, Meta(description="factors of the prices of images")] = None
+    additional_units: Annotated[
+        dict[str, Annotated[float, Meta(ge=0)] | None], Meta(description="factors by unit, as `web_search`")
+    ] = {}
 
 
 class Adjustments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

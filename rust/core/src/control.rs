@@ -12,6 +12,7 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Head, Headers},
+    snapshot,
     upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
 
@@ -177,9 +178,13 @@ async fn news(gateway: &Arc<Gateway>) -> Result<()> {
 
 /// Compiles on a thread of its own: here others wait.
 async fn apply(gateway: &Arc<Gateway>, bytes: Bytes) -> Result<()> {
-    let gateway = Arc::clone(gateway);
-    let applied = tokio::task::spawn_blocking(move || gateway.apply(&bytes)).await;
-    applied.map_err(|_| Error::Panicked)?.map_err(Error::ConfigInvalid)
+    let (gateway, (done, applied)) = (Arc::clone(gateway), oneshot::channel());
+    let compiling = std::thread::Builder::new().name("compile".into()).spawn(move || {
+        snapshot::step_back();
+        drop(done.send(gateway.apply(&bytes)));
+    });
+    compiling.map_err(|_| Error::Overloaded)?;
+    applied.await.map_err(|_| Error::Panicked)?.map_err(Error::ConfigInvalid)
 }
 
 /// The status of the answer; `None` where none came.

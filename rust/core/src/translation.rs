@@ -67,7 +67,7 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
     let most = if head.status < 300 { MOST } else { MOST_OF_ERROR };
     let answer = deadline.bound(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
     let told = match answer {
-        Some(answer) if head.status < 300 => whole(&translation, &answer)?,
+        Some(answer) if head.status < 300 => whole(translation, answer).await?,
         Some(answer) => translation.error(head.status, &answer),
         None if head.status < 300 => return Err(unread("it is too large, or compressed")),
         None => translation.error(head.status, b""),
@@ -76,8 +76,14 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
     Ok(Incoming { head, body: AnswerBody::whole(told.into()) })
 }
 
-fn whole(translation: &Translation, answer: &Bytes) -> Result<Vec<u8>> {
-    translation.whole(answer).map_err(|broken| unread(&broken.0))
+async fn whole(translation: Translation, answer: Bytes) -> Result<Vec<u8>> {
+    let told = if answer.len() > SAID_HERE {
+        // Telling neither panics nor is cancelled, unless the process ends.
+        tokio::task::spawn_blocking(move || translation.whole(&answer)).await.map_err(|_| Error::Draining)?
+    } else {
+        translation.whole(&answer)
+    };
+    told.map_err(|broken| unread(&broken.0))
 }
 
 fn unread(cause: &str) -> Error {

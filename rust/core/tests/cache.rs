@@ -3,7 +3,11 @@
 
 mod harness;
 
-use harness::{Ask, CHAT, MESSAGES, Rig, by_with, drain, pick, settled, sha256, stream_of, way, words};
+use harness::{
+    Ask, CHAT, MESSAGES, Rig, by_with, drain, pick,
+    scripted::{CHAT_EVENTS, Scripted, events},
+    settled, sha256, stream_of, way, words,
+};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -52,6 +56,15 @@ async fn a_stream_is_played_again() {
         assert_eq!(is_counted, record["cache_status"] == "miss", "{record:#}");
     }
     assert_eq!(records.len(), 4);
+}
+
+#[tokio::test]
+async fn a_stream_whose_last_event_has_no_blank_line_is_kept_whole() {
+    let sent = CHAT_EVENTS.trim_end();
+    let provider = Scripted::answering(events(sent.as_bytes(), 9)).await;
+    let rig = Rig::at(&provider.url());
+    let (first, second) = (rig.send(ask(CHAT, true)).await, rig.send(ask(CHAT, true)).await);
+    assert_eq!((way(&second)[2], first.text(), second.text()), ("HIT", sent.to_owned(), sent.to_owned()));
 }
 
 #[tokio::test]

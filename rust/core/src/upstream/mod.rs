@@ -181,6 +181,9 @@ enum Line {
     Shared(Lease),
 }
 
+/// What is collected before others are let in.
+const TURN: usize = 256 * 1024;
+
 /// Reads a body to its end; `None` where it is longer than `limit` (what was read is put back to be read again).
 pub async fn collect(body: &mut AnswerBody, limit: usize) -> Result<Option<Bytes>> {
     let Some(first) = body.next().await.transpose()? else { return Ok(Some(Bytes::new())) };
@@ -189,8 +192,14 @@ pub async fn collect(body: &mut AnswerBody, limit: usize) -> Result<Option<Bytes
     }
     let mut whole = Vec::with_capacity(body.expected().unwrap_or(first.len() * 2).min(limit));
     whole.extend_from_slice(&first);
+    let mut turn = 0;
     while let Some(piece) = body.next().await.transpose()? {
         whole.extend_from_slice(&piece);
+        if whole.len() - turn > TURN {
+            // A snapshot is large, and all of it is there at once: others are let in between.
+            turn = whole.len();
+            tokio::task::yield_now().await;
+        }
         if whole.len() > limit {
             body.put_back(Bytes::from(whole));
             return Ok(None);

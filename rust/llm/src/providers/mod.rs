@@ -195,7 +195,7 @@ fn write_path<P: Provider + ?Sized>(provider: &P, asked: &Asked<'_>, out: &mut V
     let is_said = asked.prefix.ends_with("/v1");
     let path = provider.path(asked.operation).unwrap_or(asked.path);
     let path = if is_said { path.strip_prefix("/v1").unwrap_or(path) } else { path };
-    let version = if is_said && version == "/v1" { "" } else { version };
+    let version = if asked.prefix.ends_with(version) { "" } else { version };
     out.extend_from_slice(version.as_bytes());
     out.extend_from_slice(path.as_bytes());
     if !asked.query.is_empty() {

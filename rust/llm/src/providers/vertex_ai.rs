@@ -64,7 +64,9 @@ impl Provider for VertexAi {
             (other, _) => return Err(format!("models of `{other}` are not available in this version")),
         };
         let (project, model) = (segment::escaped(project), segment::model(model)?);
-        let path = format!("/v1/projects/{project}/locations/{region}/publishers/{publisher}/models/{model}:{verb}");
+        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
+        let path =
+            format!("{version}/projects/{project}/locations/{region}/publishers/{publisher}/models/{model}:{verb}");
         out.extend_from_slice(path.as_bytes());
         Ok(())
     }

@@ -67,12 +67,21 @@ impl Asked {
     /// What nobody took.
     pub fn into_lost(mut self) -> Lost {
         for (key, value) in &self.fields {
-            // What says the default loses nothing.
-            if !value.is_null() && *value != Value::Bool(false) {
+            if !says_nothing(value) {
                 self.lost.add(key);
             }
         }
         self.lost
+    }
+}
+
+/// What says the default loses nothing.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
     }
 }
 

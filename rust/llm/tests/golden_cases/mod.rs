@@ -115,7 +115,8 @@ impl Case {
 
     pub fn expect(&self, file: &str, found: &[u8]) {
         if env::var_os("UPDATE_GOLDEN").is_some() {
-            fs::write(self.path.join(file), found).unwrap();
+            let end: &[u8] = if found.ends_with(b"\n") { b"" } else { b"\n" };
+            fs::write(self.path.join(file), [found, end].concat()).unwrap();
             return;
         }
         let expected = String::from_utf8(self.read(file)).unwrap();

@@ -246,18 +246,59 @@ fn of_object(error: &[u8]) -> Found {
 }
 
 fn found(error: &Value) -> Found {
-    let text = |value: &Value| match value {
+    let fault = &error["fault"];
+    let detail = match &error["detail"] {
+        Value::Array(items) => items.first().map(located),
+        detail => text_of(detail),
+    };
+    Found {
+        message: text_of(&error["message"]).or(detail).or_else(|| text_of(&fault["faultstring"])),
+        kind: text_of(&error["type"])
+            .or_else(|| text_of(&error["status"]))
+            .or_else(|| text_of(&error["detail"][0]["type"])),
+        code: text_of(&error["code"]).or_else(|| text_of(&fault["detail"]["errorcode"])),
+    }
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
-    };
-    let detail = match &error["detail"] {
-        Value::Array(items) => items.first().and_then(|item| text(&item["msg"])),
-        detail => text(detail),
-    };
-    Found {
-        message: text(&error["message"]).or(detail),
-        kind: text(&error["type"]).or_else(|| text(&error["status"])),
-        code: text(&error["code"]),
+    }
+}
+
+/// What is wrong, and where in the request.
+fn located(item: &Value) -> String {
+    let place: Vec<_> = item["loc"].as_array().into_iter().flatten().filter_map(text_of).collect();
+    let message = item["msg"].as_str().unwrap_or_default();
+    if place.is_empty() { message.to_owned() } else { format!("{}: {message}", place.join(".")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_found_in_whichever_shape_a_provider_has_for_it() {
+        for (body, message, kind, code) in [
+            (json!({"error": {"message": "m", "type": "t", "code": "c"}}), "m", Some("t"), Some("c")),
+            (json!({"object": "error", "message": "m", "type": "t", "code": 3051}), "m", Some("t"), Some("3051")),
+            (json!({"error": {"code": 400, "message": "m", "status": "S"}}), "m", Some("S"), Some("400")),
+            (json!([{"error": {"code": 400, "message": "m", "status": "S"}}]), "m", Some("S"), Some("400")),
+            (json!({"error": "m"}), "m", None, None),
+            (json!({"message": "m"}), "m", None, None),
+            (json!({"detail": "m"}), "m", None, None),
+            (json!({"detail": [{"loc": ["body", 0], "msg": "m", "type": "t"}]}), "body.0: m", Some("t"), None),
+            (json!({"fault": {"faultstring": "m", "detail": {"errorcode": "c"}}}), "m", None, Some("c")),
+        ] {
+            let found = error(body.to_string().as_bytes());
+            assert_eq!(found.message.as_deref(), Some(message), "{body}");
+            assert_eq!((found.kind.as_deref(), found.code.as_deref()), (kind, code), "{body}");
+        }
+        assert_eq!(error(b"<html>"), Found::default());
+        assert_eq!(error(b"{\"unknown\":1}").message, None);
     }
 }
