@@ -85,7 +85,7 @@ fn request(config: &str) -> Request {
 fn walk(c: &mut Criterion) {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
     let server = runtime.block_on(Server::start());
-    let settings = Settings { mock_host: Some(server.url()), retry_budget_floor: 1_000_000, ..Settings::default() };
+    let settings = Settings { mock_host: Some(server.url()), max_nested_targets: 200, ..Settings::default() };
     let Ok(gateway) = Gateway::new(settings) else { return };
     let configs = [
         ("one target", json!({"provider": "mock"})),
