@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.integration.wire import Answer
 
-OPEN = {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics", "/v1/auth/invites", "/v1/auth/sessions"}
+OPEN = {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics", "/v1/auth/invites", "/v1/auth/sessions"} | {
+    prefix + path for prefix in ("", "/v1") for path in ("/pricing/{file}", "/model-configs/pricing/{provider}/{model}")
+}
 SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
 NUMBERS = itertools.count(1)
 VERBS = ("get", "post", "put", "delete")
 PASSWORD = "a password of twelve"
+NEW_KEY = {"name": "k", "scopes": ["completions.write"]}
+CONFIG = {"name": "c", "config": {"provider": "mock"}}
+VIRTUAL_KEY = {"name": "p", "provider": "openai", "key": "sk-0123456789"}
+INTEGRATION = {"name": "i", "ai_provider_id": "mock", "key": "sk-0123456789"}
+CUSTOM_MODEL = {"slug": "mine", "enabled": True, "is_custom": True}
+VAULT = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
+SECRET = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": VAULT, "secret_path": "a/b"}
 
 
 class Route(NamedTuple):
@@ -157,70 +166,97 @@ class Scene:
             roles={self.here["id"]: "manager" if "manager" in name else "member"},
         )
 
-    def fill(self, route: Route) -> tuple[str, object]:  # noqa: C901 - a table of what each route takes
+    def fill(self, route: Route) -> tuple[str, object]:
         """A path to something in `here` that is there, and a body that is good."""
-        place = {"workspace_id": self.here["id"]}
-        provider = {"name": "p", "provider": "openai", "key": "sk-0123456789", **place}
-        new_key = {"name": "k", "scopes": ["completions.write"], **place}
-        limits = {"name": "renamed"}
-        email = f"guest{next(NUMBERS)}@example.test"
-        invite = {"email": email, "role": "member", "workspaces": []}
-        made = self.admin.made
-        key = lambda: made("/v1/api-keys/workspace/service", new_key)["id"]  # noqa: E731
-        inner = lambda: made("/v1/workspaces", {"name": "inner"})["id"]  # noqa: E731
         path, method = re.sub(r"^(/v1)?(/v2)?(/admin)?/", "/", route.path), route.method
-        bodies: dict[str, object] = {
-            "POST /api-keys/{kind}/{sub_kind}": new_key,
+        path = path.replace("integration-models", "models")
+        values = {"kind": "workspace", "sub_kind": "service", "workspace": self.here["id"]}
+        bodies = self._bodies()
+        self._make_person(path, method, values, bodies)
+        self._make_thing(path, method, values, bodies)
+        return route.path.format(**values) + self._query(path, method), bodies.get(f"{method} {path}")
+
+    @property
+    def place(self) -> dict[str, str]:
+        return {"workspace_id": self.here["id"]}
+
+    def _query(self, path: str, method: str) -> str:
+        if path == "/audit-logs":
+            return f"?{SPAN}&organisation_id={self.organisation}"
+        is_list = path in {"/configs", "/virtual-keys", "/providers", "/api-keys", "/integrations"} and method == "GET"
+        return (
+            f"?workspace_id={self.here['id']}" if is_list or path.startswith(("/providers/", "/virtual-keys/")) else ""
+        )
+
+    def _bodies(self) -> dict[str, object]:
+        limits = {"name": "renamed"}
+        return {
+            "POST /api-keys/{kind}/{sub_kind}": {**NEW_KEY, **self.place},
             "PUT /api-keys/{key_id}": limits,
             "POST /api-keys/{key_id}/rotate": {},
-            "POST /configs": {"name": "c", "config": {"provider": "mock"}, **place},
+            "POST /configs": {**CONFIG, **self.place},
             "PUT /configs/{key}": limits,
-            "POST /virtual-keys": provider,
+            "POST /virtual-keys": {**VIRTUAL_KEY, **self.place},
             "PUT /virtual-keys/{key}": limits,
             "PUT /providers/{key}": limits,
             "PUT /organisation/settings": {"user_api_key_rotation_period": None},
             "PUT /organisation/defaults": {"input_guardrails": []},
-            "POST /users/invites": invite,
+            "POST /users/invites": self._invitation(),
             "PUT /users/{user_id}": {"role": "member"},
             "POST /workspaces": {"name": "made"},
             "PUT /workspaces/{workspace}": {"description": "changed"},
             "DELETE /workspaces/{workspace}": {"name": self.here["name"], "force_delete": True},
             "PUT /workspaces/{workspace}/users/{user_id}": {"role": "manager"},
+            "POST /integrations": {**INTEGRATION, **self.place},
+            "PUT /integrations/{key}": limits,
+            "PUT /integrations/{key}/models": {"models": [CUSTOM_MODEL]},
+            "DELETE /integrations/{key}/models": {"models": ["mine"]},
+            "PUT /integrations/{key}/workspaces": {"workspaces": [{"id": self.here["id"], "enabled": True}]},
+            "POST /secret-references": SECRET,
+            "PUT /secret-references/{key}": limits,
             "PUT /auth/password": {"current_password": PASSWORD, "new_password": PASSWORD},
         }
-        if path == "/providers" and method == "POST":
-            slug = made("/v1/virtual-keys", provider)["slug"]
-            owned = self.admin.shown(f"/v1/virtual-keys/{slug}?workspace_id={self.here['id']}")["integration_id"]
-            bodies["POST /providers"] = {"name": "p", "integration_id": owned, **place}
-        query = ""
-        if path.startswith(("/providers/", "/virtual-keys/")):
-            query = f"?workspace_id={self.here['id']}"
-        elif path == "/audit-logs":
-            query = f"?{SPAN}&organisation_id={self.organisation}"
-        elif path in {"/configs", "/virtual-keys", "/providers", "/api-keys"} and method == "GET":
-            query = query or f"?workspace_id={self.here['id']}"
-        values = {
-            "kind": "workspace",
-            "sub_kind": "service",
-            "workspace": self.here["id"],
-        }
+
+    def _invitation(self) -> dict[str, object]:
+        return {"email": f"guest{next(NUMBERS)}@example.test", "role": "member", "workspaces": []}
+
+    def _make_person(self, path: str, method: str, values: dict[str, str], bodies: dict[str, object]) -> None:
         if "{user_id}" in path:
             values["user_id"] = self._person(f"victim {next(NUMBERS)}", "member", "member")
         if path == "/workspaces/{workspace}/users" and method == "POST":
             outside = self._person(f"victim {next(NUMBERS)}", None, "member")
             bodies["POST /workspaces/{workspace}/users"] = {"users": [{"id": outside, "role": "member"}]}
-        if "{key_id}" in path:
-            values["key_id"] = key()
-        if path.startswith("/configs/"):
-            values["key"] = made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place})["slug"]
-        if path.startswith(("/virtual-keys/", "/providers/")):
-            values["key"] = made("/v1/virtual-keys", provider)["slug"]
         if "{invite_id}" in path:
-            values["invite_id"] = made("/v1/admin/users/invites", invite)["id"]
-        if path == "/workspaces/{workspace}" and method == "DELETE":
-            values["workspace"] = inner()
-            bodies["DELETE /workspaces/{workspace}"] = {"name": "inner", "force_delete": True}
-        return route.path.format(**values) + query, bodies.get(f"{method} {path}")
+            values["invite_id"] = self.admin.made("/v1/admin/users/invites", self._invitation())["id"]
+
+    def _make_thing(self, path: str, method: str, values: dict[str, str], bodies: dict[str, object]) -> None:
+        made, place = self.admin.made, self.place
+        match path.split("/")[1:]:
+            case ["providers"] if method == "POST":
+                slug = made("/v1/virtual-keys", {**VIRTUAL_KEY, **place})["slug"]
+                owned = self.admin.shown(f"/v1/virtual-keys/{slug}?workspace_id={self.here['id']}")["integration_id"]
+                bodies["POST /providers"] = {"name": "p", "integration_id": owned, **place}
+            case ["api-keys", "{key_id}", *_]:
+                values["key_id"] = made("/v1/api-keys/workspace/service", {**NEW_KEY, **place})["id"]
+            case ["configs", _, *_]:
+                values["key"] = made("/v1/configs", {**CONFIG, **place})["slug"]
+            case ["virtual-keys" | "providers", _, *_]:
+                values["key"] = made("/v1/virtual-keys", {**VIRTUAL_KEY, **place})["slug"]
+            case ["workspaces", "{workspace}"] if method == "DELETE":
+                values["workspace"] = made("/v1/workspaces", {"name": "inner"})["id"]
+                bodies["DELETE /workspaces/{workspace}"] = {"name": "inner", "force_delete": True}
+            case ["integrations", _, *below]:
+                # Only those of the organisation are given to workspaces.
+                whose = {} if (method, below) == ("PUT", ["workspaces"]) else place
+                values["key"] = made("/v1/integrations", {**INTEGRATION, **whose})["slug"]
+                if below == ["models"]:
+                    good(self.admin.put(f"/v1/integrations/{values['key']}/models", {"models": [CUSTOM_MODEL]}))
+            case ["secret-references", _]:
+                values["key"] = made("/v1/secret-references", SECRET)["slug"]
+            case ["models", _]:
+                values["model"] = f"@{made('/v1/virtual-keys', {**VIRTUAL_KEY, **place})['slug']}/gpt-4o"
+            case _:
+                pass
 
     def ask(self, name: str, route: Route, path: str, body: object) -> Answer:
         shown, _ = self.callers[name]
@@ -231,15 +267,16 @@ class Scene:
     def may(self, name: str, route: Route) -> bool:
         """What the rules say, told from the rights alone."""
         _, known = self.callers[name]
-        if known is None:
-            return False
-        if route.needs is None:
-            return known.by == "session"
+        if known is None or route.needs is None:
+            return known is not None and known.by == "session"
         # A list of workspaces is narrowed to those that are open to the caller.
-        if route.path.endswith("/workspaces") and route.method == "GET":
+        if route.path.endswith("/integrations/{key}/workspaces") and route.method == "PUT":
+            return "organisation_integrations.update" in known.grants(known.workspace_id)
+        if route.path.endswith(("/workspaces", "/v1/models")) and "{key}" not in route.path and route.method == "GET":
             return bool(route.needs & known.scopes)
         is_organisations = not any(
-            part in route.path for part in ("{workspace}", "api-keys", "configs", "keys", "providers")
+            part in route.path
+            for part in ("{workspace}", "api-keys", "configs", "keys", "providers", "integrations", "/models/")
         )
         if is_organisations:
             return bool(route.needs & known.grants(known.workspace_id))
@@ -281,6 +318,17 @@ def test_nobody_succeeds_who_may_not_and_whoever_may_is_noted(scene: Scene, rout
     for name in scene.callers:
         if scene.may(name, route) and route.method == "GET":
             assert scene.ask(name, route, path, body).status == 200, (name, path)
+
+
+def test_who_is_in_one_workspace_sees_nothing_of_another(scene: Scene):
+    theirs = scene.admin.made("/v1/integrations", {**INTEGRATION, "workspace_id": scene.there["id"]})["slug"]
+    ours = scene.admin.made("/v1/integrations", {**INTEGRATION, **scene.place})["slug"]
+    shown, _ = scene.callers["a member"]
+    look = lambda path: ask(scene.admin.gateway.base_url, path, b"", shown, method="GET")  # noqa: E731
+    slugs = {row["slug"] for row in json.loads(look("/v1/integrations?page_size=100").body)["data"]}
+    assert ours in slugs
+    assert theirs not in slugs
+    assert (look(f"/v1/integrations/{ours}").status, look(f"/v1/integrations/{theirs}").status) == (200, 404)
 
 
 TRICKS = (

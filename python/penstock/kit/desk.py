@@ -51,13 +51,21 @@ class Desk(Tenant):
             raise refuse("workspace_id", "is needed with a key that is for no single workspace")
         return self.workspace_id
 
+    @property
+    def places(self) -> frozenset[str] | None:
+        """The workspaces that are open here; none where all of the organisation is."""
+        return self.among if self.workspace_id is None else frozenset([self.workspace_id])
+
     def address(self, table: Table, row: Row) -> None:
         """Note that the request is about this row, if it is the first."""
         if self.subject is None:
             self.subject, self._seen = (table, row["id"]), row
-            if self.among is not None and row.get("workspace_id") in self.among:
-                # From here on it is as if the workspace had been named.
-                self.workspace_id, self.among = row["workspace_id"], None
+            self.narrow(row)
+
+    def narrow(self, row: Row) -> None:
+        """Go on as if the workspace of this row had been named, where several are open."""
+        if self.among is not None and row.get("workspace_id") in self.among:
+            self.workspace_id, self.among = row["workspace_id"], None
 
     def seen(self) -> str | None:
         """Say in which state the row was read that the request is about."""
@@ -92,7 +100,7 @@ class Desk(Tenant):
 
     def require(self, *scopes: str) -> None:
         """Ask for one of these scopes, where which depends on what is asked for."""
-        if not self.caller.grants(self.workspace_id).intersection(scopes):
+        if not self.granted.intersection(scopes):
             raise lacking(scopes)
 
     def organisation(self) -> Desk:

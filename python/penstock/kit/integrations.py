@@ -102,7 +102,7 @@ async def opened(desk: Desk, row: Row) -> dict[str, Any]:
 async def find(desk: Desk, key: str) -> Row | None:
     """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use."""
     named = or_(integrations.c.id == key, integrations.c.slug == key)
-    return await desk.organisation().first(select(integrations).where(named, *visible(desk.workspace_id)), integrations)
+    return await desk.organisation().first(select(integrations).where(named, *visible(desk.places)), integrations)
 
 
 async def get(desk: Desk, key: str, verb: str) -> Row:
@@ -110,6 +110,7 @@ async def get(desk: Desk, key: str, verb: str) -> Row:
     row = await find(desk, key)
     if row is None:
         raise MissingError(f"there is nothing under {key!r} here")
+    desk.narrow(row)
     may = [scope(row["workspace_id"], verb)]
     if verb == "read":
         # Who may see those of a workspace may see which of the organisation's it can use.
@@ -123,11 +124,11 @@ def scope(workspace_id: str | None, verb: str) -> str:
     return f"{'workspace' if workspace_id else 'organisation'}_integrations.{verb}"
 
 
-def visible(workspace_id: str | None) -> list[ColumnElement[bool]]:
-    """Say which integrations are seen from a workspace; from the organisation all are."""
-    if workspace_id is None:
+def visible(places: frozenset[str] | None) -> list[ColumnElement[bool]]:
+    """Say which integrations are seen from these workspaces; from the organisation all are."""
+    if places is None:
         return []
-    return [or_(integrations.c.workspace_id == workspace_id, usable(workspace_id))]
+    return [or_(integrations.c.workspace_id.in_(sorted(places)), *(usable(place) for place in sorted(places)))]
 
 
 def usable(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:

@@ -183,7 +183,7 @@ async def index(
 ) -> Listed[IntegrationRow]:
     """List the integrations that are open here: the workspace's own, and those of the organisation that it may use."""
     async with work.reading(workspace_id) as desk:
-        conditions = [*kit.visible(desk.workspace_id), ~integrations.c.brought_along, *tagged(integrations, tags)]
+        conditions = [*kit.visible(desk.places), ~integrations.c.brought_along, *tagged(integrations, tags)]
         if kind != "all":
             is_own = integrations.c.workspace_id.is_not(None)
             conditions.append(is_own if kind == "workspace" else ~is_own)
