@@ -55,6 +55,8 @@ pub struct Node {
     pub features: Features,
     pub strategy: Strategy,
     pub targets: Vec<Self>,
+    /// Of its own, or somewhere below.
+    pub has_breaker: bool,
     weight: f64,
 }
 
@@ -184,6 +186,8 @@ impl Node {
             target.features.inherit(&self.features);
             target.bequeath();
         }
+        let has_one = |target: &Self| target.has_breaker;
+        self.has_breaker = self.features.circuit_breaker.policy().is_some() || self.targets.iter().any(has_one);
     }
 
     fn count_below(&self) -> usize {

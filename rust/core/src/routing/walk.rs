@@ -196,6 +196,9 @@ impl<'w> Walk<'w> {
 
     /// Which targets of a node are open; `None` where all are, and where none is: then the breakers are of no help.
     fn open(&mut self, node: &Node) -> Option<Vec<bool>> {
+        if !node.has_breaker {
+            return None;
+        }
         let mut states: Vec<bool> = Vec::new();
         for (place, target) in node.targets.iter().enumerate() {
             if !self.is_open(target) {
