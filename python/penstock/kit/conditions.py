@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import insert, select, update
 
 from penstock.errors import ConflictError, PenstockError, Replayed
@@ -43,8 +43,8 @@ class Claim:
 
 def tag(row: Mapping[str, Any]) -> str:
     """Say which state of a row this is, as an entity tag."""
-    content = json.dumps(dict(row), sort_keys=True, default=str)
-    return f'"{hashlib.sha256(content.encode()).hexdigest()[:32]}"'
+    content = msgspec.json.encode(dict(row), order="deterministic")
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 def expected(header: str | None) -> frozenset[str] | None:
