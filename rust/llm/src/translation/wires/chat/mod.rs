@@ -14,15 +14,34 @@ use crate::translation::{
 pub struct Chat {
     /// What limits an answer's length is called so.
     limit: &'static str,
+    /// What the model is called in the body, where its name says more.
+    name: fn(&str) -> String,
 }
 
 /// As `OpenAI` has it today.
-pub static OPENAI: Chat = Chat { limit: "max_completion_tokens" };
+pub static OPENAI: Chat = Chat { limit: "max_completion_tokens", name: str::to_owned };
 /// As it was when others became compatible with it.
-pub static COMPATIBLE: Chat = Chat { limit: "max_tokens" };
+pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", name: str::to_owned };
+/// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
+pub static VERTEX: Chat = Chat { limit: "max_tokens", name: of_publisher };
+/// A deployment and an adapter on top of it: the body names the adapter.
+pub static ADAPTED: Chat = Chat { limit: "max_tokens", name: of_adapter };
+
+fn of_publisher(model: &str) -> String {
+    match model.split_once('.') {
+        Some(("meta", name)) => format!("meta/{name}"),
+        Some(("mistralai" | "endpoints", name)) => name.to_owned(),
+        _ => model.to_owned(),
+    }
+}
+
+fn of_adapter(model: &str) -> String {
+    model.split_once(':').map_or_else(String::new, |(_, adapter)| adapter.to_owned())
+}
 
 impl Wire for Chat {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        asked.model = (self.name)(&asked.model);
         Ok(serde_json::Value::Object(request::write(asked, self.limit)?).to_string().into_bytes())
     }
 
