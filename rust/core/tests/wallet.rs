@@ -93,9 +93,9 @@ fn pem(key: &KeyPair) -> String {
     format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
 }
 
-fn key_file(key: &KeyPair, issuer: &Issuer) -> String {
+fn key_file(key: &KeyPair, issuer: &str) -> String {
     json!({"type": "service_account", "client_email": "a@p.iam.gserviceaccount.com", "private_key_id": "k-1",
-        "private_key": pem(key), "token_uri": format!("{}/token", issuer.server.url())})
+        "private_key": pem(key), "token_uri": format!("{issuer}/token")})
     .to_string()
 }
 
@@ -108,7 +108,7 @@ fn carried(provider: &Server) -> Vec<String> {
 async fn a_service_account_signs_for_a_token_once_and_the_token_is_carried() {
     let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
     let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
-    let file = key_file(&key, &issuer);
+    let file = key_file(&key, &issuer.server.url());
     for _ in 0..3 {
         rig.send(vertex(&provider, &file)).await;
     }
@@ -135,12 +135,27 @@ async fn who_gives_no_token_is_named_and_what_is_secret_is_not() {
     let denied = json!({"error": "invalid_grant", "error_description": "Invalid JWT\r\nSignature."}).to_string();
     let issuer = Issuer::giving(move |_| (400, denied.clone())).await;
     let provider = Server::start().await;
-    let told = rig().send(vertex(&provider, &key_file(&key, &issuer))).await;
+    let told = rig().send(vertex(&provider, &key_file(&key, &issuer.server.url()))).await;
     assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
     assert!(told.text().contains("Invalid JWT") && !told.text().contains("PRIVATE KEY"), "{}", told.text());
     let told = rig().send(vertex(&provider, "{\"private_key\": \"s3cret\"}")).await;
     assert!(told.text().contains("client_email") && !told.text().contains("s3cret"), "{}", told.text());
     assert!(provider.ledger().is_empty(), "nothing is sent without");
+}
+
+#[tokio::test]
+async fn a_credential_that_does_not_come_is_waited_for_no_longer_than_the_answer() {
+    let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
+    let silent = Scripted::start(|mut stream, _| async move {
+        let _ = request(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let provider = Server::start().await;
+    let ask = vertex(&provider, &key_file(&key, &silent.url())).header("x-gateway-request-timeout", "100");
+    let told = rig().send(ask).await;
+    assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
+    assert!(told.text().contains("takes too long") && provider.ledger().is_empty(), "{}", told.text());
 }
 
 #[tokio::test]

@@ -46,8 +46,13 @@ impl Provider for Compatible {
         self.options
     }
 
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        by_chat(self.offers, operation).then_some("/chat/completions")
+    }
+
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         match self.paints {
+            _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&chat::COMPATIBLE),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
             _ => by_chat(self.offers, operation).then_some(&chat::COMPATIBLE),
         }
@@ -70,6 +75,9 @@ impl Provider for Compatible {
         self.credential
     }
 }
+
+/// Whose lists of models are arrays, and nothing around them.
+const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 
 /// Where the model stands in a path.
 const MODEL: &str = ":model";

@@ -57,7 +57,16 @@ pub(super) static ROWS: &[Placed] = &[
 impl Placed {
     /// Whether its images are made at a path of the model's own.
     fn draws(&self, operation: Operation) -> bool {
-        self.slug == "workers-ai" && operation == Operation::ImageGenerate
+        self.is_cloudflares() && operation == Operation::ImageGenerate
+    }
+
+    /// Likewise its list.
+    fn lists(&self, operation: Operation) -> bool {
+        self.is_cloudflares() && operation == Operation::Models
+    }
+
+    fn is_cloudflares(&self) -> bool {
+        self.slug == "workers-ai"
     }
 }
 
@@ -71,7 +80,7 @@ impl Provider for Placed {
     }
 
     fn version(&self) -> &'static str {
-        if self.slug == "workers-ai" { "/v1" } else { "" }
+        if self.is_cloudflares() { "/v1" } else { "" }
     }
 
     fn offers(&self) -> &'static [Group] {
@@ -94,6 +103,10 @@ impl Provider for Placed {
     }
 
     fn write_target(&self, asked: &super::Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if self.lists(asked.operation) {
+            out.extend_from_slice(b"/models/search?per_page=1000");
+            return Ok(());
+        }
         if !self.draws(asked.operation) {
             super::write_path(self, asked, out);
             return Ok(());
@@ -108,7 +121,7 @@ impl Provider for Placed {
         if self.draws(operation) {
             return Some(&painting::WORKERS);
         }
-        by_chat(self.offers, operation).then_some(&chat::COMPATIBLE)
+        (self.lists(operation) || by_chat(self.offers, operation)).then_some(&chat::COMPATIBLE)
     }
 }
 

@@ -22,6 +22,19 @@ pub fn told(models: Vec<Listed>, answering: &Answering) -> Vec<u8> {
     json!({"object": "list", "data": data, "total_count": count}).to_string().into_bytes()
 }
 
+/// The models of a list that is an array, and no object around one.
+pub fn bare(answer: &Value) -> Option<Vec<Listed>> {
+    let one = |item: &Value| {
+        let owner = item["owned_by"].as_str().or_else(|| item["organization"].as_str()).unwrap_or_default();
+        Some(Listed {
+            id: item["id"].as_str()?.to_owned(),
+            created: item["created"].as_u64().unwrap_or_default(),
+            owner: owner.to_owned(),
+        })
+    };
+    Some(answer.as_array()?.iter().filter_map(one).collect())
+}
+
 /// The models of an array under a pointer, by the text behind a key without what stands before it.
 pub fn found(answer: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<Listed>> {
     let one = |item: &Value| {

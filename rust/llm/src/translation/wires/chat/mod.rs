@@ -5,9 +5,12 @@ pub(super) mod request;
 
 pub use answer::error;
 
+use serde_json::Value;
+
 use super::{Broken, Found, Listener, Wire};
 use crate::translation::{
     asked::{Asked, Refusal},
+    listing::{self, Listed},
     piece::Taker,
 };
 
@@ -42,7 +45,7 @@ fn of_adapter(model: &str) -> String {
 impl Wire for Chat {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         asked.model = (self.name)(&asked.model);
-        Ok(serde_json::Value::Object(request::write(asked, self.limit)?).to_string().into_bytes())
+        Ok(Value::Object(request::write(asked, self.limit)?).to_string().into_bytes())
     }
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
@@ -51,6 +54,11 @@ impl Wire for Chat {
 
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
+    }
+
+    /// Of those whose lists are not `OpenAI`'s.
+    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+        listing::bare(answer).or_else(|| listing::found(answer, "/result", "name", ""))
     }
 
     fn error(&self, answer: &[u8]) -> Found {
