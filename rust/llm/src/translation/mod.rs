@@ -92,16 +92,14 @@ impl Translation {
         };
         let images = !question.strict || asked.asks_for_images();
         let blocks = images || asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null());
+        let plain = Self::new(question, (caller, wire), Lost::default());
         let answering = Answering {
-            provider: question.provider.slug(),
             model: asked.model.clone(),
-            created: question.now,
-            strict: question.strict,
             blocks,
             images,
             echo,
-            unsaid: Unsaid::default(),
             include_usage: caller == Caller::Chat && includes_usage(question.body),
+            ..plain.answering
         };
         let body = wire.write(&mut asked)?;
         Ok((Self { caller, wire, operation, is_carried: false, answering, lost: asked.into_lost() }, body))
@@ -126,7 +124,7 @@ impl Translation {
         Ok((Self::new(question, (Caller::Count, wire), asked.lost), body))
     }
 
-    /// Of what does not talk.
+    /// As it is for what does not talk.
     fn new(question: &Question<'_>, (caller, wire): (Caller, &'static dyn Wire), lost: Lost) -> Self {
         let answering = Answering {
             provider: question.provider.slug(),

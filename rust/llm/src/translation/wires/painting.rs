@@ -12,9 +12,12 @@ use crate::translation::{
     piece::Taker,
 };
 
+/// Writes what is sent.
+type Body = fn(&mut Picture) -> Result<Value, Refusal>;
+
 /// One way.
 pub struct Painting {
-    body: fn(&mut Picture) -> Result<Value, Refusal>,
+    body: Body,
     /// Where the images are, the key of each, and whether that is an address or the bytes.
     at: &'static str,
     key: &'static str,
@@ -23,21 +26,24 @@ pub struct Painting {
     is_form: bool,
 }
 
-const BYTES: Painting = Painting { body: siliconflow, at: "", key: "", told: "b64_json", is_form: false };
+/// One whose images come as their bytes.
+const fn bytes(body: Body, at: &'static str, key: &'static str) -> Painting {
+    Painting { body, at, key, told: "b64_json", is_form: false }
+}
 
-pub static SILICONFLOW: Painting = Painting { at: "/images", key: "url", told: "url", ..BYTES };
-pub static HYPERBOLIC: Painting = Painting { body: hyperbolic, at: "/images", key: "image", ..BYTES };
-pub static SEGMIND: Painting = Painting { body: segmind, at: "/image", ..BYTES };
-pub static FIREWORKS: Painting = Painting { body: fireworks, at: "", key: "base64", ..BYTES };
-pub static WORKERS: Painting = Painting { body: workers, at: "/result/image", ..BYTES };
+pub static SILICONFLOW: Painting =
+    Painting { body: siliconflow, at: "/images", key: "url", told: "url", is_form: false };
+pub static HYPERBOLIC: Painting = bytes(hyperbolic, "/images", "image");
+pub static SEGMIND: Painting = bytes(segmind, "/image", "");
+pub static FIREWORKS: Painting = bytes(fireworks, "", "base64");
+pub static WORKERS: Painting = bytes(workers, "/result/image", "");
 /// Stability's older engines, and those that take forms.
-pub static ENGINE: Painting =
-    Painting { body: |picture| Ok(artifacts(picture)), at: "/artifacts", key: "base64", ..BYTES };
-pub static FORM: Painting = Painting { body: stable, at: "/image", is_form: true, ..BYTES };
+pub static ENGINE: Painting = bytes(engine, "/artifacts", "base64");
+pub static FORM: Painting = Painting { is_form: true, ..bytes(stable, "/image", "") };
 /// Imagen, at both of Google's.
-pub static IMAGEN: Painting = Painting { body: imagen, at: "/predictions", key: "bytesBase64Encoded", ..BYTES };
-/// Gemini's models that answer with images.
-pub static GEMINI: Painting = Painting { body: gemini, ..BYTES };
+pub static IMAGEN: Painting = bytes(imagen, "/predictions", "bytesBase64Encoded");
+/// Gemini's models that answer with images: they are found among the parts.
+pub static GEMINI: Painting = bytes(gemini, "", "");
 
 /// What stands between the fields of a form; a prompt that holds it is refused.
 const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
@@ -124,6 +130,10 @@ fn workers(picture: &mut Picture) -> Result<Value, Refusal> {
     picture.hand_sides(&mut out, ("width", "height"));
     picture.hand_all(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
     Ok(out)
+}
+
+fn engine(picture: &mut Picture) -> Result<Value, Refusal> {
+    Ok(artifacts(picture))
 }
 
 fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
