@@ -152,6 +152,11 @@ impl Ask {
         Self { head: Head { method: method.into(), path, query, headers: Headers::default() }, body: Body::empty() }
     }
 
+    pub fn method(mut self, method: &str) -> Self {
+        method.clone_into(&mut self.head.method);
+        self
+    }
+
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.head.headers.push(name.as_bytes(), value.as_bytes());
         self
