@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.kit.proxies import Proxies
     from penstock.kit.secrets import Vault
     from penstock.routing import TargetLimits
     from penstock.store.database import Database
@@ -131,13 +132,13 @@ class Desk(Tenant):
 
 def asked(request: Request[Any, Any, Any]) -> Asked:
     """Read what a request says of itself."""
-    forwarded = request.headers.get("x-forwarded-for", "")
+    proxies: Proxies = request.app.state["proxies"]
     return Asked(
         request.method,
         request.url.path[:2048],
         request.url.query[:2048],
         request.headers.get("x-request-id", "")[:128],
-        forwarded.rpartition(",")[2].strip()[:64],
+        proxies.client(request),
     )
 
 
