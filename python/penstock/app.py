@@ -34,6 +34,7 @@ from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary
+from penstock.kit.proxies import Proxies
 from penstock.metrics import Figures
 from penstock.resources import schema
 from penstock.secret import Secret
@@ -108,6 +109,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         state=State(
             {
                 "identify": store.identify if store else None,
+                "proxies": Proxies(settings.security.trusted_proxies),
                 "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
             }

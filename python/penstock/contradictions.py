@@ -34,6 +34,10 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
             yield Problem(
                 "security.header_aliases", f"{prefix!r} is not allowed: expected a prefix such as `x-portkey-`"
             )
+    for network in settings.security.trusted_proxies:
+        if not _is_network(network):
+            message = f"{network!r} is not allowed: expected an address or a network such as `10.0.0.0/8`"
+            yield Problem("security.trusted_proxies", message)
     for name, proxy in (("https_proxy", settings.upstream.https_proxy), ("http_proxy", settings.upstream.http_proxy)):
         if proxy and not _is_proxy(proxy):
             # Not repeated: it may hold a password.
@@ -41,6 +45,14 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
     yield from _jwt_problems(settings.jwt)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _jwt_problems(jwt: Jwt) -> Iterator[Problem]:

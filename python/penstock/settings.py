@@ -91,6 +91,13 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "GATEWAY_HEADER_ALIASES"},
         ),
     ] = ("x-portkey-",)
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="addresses and networks (`10.0.0.0/8`) of proxies in front of the gateway: "
+            "what they say of their callers in `x-forwarded-for` is believed"
+        ),
+    ] = ()
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,8 +61,13 @@ fn map(c: &mut Criterion) {
 fn render(c: &mut Criterion) {
     let mut group = c.benchmark_group("render");
     let aliases = ["x-portkey-".to_owned()];
-    let head =
-        Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers: filled() };
+    let head = Head {
+        method: "POST".into(),
+        path: "/v1/chat/completions".into(),
+        query: String::new(),
+        headers: filled(),
+        peer: None,
+    };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
         let route = Route { operation, path: "/chat/completions", stated: Stated::default() };

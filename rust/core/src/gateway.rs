@@ -119,6 +119,11 @@ impl Gateway {
         }
     }
 
+    /// Whether a path is the control process's to answer.
+    pub fn is_management(&self, path: &str) -> bool {
+        self.snapshot.load().is_management(path)
+    }
+
     /// Once per request.
     pub async fn handle(&self, request: Request) -> Answer {
         let mut answer = self.walk(request).await;

@@ -499,6 +499,7 @@ mod tests {
             path: "/v1/x".into(),
             query: "key=sk-3&page=2".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+            peer: None,
         })
     }
 
