@@ -238,3 +238,27 @@ def test_each_field_that_is_wrong_is_named_with_its_path(admin: Client, body: ob
     said = answer.json()["data"]
     assert said["errors"] == [{"path": path, "message": message}]
     assert said["message"] == f"{path} {message}".strip()
+
+
+def test_what_the_caller_has_already_is_not_sent_again(admin: Client, workspace: dict[str, Any]):
+    body = {"name": "read", "config": {"provider": "mock"}, "workspace_id": workspace["id"]}
+    path = f"/v1/configs/{admin.made('/v1/configs', body)['slug']}"
+    first = admin.get(path)
+    tag = first.get("etag")
+    assert tag
+    for sent in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        again = Client(admin.gateway, admin.key, {"if-none-match": sent}).get(path)
+        assert (again.status, again.body, again.get("etag")) == (304, b"", tag), sent
+    for sent in ('"other"', tag.strip('"'), ""):
+        again = Client(admin.gateway, admin.key, {"if-none-match": sent}).get(path)
+        assert (again.status, again.body) == (200, first.body), sent
+    good(admin.put(path, {"name": "changed"}))
+    changed = Client(admin.gateway, admin.key, {"if-none-match": tag}).get(path)
+    assert good(changed)["name"] == "changed"
+    assert changed.get("etag") != tag
+
+
+def test_who_may_not_read_does_not_learn_that_nothing_changed(admin: Client, workspace: dict[str, Any]):
+    body = {"name": "read", "config": {"provider": "mock"}, "workspace_id": workspace["id"]}
+    path = f"/v1/configs/{admin.made('/v1/configs', body)['slug']}"
+    refused(Client(admin.gateway, "nobody", {"if-none-match": "*"}).get(path), 401, "AB05")
