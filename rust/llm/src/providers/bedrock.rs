@@ -1,6 +1,6 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
-use super::{Asked, Credential, Group, Known, Options, Provider, Signature, options::known, segment};
+use super::{Asked, Credential, Group, Known, Options, Provider, Signature, anthropic, options::known, segment};
 use crate::{
     operation::Operation,
     translation::{
@@ -55,6 +55,10 @@ impl Provider for Bedrock {
         let verb = if asked.streams { "converse-stream" } else { "converse" };
         out.extend_from_slice(format!("/model/{model}/{verb}").as_bytes());
         Ok(())
+    }
+
+    fn continues(&self, model: &str) -> bool {
+        anthropic::continues(model)
     }
 
     fn credential(&self, _key: &str) -> Credential {

@@ -38,6 +38,11 @@ impl Provider for Compatible {
         self.options
     }
 
+    fn continues(&self, model: &str) -> bool {
+        // The pretend provider does what its model's name says.
+        self.slug == "mock" && model.contains("prefix=on")
+    }
+
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         by_chat(self.offers, operation).then_some(&chat::COMPATIBLE)
     }

@@ -1,6 +1,6 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
-use super::{Asked, Group, Known, Options, Provider, google::verb, options::known, segment};
+use super::{Asked, Group, Known, Options, Provider, anthropic, google::verb, options::known, segment};
 use crate::{
     operation::Operation,
     translation::{
@@ -42,6 +42,10 @@ impl Provider for VertexAi {
             "global" => "https://aiplatform.googleapis.com".into(),
             region => format!("https://{region}-aiplatform.googleapis.com"),
         }))
+    }
+
+    fn continues(&self, model: &str) -> bool {
+        anthropic::continues(model)
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
