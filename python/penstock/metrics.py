@@ -50,6 +50,12 @@ FAMILIES = {
         "counter",
         "requests of which not all could be told, to the provider or back",
     ),
+    "held": Family("penstock_streams_held_total", "counter", "streams that were passed on once they were whole"),
+    "continued": Family("penstock_streams_continued_total", "counter", "streams that another target continued"),
+    "unheld": Family(
+        "penstock_streams_unheld_total", "counter", "streams too long to be held or continued: passed on as they came"
+    ),
+    "hedged": Family("penstock_requests_hedged_total", "counter", "requests of which a second attempt was sent"),
     "management": Family("penstock_management_requests_total", "counter", "requests forwarded to the management API"),
     "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
     "intercepted": Family(

@@ -142,6 +142,8 @@ def test_the_engine_is_told_what_it_must_know():
         "retry_budget_floor": 10,
         "cache_bytes": 67_108_864,
         "inline_config_bytes": 16_777_216,
+        "recovery_bytes": 67_108_864,
+        "recovery_stream_bytes": 4_194_304,
         "trusted_custom_hosts": [],
         "header_aliases": ["x-portkey-"],
         "require_key": False,

@@ -20,6 +20,7 @@ use crate::{
     packed,
     record::{Outcome, Record},
     route::Route,
+    routing::Place,
     upstream::{self, AnswerHead, Incoming},
 };
 
@@ -32,15 +33,17 @@ pub struct Served {
     pub dialect: Dialect,
     /// For what of the answer must be there before the caller gets anything.
     pub deadline: Deadline,
+    /// Where another target may go on, should it break off.
+    pub place: Option<Box<Place>>,
 }
 
 /// Turns the provider's answer into ours.
 pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
-    let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline } = served;
+    let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
     let status = answered.status;
     record.facts.status = status;
     record.facts.first_byte = Some(record.elapsed());
-    let is_events = is_kind(&answered.headers, "text/event-stream");
+    let is_events = is_events(&answered.headers);
     let is_small = is_small(&answered.headers, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
@@ -104,7 +107,7 @@ fn spread(every: Duration, id: uuid::Uuid) -> Duration {
 }
 
 /// What a request asks for, also where it is forwarded as it came.
-fn asked_for(call: &Call<'_>) -> Operation {
+pub fn asked_for(call: &Call<'_>) -> Operation {
     match call.route {
         Route { operation: Operation::Proxy, path, .. } => Operation::of(&call.head.method, path),
         Route { operation, .. } => operation,
@@ -119,13 +122,16 @@ pub fn is_plain(headers: &Headers) -> bool {
 /// Whether a first event can be looked for.
 pub fn is_readable_stream(incoming: &Incoming) -> bool {
     let AnswerHead { status, headers, .. } = &incoming.head;
-    *status == 200 && is_kind(headers, "text/event-stream") && is_plain(headers)
+    *status == 200 && is_events(headers) && is_plain(headers)
 }
 
 /// Whether an answer is passed on whole: where its length is not said, JSON is tried.
 pub fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
-    !is_kind(headers, "text/event-stream")
-        && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
+    !is_events(headers) && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
+}
+
+pub fn is_events(headers: &Headers) -> bool {
+    is_kind(headers, "text/event-stream")
 }
 
 fn is_kind(headers: &Headers, kind: &str) -> bool {

@@ -33,7 +33,7 @@ use crate::{
     record::{Facts, Record, Sink},
     rendering::{self, Length, Said},
     route::Route,
-    routing,
+    routing::{self, Continuation},
     settings::Settings,
     shared::Shared,
     snapshot::{self, Snapshot},
@@ -125,7 +125,7 @@ impl Gateway {
     }
 
     /// Once per request.
-    pub async fn handle(&self, request: Request) -> Answer {
+    pub async fn handle(self: &Arc<Self>, request: Request) -> Answer {
         let mut answer = self.walk(request).await;
         if self.draining.load(Ordering::Acquire) {
             // So that a caller's next request opens a connection to one who stays.
@@ -134,7 +134,7 @@ impl Gateway {
         answer
     }
 
-    async fn walk(&self, request: Request) -> Answer {
+    async fn walk(self: &Arc<Self>, request: Request) -> Answer {
         let Request { head, body } = request;
         let snapshot = self.snapshot.load_full();
         if let Some(message) = headers::odd_path(&head.path) {
@@ -169,7 +169,11 @@ impl Gateway {
             () = self.closing() => Err(Error::Draining),
         };
         match served {
-            Ok(served) => delivery::deliver(self, served, &call, record).await,
+            Ok(mut served) => {
+                let place = served.place.take();
+                let answer = delivery::deliver(self, served, &call, record).await;
+                Continuation::follow((self, snapshot, Arc::clone(&head)), place, answer)
+            }
             Err(error) => delivery::refuse(&error, &call, record),
         }
     }
@@ -188,14 +192,7 @@ impl Gateway {
             facts.api_key_id = Some(key.id.to_string());
             snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
         }
-        let choice = Choice {
-            settings: &self.settings,
-            bases: &self.bases,
-            snapshot,
-            inline_configs: &self.shared.inline_configs,
-            call,
-            caller: &caller,
-        };
+        let choice = self.choice(snapshot, call, &caller);
         if routing::is_asked(call) {
             return Box::pin(routing::explain(self, &choice, body)).await;
         }
@@ -221,6 +218,16 @@ impl Gateway {
         }
         target.adopt(call, &facts.model)?;
         self.attempt(call, &target, body, facts).await
+    }
+
+    pub(crate) fn choice<'c>(
+        &'c self,
+        snapshot: &'c Snapshot,
+        call: &'c Call<'c>,
+        caller: &'c Caller<'c>,
+    ) -> Choice<'c> {
+        let (settings, bases, inline_configs) = (&self.settings, &self.bases, &self.shared.inline_configs);
+        Choice { settings, bases, snapshot, inline_configs, call, caller }
     }
 
     /// Reads what must be known of a body before it is forwarded.
@@ -267,9 +274,9 @@ impl Gateway {
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
             // In a box of its own too.
             let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
-            return Ok(Served { incoming, dialect, deadline });
+            return Ok(Served { incoming, dialect, deadline, place: None });
         }
-        Ok(Served { incoming, dialect, deadline })
+        Ok(Served { incoming, dialect, deadline, place: None })
     }
 
     /// Once per target that is asked in another way than the caller asks.
@@ -291,7 +298,7 @@ impl Gateway {
             incoming = inspect_stream::inspect(incoming).await?;
         }
         let incoming = translation::tell(translation, incoming, &mut deadline).await?;
-        Ok(Served { incoming, dialect: call.dialect(), deadline })
+        Ok(Served { incoming, dialect: call.dialect(), deadline, place: None })
     }
 
     /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.

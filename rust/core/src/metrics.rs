@@ -44,6 +44,12 @@ pub struct Metrics {
     /// Requests that were said in another way than they came, and those of which something could not be said.
     pub translated: Counter,
     pub lost: Counter,
+    /// Streams that were held until they were whole, that were continued, and that were too long for either.
+    pub held: Counter,
+    pub continued: Counter,
+    pub unheld: Counter,
+    /// Requests of which a second attempt was sent because the first was slow.
+    pub hedged: Counter,
     /// Requests that were forwarded to the control process.
     pub management: Counter,
     pub panics: Counter,
@@ -84,6 +90,7 @@ impl Metrics {
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
             "tokens_estimated": self.tokens_estimated.get(), "counts_guessed": self.counts_guessed.get(),
             "translated": self.translated.get(), "lost": self.lost.get(),
+            "held": self.held.get(), "continued": self.continued.get(), "unheld": self.unheld.get(), "hedged": self.hedged.get(),
             "management": self.management.get(), "panics": self.panics.get(),
             "intercepted": self.intercepted.get(), "plain": self.plain.get(),
         })

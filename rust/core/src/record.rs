@@ -104,6 +104,8 @@ pub struct Facts {
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
+    /// What streams cost that broke off before the one that goes on: counted here.
+    pub spent: Option<Usage>,
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
     pub first_byte: Option<Duration>,
@@ -239,7 +241,9 @@ impl Record {
             // It was paid for when it was made.
             return self.close(outcome);
         }
-        self.facts.usage = usage;
+        // What the provider of the rest says is told in the sum already.
+        self.facts.usage =
+            usage.map(|usage| Usage { estimated: usage.estimated || self.facts.spent.is_some(), ..usage });
         let filling = self.facts.filling.take();
         if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.facts.error) {
             filling.keep();
@@ -299,6 +303,7 @@ impl Record {
             return;
         }
         let took = self.end(outcome);
+        self.facts.usage = self.facts.usage.or(self.facts.spent);
         let metrics = &self.sink.metrics;
         if let Some(usage) = &self.facts.usage {
             metrics.tokens_in.add(usage.total_in());

@@ -148,6 +148,7 @@ fn chat() -> Metered {
     Metered {
         usage: Some(Usage { input: 9, output: 12, ..NONE }),
         terminated: true,
+        finished: false,
         error_event: false,
         model: Some("gpt-4o-2024".into()),
         deltas: None,
@@ -158,6 +159,7 @@ fn messages() -> Metered {
     Metered {
         usage: Some(Usage { input: 25, cache_read: 7, output: 15, ..NONE }),
         terminated: true,
+        finished: false,
         error_event: false,
         model: Some("claude-x".into()),
         deltas: None,
@@ -185,6 +187,16 @@ fn a_stream_that_was_cut_is_not_terminated() {
     assert!(!metered.terminated);
     assert_eq!(metered.usage, chat().usage);
     assert!(!meter(Anthropic, [&MESSAGES.as_bytes()[..MESSAGES.len() - 40]]).terminated);
+}
+
+#[test]
+fn a_choice_that_said_why_it_ended_has_finished_unless_half_an_event_follows() {
+    let chunk = |reason: &str| format!("data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\": {reason}}}]}}\n\n");
+    let usage = "data: {\"choices\":[],\"usage\":null}\n\n";
+    let finished = |stream: &str| meter(OpenAi, stream.as_bytes().chunks(7)).finished;
+    assert!(finished(&(chunk("null") + &chunk("\"stop\""))) && finished(&(chunk("\"length\"") + usage)));
+    assert!(!finished(&chunk("null")) && !finished(&(chunk("\"stop\"") + "data: {\"id")));
+    assert!(!meter(Anthropic, [chunk("\"stop\"").as_bytes()]).finished);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
+    Place,
     carried::Prepared,
     decision::{CacheStatus, Step, milliseconds},
     keeping::Question,
@@ -12,9 +13,12 @@ use crate::{
     body::Body,
     call::Target,
     config::Node,
-    delivery::Served,
+    delivery::{self, Served},
     error::{Error, Result},
-    features::retry::{Retry, Waits},
+    features::{
+        recovery::Mode,
+        retry::{Retry, Waits},
+    },
 };
 
 /// What is decided after an attempt.
@@ -86,7 +90,8 @@ impl<'w> Walk<'w> {
             self.note(|| Step::Kept { at });
             return Ok(served);
         }
-        let served = self.send(node, target, prepared.body).await?;
+        let mut served = self.send(node, target, prepared.body).await?;
+        served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);
         }
@@ -113,7 +118,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Through the target's breaker.
-    async fn send(&mut self, node: &'w Node, target: Target<'w>, body: Body) -> Result<Served> {
+    pub async fn send(&mut self, node: &'w Node, target: Target<'w>, body: Body) -> Result<Served> {
         let Some(policy) = node.features.circuit_breaker.policy() else {
             return self.send_until_answered(node, target, body).await;
         };
@@ -170,7 +175,7 @@ impl<'w> Walk<'w> {
     async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<Served> {
         let began = Instant::now();
         let result = match self.gateway.attempt(self.call, target, body, self.facts).await {
-            Ok(served) => served.begun(Duration::from_millis(self.gateway.settings.heartbeat_ms)).await,
+            Ok(served) => self.begun(node, served).await,
             Err(error) => Err(error),
         };
         let (status, error) = match &result {
@@ -180,6 +185,34 @@ impl<'w> Walk<'w> {
         let (at, provider) = (node.path.clone(), target.provider.slug());
         self.note(|| Step::Tried { at, provider, status, error, milliseconds: milliseconds(began) });
         result
+    }
+
+    /// Once there is something to pass on: a first piece, or all of it where streams are held.
+    async fn begun(&mut self, node: &Node, served: Served) -> Result<Served> {
+        let patience = Duration::from_millis(self.gateway.settings.heartbeat_ms);
+        if node.features.recovery.mode() != Mode::Hold || !served.is_stream() {
+            return served.begun(patience).await;
+        }
+        let ends_with_event = delivery::asked_for(self.call).ends_with_event();
+        let share = self.gateway.shared.recovery.share();
+        // Nothing is heard meanwhile: its first piece has all of its time.
+        let holding = async { served.begun(Duration::MAX).await?.held(ends_with_event, share).await };
+        let (served, is_held) = match self.left() {
+            Some(left) => {
+                let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
+                tokio::time::timeout(left, Box::pin(holding)).await.map_err(late)??
+            }
+            None => Box::pin(holding).await?,
+        };
+        let metrics = &self.gateway.sink.metrics;
+        if is_held {
+            metrics.held.add(1);
+        } else {
+            metrics.unheld.add(1);
+            let at = node.path.clone();
+            self.note(|| Step::Unheld { at });
+        }
+        Ok(served)
     }
 
     /// How long the caller still waits, where that is known.

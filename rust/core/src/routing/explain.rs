@@ -132,6 +132,7 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
         "retries": node.features.retry.attempts(),
         "breaker": walk.verdict(node).map(Verdict::name),
         "cache": {"status": status, "key": question.map(|question| question.to_string())},
+        "recovery": {"mode": node.features.recovery.mode().name(), "continues": walk.can_go_on(node, &target)},
         "strict_open_ai_compliance": target.strict,
         "passthrough": target.passthrough,
         "has_credential": target.credential.is_some() || target.authorization.is_some(),

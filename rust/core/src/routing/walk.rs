@@ -77,7 +77,7 @@ pub(crate) struct Walk<'w> {
     pub until: Option<Instant>,
 }
 
-type Going<'g> = Pin<Box<dyn Future<Output = Result<Served>> + Send + 'g>>;
+pub(crate) type Going<'g, T = Result<Served>> = Pin<Box<dyn Future<Output = T> + Send + 'g>>;
 
 impl<'w> Walk<'w> {
     pub fn new(
@@ -96,13 +96,22 @@ impl<'w> Walk<'w> {
         Self { gateway, choice, plan, call, facts, carried, params, until }
     }
 
+    /// The same request, on its way at the same time.
+    pub fn twin<'t>(&self, facts: &'t mut Facts, carried: Carried) -> Walk<'t>
+    where
+        'w: 't,
+    {
+        let Self { gateway, choice, plan, call, until, .. } = *self;
+        Walk { gateway, choice, plan, call, facts, carried, params: self.params.clone(), until }
+    }
+
     /// To whichever target answers.
     pub async fn go(&mut self) -> Result<Served> {
         let plan = self.plan;
         self.go_from(&plan.config.root).await
     }
 
-    async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
+    pub async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
         let mut node = start;
         loop {
             if node.targets.is_empty() {
@@ -142,7 +151,12 @@ impl<'w> Walk<'w> {
             return self.order(chosen);
         }
         let mut all = Vec::new();
-        for place in self.places(node) {
+        let places = self.places(node);
+        if let (Some(hedge), Some(second)) = (node.strategy.hedge(), places.get(1)) {
+            let (at, after) = (node.targets[*second].path.clone(), hedge.to_string());
+            self.note(|| Step::WouldHedge { at, after });
+        }
+        for place in places {
             all.extend(self.order(&node.targets[place])?);
         }
         Ok(all)
@@ -159,13 +173,18 @@ impl<'w> Walk<'w> {
         Box::pin(async move {
             let places = self.places(node);
             let mut last = Err(Error::NoTarget);
-            for (turn, place) in places.iter().enumerate() {
-                last = self.go_from(&node.targets[*place]).await;
-                let goes_on = match &last {
-                    Ok(served) => fallback.goes_on(Some(served.status())),
-                    Err(error) => !error.ends_walk() && fallback.goes_on(None),
+            let mut tried = 0;
+            while tried < places.len() {
+                let first = &node.targets[places[tried]];
+                let more;
+                (last, more) = match (&fallback.hedge, places.get(1)) {
+                    (Some(hedge), Some(second)) if tried == 0 => {
+                        self.race((first, &node.targets[*second]), fallback, hedge).await
+                    }
+                    _ => (self.go_from(first).await, 1),
                 };
-                if !goes_on || turn + 1 == places.len() {
+                tried += more;
+                if !fallback.has_failed(&last) || tried == places.len() {
                     break;
                 }
                 if let Some(because) = self.must_stop() {
@@ -182,7 +201,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Why no further target may be tried, if so.
-    fn must_stop(&self) -> Option<&'static str> {
+    pub fn must_stop(&self) -> Option<&'static str> {
         if !self.carried.is_there() {
             return Some("the body was sent as it came and is gone");
         }

@@ -5,6 +5,8 @@ pub mod breakers;
 pub mod budgets;
 pub mod generations;
 pub mod inline_configs;
+pub mod paces;
+pub mod room;
 
 use std::{
     collections::HashMap,
@@ -17,6 +19,8 @@ use answers::Answers;
 use breakers::Breakers;
 use budgets::{Allowance, Budgets};
 use inline_configs::InlineConfigs;
+use paces::Paces;
+use room::Room;
 
 use crate::{credentials::Wallet, settings::Settings};
 
@@ -26,6 +30,9 @@ pub struct Shared {
     pub budgets: Budgets,
     pub inline_configs: InlineConfigs,
     pub wallet: Wallet,
+    pub paces: Paces,
+    /// For streams that are held, and what was said of those that may be continued.
+    pub recovery: Room,
     started: Instant,
     seed: RandomState,
 }
@@ -39,6 +46,8 @@ impl Shared {
             budgets: Budgets::new(allowance),
             inline_configs: InlineConfigs::new(settings.inline_config_bytes),
             wallet: Wallet::default(),
+            paces: Paces::default(),
+            recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
             started: Instant::now(),
             seed: RandomState::new(),
         }

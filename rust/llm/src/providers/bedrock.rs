@@ -1,7 +1,7 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, Credential, Grant, Group, Known, Options, Provider, Signature,
+    Asked, Credential, Grant, Group, Known, Options, Provider, Signature, anthropic,
     aws::{self, region},
     segment,
 };
@@ -72,6 +72,10 @@ impl Provider for Bedrock {
         };
         out.extend_from_slice(format!("/model/{model}/{verb}").as_bytes());
         Ok(())
+    }
+
+    fn continues(&self, model: &str) -> bool {
+        anthropic::continues(model)
     }
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {

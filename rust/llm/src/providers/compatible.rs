@@ -46,6 +46,11 @@ impl Provider for Compatible {
         self.options
     }
 
+    fn continues(&self, model: &str) -> bool {
+        // The pretend provider does what its model's name says.
+        self.slug == "mock" && model.contains("prefix=on")
+    }
+
     fn path(&self, operation: Operation) -> Option<&'static str> {
         by_chat(self.offers, operation).then_some("/chat/completions")
     }

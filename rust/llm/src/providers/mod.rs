@@ -200,6 +200,11 @@ pub trait Provider: Sync {
         None
     }
 
+    /// Whether this model goes on from the beginning of an answer with which its messages end. Others begin anew, or refuse it.
+    fn continues(&self, _model: &str) -> bool {
+        false
+    }
+
     /// The dialect of its errors and of paths that several dialects have.
     fn dialect(&self) -> Dialect {
         Dialect::OpenAi

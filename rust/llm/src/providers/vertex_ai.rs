@@ -1,6 +1,6 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
-use super::{Asked, Grant, Group, Known, Options, Provider, options::known, segment};
+use super::{Asked, Grant, Group, Known, Options, Provider, anthropic, options::known, segment};
 use crate::{
     operation::Operation,
     translation::{
@@ -47,6 +47,10 @@ impl Provider for VertexAi {
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         let key_file = options.get("vertex_service_account_json").map(ToOwned::to_owned);
         Ok(key_file.map(|key_file| Grant::ServiceAccount { key_file, scope: SCOPE }))
+    }
+
+    fn continues(&self, model: &str) -> bool {
+        anthropic::continues(model)
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {

@@ -3,5 +3,7 @@
 pub mod aws_event_stream;
 pub mod deltas;
 pub mod meter;
+pub mod said;
+pub mod seam;
 pub mod skim;
 pub mod sse;
