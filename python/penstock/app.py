@@ -157,7 +157,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
         **{name: provide(part) for name, part in shared.items()},
     }
     loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
-    if tokens and settings.jwt.jwks_url:
+    if tokens:
         from penstock.jobs.jwks import Follower
 
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)

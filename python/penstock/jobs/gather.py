@@ -163,7 +163,7 @@ async def _providers(connection: AsyncConnection, vault: Vault, secrets: Secrets
         .where(usable(providers.c.workspace_id))
         .order_by(providers.c.id)
     )
-    found = (await connection.execute(query)).tuples().all()
+    found = (await connection.execute(query)).all()
     behind, models = await _integrations(connection, vault, secrets, {own_id for *_, own_id in found})
     rows = [
         {"slug": slug, "workspace": workspace, **behind[own_id]}
@@ -178,9 +178,7 @@ async def _integrations(
 ) -> tuple[dict[str, dict[str, Any]], Rows]:
     """Open what integrations hold, as far as the engine knows their providers."""
     known = {provider["slug"] for provider in engine.catalogue()}
-    keys = dict(
-        (await connection.execute(select(secret_references.c.id, secret_references.c.secret_key))).tuples().all()
-    )
+    keys = dict((await connection.execute(select(secret_references.c.id, secret_references.c.secret_key))).all())
     said = await _said_of_models(connection, vault)
     behind: dict[str, dict[str, Any]] = {}
     models: Rows = []

@@ -73,7 +73,16 @@ fn render(c: &mut Criterion) {
         let route = Route { operation, path: "/chat/completions", stated: Stated::default() };
         let call = Call { route, head: &head, control: Control::read(&head.headers, &aliases) };
         let Some(target) = target() else { return };
-        let said = Said { model: "gpt-4o", streams: false, is_translated: false, length: Length::Known(412) };
+        let said = Said {
+            model: "gpt-4o",
+            user: "",
+            streams: false,
+            is_translated: false,
+            is_carried: false,
+            content_type: None,
+            length: Length::Known(412),
+            issued: None,
+        };
         group.bench_function(name, |b| {
             b.iter(|| rendering::head(&call, &target, said, &aliases));
         });
@@ -95,6 +104,7 @@ fn target() -> Option<Target<'static>> {
         strict: true,
         passthrough: false,
         saved: None,
+        grant: None,
         fields: Vec::new(),
     })
 }

@@ -66,7 +66,7 @@ fn line(c: &mut Criterion) {
                 if let Some(batch) = sink.outbox.take() {
                     sink.outbox.acknowledge(&batch);
                 }
-                facts()
+                Box::new(facts())
             };
             let close = |facts| {
                 let mut record = Record::open(Arc::clone(&head), Arc::clone(&sink));

@@ -155,6 +155,11 @@ impl Ask {
         }
     }
 
+    pub fn method(mut self, method: &str) -> Self {
+        method.clone_into(&mut self.head.method);
+        self
+    }
+
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.head.headers.push(name.as_bytes(), value.as_bytes());
         self
