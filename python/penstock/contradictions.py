@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.secret import Secret
     from penstock.settings import Jwt, Settings
 
+REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
 ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 
 
@@ -38,6 +39,9 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         if proxy and not _is_proxy(proxy):
             # Not repeated: it may hold a password.
             yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
+    if settings.redis.url and not settings.redis.url.reveal().startswith(REDIS_SCHEMES):
+        # Not repeated: it may hold a password.
+        yield Problem("redis.url", "is not allowed: expected an address such as `redis://redis.example:6379`")
     yield from _jwt_problems(settings.jwt)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     carried::{Carried, Prepared},
+    decision::CacheStatus,
     keeping::Question,
     walk::Walk,
 };
@@ -109,7 +110,10 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
         Err(error) => return refused(&error),
     };
     let question = Question::of(walk, node, &target, &body);
-    let status = question.as_ref().map_or("disabled", |question| question.status(walk).name());
+    let status = match &question {
+        Some(question) => question.status(walk).await,
+        None => CacheStatus::Disabled,
+    };
     let sent: Option<Value> = match &body {
         Body::Whole(bytes) => serde_json::from_slice(bytes).ok(),
         Body::Fed(..) => None,
@@ -125,7 +129,7 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
         "timeout_ms": target.timeout.as_millis() as u64,
         "retries": node.features.retry.attempts(),
         "breaker": walk.verdict(node).map(Verdict::name),
-        "cache": {"status": status, "key": question.map(|question| question.to_string())},
+        "cache": {"status": status.name(), "key": question.map(|question| question.to_string())},
         "strict_open_ai_compliance": target.strict,
         "passthrough": target.passthrough,
         "has_credential": target.credential.is_some() || target.authorization.is_some(),
