@@ -100,7 +100,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
 
 /// Up to a quarter less, by the random part of an id: the heartbeats of streams that began together must not fall together.
 fn spread(every: Duration, id: uuid::Uuid) -> Duration {
-    every - every / 4 * u32::from(id.as_bytes()[15]) / u32::from(u8::MAX)
+    every.saturating_sub(every / 4 * u32::from(id.as_bytes()[15]) / u32::from(u8::MAX))
 }
 
 /// What a request asks for, also where it is forwarded as it came.

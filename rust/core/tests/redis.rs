@@ -190,6 +190,16 @@ async fn what_it_refuses_or_cannot_be_read_costs_nobody_an_answer() {
     let refused = || one.gateway.shared.redis.as_ref().unwrap().figures.refused.get();
     until("the refusal is counted", || refused() > 0).await;
     assert!(is_there(&one));
+    // Nor does it keep a target closed off: where it gives nobody the right to try, each tries.
+    let config = guarded("status=503", 1);
+    one.send(by(&config)).await;
+    one.gateway.shared.clock.jump(Duration::from_secs(31));
+    let tried = || one.gateway.sink.metrics.breakers_opened.get() == 2;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !tried() {
+        assert!(Instant::now() < deadline, "nobody tries");
+        assert_eq!(one.send(by(&config)).await.status, 200);
+    }
 }
 
 fn guarded(failing: &str, threshold: u32) -> Value {

@@ -308,7 +308,8 @@ impl Redis {
         let Ok(Ok(told)) = timeout(PATIENCE, sent).await else { return false };
         self.figures.refused.add(told.iter().filter(|result| result.is_err()).count() as u64);
         for (place, target) in claims {
-            let is_ours = told.get(place).is_some_and(|result| matches!(result, Ok(Value::Okay)));
+            // Where it takes no writes everybody tries for themselves.
+            let is_ours = !matches!(told.get(place), Some(Ok(Value::Nil)));
             ears.breakers.claimed(target, ears.clock.now(), is_ours);
         }
         true
