@@ -99,7 +99,7 @@ async fn an_answer_that_one_keeps_serves_on_another_for_as_long_as_it_may() {
     let value: Vec<u8> = redis::cmd("GET").arg(&name).query_async(&mut connection).await.unwrap();
     assert!(value.ends_with(&first.body));
     // What came from there grows no older here.
-    other.gateway.shared.clock.jump(Duration::from_millis(left as u64));
+    other.gateway.shared.clock.jump(Duration::from_millis(left.unsigned_abs()));
     drop(redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await);
     assert_eq!(status(&other, "hi").await, "MISS");
 }
@@ -257,7 +257,9 @@ async fn of_all_one_tries_and_all_learn_how_it_ended() {
     let count = || ill.asked().len();
     for expected in [2, 3] {
         ill.is_failing.store(expected == 2, Ordering::Relaxed);
-        nodes.iter().for_each(|node| node.gateway.shared.clock.jump(Duration::from_secs(31)));
+        for node in &nodes {
+            node.gateway.shared.clock.jump(Duration::from_secs(31));
+        }
         let deadline = Instant::now() + Duration::from_secs(5);
         while count() < expected {
             assert!(Instant::now() < deadline, "nobody tries");
