@@ -211,8 +211,8 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     push(b"last-used-option-index", decision.map_or("config", |decision| &decision.option));
     push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
     push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
-    if let Some(lost) = &record.facts.lost {
-        push(b"not-translated", lost);
+    if let Some(lost) = record.facts.not_translated() {
+        push(b"not-translated", &lost);
     }
     if call.control.explain == Some("true") {
         push(b"explanation", &record.facts.explanation());

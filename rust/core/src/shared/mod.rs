@@ -25,13 +25,14 @@ use inline_configs::InlineConfigs;
 use news::Ears;
 use redis::Redis;
 
-use crate::{error::Problem, settings::Settings};
+use crate::{credentials::Wallet, error::Problem, settings::Settings};
 
 pub struct Shared {
     pub answers: Arc<Answers>,
     pub breakers: Arc<Breakers>,
     pub budgets: Budgets,
     pub inline_configs: InlineConfigs,
+    pub wallet: Wallet,
     pub clock: Arc<Clock>,
     pub redis: Option<Arc<Redis>>,
     seed: DefaultHasher,
@@ -55,6 +56,7 @@ impl Shared {
             breakers: Arc::new(Breakers::new(redis.clone())),
             budgets: Budgets::new(allowance),
             inline_configs: InlineConfigs::new(settings.inline_config_bytes),
+            wallet: Wallet::default(),
             clock,
             redis,
             seed,
