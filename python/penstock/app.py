@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
+    from penstock.jobs.announce import Announcer
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
@@ -149,7 +150,14 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     tokens = known_tokens(settings, kept)
     identities = Identities(database, tokens)
     publisher = Publisher(settings, published, database, vault, Secrets(settings), kept, tokens)
-    office = Office(database, vault, settings.routing.target_limits, identities.forget, publisher.ring)
+    announcer = _announcer(settings, publisher.ring)
+
+    def changed() -> None:
+        publisher.ring()
+        if announcer:
+            announcer.tell()
+
+    office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
     shared = {"office": office, "identities": identities, "passwords": Passwords()}
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),
@@ -157,11 +165,21 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
         **{name: provide(part) for name, part in shared.items()},
     }
     loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
+    if announcer:
+        loops.append(announcer.run)
     if tokens:
         from penstock.jobs.jwks import Follower
 
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
     return StoreParts(database, identities.of, dependencies, loops, partial(before_send, office))
+
+
+def _announcer(settings: Settings, heard: Callable[[], None]) -> Announcer | None:
+    if not settings.redis.url:
+        return None
+    from penstock.jobs.announce import Announcer
+
+    return Announcer(settings.redis, settings.redis.url.reveal(), heard, settings.upstream.tls_ca)
 
 
 def closed() -> list[Router]:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from penstock.secret import Secret
     from penstock.settings import Settings
+    from penstock.sharing import Redis
 
+REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
 ALIAS = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)
 
 
@@ -41,6 +43,7 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         if proxy and not _is_proxy(proxy):
             # Not repeated: it may hold a password.
             yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
+    yield from _redis_problems(settings.redis)
     yield from issuers.problems(settings.jwt, settings.issuers)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")
@@ -52,6 +55,12 @@ def _is_network(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _redis_problems(redis: Redis) -> Iterator[Problem]:
+    if redis.url and not redis.url.reveal().startswith(REDIS_SCHEMES):
+        # Not repeated: it may hold a password.
+        yield Problem("redis.url", "is not allowed: expected an address such as `redis://redis.example:6379`")
 
 
 def _is_proxy(proxy: Secret) -> bool:

@@ -16,6 +16,7 @@ from penstock.errors import Problem, SettingsError
 from penstock.issuers import Issuer, Jwt
 from penstock.routing import Routing
 from penstock.secret import Secret
+from penstock.sharing import Redis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -267,6 +268,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream: Upstream = Upstream()
     limits: Limits = Limits()
     routing: Routing = Routing()
+    redis: Redis = Redis()
     records: Records = Records()
     store: Store = Store()
     jwt: Jwt = Jwt()
@@ -349,6 +351,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "body_rate": self.limits.body_rate,
                 "body_grace_ms": self.limits.body_grace_ms,
                 **msgspec.structs.asdict(self.routing),
+                "redis_url": _revealed(self.redis.url),
+                "redis_prefix": self.redis.prefix,
+                "redis_wait_ms": self.redis.wait_ms,
+                "redis_answer_bytes": self.redis.answer_bytes,
                 "trusted_custom_hosts": self.upstream.trusted_custom_hosts,
                 "header_aliases": [prefix.lower() for prefix in self.security.header_aliases],
                 "require_key": self.require_key,

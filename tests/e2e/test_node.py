@@ -15,7 +15,7 @@ from tests.processes import Program
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.gateway import Gateway
+    from tests.gateway import Gateway, Mock
 
 FOLDER = Path(__file__).parent / "node"
 NODE = shutil.which("node") or "node"
@@ -54,6 +54,13 @@ def test_the_sdks_through_the_gateway_to_the_mock(gateway: Callable[..., Gateway
 
 def test_every_route_of_the_sdks_through_the_gateway(gateway: Callable[..., Gateway]):
     run("routes.test.mjs", GATEWAY=gateway().base_url)
+
+
+def test_a_failure_that_stays_costs_the_portkey_sdk_no_more_than_the_config_asks_for(
+    gateway: Callable[..., Gateway], mock: Mock
+):
+    served = gateway({"routing": {"retry_backoff_ms": 1}})
+    run("retries.test.mjs", GATEWAY=served.base_url, MOCK=mock.url)
 
 
 def test_the_sdks_through_the_gateway_to_aimock(gateway: Callable[..., Gateway], aimock: str):

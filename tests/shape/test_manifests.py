@@ -59,7 +59,7 @@ def test_every_older_sdk_is_wished_for_locked_and_installed():
         name for name in groups if name.startswith("sdk-")
     )
     for name in listed.split():
-        package, major = name.split("-")
+        package, major = name.rsplit("-", 1)
         assert re.search(rf"^{package}=={major}\.", text(f"requirements/sdk-{name}.txt"), re.MULTILINE), name
 
 

@@ -144,6 +144,10 @@ def test_the_engine_is_told_what_it_must_know():
         "inline_config_bytes": 16_777_216,
         "recovery_bytes": 67_108_864,
         "recovery_stream_bytes": 4_194_304,
+        "redis_url": None,
+        "redis_prefix": "penstock:",
+        "redis_wait_ms": 50,
+        "redis_answer_bytes": 1_048_576,
         "trusted_custom_hosts": [],
         "header_aliases": ["x-portkey-"],
         "require_key": False,
@@ -246,3 +250,18 @@ def test_a_secret_prints_as_dots_and_does_not_travel():
     assert "canary" not in f"{secret} {secret!r} {[secret]}"
     with pytest.raises(TypeError):
         pickle.dumps(secret)
+
+
+def test_the_address_of_redis_is_a_secret_that_the_engine_alone_is_told():
+    read = load(None, {"REDIS_URL": "redis://:hidden@cache.example:6379/1", "PENSTOCK_REDIS_WAIT_MS": "20"})
+    assert "hidden" not in repr(read)
+    told = json.loads(read.engine_json(1))
+    assert (told["redis_url"], told["redis_wait_ms"]) == ("redis://:hidden@cache.example:6379/1", 20)
+
+
+@pytest.mark.parametrize("url", ["http://:hidden@cache.example", "cache.example:6379", "hidden"])
+def test_an_address_of_redis_that_is_none_is_refused_and_not_repeated(url: str):
+    with pytest.raises(SettingsError) as caught:
+        load(None, {"REDIS_URL": url})
+    assert set(problems(caught.value)) == {"redis.url"}
+    assert "hidden" not in str(caught.value)

@@ -74,7 +74,7 @@ impl Gateway {
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
-            shared: Shared::new(&settings),
+            shared: Shared::new(&settings).map_err(|problem| vec![problem])?,
             snapshot: ArcSwap::default(),
             bases,
             body_limits: Limits::of(&settings),

@@ -56,6 +56,16 @@ pub struct Metrics {
     /// Requests that were taken before they became a task of the event loop, and those that were not.
     pub intercepted: Counter,
     pub plain: Counter,
+    /// Further attempts at a target, and those that its budget did not allow.
+    pub retries: Counter,
+    pub retries_refused: Counter,
+    /// Requests of configs with a cache, by whether an old answer served.
+    pub cache_hits: Counter,
+    pub cache_misses: Counter,
+    pub cache_refreshes: Counter,
+    /// Targets that were closed off, and those that a request passed over because they were.
+    pub breakers_opened: Counter,
+    pub breaker_skips: Counter,
     started: Counter,
     finished: Counter,
 }
@@ -93,6 +103,10 @@ impl Metrics {
             "held": self.held.get(), "continued": self.continued.get(), "unheld": self.unheld.get(), "hedged": self.hedged.get(),
             "management": self.management.get(), "panics": self.panics.get(),
             "intercepted": self.intercepted.get(), "plain": self.plain.get(),
+            "retries": self.retries.get(), "retries_refused": self.retries_refused.get(),
+            "cache_hits": self.cache_hits.get(), "cache_misses": self.cache_misses.get(),
+            "cache_refreshes": self.cache_refreshes.get(),
+            "breakers_opened": self.breakers_opened.get(), "breaker_skips": self.breaker_skips.get(),
         })
     }
 }

@@ -175,6 +175,7 @@ async fn run(
     let background = [
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
         tokio::spawn(control::follow_snapshots(Arc::clone(&gateway))),
+        tokio::spawn(control::tend_shared(Arc::clone(&gateway))),
         tokio::spawn(end_idle_connections(watch)),
         tokio::spawn(async move { bodies.look_after_bodies().await }),
     ];

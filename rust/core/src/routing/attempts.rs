@@ -63,7 +63,11 @@ impl Tries {
         }
         let shared = &walk.gateway.shared;
         let is_within = shared.budgets.admit(self.account, shared.now());
-        if is_within { Next::Again(wait) } else { Next::Stop("the retry budget is spent") }
+        if !is_within {
+            walk.gateway.sink.metrics.retries_refused.add(1);
+            return Next::Stop("the retry budget is spent");
+        }
+        Next::Again(wait)
     }
 }
 
@@ -85,7 +89,9 @@ impl<'w> Walk<'w> {
             Err(error) => return Err(failed(self, error)),
         };
         let question = Question::of(self, node, &target, &prepared.body);
-        if let Some(served) = question.as_ref().and_then(|question| question.kept(self, &target)) {
+        if let Some(question) = &question
+            && let Some(served) = question.kept(self, &target).await
+        {
             let at = node.path.clone();
             self.note(|| Step::Kept { at });
             return Ok(served);
@@ -130,7 +136,9 @@ impl<'w> Walk<'w> {
             Ok(served) => policy.is_failure(Some(served.status())),
             Err(error) => !error.ends_walk() && policy.is_failure(None),
         };
-        passage.end(policy, shared.now(), failed);
+        if passage.end(policy, shared.now(), failed) {
+            self.gateway.sink.metrics.breakers_opened.add(1);
+        }
         result
     }
 
@@ -167,6 +175,7 @@ impl<'w> Walk<'w> {
                 served.discard().await;
             }
             tokio::time::sleep(wait).await;
+            self.gateway.sink.metrics.retries.add(1);
             tries.retries += 1;
         }
     }
@@ -221,6 +230,13 @@ impl<'w> Walk<'w> {
     }
 
     pub fn set_cache(&mut self, status: CacheStatus) {
+        let metrics = &self.gateway.sink.metrics;
+        match status {
+            CacheStatus::Hit => metrics.cache_hits.add(1),
+            CacheStatus::Miss => metrics.cache_misses.add(1),
+            CacheStatus::Refresh => metrics.cache_refreshes.add(1),
+            CacheStatus::Disabled => (),
+        }
         self.decide(|decision| decision.cache = status);
     }
 }

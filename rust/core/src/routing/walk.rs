@@ -1,6 +1,6 @@
 //! The walk through the targets of a config until one answers.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, sync::OnceLock, time::Duration};
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -75,6 +75,7 @@ pub(crate) struct Walk<'w> {
     params: Vec<Option<Value>>,
     /// When the caller no longer waits.
     pub until: Option<Instant>,
+    family: OnceLock<u64>,
 }
 
 pub(crate) type Going<'g, T = Result<Served>> = Pin<Box<dyn Future<Output = T> + Send + 'g>>;
@@ -93,7 +94,7 @@ impl<'w> Walk<'w> {
         let mut decision = Decision::new(plan.config.root.strategy.name());
         decision.is_persistent = is_persistent(&plan.config.root);
         facts.decision = Some(Box::new(decision));
-        Self { gateway, choice, plan, call, facts, carried, params, until }
+        Self { gateway, choice, plan, call, facts, carried, params, until, family: OnceLock::new() }
     }
 
     /// The same request, on its way at the same time.
@@ -102,7 +103,17 @@ impl<'w> Walk<'w> {
         'w: 't,
     {
         let Self { gateway, choice, plan, call, until, .. } = *self;
-        Walk { gateway, choice, plan, call, facts, carried, params: self.params.clone(), until }
+        Walk {
+            gateway,
+            choice,
+            plan,
+            call,
+            facts,
+            carried,
+            params: self.params.clone(),
+            until,
+            family: self.family.clone(),
+        }
     }
 
     /// To whichever target answers.
@@ -223,6 +234,7 @@ impl<'w> Walk<'w> {
             if !self.is_open(target) {
                 states.resize(node.targets.len(), true);
                 states[place] = false;
+                self.gateway.sink.metrics.breaker_skips.add(1);
                 let at = target.path.clone();
                 self.note(|| Step::Skipped { at, breaker: Verdict::Open.name() });
             }
@@ -244,12 +256,19 @@ impl<'w> Walk<'w> {
         Some(shared.breakers.verdict(self.mark(node), policy, shared.now()))
     }
 
-    /// What stands for a target of this config: of the saved one of this workspace, or of one that this caller sent.
+    /// What stands for a target of this config.
     pub fn mark(&self, node: &Node) -> u64 {
-        let caller = self.choice.caller;
-        let text = self.plan.slug.or(self.call.control.config);
-        let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.slug.is_none());
-        self.gateway.shared.mark((text, caller.workspace(), key, &node.path))
+        self.gateway.shared.mark((self.family(), &node.path))
+    }
+
+    /// What stands for the config: for the saved one of this workspace, or for one that this caller sent.
+    fn family(&self) -> u64 {
+        *self.family.get_or_init(|| {
+            let caller = self.choice.caller;
+            let text = self.plan.slug.or(self.call.control.config);
+            let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.slug.is_none());
+            self.gateway.shared.mark((text, caller.workspace(), key))
+        })
     }
 
     pub fn note(&mut self, step: impl FnOnce() -> Step) {

@@ -11,7 +11,7 @@ mod origin;
 mod pool;
 mod proxy;
 mod resolver;
-mod tls;
+pub(crate) mod tls;
 
 use std::{io, time::Duration};
 

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
+pub mod ill;
+pub mod redis_server;
 pub mod scripted;
 pub mod spellings;
 pub mod tls;
