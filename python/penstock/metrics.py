@@ -46,7 +46,9 @@ FAMILIES = {
     ),
     "translated": Family("penstock_requests_translated_total", "counter", "requests said in another dialect"),
     "lost": Family(
-        "penstock_requests_partly_translated_total", "counter", "requests of which a provider could not be told all"
+        "penstock_requests_partly_translated_total",
+        "counter",
+        "requests of which not all could be told, to the provider or back",
     ),
     "held": Family("penstock_streams_held_total", "counter", "streams that were passed on once they were whole"),
     "continued": Family("penstock_streams_continued_total", "counter", "streams that another target continued"),

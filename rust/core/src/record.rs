@@ -9,6 +9,7 @@ use std::{
 use penstock_llm::{
     dialect::{Dialect, Form},
     operation::Operation,
+    translation::{Lost, Unsaid},
     usage::Usage,
 };
 use serde::{Serialize, Serializer};
@@ -81,6 +82,8 @@ pub struct Facts {
     pub is_proxy: bool,
     pub provider: &'static str,
     pub model: String,
+    /// As the body names it.
+    pub user: Option<String>,
     pub stream: bool,
     /// Names model and stream too, once it has passed so far.
     pub form: Option<Arc<Mutex<Form>>>,
@@ -95,7 +98,9 @@ pub struct Facts {
     pub status: u16,
     pub error: Option<&'static str>,
     /// What the provider could not be told of the request, as names.
-    pub lost: Option<String>,
+    pub lost: Lost,
+    /// What the caller could not be told of the answer; more may come while it is told.
+    pub unsaid: Option<Unsaid>,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
@@ -162,6 +167,11 @@ impl Facts {
     /// Whether an answer that was kept served.
     pub fn is_from_cache(&self) -> bool {
         self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
+    }
+
+    /// Names of what got lost between two dialects, either way.
+    pub fn not_translated(&self) -> Option<String> {
+        self.unsaid.as_ref().and_then(|unsaid| unsaid.text(&self.lost))
     }
 
     /// Why it went where it went, in a line.
@@ -282,7 +292,7 @@ impl Record {
             Outcome::Complete | Outcome::Refused => (),
         }
         metrics.bytes_out.add(self.facts.bytes_out);
-        if self.facts.lost.is_some() {
+        if self.facts.not_translated().is_some() {
             metrics.lost.add(1);
         }
         took
@@ -494,6 +504,7 @@ mod tests {
             path: "/v1/x".into(),
             query: "key=sk-3&page=2".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+            peer: None,
         })
     }
 

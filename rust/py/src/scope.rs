@@ -40,6 +40,7 @@ pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
         path: text(intern!(py, "raw_path"))?,
         query: text(intern!(py, "query_string"))?,
         headers,
+        peer: None,
     })
 }
 

@@ -22,7 +22,7 @@ use inline_configs::InlineConfigs;
 use paces::Paces;
 use room::Room;
 
-use crate::settings::Settings;
+use crate::{credentials::Wallet, settings::Settings};
 
 pub struct Shared {
     pub answers: Arc<Answers>,
@@ -32,6 +32,7 @@ pub struct Shared {
     pub paces: Paces,
     /// For streams that are held, and what was said of those that may be continued.
     pub recovery: Room,
+    pub wallet: Wallet,
     started: Instant,
     seed: RandomState,
 }
@@ -46,6 +47,7 @@ impl Shared {
             inline_configs: InlineConfigs::new(settings.inline_config_bytes),
             paces: Paces::default(),
             recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
+            wallet: Wallet::default(),
             started: Instant::now(),
             seed: RandomState::new(),
         }
