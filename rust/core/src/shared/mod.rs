@@ -29,10 +29,10 @@ pub struct Shared {
     pub breakers: Arc<Breakers>,
     pub budgets: Budgets,
     pub inline_configs: InlineConfigs,
+    pub wallet: Wallet,
     pub paces: Paces,
     /// For streams that are held, and what was said of those that may be continued.
     pub recovery: Room,
-    pub wallet: Wallet,
     started: Instant,
     seed: RandomState,
 }
@@ -45,9 +45,9 @@ impl Shared {
             breakers: Arc::default(),
             budgets: Budgets::new(allowance),
             inline_configs: InlineConfigs::new(settings.inline_config_bytes),
+            wallet: Wallet::default(),
             paces: Paces::default(),
             recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
-            wallet: Wallet::default(),
             started: Instant::now(),
             seed: RandomState::new(),
         }

@@ -44,13 +44,13 @@ impl Provider for VertexAi {
         }))
     }
 
-    fn continues(&self, model: &str) -> bool {
-        anthropic::continues(model)
-    }
-
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         let key_file = options.get("vertex_service_account_json").map(ToOwned::to_owned);
         Ok(key_file.map(|key_file| Grant::ServiceAccount { key_file, scope: SCOPE }))
+    }
+
+    fn continues(&self, model: &str) -> bool {
+        anthropic::continues(model)
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
