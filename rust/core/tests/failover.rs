@@ -215,7 +215,7 @@ async fn run(mode: &str) -> Vec<(&'static str, &'static str)> {
 async fn assert_run(mode: &str, safe: &[&str]) {
     let expected: Vec<_> =
         CATALOGUE.iter().map(|one| (one.id, if safe.contains(&one.id) { "safe" } else { "pass" })).collect();
-    let verdicts = tokio::time::timeout(Duration::from_secs(60), run(mode)).await.expect("no scenario hangs");
+    let verdicts = tokio::time::timeout(Duration::from_mins(1), run(mode)).await.expect("no scenario hangs");
     assert_eq!(verdicts, expected);
 }
 
