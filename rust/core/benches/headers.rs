@@ -90,6 +90,7 @@ fn target() -> Option<Target<'static>> {
         strict: true,
         passthrough: false,
         saved: None,
+        priced: None,
         fields: Vec::new(),
     })
 }

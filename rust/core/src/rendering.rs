@@ -234,6 +234,7 @@ mod tests {
             passthrough: false,
             saved: None,
             fields: Vec::new(),
+            priced: None,
         };
         let request = Head {
             method: "POST".into(),

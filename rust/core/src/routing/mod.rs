@@ -13,7 +13,7 @@ mod served;
 mod walk;
 
 pub(crate) use explain::{explain, is_asked};
-pub(crate) use walk::{readdress, route};
+pub(crate) use walk::{order, readdress, route};
 
 use conditional::Conditional;
 use fallback::Fallback;

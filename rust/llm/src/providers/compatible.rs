@@ -2,7 +2,7 @@
 
 use super::{
     BATCHES, CHAT, COMPLETE, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES, OCR, Provider,
-    RERANK, RESPOND, RESPONSES, SPEECH, TRANSCRIBE, by_chat, options::sent,
+    REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, TRANSCRIBE, by_chat, options::sent,
 };
 use crate::{
     operation::Operation,
@@ -133,4 +133,5 @@ const EVERYTHING: &[Group] = &[
     FINE_TUNING,
     OCR,
     RERANK,
+    REALTIME,
 ];

@@ -3,5 +3,6 @@
 pub mod aws_event_stream;
 pub mod deltas;
 pub mod meter;
+pub mod session;
 pub mod skim;
 pub mod sse;
