@@ -34,6 +34,7 @@ from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary
+from penstock.kit.proxies import Proxies
 from penstock.metrics import Figures
 from penstock.resources import schema
 from penstock.secret import Secret
@@ -108,6 +109,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         state=State(
             {
                 "identify": store.identify if store else None,
+                "proxies": Proxies(settings.security.trusted_proxies),
                 "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
             }
@@ -155,7 +157,7 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
         **{name: provide(part) for name, part in shared.items()},
     }
     loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
-    if tokens and settings.jwt.jwks_url:
+    if tokens:
         from penstock.jobs.jwks import Follower
 
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)

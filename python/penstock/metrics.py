@@ -50,7 +50,9 @@ FAMILIES = {
     ),
     "translated": Family("penstock_requests_translated_total", "counter", "requests said in another dialect"),
     "lost": Family(
-        "penstock_requests_partly_translated_total", "counter", "requests of which a provider could not be told all"
+        "penstock_requests_partly_translated_total",
+        "counter",
+        "requests of which not all could be told, to the provider or back",
     ),
     "management": Family("penstock_management_requests_total", "counter", "requests forwarded to the management API"),
     "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -198,6 +199,34 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
             load(None, {"HTTP_PROXY": wrong})
         assert "upstream.http_proxy" in str(caught.value)
         assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[jwt]\nenabled = true", "jwt: needs jwks_url or jwks, or [[issuers]]"),
+        ("[[issuers]]\njwks_url = 'https://a.test'", "issuers: are for tokens, and none are taken"),
+        ("[jwt]\nenabled = true\n[[issuers]]\nissuer = 'a'", "issuers[0]: needs either jwks_url or jwks"),
+        ("[jwt]\nenabled = true\n[[issuers]]\njwks_url = 'a.test'", "issuers[0].jwks_url: 'a.test' is not allowed"),
+        ("[jwt]\nenabled = true\n[[issuers]]\njwks = '{}x'", "issuers[0].jwks: is not a set of keys"),
+        ("[jwt]\nenabled = true\n[[issuers]]\ncolour = 'a'", "issuers[0]: object contains unknown field `colour`"),
+        ("[jwt]\nenabled = true\n[[issuers]]\norganisations = 'a'", "issuers[0].organisations: expected `array`"),
+        (
+            "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://a.test'",
+            "issuers: 'https://a.test' is there twice",
+        ),
+        ("issuers = 5", "issuers[0]: expected `object`"),
+    ],
+)
+def test_issuers_that_cannot_be_are_told_with_their_places(tmp_path: Path, text: str, words: str):
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        load(write(tmp_path, text), {})
+
+
+def test_the_issuer_of_the_settings_goes_before_those_of_the_tables(tmp_path: Path):
+    text = "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://b.test'\nissuer = 'b'"
+    read = load(write(tmp_path, text), {})
+    assert [(one.jwks_url, one.issuer) for one in read.trusted] == [("https://a.test", ""), ("https://b.test", "b")]
 
 
 def test_the_file_is_the_one_asked_for_or_the_one_that_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

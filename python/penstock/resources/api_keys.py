@@ -135,6 +135,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
     reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
     last_reset_at: MomentOrNone
+    next_usage_reset_at: MomentOrNone
     scopes: Scopes
     defaults: Annotated[KeyDefaults, Meta(description="what requests with the key have unless they say otherwise")]
     alert_emails: Annotated[list[str] | None, Meta(description="where alerts are sent")]
@@ -339,6 +340,7 @@ async def _enforced(desk: Desk, type_: str) -> int | None:
 
 def _shown(row: Row) -> Key:
     expired = row["expires_at"] is not None and row["expires_at"] <= now()
+    usage: dict[str, Any] = row["usage_limits"] or {}
     same = ("id", "name", "description", "type", "organisation_id", "workspace_id", "user_id", "creation_mode")
     also = ("rate_limits", "usage_limits", "scopes", "alert_emails", "rotation_policy")
     return Key(
@@ -348,6 +350,7 @@ def _shown(row: Row) -> Key:
         created_at=when(row["created_at"]),
         last_updated_at=when(row["last_updated_at"]),
         last_reset_at=moment(row["last_reset_at"]),
+        next_usage_reset_at=usage.get("next_usage_reset_at"),
         defaults=KeyDefaults(**row["defaults"]),
         expires_at=moment(row["expires_at"]),
         last_rotated_at=moment(row["last_rotated_at"]),

@@ -47,9 +47,9 @@ async fn forwarded(gateway: &Gateway, head: &Head, body: Body) -> Result<Incomin
         }
     }
     // Tells the control process that this is somebody else's request: what is the engine's own is not open to it.
-    if fields.get("x-forwarded-for").is_none() {
-        fields.push(b"x-forwarded-for", b"unknown");
-    }
+    // It comes last, so that it cannot be mistaken for what the caller says of itself.
+    let peer = head.peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
+    fields.push(b"x-forwarded-for", peer.as_bytes());
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
     ask(gateway, Question { method: &head.method, target: &target, fields: &fields, body }).await
 }

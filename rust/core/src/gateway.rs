@@ -1,6 +1,7 @@
 //! The walk of a request, once per request and once per target. Read this first.
 
 use std::{
+    pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +13,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
-    translation::wires::Wire,
+    translation::{Translation, wires::Wire},
 };
 use tokio::sync::Notify;
 
@@ -128,6 +129,11 @@ impl Gateway {
         if !self.closing.load(Ordering::Acquire) {
             told.await;
         }
+    }
+
+    /// Whether a path is the control process's to answer.
+    pub fn is_management(&self, path: &str) -> bool {
+        self.snapshot.load().is_management(path)
     }
 
     /// Once per request.
@@ -250,6 +256,7 @@ impl Gateway {
         if let Some(user) = &peek.user {
             facts.metadata.add_user(user);
         }
+        facts.user = peek.user;
         facts.model = peek.model.unwrap_or_default();
         Ok(Body::Whole(bytes))
     }
@@ -263,12 +270,12 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         // Of a target before.
-        facts.lost = None;
+        facts.unsaid = None;
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
-        let (incoming, deadline) = self.exchange(call, target, (body, false), facts).await?;
+        let (incoming, deadline) = self.exchange(call, target, (body, None), facts).await?;
         let dialect = dialect_of(call, target);
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
             // In a box of its own too.
@@ -291,7 +298,7 @@ impl Gateway {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
         }
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
-        let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
+        let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
             incoming = inspect_stream::inspect(incoming).await?;
@@ -305,7 +312,7 @@ impl Gateway {
         &self,
         call: &Call<'_>,
         target: &Target<'_>,
-        (body, is_translated): (Body, bool),
+        (body, translation): (Body, Option<&Translation>),
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
         // What is signed must be known before any of it is sent.
@@ -316,11 +323,26 @@ impl Gateway {
             Body::Fed(_, Some(length)) => Length::Known(*length),
             Body::Fed(_, None) => Length::Chunked,
         };
+        let issued = match &target.grant {
+            None => None,
+            Some(grant) => Some(Box::pin(credentials::fetch(self, target, grant)).await?),
+        };
         let mut deadline = Deadline::new(target.timeout, &body, &self.grace);
-        let said = Said { model: &facts.model, streams: facts.stream, is_translated, length };
+        let issued = issued.as_deref();
+        let content_type = translation.and_then(Translation::content_type);
+        let said = Said {
+            model: &facts.model,
+            user: facts.user.as_deref().unwrap_or_default(),
+            streams: facts.stream,
+            is_translated: translation.is_some(),
+            is_carried: translation.is_some_and(|translation| translation.is_carried),
+            content_type: content_type.as_deref(),
+            length,
+            issued,
+        };
         let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
         if let Body::Whole(bytes) = &body {
-            credentials::sign(target, &mut head, bytes)?;
+            credentials::sign(target, issued, &mut head, bytes)?;
         }
         let outgoing = Outgoing {
             head,
@@ -333,7 +355,9 @@ impl Gateway {
         }
         facts.tariff.own.clone_from(&target.priced);
         let sent = Instant::now();
-        let incoming = deadline.bound(self.upstream.send(&target.base.origin, outgoing)).await?;
+        // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.
+        let sending = pin!(self.upstream.send(&target.base.origin, outgoing));
+        let incoming = deadline.bound(sending).await?;
         facts.upstream = Some(sent.elapsed());
         Ok((incoming, deadline.answered()))
     }

@@ -1,5 +1,7 @@
 //! Header fields as they came: one buffer, a span for each name and value, order kept.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 
 use crate::trace::Trace;
@@ -334,6 +336,8 @@ pub struct Head {
     pub path: String,
     pub query: String,
     pub headers: Headers,
+    /// Who is at the other end of the connection; known of management requests alone.
+    pub peer: Option<IpAddr>,
 }
 
 impl Head {

@@ -8,7 +8,7 @@ pub mod caller;
 pub mod config;
 pub mod control;
 pub mod counting;
-mod credentials;
+pub mod credentials;
 pub mod deadline;
 mod delivery;
 pub mod error;

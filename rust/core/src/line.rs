@@ -160,7 +160,7 @@ impl Serialize for Text<'_> {
 
 impl<'a> Line<'a> {
     pub fn new(record: &'a Record, cost: Option<&'a Cost>, outcome: Outcome, took: Duration) -> Self {
-        let Facts { status, usage, .. } = &record.facts;
+        let Facts { status, usage, .. } = &*record.facts;
         let facts = &record.facts;
         let decision = facts.decision.as_deref();
         Self {

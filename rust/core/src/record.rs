@@ -8,6 +8,7 @@ use std::{
 use penstock_llm::{
     dialect::{Dialect, Form},
     operation::Operation,
+    translation::{Lost, Unsaid},
     usage::Usage,
 };
 use serde::Serialize;
@@ -82,6 +83,8 @@ pub struct Facts {
     pub is_proxy: bool,
     pub provider: &'static str,
     pub model: String,
+    /// As the body names it.
+    pub user: Option<String>,
     pub stream: bool,
     /// Names model and stream too, once it has passed so far.
     pub form: Option<Arc<Mutex<Form>>>,
@@ -96,7 +99,9 @@ pub struct Facts {
     pub status: u16,
     pub error: Option<&'static str>,
     /// What the provider could not be told of the request, as names.
-    pub lost: Option<String>,
+    pub lost: Lost,
+    /// What the caller could not be told of the answer; more may come while it is told.
+    pub unsaid: Option<Unsaid>,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
@@ -165,6 +170,11 @@ impl Facts {
         self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
     }
 
+    /// Names of what got lost between two dialects, either way.
+    pub fn not_translated(&self) -> Option<String> {
+        self.unsaid.as_ref().and_then(|unsaid| unsaid.text(&self.lost))
+    }
+
     /// Why it went where it went, in a line.
     pub fn explanation(&self) -> String {
         let steps = self.decision.as_ref().map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
@@ -191,7 +201,7 @@ impl Facts {
 
 pub struct Record {
     pub id: Uuid,
-    pub facts: Facts,
+    pub facts: Box<Facts>,
     pub(crate) head: Arc<Head>,
     pub(crate) sink: Arc<Sink>,
     pub(crate) created: Duration,
@@ -212,7 +222,7 @@ impl Record {
         sink.metrics.start();
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let id = new_id(created);
-        Self { id, facts: Facts::default(), head, sink, created, started: Instant::now(), ended: None, closed: false }
+        Self { id, facts: Box::default(), head, sink, created, started: Instant::now(), ended: None, closed: false }
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -287,7 +297,7 @@ impl Record {
             Outcome::Complete | Outcome::Refused => (),
         }
         metrics.bytes_out.add(self.facts.bytes_out);
-        if self.facts.lost.is_some() {
+        if self.facts.not_translated().is_some() {
             metrics.lost.add(1);
         }
         took
@@ -298,7 +308,7 @@ impl Record {
         if self.facts.is_from_cache() {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
-        let Facts { tariff, provider, model, usage, .. } = &self.facts;
+        let Facts { tariff, provider, model, usage, .. } = &*self.facts;
         tariff.cost(provider, model, self.created.as_secs(), usage.as_ref()?)
     }
 
@@ -380,6 +390,7 @@ mod tests {
             path: "/v1/x".into(),
             query: "key=sk-3&page=2".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+            peer: None,
         })
     }
 

@@ -33,7 +33,13 @@ pub async fn say(
     let body = body.collect().await?;
     let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
     let is_large = body.len() > SAID_HERE;
-    let said = move || Translation::of(&Question { operation, provider, body: &body, strict, now: now() }, wire);
+    let model = facts.model.clone();
+    let betas = call.head.headers.text("anthropic-beta").map(ToOwned::to_owned);
+    let said = move || {
+        let betas = betas.as_deref();
+        let question = Question { operation, provider, body: &body, model: &model, betas, strict, now: now() };
+        Translation::of(&question, wire)
+    };
     let said = if is_large {
         // Saying neither panics nor is cancelled, unless the process ends.
         tokio::task::spawn_blocking(said).await.map_err(|_| Error::Draining)?
@@ -46,7 +52,8 @@ pub async fn say(
         message: refusal.message,
     };
     let (translation, body) = said.map_err(refused)?;
-    facts.lost = Some(translation.lost.text()).filter(|lost| !lost.is_empty());
+    facts.lost.clone_from(&translation.lost);
+    facts.unsaid = Some(translation.answering.unsaid.clone());
     Ok((Body::Whole(body.into()), translation))
 }
 

@@ -28,6 +28,7 @@ use crate::{
     conversation::Conversation,
     errors,
     exchange::Exchange,
+    peer,
     reader::Reader,
     runtime::{Job, Jobs, Runtime},
     scope::{self, Expected},
@@ -169,7 +170,10 @@ impl Engine {
     }
 
     fn begin(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
-        let head = scope::head(scope)?;
+        let mut head = scope::head(scope)?;
+        if self.gateway.is_management(&head.path) {
+            head.peer = peer::caller(scope).map(|(address, _)| address.ip());
+        }
         let expected = scope::expected(scope, &head)?;
         let jobs = self.jobs()?;
         let exchange = Exchange::new(proto, scope.clone().unbind(), done);

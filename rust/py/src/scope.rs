@@ -45,7 +45,13 @@ fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<Head> {
     }
     let text =
         |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
-    Ok(Head { method, path: text(intern!(py, "raw_path"))?, query: text(intern!(py, "query_string"))?, headers })
+    Ok(Head {
+        method,
+        path: text(intern!(py, "raw_path"))?,
+        query: text(intern!(py, "query_string"))?,
+        headers,
+        peer: None,
+    })
 }
 
 /// Which body to wait for. A request of HTTP/1 without either field has none.

@@ -10,7 +10,7 @@ use crate::{
     call::{Call, Choice, Plan, Target},
     caller::{self, Caller},
     config::Node,
-    credentials,
+    credentials::{self, Issued},
     deadline::Deadline,
     delivery::Served,
     error::{Error, Result},
@@ -104,7 +104,11 @@ async fn ask(
     model.clone_into(&mut facts.model);
     target.adopt(choice.call, model)?;
     facts.tariff.own.clone_from(&target.priced);
-    let head = render(gateway, choice.call, &target, named)?;
+    let issued = match &target.grant {
+        None => None,
+        Some(grant) => Some(Box::pin(credentials::fetch(gateway, &target, grant)).await?),
+    };
+    let head = render(gateway, choice.call, &target, named, issued.as_deref())?;
     let handshake = Handshake::new(&offered(&choice.call.head.headers));
     let mut deadline = Deadline::new(target.timeout, &Body::empty(), &gateway.grace);
     let sent = Instant::now();
@@ -126,7 +130,13 @@ async fn ask(
 }
 
 /// The head for a provider; where part of the model's name said who is meant, without that part.
-fn render(gateway: &Gateway, call: &Call<'_>, target: &Target<'_>, named: Option<&str>) -> Result<Vec<u8>> {
+fn render(
+    gateway: &Gateway,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    named: Option<&str>,
+    issued: Option<&Issued>,
+) -> Result<Vec<u8>> {
     let query = match named {
         Some(model) => with_model(&call.head.query, model),
         None => call.head.query.clone(),
@@ -134,9 +144,18 @@ fn render(gateway: &Gateway, call: &Call<'_>, target: &Target<'_>, named: Option
     let model = named.map_or_else(|| model(&query), ToOwned::to_owned);
     let head = Head { query, ..call.head.clone() };
     let call = Call { route: call.route, head: &head, control: call.control };
-    let said = Said { model: &model, streams: true, is_translated: false, length: Length::None };
+    let said = Said {
+        model: &model,
+        user: "",
+        streams: true,
+        is_translated: false,
+        is_carried: false,
+        content_type: None,
+        length: Length::None,
+        issued,
+    };
     let mut bytes = rendering::head(&call, target, said, &gateway.settings.header_aliases)?;
-    credentials::sign(target, &mut bytes, b"")?;
+    credentials::sign(target, issued, &mut bytes, b"")?;
     Ok(bytes)
 }
 

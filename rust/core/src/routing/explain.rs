@@ -94,7 +94,13 @@ fn head(own: &Head, asked: &Asked) -> Result<Head> {
         headers.push(name.as_bytes(), value.as_bytes());
     }
     let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
-    Ok(Head { method: asked.method.to_ascii_uppercase(), path: path.to_owned(), query: query.to_owned(), headers })
+    Ok(Head {
+        method: asked.method.to_ascii_uppercase(),
+        path: path.to_owned(),
+        query: query.to_owned(),
+        headers,
+        peer: None,
+    })
 }
 
 /// What one target would get and how often, or why it cannot be tried.

@@ -18,13 +18,14 @@ use breakers::Breakers;
 use budgets::{Allowance, Budgets};
 use inline_configs::InlineConfigs;
 
-use crate::settings::Settings;
+use crate::{credentials::Wallet, settings::Settings};
 
 pub struct Shared {
     pub answers: Arc<Answers>,
     pub breakers: Arc<Breakers>,
     pub budgets: Budgets,
     pub inline_configs: InlineConfigs,
+    pub wallet: Wallet,
     started: Instant,
     seed: RandomState,
 }
@@ -37,6 +38,7 @@ impl Shared {
             breakers: Arc::default(),
             budgets: Budgets::new(allowance),
             inline_configs: InlineConfigs::new(settings.inline_config_bytes),
+            wallet: Wallet::default(),
             started: Instant::now(),
             seed: RandomState::new(),
         }

@@ -43,14 +43,14 @@ impl Provider for Anthropic {
         (translation::is_talk(operation) && !is_its_own).then_some(&messages::ANTHROPIC)
     }
 
-    fn credential(&self, key: &str) -> Credential {
+    fn credential(&self, key: &str, _prefix: &str) -> Credential {
         if key.starts_with(OAUTH_PREFIX) {
             return Credential::Bearer;
         }
         Credential::Header("x-api-key")
     }
 
-    fn required_header(&self) -> Option<(&'static str, &'static str)> {
+    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
         Some(("anthropic-version", "2023-06-01"))
     }
 
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn an_oauth_token_stays_a_bearer() {
-        assert_eq!(Anthropic.credential("sk-ant-oat01-abc"), Credential::Bearer);
-        assert_eq!(Anthropic.credential("sk-ant-api03-abc"), Credential::Header("x-api-key"));
+        assert_eq!(Anthropic.credential("sk-ant-oat01-abc", ""), Credential::Bearer);
+        assert_eq!(Anthropic.credential("sk-ant-api03-abc", ""), Credential::Header("x-api-key"));
     }
 }

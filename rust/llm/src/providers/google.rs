@@ -5,7 +5,7 @@ use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, gemini::Gemini},
+        wires::{Wire, gemini, painting},
     },
 };
 
@@ -24,35 +24,54 @@ impl Provider for Google {
         &[]
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        (translation::is_talk(operation) || operation == Operation::Embed).then_some(&Gemini)
+    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+        match operation {
+            Operation::ImageGenerate => Some(painting(model)),
+            Operation::Embed | Operation::MessagesCountTokens | Operation::Models => Some(&gemini::STUDIO),
+            _ => translation::is_talk(operation).then_some(&gemini::STUDIO),
+        }
     }
 
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        // Who brought the version with the address says it once.
+        let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
+        if asked.operation == Operation::Models {
+            out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
+            return Ok(());
+        }
         if self.wire(asked.operation, asked.model).is_none() {
             super::write_path(self, asked, out);
             return Ok(());
         }
         let model = segment::model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
-        // Who brought the version with the address says it once.
-        let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
         let path = format!("{version}/models/{model}:{}", verb_of(asked));
         out.extend_from_slice(path.as_bytes());
         Ok(())
     }
 
-    fn credential(&self, _key: &str) -> Credential {
+    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Header("x-goog-api-key")
     }
 }
 
-fn verb_of(asked: &Asked<'_>) -> &'static str {
-    if asked.operation == Operation::Embed { "batchEmbedContents" } else { verb(asked.streams) }
+/// What is done with the model, and how a stream of it comes.
+pub(super) fn verb_of(asked: &Asked<'_>) -> &'static str {
+    match asked.operation {
+        Operation::Embed => "batchEmbedContents",
+        Operation::MessagesCountTokens => "countTokens",
+        Operation::ImageGenerate if !is_gemini(asked.model) => "predict",
+        _ if asked.streams => "streamGenerateContent?alt=sse",
+        _ => "generateContent",
+    }
 }
 
-/// What is done with the model, and how a stream of it comes.
-pub(super) fn verb(streams: bool) -> &'static str {
-    if streams { "streamGenerateContent?alt=sse" } else { "generateContent" }
+/// How a model is asked for images.
+pub(super) fn painting(model: &str) -> &'static dyn Wire {
+    if is_gemini(model) { &painting::GEMINI } else { &painting::IMAGEN }
+}
+
+fn is_gemini(model: &str) -> bool {
+    model.contains("gemini")
 }
 
 #[cfg(test)]
@@ -62,7 +81,8 @@ mod tests {
 
     fn target(model: &str, streams: bool) -> Result<String, String> {
         let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked = Asked { operation, path: "/chat/completions", query: "", prefix: "", model, streams, stated };
+        let asked =
+            Asked { operation, path: "/chat/completions", query: "", prefix: "", model, user: "", streams, stated };
         let mut out = Vec::new();
         Google.write_target(&asked, &Options::default(), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
