@@ -41,6 +41,10 @@ FAMILIES = {
     "tokens_estimated": Family(
         "penstock_tokens_estimated_total", "counter", "tokens, of both, that the gateway counted because none were told"
     ),
+    "cost": Family("penstock_cost_nanodollars_total", "counter", "what requests cost, in billionths of a dollar"),
+    "unpriced": Family(
+        "penstock_requests_unpriced_total", "counter", "requests that used tokens of which no price is known"
+    ),
     "counts_guessed": Family(
         "penstock_token_counts_guessed_total", "counter", "answers whose tokens were guessed: too many waited"
     ),

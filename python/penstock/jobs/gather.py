@@ -10,7 +10,9 @@ from sqlalchemy import JSON, BigInteger, LargeBinary, String, Text, case, cast, 
 
 from penstock import engine
 from penstock.kit import configurations as forms
+from penstock.kit import tariffs
 from penstock.kit.integrations import usable
+from penstock.kit.pricing import PricingConfig
 from penstock.kit.record import now
 from penstock.snapshot import Stored
 from penstock.store.tables import (
@@ -209,6 +211,8 @@ async def _said_of_models(connection: AsyncConnection, vault: Vault) -> dict[str
     for row in (await connection.execute(query)).mappings():
         place = await _opened(connection, vault, row)
         one = {"slug": row["slug"], "enabled": row["enabled"], "custom_host": place.get("custom_host")}
+        if row["pricing_config"]:
+            one["prices"] = tariffs.stated(msgspec.convert(row["pricing_config"], PricingConfig))
         if place.get("custom_headers"):
             one["headers"] = place["custom_headers"]
         found.setdefault(row["integration_id"], []).append(one)

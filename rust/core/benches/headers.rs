@@ -104,6 +104,7 @@ fn target() -> Option<Target<'static>> {
         strict: true,
         passthrough: false,
         saved: None,
+        priced: None,
         grant: None,
         fields: Vec::new(),
     })

@@ -21,6 +21,7 @@ use crate::{
     headers::{self, Control, Head, control_name},
     inline::Stored,
     masking::is_slug,
+    prices::Priced,
     route::Route,
     settings::Settings,
     shared::inline_configs::InlineConfigs,
@@ -72,6 +73,8 @@ pub struct Target<'c> {
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub fields: Vec<(&'c str, &'c str)>,
+    /// What is said of the price of the model that is asked for.
+    pub priced: Option<Priced>,
 }
 
 impl Target<'_> {
@@ -197,7 +200,8 @@ impl<'c> Choice<'c> {
         };
         if sent.is_none() && self.config_named()?.is_none() {
             // A model of the form `@slug/model` may still name one.
-            let reads = self.call.route.operation.takes_json();
+            let operation = self.call.route.operation;
+            let reads = operation.takes_json() || operation == Operation::Realtime;
             let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
             return if reads { Ok(plan) } else { Err(Error::ProviderNeeded) };
         }
@@ -266,6 +270,7 @@ impl<'c> Choice<'c> {
             saved,
             grant: grant.map(Box::new),
             fields: Vec::new(),
+            priced: None,
         };
         Ok((target, model))
     }

@@ -59,12 +59,13 @@ pub struct Gateway {
     pub shared: Shared,
     pub body_limits: Limits,
     pub grace: Grace,
-    snapshot: ArcSwap<Snapshot>,
-    bases: Bases,
+    pub(crate) snapshot: ArcSwap<Snapshot>,
+    pub(crate) bases: Bases,
     ready: AtomicBool,
     draining: AtomicBool,
     closing: AtomicBool,
     closed: Notify,
+    left: Notify,
 }
 
 impl Gateway {
@@ -83,6 +84,7 @@ impl Gateway {
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             closed: Notify::new(),
+            left: Notify::new(),
             settings,
         })
     }
@@ -102,6 +104,16 @@ impl Gateway {
     /// From now on `/ready` says no.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
+        self.left.notify_waiters();
+    }
+
+    /// Resolves when `/ready` begins to say no: the server's end waits for no WebSocket.
+    pub async fn leaving(&self) {
+        // In this order, as below.
+        let told = self.left.notified();
+        if !self.draining.load(Ordering::Acquire) {
+            told.await;
+        }
     }
 
     /// Ends the streams that are still open.
@@ -160,6 +172,7 @@ impl Gateway {
         let call = Call { route, head: &head, control };
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call, &self.sink);
+        record.facts.tariff.prices = Arc::clone(&snapshot.prices);
         if let Some(fault) = fault {
             return delivery::refuse(&fault, &call, record);
         }
@@ -347,6 +360,7 @@ impl Gateway {
         if let Some(model) = target.provider.model(&target.options) {
             model.clone_into(&mut facts.model);
         }
+        facts.tariff.own.clone_from(&target.priced);
         let sent = Instant::now();
         // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.
         let sending = pin!(self.upstream.send(&target.base.origin, outgoing));

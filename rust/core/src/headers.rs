@@ -328,7 +328,7 @@ pub fn is_json(kind: &[u8]) -> bool {
 }
 
 /// A request without its body, shared between the walk and the record.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Head {
     /// Upper-case, such as `POST`.
     pub method: String,

@@ -39,6 +39,9 @@ pub struct Metrics {
     pub tokens_out: Counter,
     /// Of the tokens either way those that were counted here.
     pub tokens_estimated: Counter,
+    /// Whole nano-dollars that requests cost, and requests of which it is known what they used but not what that costs.
+    pub cost: Counter,
+    pub unpriced: Counter,
     /// Answers whose tokens were guessed from their length, because too many waited to be counted.
     pub counts_guessed: Counter,
     /// Requests that were said in another way than they came, and those of which something could not be said.
@@ -98,7 +101,7 @@ impl Metrics {
             "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_us.get(),
             "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(), "pieces": self.pieces.get(),
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
-            "tokens_estimated": self.tokens_estimated.get(), "counts_guessed": self.counts_guessed.get(),
+            "tokens_estimated": self.tokens_estimated.get(), "cost": self.cost.get(), "unpriced": self.unpriced.get(), "counts_guessed": self.counts_guessed.get(),
             "translated": self.translated.get(), "lost": self.lost.get(),
             "held": self.held.get(), "continued": self.continued.get(), "unheld": self.unheld.get(), "hedged": self.hedged.get(),
             "management": self.management.get(), "panics": self.panics.get(),

@@ -253,6 +253,7 @@ mod tests {
             saved: None,
             grant: None,
             fields: Vec::new(),
+            priced: None,
         };
         let request = Head {
             method: "POST".into(),

@@ -23,6 +23,7 @@ use crate::{
     features::inspect_stream::InspectStream,
     jwt::{self, Passport, Tokens},
     models::{self, Fields, Models, PublishedModels},
+    prices::{self, Prices},
     secret::Secret,
     upstream::Base,
 };
@@ -130,6 +131,7 @@ pub struct Snapshot {
     blocking: HashSet<Box<str>>,
     workspaces: Vec<Workspace>,
     tokens: Option<Tokens>,
+    pub prices: Arc<Prices>,
     /// Whether the control process has a catalogue of models.
     pub has_catalogue: bool,
     /// Path prefixes that the control process serves.
@@ -150,6 +152,8 @@ struct Published<'a> {
     workspaces: Vec<PublishedWorkspace>,
     #[serde(default)]
     jwt: Option<jwt::Published>,
+    #[serde(default)]
+    prices: prices::Published,
     #[serde(default)]
     catalogue: bool,
     #[serde(default, borrow)]
@@ -265,6 +269,7 @@ impl Snapshot {
             config_ids,
             blocking,
             workspaces,
+            prices: Arc::new(Prices::compile(published.prices, &mut problems)),
             tokens: published.jwt.map(|jwt| Tokens::compile(jwt, &mut problems)),
             metadata: published.workspaces.into_iter().map(|row| (row.id, texts(row.metadata))).collect(),
             has_catalogue: published.catalogue,

@@ -25,6 +25,7 @@ use pyo3::{
 
 use crate::{
     callback::Callback,
+    conversation::Conversation,
     errors,
     exchange::Exchange,
     peer,
@@ -78,6 +79,13 @@ impl Engine {
         let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
         self.gateway.sink.metrics.plain.add(1);
         self.begin(scope, proto, Some(done))
+    }
+
+    /// Takes a request for a WebSocket. `there` is called when there is something to take for the caller, `room` when there is
+    /// room again for what could not be given.
+    fn converse(&self, scope: &Bound<'_, PyDict>, there: Py<PyAny>, room: Py<PyAny>) -> PyResult<Conversation> {
+        let head = scope::socket_head(scope)?;
+        Ok(Conversation::begin(self.jobs()?, Arc::clone(&self.gateway), head, there, room))
     }
 
     /// Stands in the place of the loop's `call_soon_threadsafe`: takes requests before they become tasks, passes all else on.

@@ -65,6 +65,11 @@ impl Desk {
         advance(task);
     }
 
+    /// Has the engine's thread do something.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.handle.spawn(work));
+    }
+
     pub fn submit_some(&self, job: Option<Job>) {
         if let Some(job) = job {
             self.submit(job);

@@ -64,6 +64,13 @@ pub(crate) async fn readdress(
     Walk::new(gateway, choice, plan, facts, carried).go().await
 }
 
+/// The paths of the targets of a request without a body, in the order in which they are asked as long as they fail.
+pub(crate) fn order(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Vec<String>> {
+    let carried = Carried::new(Body::empty(), false, facts.model.clone(), facts.stream);
+    let nodes = Walk::new(gateway, choice, plan, facts, carried).order(&plan.config.root)?;
+    Ok(nodes.into_iter().map(|node| node.path.clone()).collect())
+}
+
 /// One request on its way through its config.
 pub(crate) struct Walk<'w> {
     pub gateway: &'w Gateway,

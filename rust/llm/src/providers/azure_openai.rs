@@ -66,6 +66,9 @@ impl Provider for AzureOpenAi {
             out.extend_from_slice(deployment(asked, options)?.as_bytes());
         }
         out.extend_from_slice(self.path(asked.operation).unwrap_or(asked.path).as_bytes());
+        let renamed = (asked.operation == Operation::Realtime && version != Some(VERSION_ONE))
+            .then(|| by_deployment(asked.query));
+        let asked = &Asked { query: renamed.as_deref().unwrap_or(asked.query), ..*asked };
         write_query(asked, version.filter(|version| *version != VERSION_ONE), out);
         let has_version = version.is_some() || names_version(asked.query) || asked.operation == Operation::Proxy;
         if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
@@ -132,6 +135,18 @@ pub(super) fn write_query(asked: &Asked<'_>, version: Option<&str>, out: &mut Ve
         out.extend_from_slice(b"api-version=");
         out.extend_from_slice(escaped(version).as_bytes());
     }
+}
+
+/// Before version one a session is asked of a deployment, by the name that others have for a model.
+fn by_deployment(query: &str) -> String {
+    if query.split('&').any(|pair| pair.starts_with("deployment=")) {
+        return query.to_owned();
+    }
+    let pairs = query.split('&').map(|pair| match pair.strip_prefix("model=") {
+        Some(model) => format!("deployment={model}"),
+        None => pair.to_owned(),
+    });
+    pairs.collect::<Vec<_>>().join("&")
 }
 
 fn names_version(query: &str) -> bool {
@@ -220,6 +235,14 @@ mod tests {
     fn what_belongs_to_the_resource_is_not_below_a_deployment() {
         let files = Asked { operation: Operation::ListFiles, path: "/files", query: "limit=2", ..CHAT };
         assert_eq!(target(&files, &[("api_version", "2024-10-21")]).unwrap(), "/files?limit=2&api-version=2024-10-21");
+    }
+
+    #[test]
+    fn a_session_is_asked_of_a_deployment_before_version_one() {
+        let session = Asked { operation: Operation::Realtime, path: "/realtime", query: "a=1&model=gpt", ..CHAT };
+        let preview = target(&session, &[("api_version", "2025-04-01-preview")]).unwrap();
+        assert_eq!(preview, "/realtime?a=1&deployment=gpt&api-version=2025-04-01-preview");
+        assert_eq!(target(&session, &[("api_version", "v1")]).unwrap(), "/v1/realtime?a=1&model=gpt");
     }
 
     #[test]

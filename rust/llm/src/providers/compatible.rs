@@ -2,7 +2,7 @@
 
 use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES,
-    OCR, Options, Provider, RERANK, RESPOND, RESPONSES, SPEECH, TRANSCRIBE, by_chat, options::sent, segment,
+    OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, TRANSCRIBE, by_chat, options::sent, segment,
     write_path,
 };
 use crate::{
@@ -212,4 +212,5 @@ const EVERYTHING: &[Group] = &[
     FINE_TUNING,
     OCR,
     RERANK,
+    REALTIME,
 ];

@@ -74,6 +74,7 @@ const IMAGE: Group = &[Operation::ImageGenerate];
 const IMAGE_EDIT: Group = &[Operation::ImageEdit];
 const SPEECH: Group = &[Operation::CreateSpeech];
 const TRANSCRIBE: Group = &[Operation::CreateTranscription, Operation::CreateTranslation];
+const REALTIME: Group = &[Operation::Realtime];
 const OCR: Group = &[Operation::Ocr];
 const RERANK: Group = &[Operation::Rerank];
 const RESPOND: Group = &[Operation::CreateModelResponse];

@@ -5,5 +5,6 @@ pub mod deltas;
 pub mod meter;
 pub mod said;
 pub mod seam;
+pub mod session;
 pub mod skim;
 pub mod sse;

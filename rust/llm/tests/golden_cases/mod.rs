@@ -83,6 +83,11 @@ impl Case {
         *Operation::ALL.iter().find(|operation| operation.id() == self.operation).expect("an operation's id")
     }
 
+    /// What the caller gets, where that is one whole answer.
+    pub fn returned(&self) -> Option<Vec<u8>> {
+        self.has("returned.json").then(|| self.read("returned.json"))
+    }
+
     /// How its request is said; cases whose name begins with `loose` are not strict.
     pub fn translation(&self) -> Result<(Translation, Vec<u8>), Refusal> {
         let provider = providers::find(&self.provider).expect("a provider's slug");

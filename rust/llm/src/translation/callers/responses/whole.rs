@@ -187,11 +187,19 @@ impl Whole {
 }
 
 fn usage(of: &Usage) -> Value {
-    json!({
-        "input_tokens": of.total_in(), "input_tokens_details": {"cached_tokens": of.cache_read},
+    let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
+    let mut usage = json!({
+        "input_tokens": of.total_in(), "input_tokens_details": {"cached_tokens": of.total_cache_read()},
         "output_tokens": of.total_out(), "output_tokens_details": {"reasoning_tokens": of.reasoning},
         "total_tokens": of.total(),
-    })
+    });
+    if written > 0 {
+        // In Anthropic's words, as chat completions have it too.
+        usage["cache_creation_input_tokens"] = written.into();
+        usage["cache_creation"] =
+            json!({"ephemeral_5m_input_tokens": of.cache_write_5m, "ephemeral_1h_input_tokens": of.cache_write_1h});
+    }
+    usage
 }
 
 impl Taker for Whole {
