@@ -115,6 +115,11 @@ class Publisher:
                 if not self._ill:
                     log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
                 self._ill = True
+            except Exception:
+                # A fault of ours in one row must not end publishing for all: it is told once, and tried again.
+                if not self._ill:
+                    log.exception("the old snapshot stays")
+                self._ill = True
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._bell.wait(), INTERVAL)
                 await asyncio.sleep(BREATH)
