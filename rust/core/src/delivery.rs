@@ -23,6 +23,10 @@ use crate::{
     upstream::{self, AnswerHead, Incoming},
 };
 
+/// The kinds of streams.
+const EVENTS: &str = "text/event-stream";
+const FRAMES: &str = "application/vnd.amazon.eventstream";
+
 /// Answers up to this size are read whole before they are passed on.
 pub const WHOLE: usize = 256 * 1024;
 
@@ -40,7 +44,8 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let status = answered.status;
     record.facts.status = status;
     record.facts.first_byte = Some(record.elapsed());
-    let is_events = is_kind(&answered.headers, "text/event-stream");
+    let is_events = is_kind(&answered.headers, EVENTS);
+    let is_frames = is_kind(&answered.headers, FRAMES);
     let is_small = is_small(&answered.headers, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
@@ -68,7 +73,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
             Err(error) => return refuse(&error, call, record),
         }
     }
-    if !is_events {
+    if !is_events && !is_frames {
         // The status is still ours to choose until something of the body is there.
         let first = tokio::select! {
             biased;
@@ -88,13 +93,16 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ if !is_plain => Reading::Nothing,
         Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, call.route.operation)),
         _ if is_events => Reading::Events(Meter::new(dialect)),
+        _ if is_frames => Reading::Frames(Box::default()),
         _ if is_json && has_cost => Reading::Body(Skim::default()),
         _ => Reading::Nothing,
     };
     let ends_with_event = asked_for(call).ends_with_event() && status < 300;
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
     let every = Duration::from_millis(gateway.settings.heartbeat_ms);
-    let beats = is_events && is_plain && call.route.operation != Operation::Proxy && !every.is_zero();
+    // Google's own clients take every line for JSON.
+    let may_beat = is_events && is_plain && dialect != Dialect::Gemini;
+    let beats = may_beat && call.route.operation != Operation::Proxy && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
 
@@ -114,12 +122,13 @@ pub fn is_plain(headers: &Headers) -> bool {
 /// Whether a first event can be looked for.
 pub fn is_readable_stream(incoming: &Incoming) -> bool {
     let AnswerHead { status, headers, .. } = &incoming.head;
-    *status == 200 && is_kind(headers, "text/event-stream") && is_plain(headers)
+    *status == 200 && is_kind(headers, EVENTS) && is_plain(headers)
 }
 
 /// Whether an answer is passed on whole: where its length is not said, JSON is tried.
 pub fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
-    !is_kind(headers, "text/event-stream")
+    !is_kind(headers, EVENTS)
+        && !is_kind(headers, FRAMES)
         && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
 }
 

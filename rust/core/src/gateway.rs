@@ -233,11 +233,13 @@ impl Gateway {
                 Error::HeaderInvalid { name: "content-encoding", message }
             }
         })?;
-        facts.stream = peek.streams();
         if let Some(user) = &peek.user {
             facts.metadata.add_user(user);
         }
-        facts.model = peek.model.unwrap_or_default();
+        (facts.model, facts.stream) = match call.route.model() {
+            Some(model) => (model.into_owned(), operation.streams()),
+            None => (peek.model.clone().unwrap_or_default(), peek.streams()),
+        };
         Ok(Body::Whole(bytes))
     }
 

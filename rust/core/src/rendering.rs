@@ -139,6 +139,9 @@ fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// With these begin fields that providers themselves read.
+const OF_PROVIDERS: [&[u8]; 3] = [b"anthropic-", b"openai-", b"x-amzn-bedrock-"];
+
 /// What of the caller's fields goes on to the provider.
 struct Passing<'p> {
     call: &'p Call<'p>,
@@ -162,7 +165,7 @@ impl Passing<'_> {
             _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
             _ if self.is_translated && !self.is_of_the_provider(name) => false,
-            _ => name.starts_with(b"anthropic-") || name.starts_with(b"openai-"),
+            _ => OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix)),
         };
         // What is said under the gateway's prefix, or was stored, is meant.
         is_wanted && !self.target.sets(name)

@@ -35,7 +35,7 @@ fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
                 let mut transcoder = translation.stream();
                 let mut returned = transcoder.push(bytes).to_vec();
                 returned.extend_from_slice(&transcoder.finish());
-                case.expect("returned.sse", &returned);
+                case.expect_stream(&returned);
             }
         }
     }

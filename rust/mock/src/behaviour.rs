@@ -32,6 +32,10 @@ pub struct Behaviour {
     pub stamp: bool,
     /// Token usage: always, never, or when the provider would send it.
     pub usage: Option<bool>,
+    /// The tool to call, unless the request brings what a tool gave back.
+    pub call: Option<String>,
+    /// With what it is called, as JSON.
+    pub arguments: Option<String>,
 }
 
 impl Default for Behaviour {
@@ -49,6 +53,8 @@ impl Default for Behaviour {
             retry_after: None,
             stamp: false,
             usage: None,
+            call: None,
+            arguments: None,
         }
     }
 }
@@ -95,6 +101,8 @@ impl Behaviour {
             "retry_after" => self.retry_after = Some(value.to_owned()),
             "stamp" => self.stamp = switch(key, value)?,
             "usage" => self.usage = Some(switch(key, value)?),
+            "call" => self.call = Some(value.to_owned()),
+            "arguments" => self.arguments = Some(value.to_owned()),
             _ => return Err(format!("unknown mock key \"{key}\"")),
         }
         Ok(())
@@ -131,7 +139,7 @@ fn fault(value: &str) -> Result<Fault, String> {
         .ok_or_else(|| format!("unknown mock fault \"{value}\", known: {}", Fault::names().join(" ")))
 }
 
-fn decode(value: &str) -> Cow<'_, str> {
+pub fn decode(value: &str) -> Cow<'_, str> {
     if !value.contains(['%', '+']) {
         return Cow::Borrowed(value);
     }

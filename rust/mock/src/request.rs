@@ -36,6 +36,8 @@ impl Marks {
     pub const STREAM: u16 = 32;
     pub const INCLUDE_USAGE: u16 = 64;
     pub const HEAD: u16 = 128;
+    /// The request brings what a tool gave back.
+    pub const ANSWERS_CALL: u16 = 256;
 
     pub fn has(self, mark: u16) -> bool {
         self.0 & mark != 0

@@ -86,7 +86,7 @@ impl<'w> Walk<'w> {
             self.note(|| Step::Kept { at });
             return Ok(served);
         }
-        let served = self.send(node, target, prepared.body).await?;
+        let served = self.send(node, target, prepared.into_body(self.call)).await?;
         if let Some(question) = question {
             question.keep(self, &served);
         }

@@ -48,7 +48,7 @@ pub(crate) async fn route(
     if let (true, Body::Whole(bytes)) = (operation.is_countable(), &body) {
         facts.asked = Some(gateway.sink.counting.keep(bytes));
     }
-    let carried = Carried::new(body, is_json, facts.model.clone(), facts.stream);
+    let carried = Carried::new(choice.call, body, is_json, facts);
     Walk::new(gateway, choice, plan, facts, carried).go().await
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn readdress(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Served> {
-    let carried = Carried::new(body, true, facts.model.clone(), facts.stream);
+    let carried = Carried::new(choice.call, body, true, facts);
     Walk::new(gateway, choice, plan, facts, carried).go().await
 }
 

@@ -1,6 +1,6 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
-use super::{Asked, Credential, Group, Known, Options, Provider, Signature, options::known, segment};
+use super::{Asked, BEDROCK, Credential, Group, Known, Options, Provider, Signature, options::known, segment};
 use crate::{
     operation::Operation,
     translation::{
@@ -31,7 +31,7 @@ impl Provider for Bedrock {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[]
+        &[BEDROCK]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -43,16 +43,18 @@ impl Provider for Bedrock {
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        translation::is_talk(operation).then_some(&Converse)
+        let is_its_own = BEDROCK.contains(&operation);
+        (translation::is_talk(operation) && !is_its_own).then_some(&Converse)
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.wire(asked.operation, asked.model).is_none() {
+        let own = BEDROCK.contains(&asked.operation).then(|| own(asked.operation));
+        if self.wire(asked.operation, asked.model).is_none() && own.is_none() {
             super::write_path(self, asked, out);
             return Ok(());
         }
         let model = segment::model(options.get("aws_bedrock_model").unwrap_or(asked.model))?;
-        let verb = if asked.streams { "converse-stream" } else { "converse" };
+        let verb = own.unwrap_or(if asked.streams { "converse-stream" } else { "converse" });
         out.extend_from_slice(format!("/model/{model}/{verb}").as_bytes());
         Ok(())
     }
@@ -79,6 +81,16 @@ impl Provider for Bedrock {
             })),
             _ => Err("aws_access_key_id and aws_secret_access_key go together".into()),
         }
+    }
+}
+
+/// What its own clients ask for.
+fn own(operation: Operation) -> &'static str {
+    match operation {
+        Operation::ConverseStream => "converse-stream",
+        Operation::InvokeModel => "invoke",
+        Operation::InvokeModelStream => "invoke-with-response-stream",
+        _ => "converse",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Google AI Studio: Gemini, the model in the path, the key in a header of its own.
 
-use super::{Asked, Credential, Group, Options, Provider, segment};
+use super::{Asked, Credential, GEMINI, Group, Options, Provider, segment};
 use crate::{
     operation::Operation,
     translation::{
@@ -21,23 +21,25 @@ impl Provider for Google {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[]
+        &[GEMINI]
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        (translation::is_talk(operation) || operation == Operation::Embed).then_some(&Gemini)
+        let is_its_own = GEMINI.contains(&operation);
+        ((translation::is_talk(operation) && !is_its_own) || operation == Operation::Embed).then_some(&Gemini)
     }
 
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.wire(asked.operation, asked.model).is_none() {
+        let is_its_own = GEMINI.contains(&asked.operation);
+        if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
         let model = segment::model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
         // Who brought the version with the address says it once.
         let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
-        let path = format!("{version}/models/{model}:{}", verb_of(asked));
-        out.extend_from_slice(path.as_bytes());
+        out.extend_from_slice(format!("{version}/models/{model}:").as_bytes());
+        write_verb(asked, out);
         Ok(())
     }
 
@@ -46,8 +48,22 @@ impl Provider for Google {
     }
 }
 
-fn verb_of(asked: &Asked<'_>) -> &'static str {
-    if asked.operation == Operation::Embed { "batchEmbedContents" } else { verb(asked.streams) }
+fn write_verb(asked: &Asked<'_>, out: &mut Vec<u8>) {
+    match asked.operation {
+        Operation::Embed => out.extend_from_slice(b"batchEmbedContents"),
+        operation if GEMINI.contains(&operation) => write_own(asked, out),
+        _ => out.extend_from_slice(verb(asked.streams).as_bytes()),
+    }
+}
+
+/// What its own clients ask for, in the way that they chose.
+pub(super) fn write_own(asked: &Asked<'_>, out: &mut Vec<u8>) {
+    let streams = asked.operation.streams();
+    out.extend_from_slice(if streams { b"streamGenerateContent" } else { b"generateContent" });
+    if !asked.query.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(asked.query.as_bytes());
+    }
 }
 
 /// What is done with the model, and how a stream of it comes.

@@ -64,6 +64,9 @@ const IMAGE_EDIT: Group = &[Operation::ImageEdit];
 const SPEECH: Group = &[Operation::CreateSpeech];
 const TRANSCRIBE: Group = &[Operation::CreateTranscription, Operation::CreateTranslation];
 const OCR: Group = &[Operation::Ocr];
+const GEMINI: Group = &[Operation::GenerateContent, Operation::StreamGenerateContent];
+const BEDROCK: Group =
+    &[Operation::Converse, Operation::ConverseStream, Operation::InvokeModel, Operation::InvokeModelStream];
 const RERANK: Group = &[Operation::Rerank];
 const RESPOND: Group = &[Operation::CreateModelResponse];
 const RESPONSES: Group = &[

@@ -1,6 +1,11 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
-use super::{Asked, Group, Known, Options, Provider, google::verb, options::known, segment};
+use super::{
+    Asked, GEMINI, Group, Known, Options, Provider,
+    google::{verb, write_own},
+    options::known,
+    segment,
+};
 use crate::{
     operation::Operation,
     translation::{
@@ -27,7 +32,7 @@ impl Provider for VertexAi {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[]
+        &[GEMINI]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -45,12 +50,17 @@ impl Provider for VertexAi {
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
-        let wire: &'static dyn Wire = if publisher(model).0 == "anthropic" { &messages::VERTEX } else { &Gemini };
+        let publisher = publisher(model).0;
+        if publisher == "google" && GEMINI.contains(&operation) {
+            return None;
+        }
+        let wire: &'static dyn Wire = if publisher == "anthropic" { &messages::VERTEX } else { &Gemini };
         translation::is_talk(operation).then_some(wire)
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.wire(asked.operation, asked.model).is_none() {
+        let is_its_own = publisher(asked.model).0 == "google" && GEMINI.contains(&asked.operation);
+        if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
@@ -65,9 +75,13 @@ impl Provider for VertexAi {
         };
         let (project, model) = (segment::escaped(project), segment::model(model)?);
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
-        let path =
-            format!("{version}/projects/{project}/locations/{region}/publishers/{publisher}/models/{model}:{verb}");
+        let path = format!("{version}/projects/{project}/locations/{region}/publishers/{publisher}/models/{model}:");
         out.extend_from_slice(path.as_bytes());
+        if is_its_own {
+            write_own(asked, out);
+        } else {
+            out.extend_from_slice(verb.as_bytes());
+        }
         Ok(())
     }
 }

@@ -24,6 +24,9 @@ static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 static DONE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
 static RESPONSE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response."));
+static USAGE_METADATA: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usageMetadata\""));
+static FINISH: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finishReason\""));
+static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
@@ -148,6 +151,8 @@ impl Meter {
         let is_terminal = match self.dialect {
             Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes),
             Dialect::Anthropic => STOP.find(bytes).is_some(),
+            Dialect::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
+            Dialect::Bedrock => false,
         };
         is_terminal
             || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
@@ -171,8 +176,9 @@ impl Meter {
 
     fn take(&mut self, key: &[u8], value: &[u8]) {
         match key {
-            b"usage" => self.counts.read(value),
-            b"model" if self.model.is_none() => {
+            b"usage" | b"usageMetadata" => self.counts.read(value),
+            b"candidates" | b"promptFeedback" => self.terminated |= ends_content(value),
+            b"model" | b"modelVersion" if self.model.is_none() => {
                 self.model = unescape(value).filter(|model| !model.is_empty());
             }
             b"error" => self.error_event |= value != b"null",
@@ -198,6 +204,14 @@ impl Meter {
             _ => {}
         }
     }
+}
+
+/// Whether there is a reason why content ended, or was refused.
+fn ends_content(bytes: &[u8]) -> bool {
+    let is_said = |finder: &Finder, length: usize| {
+        finder.find_iter(bytes).any(|at| matches!(value_start(bytes, at + length), Some((_, b'"'))))
+    };
+    is_said(&FINISH, 14) || is_said(&BLOCKED, 13)
 }
 
 /// Whether there is one of the types with which a stream of responses ends.

@@ -23,7 +23,7 @@ use self::{
     asked::Fields,
     embedding::Texts,
     teller::Teller,
-    wires::{Broken, Wire},
+    wires::{Broken, Frames, Wire},
 };
 use crate::{
     dialect::{Dialect, Failure, error_body},
@@ -36,6 +36,8 @@ pub struct Question<'a> {
     pub operation: Operation,
     pub provider: &'a dyn Provider,
     pub body: &'a [u8],
+    /// The model, for requests whose body does not name it.
+    pub model: &'a str,
     /// Nothing in the answer but what the caller's dialect has.
     pub strict: bool,
     /// In seconds since 1970.
@@ -48,7 +50,13 @@ enum Caller {
     Chat,
     Messages,
     Responses,
-    Embed { is_packed: bool },
+    Gemini,
+    Converse,
+    /// In the words that Claude's models have on Bedrock.
+    Invoke,
+    Embed {
+        is_packed: bool,
+    },
 }
 
 /// A translated request: what is sent, and how what comes back is told.
@@ -69,9 +77,23 @@ impl Translation {
             Caller::Chat => (callers::chat::read(question.body)?, Fields::default()),
             Caller::Messages => (callers::messages::read(question.body)?, Fields::default()),
             Caller::Responses => callers::responses::read(question.body)?,
+            Caller::Gemini => {
+                (callers::gemini::read(question.body, question.model, operation.streams())?, Fields::default())
+            }
+            Caller::Converse => {
+                (callers::converse::read(question.body, question.model, operation.streams())?, Fields::default())
+            }
+            Caller::Invoke => (
+                callers::converse::invoke::read(question.body, question.model, operation.streams())?,
+                Fields::default(),
+            ),
             Caller::Embed { .. } => return Self::of_texts(question, wire),
         };
-        let blocks = !question.strict || asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null());
+        let blocks = !question.strict
+            || match caller {
+                Caller::Gemini => callers::gemini::shows_thoughts(&asked),
+                _ => asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
+            };
         let answering = Answering {
             provider: question.provider.slug(),
             model: asked.model.clone(),
@@ -109,7 +131,9 @@ impl Translation {
         }
         let mut teller: Box<dyn Teller> = match self.caller {
             Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Whole::new(self.answering.clone())),
-            Caller::Messages => Box::new(callers::messages::Whole::new(&self.answering)),
+            Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(&self.answering)),
+            Caller::Gemini => Box::new(callers::gemini::Whole::new(self.answering.clone())),
+            Caller::Converse => Box::new(callers::converse::Whole::default()),
             Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
         };
         self.wire.read(answer, &mut *teller)?;
@@ -121,6 +145,9 @@ impl Translation {
         let teller: Box<dyn Teller> = match self.caller {
             Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Stream::new(self.answering.clone())),
             Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
+            Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
+            Caller::Converse => Box::new(callers::converse::Stream::default()),
+            Caller::Invoke => Box::new(callers::converse::invoke::Stream::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
         };
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
@@ -140,12 +167,23 @@ impl Translation {
             code: found.code.as_deref(),
             request_id: None,
         };
+        // The kinds of one dialect are not those of another: the status says it.
+        let plain = Failure { kind: None, code: None, ..failure };
         match self.caller {
-            // The kinds of one dialect are not those of the other: the status says it.
-            Caller::Messages => error_body(Dialect::Anthropic, &Failure { kind: None, code: None, ..failure }),
+            Caller::Messages => error_body(Dialect::Anthropic, &plain),
+            Caller::Gemini => error_body(Dialect::Gemini, &plain),
+            Caller::Converse | Caller::Invoke => error_body(Dialect::Bedrock, &plain),
             Caller::Chat | Caller::Responses | Caller::Embed { .. } => {
                 with_provider(error_body(Dialect::OpenAi, &failure), provider)
             }
+        }
+    }
+
+    /// Of the streams that the caller reads.
+    pub fn content_type(&self) -> &'static str {
+        match self.caller {
+            Caller::Converse | Caller::Invoke => Frames::AwsEventStream.content_type(),
+            _ => Frames::Events.content_type(),
         }
     }
 
@@ -157,7 +195,7 @@ impl Translation {
 
 /// Whether an operation talks, and can be said in another way than it came.
 pub fn is_talk(operation: Operation) -> bool {
-    matches!(caller(operation), Some(Caller::Chat | Caller::Messages | Caller::Responses))
+    !matches!(caller(operation), None | Some(Caller::Embed { .. }))
 }
 
 fn caller(operation: Operation) -> Option<Caller> {
@@ -165,6 +203,9 @@ fn caller(operation: Operation) -> Option<Caller> {
         Operation::ChatComplete => Some(Caller::Chat),
         Operation::Messages => Some(Caller::Messages),
         Operation::CreateModelResponse => Some(Caller::Responses),
+        Operation::GenerateContent | Operation::StreamGenerateContent => Some(Caller::Gemini),
+        Operation::Converse | Operation::ConverseStream => Some(Caller::Converse),
+        Operation::InvokeModel | Operation::InvokeModelStream => Some(Caller::Invoke),
         Operation::Embed => Some(Caller::Embed { is_packed: false }),
         _ => None,
     }

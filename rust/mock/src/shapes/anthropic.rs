@@ -14,7 +14,9 @@ impl Shape for Messages {
     }
 
     fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
-        message(ask, &json!([{"type": "text", "text": text}]), &json!("end_turn"), ask.behaviour.chunks)
+        let mut content = vec![json!({"type": "text", "text": text})];
+        content.extend(ask.call_with_input().map(|(name, input)| tool_use(name, &input)));
+        message(ask, &content.into(), &json!(stop_reason(ask)), ask.behaviour.chunks)
     }
 
     fn opening(&self, ask: &Ask<'_>) -> String {
@@ -28,15 +30,27 @@ impl Shape for Messages {
     }
 
     fn closing(&self, ask: &Ask<'_>) -> String {
-        let mut delta = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null}});
+        let mut delta =
+            json!({"type": "message_delta", "delta": {"stop_reason": stop_reason(ask), "stop_sequence": null}});
         if ask.behaviour.usage != Some(false) {
             delta["usage"] = json!({"output_tokens": ask.behaviour.chunks});
         }
-        event(&json!({"type": "content_block_stop", "index": 0})) + &event(&delta)
+        let mut call = String::new();
+        if let Some((name, arguments)) = ask.call() {
+            let block = tool_use(name, &json!({}));
+            call += &event(&json!({"type": "content_block_start", "index": 1, "content_block": block}));
+            let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
+            for part in [begin, end] {
+                let delta = json!({"type": "input_json_delta", "partial_json": part});
+                call += &event(&json!({"type": "content_block_delta", "index": 1, "delta": delta}));
+            }
+            call += &event(&json!({"type": "content_block_stop", "index": 1}));
+        }
+        event(&json!({"type": "content_block_stop", "index": 0})) + &call + &event(&delta)
     }
 
-    fn done(&self) -> &'static str {
-        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+    fn done(&self, _ask: &Ask<'_>) -> String {
+        event(&json!({"type": "message_stop"}))
     }
 
     fn ping(&self) -> &'static str {
@@ -50,6 +64,14 @@ impl Shape for Messages {
     fn malformed(&self) -> &'static str {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_de\n\n"
     }
+}
+
+pub fn stop_reason(ask: &Ask<'_>) -> &'static str {
+    if ask.call().is_some() { "tool_use" } else { "end_turn" }
+}
+
+fn tool_use(name: &str, input: &Value) -> Value {
+    json!({"type": "tool_use", "id": "toolu_mock", "name": name, "input": input})
 }
 
 // The event's name is its type, always.
