@@ -39,6 +39,7 @@ impl Head {
         if let Some(wait) = behaviour.retry_after.as_ref().filter(|_| status >= 400) {
             extra.extend(["retry-after: ", wait, "\r\n"]);
         }
+        extra += family.error_headers(status);
         let close = marks.has(Marks::CLOSE);
         Self { status, family, content_type: "application/json", extra, framing: Framing::Length(0), close }
     }

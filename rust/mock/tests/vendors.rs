@@ -124,6 +124,7 @@ fn errors_and_faults_are_of_the_vendors_too() {
     assert_eq!((gemini.status(), &gemini.json()["error"]["status"]), (429, &json!("RESOURCE_EXHAUSTED")));
     let bedrock = ask(&server, "/model/n%3Fstatus=403/converse", &messages());
     assert_eq!((bedrock.status(), bedrock.json().as_object().unwrap().len()), (403, 1));
+    assert_eq!(bedrock.header("x-amzn-errortype").as_deref(), Some("AccessDeniedException"));
     let failing = ask(&server, "/model/n%3Ffault=error_event/converse-stream", &messages());
     assert!(frames(&failing.body()).iter().any(|(name, _)| name == "serviceUnavailableException"));
 }

@@ -33,7 +33,7 @@ impl Shape for Messages {
         let mut delta =
             json!({"type": "message_delta", "delta": {"stop_reason": stop_reason(ask), "stop_sequence": null}});
         if ask.behaviour.usage != Some(false) {
-            delta["usage"] = json!({"output_tokens": ask.behaviour.chunks});
+            delta["usage"] = usage(ask.behaviour.chunks);
         }
         let mut call = String::new();
         if let Some((name, arguments)) = ask.call() {
@@ -85,12 +85,15 @@ fn message(ask: &Ask<'_>, content: &Value, stop: &Value, output_tokens: u32) -> 
         "content": content, "stop_reason": stop, "stop_sequence": null,
     });
     if ask.behaviour.usage != Some(false) {
-        message["usage"] = json!({
-            "input_tokens": INPUT_TOKENS, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
-            "output_tokens": output_tokens, "service_tier": "standard",
-        });
+        message["usage"] = usage(output_tokens);
+        message["usage"]["service_tier"] = "standard".into();
     }
     message
+}
+
+fn usage(output_tokens: u32) -> Value {
+    json!({"input_tokens": INPUT_TOKENS, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+        "output_tokens": output_tokens})
 }
 
 pub fn error(status: u32, message: &str) -> Value {

@@ -50,6 +50,18 @@ impl Family {
         }
     }
 
+    /// Headers that the provider puts on an error.
+    pub fn error_headers(self, status: u32) -> &'static str {
+        match (self, status) {
+            (Self::Bedrock, 401 | 403) => "x-amzn-errortype: AccessDeniedException\r\n",
+            (Self::Bedrock, 429) => "x-amzn-errortype: ThrottlingException\r\n",
+            (Self::Bedrock, 503) => "x-amzn-errortype: ServiceUnavailableException\r\n",
+            (Self::Bedrock, 500..) => "x-amzn-errortype: InternalServerException\r\n",
+            (Self::Bedrock, 400..) => "x-amzn-errortype: ValidationException\r\n",
+            _ => "",
+        }
+    }
+
     /// Headers that the provider puts on every answer.
     pub fn headers(self) -> &'static str {
         match self {
