@@ -79,7 +79,7 @@ docs: build ## write the generated pages in docs/ again
 	@$(BIN)/python docs/generate.py
 
 .PHONY: bench
-bench: build $(STAMPS)/bench ## measure the parts: criterion and pytest-benchmark
+bench: build $(STAMPS)/bench $(STAMPS)/sdk-others ## measure the parts: criterion and pytest-benchmark
 	$(SAY) 'criterion, then pytest-benchmark (about 5 minutes)'
 	@cargo bench $(CRATES) --benches
 	@$(BIN)/python -m pytest benches --benchmark-only $(ARGS)

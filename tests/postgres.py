@@ -54,9 +54,20 @@ class Postgres:
         subprocess.run([*as_nobody, *init], check=True, capture_output=True, timeout=60, cwd=self.folder)
         options = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off"}
         given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        server = [*as_nobody, program("postgres"), "-D", data, *given]
-        self.program = Program(server, self.folder / "postgres.log", env={}, cwd=self.folder)
+        self._server = [*as_nobody, program("postgres"), "-D", data, *given]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, for the first time or after a crash."""
+        self.program = Program(self._server, self.folder / "postgres.log", env={}, cwd=self.folder)
         wait("PostgreSQL", self._ready, 20)
+
+    def crash(self) -> None:
+        """Kill all its processes at once."""
+        self._send(signal.SIGKILL)
+        self.program.kill()
+        # Whatever else it left says that somebody still has the folder.
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def database(self) -> str:
         """Make an empty database, and give its address."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 import msgspec
@@ -14,9 +15,11 @@ import msgspec
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from penstock.remote import Remote
+
+Item = TypeVar("Item")
 
 # Fewer steps are over before a bar is read.
 BAR_FROM = 10
@@ -161,18 +164,24 @@ def save_config(
 @click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
 def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401
     """Write the whole state down as YAML; credentials stay masked."""
-    from penstock import state  # noqa: PLC0415 - as above
+    from penstock.state import plan as state  # noqa: PLC0415 - as above
 
     with _remote(url, api_key) as remote:
-        output.write(_yaml_of(state.export(remote)))
+        output.write(_yaml_of(state.export(remote, partial(_bar, "reading"))))
 
 
 @click.command()
 @_asks
 @click.argument("file", type=click.File("r"))
-@click.option("--plan", "only_plan", is_flag=True, help="Say what would be done, and do nothing; status 2 if anything.")
+@click.option(
+    "--plan",
+    "--dry-run",
+    "only_plan",
+    is_flag=True,
+    help="Say what would be done, and do nothing; status 2 if anything.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--prune", is_flag=True, help="Delete what is not in the file.")
+@click.option("--prune", is_flag=True, help="Delete what is not in the file, in the lists that it has.")
 def apply(
     url: str,
     api_key: str,
@@ -181,11 +190,14 @@ def apply(
     yes: bool,
     prune: bool,
 ) -> None:
-    """Make the state what a file of YAML says, after showing what that takes; `${NAME}` is read from the environment."""
-    from penstock import state  # noqa: PLC0415 - as above
+    """Make the state what a file of YAML says, after showing what that takes; `${NAME}` is read from the environment.
+
+    Of a credential that is there only the mask is known: one with the same ends counts as the same.
+    """
+    from penstock.state.plan import Plan  # noqa: PLC0415 - as above
 
     with _remote(url, api_key) as remote:
-        plan = state.Plan(remote, _read(file), os.environ, prune=prune)
+        plan = Plan(remote, _read(file), os.environ, prune=prune, key=api_key, bar=partial(_bar, "reading"))
         for step in plan.steps:
             click.echo(f"{step.sign} {step.what}")
         if not plan.steps:
@@ -195,20 +207,22 @@ def apply(
             sys.exit(2)
         if not yes:
             click.confirm(f"do these {len(plan.steps)}?", abort=True)
-        _do(plan.steps)
-        for label, text in plan.texts.items():
-            click.echo(f"key of {label} (it is shown this once): {text}")
+        try:
+            for step in _bar("applying", plan.steps):
+                step.do()
+        finally:
+            # What was made is told even where something later failed: nobody can be told again.
+            for name, what, text in plan.texts:
+                click.echo(f"{name} of {what} (it is shown this once): {text}")
         click.echo(f"{len(plan.steps)} done")
 
 
-def _do(steps: list[Any]) -> None:
+def _bar(label: str, steps: list[Item]) -> Iterator[Item]:
     if len(steps) < BAR_FROM or not sys.stderr.isatty():
-        for step in steps:
-            step.do()
+        yield from steps
         return
-    with click.progressbar(steps, label="applying", file=sys.stderr) as bar:
-        for step in bar:
-            step.do()
+    with click.progressbar(steps, label=label, file=sys.stderr) as bar:
+        yield from bar
 
 
 def _yaml() -> Any:  # noqa: ANN401

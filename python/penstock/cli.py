@@ -104,9 +104,11 @@ def check(file: str) -> None:
     if file.endswith(".json"):
         check_config(file)
         return
+    from penstock.kit import prices
     from penstock.snapshot import gather_good
 
     snapshot = gather_good(load(file, {}))
+    prices.read(file)
     click.echo(f"{file} is good: {snapshot.keys} keys, snapshot {snapshot.epoch[:12]}")
 
 

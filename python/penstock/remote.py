@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 PAGE = 100
+MISSING = 404
 
 
 class RemoteError(PenstockError):
@@ -34,14 +35,14 @@ class Remote:
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask, and give the answer; what is refused is told with the paths of the fields."""
-        try:
-            answer = self._client.request(method, path, json=body)
-        except httpx2.HTTPError as error:
-            message = f"{self._client.base_url} does not answer: {type(error).__name__}"
-            raise RemoteError(message) from None
-        if answer.is_success:
-            return cast("dict[str, Any]", answer.json()) if answer.content else {}
-        raise RemoteError(f"{method} {path}: {answer.status_code} {_said(answer)}")
+        return self._given(method, path, self._send(method, path, body))
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """Read what may not be there."""
+        answer = self._send("GET", path, None)
+        if answer.status_code == MISSING:
+            return None
+        return self._given("GET", path, answer)
 
     def all_of(self, path: str) -> Iterator[dict[str, Any]]:
         """Give every row of a list, page by page, oldest first."""
@@ -54,6 +55,18 @@ class Remote:
             number += 1
             if seen >= page["total"] or not page["data"]:
                 return
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx2.Response:
+        try:
+            return self._client.request(method, path, json=body)
+        except httpx2.HTTPError as error:
+            message = f"{self._client.base_url} does not answer: {type(error).__name__}"
+            raise RemoteError(message) from None
+
+    def _given(self, method: str, path: str, answer: httpx2.Response) -> dict[str, Any]:
+        if answer.is_success:
+            return cast("dict[str, Any]", answer.json()) if answer.content else {}
+        raise RemoteError(f"{method} {path}: {answer.status_code} {_said(answer)}")
 
 
 def _said(answer: httpx2.Response) -> str:

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from tests.integration.wire import Answer
 
 OPEN = {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics", "/v1/auth/invites", "/v1/auth/sessions"} | {
-    prefix + path for prefix in ("", "/v1") for path in ("/pricing/{file}", "/model-configs/pricing/{provider}/{model}")
+    prefix + path
+    for prefix in ("", "/v1")
+    for path in (
+        "/pricing/{file}",
+        "/model-configs/pricing/{provider}/{model}",
+        "/model-configs/general/{provider}/{model}",
+    )
 }
 SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
 NUMBERS = itertools.count(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -97,41 +97,100 @@ def test_a_key_that_is_none_is_refused(admin: Client, wrong: str):
 # ── If-Match ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def made_things(admin: Client, workspace: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Something of each kind, by path, and a change of it."""
+class Thing(NamedTuple):
+    """Something that can be changed, another state of it, and one that would be lost."""
+
+    path: str
+    change: dict[str, Any]
+    lost: dict[str, Any]
+    # What must be said to delete it; nothing where that cannot be.
+    farewell: object = None
+    goes: bool = True
+
+
+def made_things(admin: Client, workspace: dict[str, Any]) -> list[Thing]:
+    """Something of each kind."""
     place = {"workspace_id": workspace["id"]}
+    inside = f"?workspace_id={workspace['id']}"
     key = admin.made("/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **place})
     config = admin.made("/v1/configs", {"name": "n", "config": {"provider": "mock"}, **place})
     virtual = {"name": "n", "provider": "openai", "key": "sk-1234567890", **place}
     slug = admin.made("/v1/virtual-keys", virtual)["data"]["slug"]
     own = admin.made("/v1/workspaces", {"name": "n"})["id"]
-    return {
-        f"/v1/api-keys/{key['id']}": {"name": "m"},
-        f"/v1/configs/{config['slug']}?workspace_id={workspace['id']}": {"name": "m"},
-        f"/v1/virtual-keys/{slug}?workspace_id={workspace['id']}": {"name": "m", "key": "sk-0987654321"},
-        f"/v1/workspaces/{own}": {"name": "m"},
+    mine = {"name": "n", "ai_provider_id": "openai", "key": "sk-1234567890"}
+    inner, whole = (admin.made("/v1/integrations", {**mine, **where})["slug"] for where in (place, {}))
+    made = {"name": "n", "integration_id": inner, **place}
+    reference = {
+        "name": "n",
+        "manager_type": "aws_sm",
+        "secret_path": "p",
+        "auth_config": {"aws_auth_type": "serviceRole"},
     }
+    user = admin.shown("/v1/admin/users")["data"][0]["id"]
+    good(admin.post(f"/v1/workspaces/{own}/users", {"users": [{"id": user, "role": "member"}]}))
+    named, lost = {"name": "m"}, {"name": "lost"}
+    return [
+        Thing(f"/v1/api-keys/{key['id']}", named, lost),
+        Thing(f"/v1/configs/{config['slug']}{inside}", named, lost),
+        Thing(f"/v1/virtual-keys/{slug}{inside}", {"name": "m", "key": "sk-0987654321"}, lost),
+        Thing(f"/v1/providers/{admin.made('/v1/providers', made)['slug']}{inside}", named, lost),
+        Thing(f"/v1/workspaces/{own}/users/{user}", {"role": "manager"}, {"role": "admin"}),
+        Thing(f"/v1/workspaces/{own}", named, lost, {"name": "m"}),
+        Thing(f"/v1/integrations/{inner}", named, lost),
+        Thing(f"/v1/integrations/{whole}", named, lost),
+        Thing(f"/v1/secret-references/{admin.made('/v1/secret-references', reference)['id']}", named, lost),
+        Thing(
+            "/v1/admin/organisation/settings",
+            {"user_api_key_rotation_period": 9},
+            {"user_api_key_rotation_period": 8},
+            goes=False,
+        ),
+    ]
 
 
 def test_a_change_that_counts_on_what_was_read_is_done_only_while_it_is_so(admin: Client, workspace: dict[str, Any]):
-    for path, change in made_things(admin, workspace).items():
+    for thing in made_things(admin, workspace):
+        path = thing.path
         read = admin.get(path).get("etag")
         assert read, path
         assert admin.get(path).get("etag") == read
         careful = Client(admin.gateway, admin.key, {"if-match": read})
-        changed = careful.put(path, change)
+        changed = careful.put(path, thing.change)
         good(changed)
         now = admin.get(path).get("etag")
         assert now not in {read, None}
         assert changed.get("etag") == now
-        stale = careful.put(path, {"name": "lost"})
-        refused(stale, 412, "AB01", "read it again")
-        assert admin.shown(path)["name"] == "m"
+        refused(careful.put(path, thing.lost), 412, "AB01", "read it again")
+        (name, value), *_ = thing.change.items()
+        assert admin.shown(path)[name] == value
         assert admin.get(path).get("etag") == now
-        refused(careful.delete(path, {"name": "m"} if "workspaces/" in path else None), 412, "AB01")
+        if thing.goes:
+            refused(careful.delete(path, thing.farewell), 412, "AB01")
         for template in ("*", '"other", {}'):
             now_careful = Client(admin.gateway, admin.key, {"if-match": template.format(admin.get(path).get("etag"))})
-            good(now_careful.put(path, {"name": "m"}))
+            good(now_careful.put(path, thing.change))
+        if thing.goes:
+            last = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get("etag") or ""})
+            good(last.delete(path, thing.farewell))
+
+
+def test_models_and_workspaces_of_an_integration_are_changed_only_while_they_are_as_they_were_read(admin: Client):
+    slug = admin.made("/v1/integrations", {"name": "n", "ai_provider_id": "openai", "key": "sk-1234567890"})["slug"]
+    place = admin.made("/v1/workspaces", {"name": "given"})["slug"]
+    for below, first, second in (
+        ("models", {"models": [{"slug": "a", "enabled": True}]}, {"models": [{"slug": "a", "enabled": False}]}),
+        (
+            "workspaces",
+            {"workspaces": [{"id": place, "enabled": True}]},
+            {"workspaces": [{"id": place, "enabled": False}]},
+        ),
+    ):
+        path = f"/v1/integrations/{slug}/{below}"
+        careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get("etag") or ""})
+        good(careful.put(path, first))
+        refused(careful.put(path, second), 412, "AB01", "read it again")
+        (row,) = [row for row in admin.shown(path)[below] if row.get("slug", row.get("id")) in {"a", place}]
+        assert row["enabled"]
 
 
 def test_of_two_changes_at_once_that_count_on_the_same_one_is_lost_to_nobody(admin: Client):
@@ -179,3 +238,27 @@ def test_each_field_that_is_wrong_is_named_with_its_path(admin: Client, body: ob
     said = answer.json()["data"]
     assert said["errors"] == [{"path": path, "message": message}]
     assert said["message"] == f"{path} {message}".strip()
+
+
+def test_what_the_caller_has_already_is_not_sent_again(admin: Client, workspace: dict[str, Any]):
+    body = {"name": "read", "config": {"provider": "mock"}, "workspace_id": workspace["id"]}
+    path = f"/v1/configs/{admin.made('/v1/configs', body)['slug']}"
+    first = admin.get(path)
+    tag = first.get("etag")
+    assert tag
+    for sent in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        again = Client(admin.gateway, admin.key, {"if-none-match": sent}).get(path)
+        assert (again.status, again.body, again.get("etag")) == (304, b"", tag), sent
+    for sent in ('"other"', tag.strip('"'), ""):
+        again = Client(admin.gateway, admin.key, {"if-none-match": sent}).get(path)
+        assert (again.status, again.body) == (200, first.body), sent
+    good(admin.put(path, {"name": "changed"}))
+    changed = Client(admin.gateway, admin.key, {"if-none-match": tag}).get(path)
+    assert good(changed)["name"] == "changed"
+    assert changed.get("etag") != tag
+
+
+def test_who_may_not_read_does_not_learn_that_nothing_changed(admin: Client, workspace: dict[str, Any]):
+    body = {"name": "read", "config": {"provider": "mock"}, "workspace_id": workspace["id"]}
+    path = f"/v1/configs/{admin.made('/v1/configs', body)['slug']}"
+    refused(Client(admin.gateway, "nobody", {"if-none-match": "*"}).get(path), 401, "AB05")

@@ -123,6 +123,16 @@ def test_prices_are_told_to_everybody(admin: Client):
     assert ask(url, "/pricing/none.json", headers={}, method="GET").status == 404
 
 
+def test_what_a_model_takes_is_told_without_a_key(admin: Client):
+    for prefix in ("", "/v1"):
+        path = f"{prefix}/model-configs/general/openai/gpt-4o"
+        found = ask(admin.gateway.base_url, path, headers={}, method="GET").json()
+        assert (found["model"], found["provider"], found["context_window"]) == ("gpt-4o", "openai", 128_000)
+        assert found["params"] == [{"key": "max_tokens", "minValue": 1, "maxValue": 128_000}]
+    assert ask(admin.gateway.base_url, "/model-configs/general/openai/none", headers={}, method="GET").status == 404
+    assert ask(admin.gateway.base_url, "/model-configs/general/none/m", headers={}, method="GET").status == 404
+
+
 def test_the_operators_price_counts_from_its_day_on(admin: Client):
     found = ask(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
     assert found["pay_as_you_go"] == {"request_token": {"price": 2.0}}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,6 @@ from penstock import examples
 from penstock.settings import entries, load
 from penstock.snapshot import gather_good
 from tests.shape.repository import ROOT, files, text, under, verbs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DOCUMENTS = [path.as_posix() for path in under(".", ".md")]
 
@@ -57,6 +55,30 @@ def test_every_link_and_every_path_that_is_named_leads_somewhere(document: str):
 def test_every_setting_has_its_row():
     page = text("docs/settings.md")
     assert not [entry.path for entry in entries() if f"`{entry.path}`" not in page or f"`{entry.env}`" not in page]
+
+
+def reads(module: str) -> set[tuple[str, str]]:
+    """What a module asks of settings, as section and key: `settings.<section>.<key>`, or of a section that it was given."""
+    source = text(module)
+    # Who is handed one section names its class; one section is a file of its own.
+    named = re.findall(r"penstock\.settings import (.*)", source)
+    given = {name.lower() for line in named for name in re.findall(r"\w+", line)} | {"routing"} & {Path(module).stem}
+    found: set[tuple[str, str]] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            above = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            found |= {(section, node.attr) for section in {above, *given}}
+    return found
+
+
+def test_every_setting_is_read_somewhere():
+    modules = [path.as_posix() for path in under("python/penstock", ".py") if "migrations" not in path.parts]
+    asked = set[tuple[str, str]]().union(*map(reads, modules))
+    # One section goes to the engine whole.
+    engine = "".join(text(path.as_posix()) for path in under("rust/core/src", ".rs") if path.name != "settings.rs")
+    asked |= {("routing", name) for name in re.findall(r"settings\(?\)?\.(\w+)", engine)}
+    assert not [entry.path for entry in entries() if (entry.section, entry.key) not in asked]
+    assert ("store", "colour") not in asked
 
 
 def test_every_setting_that_is_a_time_and_every_test_in_the_table_of_times_exists():

@@ -51,6 +51,17 @@ def test_a_good_file_is_called_good(tmp_path: Path):
     assert "canary" not in done.output
 
 
+def test_prices_that_cannot_be_used_are_told_with_their_places(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        '[[prices]]\nprovider = "openai"\nmodel = "m"\n[prices.pay_as_you_go]\nrequest_token = {price = 1}\n'
+    )
+    assert run("check", str(file)).exit_code == 0
+    file.write_text('[[prices]]\nprovider = "openai"\n[[prices]]\nprovider = "a"\nmodel = "b"\nvalid_from = "soon"\n')
+    done = run("check", str(file))
+    assert (done.exit_code, "prices[0]" in done.output, "prices[1].valid_from" in done.output) == (1, True, True)
+
+
 def test_a_bad_file_is_refused_with_its_problems_and_without_its_secrets(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text("[[keys]]\nname = 'a'\nkey = 'canary'\nport = 1\n")

@@ -35,6 +35,9 @@ class GlobalAccessShown(msgspec.Struct, frozen=True, kw_only=True):
     enabled: Enabled
     usage_limits: UsageShown = None
     rate_limits: RatesShown = None
+    create_default_provider: Annotated[bool, Meta(description="whether a new workspace is given a provider of it")] = (
+        False
+    )
 
 
 def _limits(path: str, usage_limits: ManyUsageLimits | None, rate_limits: RateLimits | None) -> dict[str, Any]:
@@ -54,4 +57,4 @@ def written(path: str, given: GlobalAccess, *, provides: bool) -> dict[str, Any]
 def shown(row: Row) -> GlobalAccessShown:
     """Show what all workspaces may do."""
     said = row["global_access"]
-    return GlobalAccessShown(**{name: said.get(name) for name in GlobalAccessShown.__struct_fields__})
+    return GlobalAccessShown(**{name: said.get(name) for name in GlobalAccessShown.__struct_fields__ if name in said})

@@ -1,12 +1,12 @@
-"""Under which conditions a request is done: only while nobody else changed it (If-Match), and only once (Idempotency-Key)."""
+"""Under which conditions a request is done: while nobody else changed it (If-Match, If-None-Match), and once (Idempotency-Key)."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import insert, select, update
 
 from penstock.errors import ConflictError, PenstockError, Replayed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from litestar import Request
-    from litestar.types import Message, Scope
+    from litestar.types import HTTPResponseStartEvent, Message, Scope
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.desk import Desk, Office
@@ -43,8 +43,8 @@ class Claim:
 
 def tag(row: Mapping[str, Any]) -> str:
     """Say which state of a row this is, as an entity tag."""
-    content = json.dumps(dict(row), sort_keys=True, default=str)
-    return f'"{hashlib.sha256(content.encode()).hexdigest()[:32]}"'
+    content = msgspec.json.encode(dict(row), order="deterministic")
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 def expected(header: str | None) -> frozenset[str] | None:
@@ -92,14 +92,33 @@ async def before_send(office: Office, message: Message, scope: Scope) -> None:
     claimed: Claim | None = state.get("claim")
     if message["type"] == "http.response.start":
         if (known := state.get("etag")) and message["status"] < 300:  # noqa: PLR2004
-            message.setdefault("headers", [])
-            message["headers"] = [*message["headers"], (b"etag", known.encode())]
+            _tagged(message, known, scope)
         if claimed:
             claimed.status = message["status"]
+    elif message["type"] == "http.response.body" and "unchanged" in state:
+        message["body"] = b""
     elif message["type"] == "http.response.body" and claimed and 0 < claimed.status < 300:  # noqa: PLR2004
         del state["claim"]
         if len(message["body"]) <= LARGEST_ANSWER:
             await _try_to_keep(office, claimed, message["body"])
+
+
+def _tagged(message: HTTPResponseStartEvent, known: str, scope: Scope) -> None:
+    headers = list(message.get("headers", ()))
+    if _has(scope, known):
+        scope["state"]["unchanged"] = True
+        message["status"] = 304
+        headers = [field for field in headers if not field[0].lower().startswith(b"content-")]
+    message["headers"] = [*headers, (b"etag", known.encode())]
+
+
+def _has(scope: Scope, known: str) -> bool:
+    """Whether the caller reads, and has what it would be given: If-None-Match, where weak tags are as good."""
+    if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
+        return False
+    sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"if-none-match"]
+    tags = {tag.strip().removeprefix("W/") for value in sent for tag in value.split(",")}
+    return not tags.isdisjoint({ANY, known})
 
 
 async def _try_to_keep(office: Office, claimed: Claim, body: bytes) -> None:

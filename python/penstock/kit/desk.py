@@ -28,6 +28,19 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 
+class Subject:
+    """The row that a request is about, as it was read, and which states of it the caller counts on."""
+
+    table: Table | None = None
+    seen: Row | None = None
+    expected: frozenset[str] | None = None
+
+    @property
+    def row_id(self) -> str:
+        """Its id."""
+        return self.seen["id"] if self.seen else ""
+
+
 class Desk(Tenant):
     """One transaction of one caller, inside one organisation and workspace."""
 
@@ -38,10 +51,7 @@ class Desk(Tenant):
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
         self.asked = asked
-        # The row that the request is about, and which states of it the caller counts on.
-        self.subject: tuple[Table, str] | None = None
-        self._seen: Row | None = None
-        self.expected: frozenset[str] | None = None
+        self.about = Subject()
         self._vault = vault
 
     @property
@@ -58,8 +68,8 @@ class Desk(Tenant):
 
     def address(self, table: Table, row: Row) -> None:
         """Note that the request is about this row, if it is the first."""
-        if self.subject is None:
-            self.subject, self._seen = (table, row["id"]), row
+        if self.about.table is None:
+            self.about.table, self.about.seen = table, {column.name: row[column.name] for column in table.columns}
             self.narrow(row)
 
     def narrow(self, row: Row) -> None:
@@ -69,26 +79,24 @@ class Desk(Tenant):
 
     def seen(self) -> str | None:
         """Say in which state the row was read that the request is about."""
-        return tag(self._seen) if self._seen else None
+        return tag(self.about.seen) if self.about.seen else None
 
     async def tag(self) -> str | None:
         """Say in which state that row is after a change, if it is still there."""
-        if self.subject is None:
+        if self.about.table is None:
             return None
-        table, row_id = self.subject
-        rows = await self.rows(select(table).where(table.c.id == row_id), table)
-        return tag(rows[0]) if rows else None
+        row = await self.organisation().find(self.about.table, self.about.row_id)
+        return tag(row) if row else None
 
     async def agree(self, table: Table, row: Row) -> None:
         """See whether the row that the request is about is as the caller counts on; once, and holding it there."""
-        if self.expected is None or self.subject is None:
-            return
-        if self.subject[0] is not table or self.subject[1] != row["id"]:
+        about = self.about
+        if about.expected is None or about.table is not table or about.row_id != row["id"]:
             return
         held = await self.rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
-        if not held or not self.expected & {ANY, tag(held[0])}:
+        if not held or not about.expected & {ANY, tag(held[0])}:
             raise StaleError("it was changed since it was read; hint: read it again")
-        self.expected = None
+        about.expected = None
 
     @property
     def granted(self) -> frozenset[str]:
@@ -106,7 +114,7 @@ class Desk(Tenant):
     def organisation(self) -> Desk:
         """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
         desk = Desk(self.connection, self.caller, None, self._vault, self.asked)
-        desk.bell = self.bell
+        desk.bell, desk.about = self.bell, self.about
         return desk
 
     def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
@@ -181,9 +189,9 @@ class Work:
         async with self._office.database.writing() as connection:
             desk = await self._enter(connection, workspace)
             await claim(desk, self._request)
-            desk.expected = expected(self._request.headers.get("if-match"))
+            desk.about.expected = expected(self._request.headers.get("if-match"))
             yield desk
-            if desk.expected is not None:
+            if desk.about.expected is not None:
                 raise StaleError("this cannot be made to depend on If-Match")
             self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)

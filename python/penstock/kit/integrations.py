@@ -11,7 +11,7 @@ from penstock import engine
 from penstock.errors import MissingError
 from penstock.kit import configurations as forms
 from penstock.kit.ids import mask, new_id, slug, slugify
-from penstock.kit.record import refuse
+from penstock.kit.record import now, refuse
 from penstock.kit.resource import Resource
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
 
@@ -56,9 +56,18 @@ async def add(desk: Desk, row_id: str, values: Mapping[str, Any]) -> Row:
     return await INTEGRATIONS.add(desk, {**EMPTY, "owner_id": desk.caller.actor, "id": row_id, **values})
 
 
+async def touch(desk: Desk, row: Row) -> None:
+    """Note that something was said of an integration's models or workspaces: who counts on what was there learns of it."""
+    whole = desk.organisation()
+    await whole.agree(integrations, row)
+    # Later in any case, or two changes within a millisecond would look like one.
+    await whole.update(integrations, row["id"], {"last_updated_at": max(now(), row["last_updated_at"] + 1)})
+
+
 async def remove(desk: Desk, row: Row) -> None:
     """Remove an integration, and the providers that stand on it."""
     whole = desk.organisation()
+    await whole.agree(integrations, row)
     for provider in await whole.rows(select(providers).where(providers.c.integration_id == row["id"]), providers):
         await PROVIDERS.remove(whole, provider)
     await INTEGRATIONS.remove(whole, row)
@@ -110,7 +119,7 @@ async def get(desk: Desk, key: str, verb: str) -> Row:
     row = await find(desk, key)
     if row is None:
         raise MissingError(f"there is nothing under {key!r} here")
-    desk.narrow(row)
+    desk.address(integrations, row)
     may = [scope(row["workspace_id"], verb)]
     if verb == "read":
         # Who may see those of a workspace may see which of the organisation's it can use.

@@ -8,10 +8,12 @@ import msgspec
 from litestar.params import QueryParameter
 from sqlalchemy import and_, select
 
+from penstock.kit.record import refuse
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement, Table
+    from sqlalchemy import Column, ColumnElement, Table
 
     from penstock.store.tenant import Row, Tenant
 
@@ -59,12 +61,16 @@ async def rows(
     tenant: Tenant, table: Table, wanted: Page, conditions: Sequence[ColumnElement[bool]] = ()
 ) -> tuple[int, list[Row]]:
     """Give how many there are, and those of the page; a late page costs little more than an early one."""
+    by = _sorted_by(table, wanted)
+    if wanted.number == 0:
+        query = select(table).where(*conditions).order_by(*_directed(by, down=wanted.order == "desc"))
+        found = await tenant.rows(query.limit(wanted.size), table)
+        # Most lists are short: reading them counts them.
+        return (await tenant.count(table, conditions) if len(found) == wanted.size else len(found)), found
     total = await tenant.count(table, conditions)
     start = wanted.size * wanted.number
     if start >= total:
         return total, []
-    # Ids are in the order of creation, and the index that counts holds them too.
-    by = [table.c.id] if wanted.sort == "created_at" else [table.c[wanted.sort], table.c.id]
     length = min(wanted.size, total - start)
     # From the end that is nearer; the edge of the page is found in the index, its rows are read from there on.
     from_end = start > total - start - length
@@ -76,6 +82,15 @@ async def rows(
     query = select(table).where(*conditions, _from(by, edge, down=down)).order_by(*_directed(by, down=down))
     found = await tenant.rows(query.limit(length), table)
     return total, found[::-1] if from_end else found
+
+
+def _sorted_by(table: Table, wanted: Page) -> list[Column[Any]]:
+    # Ids are in the order of creation, and the index that counts holds them too.
+    if wanted.sort == "created_at":
+        return [table.c.id]
+    if wanted.sort not in table.c:
+        raise refuse("sort", f"{wanted.sort!r} is not allowed here: expected created_at or last_updated_at")
+    return [table.c[wanted.sort], table.c.id]
 
 
 def _directed(columns: Sequence[ColumnElement[Any]], *, down: bool) -> list[ColumnElement[Any]]:

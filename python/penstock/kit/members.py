@@ -94,6 +94,7 @@ async def need(desk: Desk, workspace_id: str, user_id: str) -> Row:
     if row is None:
         message = f"the user {user_id!r} is not in this workspace"
         raise MissingError(message)
+    desk.address(members, row)
     return row
 
 

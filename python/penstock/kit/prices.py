@@ -116,11 +116,15 @@ class PriceBook:
         for row in self._rows():
             if (row.provider, row.model) == (provider, model):
                 return _own(row)
+        found = await self.model(provider, model)
+        return _known(provider, found).pricing_config if found else None
+
+    async def model(self, provider: str, model: str) -> ModelInfo | None:
+        """Give what the list says of a model."""
         listed = await self._provider(provider)
         # Who sells others' models has their prices, unless it has its own.
         everybody = list((self._list or {}).values())
-        found = listed.find_model(model, all_providers=everybody) if listed else None
-        return _known(provider, found).pricing_config if found else None
+        return listed.find_model(model, all_providers=everybody) if listed else None
 
     async def _provider(self, name: str) -> Provider | None:
         async with self._turn:

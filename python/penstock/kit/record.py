@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -40,6 +41,7 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+@lru_cache(4096)
 def moment(milliseconds: int | None) -> str | None:
     """Write a moment as the wire has it: ISO 8601 in UTC with milliseconds."""
     if milliseconds is None:

@@ -139,6 +139,7 @@ async def update(key: IdOrSlug, data: JSONBody[Models], work: NamedDependency[Wo
     _refuse_twice(one.slug for one in data.models)
     async with work.writing() as desk:
         row = await kit.get(desk, key, "update")
+        await kit.touch(desk, row)
         before = {one["slug"]: one for one in await _rows(desk, row)}
         for index, model in enumerate(data.models):
             await _put(desk, row, f"models[{index}]", model, before.get(model.slug))
@@ -163,6 +164,7 @@ async def remove(
         raise refuse("slugs", "is needed: names of custom models, with commas")
     async with work.writing() as desk:
         row = await kit.get(desk, key, "update")
+        await kit.touch(desk, row)
         before = {one["slug"]: one for one in await _rows(desk, row)}
         for slug in dict.fromkeys(wanted):
             if slug not in before:

@@ -117,6 +117,7 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
     """Say which workspaces may use an integration of the organisation, and how much; they get a provider of it."""
     async with work.writing() as desk:
         row = await kit.get(desk, key, "update")
+        await kit.touch(desk, row)
         if row["workspace_id"]:
             raise refuse("", "this integration is one workspace's own: it is given to no other")
         if data.override_existing_workspace_access or data.override_existing_workspaces_access:

@@ -88,6 +88,7 @@ async def update(workspace: IdOrSlug, user_id: UserId, data: JSONBody[RoleChange
     async with work.writing(workspace) as desk:
         before = await members.need(desk, desk.workspace, user_id)
         desk.may_give(of_member(data.role), desk.workspace)
+        await desk.agree(rows, before)
         change = {"role": data.role, "last_updated_at": now()}
         await desk.update(rows, before["id"], change)
         await desk.note("workspace_users.update", before=before, after={**before, **change})
@@ -105,6 +106,7 @@ async def remove(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Wor
     """Take a member out of a workspace; the keys that the person has there end with it."""
     async with work.writing(workspace) as desk:
         before = await members.need(desk, desk.workspace, user_id)
+        await desk.agree(rows, before)
         await desk.delete(rows, rows.c.id == before["id"])
         await desk.delete(api_keys, api_keys.c.user_id == user_id, api_keys.c.workspace_id == desk.workspace)
         await desk.note("workspace_users.delete", before=before)

@@ -135,6 +135,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
     reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
     last_reset_at: MomentOrNone
+    next_usage_reset_at: MomentOrNone
     scopes: Scopes
     defaults: Annotated[KeyDefaults, Meta(description="what requests with the key have unless they say otherwise")]
     alert_emails: Annotated[list[str] | None, Meta(description="where alerts are sent")]
@@ -348,6 +349,7 @@ def _shown(row: Row) -> Key:
         created_at=when(row["created_at"]),
         last_updated_at=when(row["last_updated_at"]),
         last_reset_at=moment(row["last_reset_at"]),
+        next_usage_reset_at=(row["usage_limits"] or {}).get("next_usage_reset_at"),
         defaults=KeyDefaults(**row["defaults"]),
         expires_at=moment(row["expires_at"]),
         last_rotated_at=moment(row["last_rotated_at"]),

@@ -15,11 +15,13 @@ from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Object
 from penstock.kit.record import Done
 from penstock.kit.resource import Resource
-from penstock.kit.rules import SHORTEST_SESSION, USUAL_SESSION, Rules, of_organisation, written
+from penstock.kit.rules import SHORTEST_SESSION, USUAL_SESSION, Rules, written
 from penstock.store.tables import organisations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from penstock.store.tenant import Row
 
 ORGANISATION = Resource("organisation_settings", organisations, publishes=True)
 TAGS = ["Organisation"]
@@ -79,15 +81,16 @@ class DefaultsShown(msgspec.Struct, frozen=True, kw_only=True):
 async def settings(work: NamedDependency[Work]) -> SettingsShown:
     """Give the rules that hold in all of the organisation."""
     async with work.reading() as desk:
-        return _settings(await of_organisation(desk))
+        return _settings((await _row(desk))["settings"])
 
 
 @put("/settings", guards=[needs("organisation_settings.update")], summary="Update organisation settings", tags=TAGS)
 async def change_settings(data: JSONBody[SettingsChange], work: NamedDependency[Work]) -> SettingsShown:
     """Change rules; the data plane follows within a second."""
     async with work.writing() as desk:
-        rules = written(data, await of_organisation(desk))
-        await _write(desk, rules)
+        row = await _row(desk)
+        rules = written(data, row["settings"])
+        await ORGANISATION.change(desk, row, {"settings": rules})
         return _settings(rules)
 
 
@@ -95,7 +98,7 @@ async def change_settings(data: JSONBody[SettingsChange], work: NamedDependency[
 async def defaults(work: NamedDependency[Work]) -> DefaultsShown:
     """Give what every workspace has unless it says otherwise."""
     async with work.reading() as desk:
-        kept = (await of_organisation(desk)).get("defaults", {})
+        kept = (await _row(desk))["settings"].get("defaults", {})
         return DefaultsShown(**{name: kept.get(name, []) for name in ("input_guardrails", "output_guardrails")})
 
 
@@ -103,17 +106,18 @@ async def defaults(work: NamedDependency[Work]) -> DefaultsShown:
 async def change_defaults(data: JSONBody[OrganisationDefaults], work: NamedDependency[Work]) -> Done:
     """Change defaults; what is left out stays."""
     async with work.writing() as desk:
-        rules = await of_organisation(desk)
+        row = await _row(desk)
+        rules = row["settings"]
         given: dict[str, list[str]] = {
             name: value or [] for name, value in msgspec.structs.asdict(data).items() if value is not UNSET
         }
-        await _write(desk, {**rules, "defaults": {**rules.get("defaults", {}), **given}})
+        changed = {**rules, "defaults": {**rules.get("defaults", {}), **given}}
+        await ORGANISATION.change(desk, row, {"settings": changed})
         return Done()
 
 
-async def _write(desk: Desk, rules: Mapping[str, Any]) -> None:
-    row = await ORGANISATION.get(desk, desk.organisation_id)
-    await ORGANISATION.change(desk, row, {"settings": dict(rules)})
+async def _row(desk: Desk) -> Row:
+    return await ORGANISATION.get(desk, desk.organisation_id)
 
 
 def _settings(rules: Mapping[str, Any]) -> SettingsShown:

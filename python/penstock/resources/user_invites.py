@@ -81,6 +81,8 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: MomentOrNone
     status: Annotated[str, Meta(description="`pending`, `accepted`, `cancelled` or `expired`")]
     invited_by: Annotated[str | None, Meta(description="id of the person or key that invited")]
+    workspaces: Annotated[list[Place], Meta(description="workspaces that the person will be in, by id")]
+    workspace_api_key_details: Annotated[KeyDetails | None, Meta(description="keys that go along with it")]
     object: Object = "invite"
 
 
@@ -228,6 +230,8 @@ def _shown(row: Row) -> Invite:
         expires_at=when(row["expires_at"]),
         accepted_at=moment(row["accepted_at"]),
         status=invites.status(row),
+        workspaces=[Place(**place) for place in row["workspaces"]],
+        workspace_api_key_details=KeyDetails(row["key_scopes"]) if row["key_scopes"] else None,
     )
 
 

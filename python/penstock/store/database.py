@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event, exc
@@ -12,12 +14,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from penstock.errors import ConflictError, SettingsError, UnavailableError
+from penstock.store.sqlite import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
 
     from sqlalchemy import URL
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from penstock.secret import Secret
     from penstock.settings import Store
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 # Readers do not wait for each other in SQLite either, but each connection is a thread.
 SQLITE_CONNECTIONS = 3
+# A connection that nobody used for so long is asked whether it is still there.
+TRIED_AFTER = 0.25
 NO_TABLES = ("no such table", "does not exist")
 
 
@@ -36,53 +41,42 @@ class Database:
         self.url = parse(url)
         self.embedded = self.url.get_backend_name() == "sqlite"
         self._patience = settings.acquire_ms / 1000
-        self._engine = create_async_engine(
-            self.url,
-            pool_size=min(settings.connections, SQLITE_CONNECTIONS) if self.embedded else settings.connections,
-            max_overflow=0,
-            pool_timeout=self._patience,
-            # One that was cut off, or frozen, is noticed before a statement waits for it.
-            pool_pre_ping=not self.embedded,
-            hide_parameters=True,
-            connect_args=_options(settings, embedded=self.embedded),
-        )
-        if self.embedded:
-            event.listen(self._engine.sync_engine, "connect", _prepare_sqlite)
-            event.listen(self._engine.sync_engine, "begin", _begin_sqlite)
+        self._engine = _sqlite(self.url, settings) if self.embedded else _postgresql(self.url, settings)
+        # Each statement of PostgreSQL's sees what was kept by then, within a transaction too: for reading none is begun.
+        without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
+        self._reader = self._engine.execution_options(**without)
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
-        """Give a connection that sees one state of the data."""
-        async with self._transaction(writes=False) as connection:
-            yield connection
+        """Give a connection for reading: with SQLite all of its statements see one state of the data."""
+        with _told():
+            connection = await self._connection(self._reader)
+            try:
+                yield connection
+                if self.embedded:
+                    await connection.commit()
+            finally:
+                await connection.close()
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[AsyncConnection]:
         """Give a connection whose changes are all kept at the end, or none of them."""
-        async with self._transaction(writes=True) as connection:
-            yield connection
+        with _told():
+            connection = await self._connection(self._engine)
+            try:
+                async with connection.begin():
+                    yield connection
+            finally:
+                await asyncio.shield(connection.close())
 
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
 
-    @asynccontextmanager
-    async def _transaction(self, *, writes: bool) -> AsyncGenerator[AsyncConnection]:
-        try:
-            connection = await self._connection()
-            try:
-                await connection.execution_options(writes=writes)
-                async with connection.begin():
-                    yield connection
-            finally:
-                await asyncio.shield(connection.close())
-        except exc.IntegrityError as error:
-            raise _conflict(error) from error
-        except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
-            raise _unavailable(error) from error
-
-    async def _connection(self) -> AsyncConnection:
-        starting = asyncio.ensure_future(self._engine.connect().start())
+    async def _connection(self, engine: AsyncEngine) -> AsyncConnection:
+        if self.embedded:
+            return await engine.connect().start()
+        starting = asyncio.ensure_future(engine.connect().start())
         try:
             done, _ = await asyncio.wait({starting}, timeout=self._patience)
         except asyncio.CancelledError:
@@ -94,6 +88,16 @@ class Database:
             starting.add_done_callback(_forget)
             raise TimeoutError
         return starting.result()
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    try:
+        yield
+    except exc.IntegrityError as error:
+        raise _conflict(error) from error
+    except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
+        raise _unavailable(error) from error
 
 
 def _forget(started: asyncio.Future[AsyncConnection]) -> None:
@@ -111,18 +115,19 @@ def parse(url: Secret) -> URL:
         raise SettingsError(message) from None
 
 
-def _options(settings: Store, *, embedded: bool) -> dict[str, Any]:
-    if embedded:
-        return {"timeout": settings.acquire_ms / 1000, "isolation_level": None}
-    return {
-        "timeout": settings.acquire_ms / 1000,
-        "command_timeout": settings.statement_ms / 1000,
-        "server_settings": {
-            "application_name": "penstock",
-            "statement_timeout": str(settings.statement_ms),
-            "idle_in_transaction_session_timeout": str(2 * settings.statement_ms),
-        },
-    }
+def _sqlite(url: URL, settings: Store) -> AsyncEngine:
+    opening = partial(Connection, url.database or "", settings.acquire_ms / 1000)
+    engine = create_async_engine(
+        url,
+        pool_size=min(settings.connections, SQLITE_CONNECTIONS),
+        max_overflow=0,
+        pool_timeout=settings.acquire_ms / 1000,
+        hide_parameters=True,
+        async_creator=opening,
+    )
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
@@ -135,8 +140,43 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
 
 def _begin_sqlite(connection: Any) -> None:  # noqa: ANN401
     # One that begins by reading and writes later would fail where it could have waited.
-    writes = connection.get_execution_options().get("writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    connection.connection.driver_connection.begin(writes=not connection.get_execution_options().get("reads"))
+
+
+def _postgresql(url: URL, settings: Store) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=settings.connections,
+        max_overflow=0,
+        pool_timeout=settings.acquire_ms / 1000,
+        hide_parameters=True,
+        connect_args={
+            "timeout": settings.acquire_ms / 1000,
+            "command_timeout": settings.statement_ms / 1000,
+            "server_settings": {
+                "application_name": "penstock",
+                "statement_timeout": str(settings.statement_ms),
+                "idle_in_transaction_session_timeout": str(2 * settings.statement_ms),
+            },
+        },
+    )
+    event.listen(engine.sync_engine, "checkin", _note_use)
+    event.listen(engine.sync_engine, "checkout", _try_idle)
+    return engine
+
+
+def _note_use(_connection: object, record: Any) -> None:  # noqa: ANN401
+    record.info["used"] = time.monotonic()
+
+
+def _try_idle(connection: Any, record: Any, _proxy: object) -> None:  # noqa: ANN401
+    """Notice one that was cut off, or frozen, before a statement waits for it; one that has just been used is well."""
+    if time.monotonic() - record.info.get("used", -TRIED_AFTER) < TRIED_AFTER:
+        return
+    try:
+        connection.ping()
+    except connection.dbapi.Error as error:
+        raise exc.DisconnectionError from error
 
 
 def _conflict(error: exc.IntegrityError) -> ConflictError:

@@ -98,12 +98,20 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ => Reading::Nothing,
     };
     let ends_with_event = asked_for(call).ends_with_event() && status < 300;
+    let every = spread(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
-    let every = Duration::from_millis(gateway.settings.heartbeat_ms);
-    // Google's own clients take every line for JSON.
-    let may_beat = is_events && is_plain && dialect != Dialect::Gemini;
-    let beats = may_beat && call.route.operation != Operation::Proxy && !every.is_zero();
+    let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// Up to a quarter less, by the random part of an id: the heartbeats of streams that began together must not fall together.
+fn spread(every: Duration, id: uuid::Uuid) -> Duration {
+    every.saturating_sub(every / 4 * u32::from(id.as_bytes()[15]) / u32::from(u8::MAX))
+}
+
+/// Whether a comment may stand in a stream. Google's own clients take every line for JSON.
+fn may_beat(call: &Call<'_>, dialect: Dialect) -> bool {
+    call.route.operation != Operation::Proxy && dialect != Dialect::Gemini
 }
 
 /// What a request asks for, also where it is forwarded as it came.

@@ -1,6 +1,7 @@
 //! The walk of a request, once per request and once per target. Read this first.
 
 use std::{
+    pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -321,7 +322,9 @@ impl Gateway {
             model.clone_into(&mut facts.model);
         }
         let sent = Instant::now();
-        let incoming = deadline.bound(self.upstream.send(&target.base.origin, outgoing)).await?;
+        // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.
+        let sending = pin!(self.upstream.send(&target.base.origin, outgoing));
+        let incoming = deadline.bound(sending).await?;
         facts.upstream = Some(sent.elapsed());
         Ok((incoming, deadline.answered()))
     }

@@ -188,7 +188,7 @@ impl Facts {
 
 pub struct Record {
     pub id: Uuid,
-    pub facts: Facts,
+    pub facts: Box<Facts>,
     head: Arc<Head>,
     sink: Arc<Sink>,
     created: Duration,
@@ -209,7 +209,7 @@ impl Record {
         sink.metrics.start();
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let id = new_id(created);
-        Self { id, facts: Facts::default(), head, sink, created, started: Instant::now(), ended: None, closed: false }
+        Self { id, facts: Box::default(), head, sink, created, started: Instant::now(), ended: None, closed: false }
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -406,7 +406,7 @@ impl Serialize for Text<'_> {
 
 impl<'a> Line<'a> {
     fn new(record: &'a Record, outcome: Outcome, took: Duration) -> Self {
-        let Facts { status, usage, .. } = &record.facts;
+        let Facts { status, usage, .. } = &*record.facts;
         let facts = &record.facts;
         let decision = facts.decision.as_deref();
         Self {

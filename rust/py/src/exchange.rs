@@ -119,7 +119,7 @@ pub async fn serve(gateway: &Gateway, callers: &Arc<Callers>, job: Job) {
             });
             let stall = Duration::from_millis(gateway.settings.write_stall_ms);
             let closing = gateway.closing();
-            exchange.stream(reply, *stream, Ends { gone, closing, stall }).await;
+            exchange.stream(reply, stream, Ends { gone, closing, stall }).await;
             Python::attach(|_| drop(exchange));
         }
     }
@@ -173,7 +173,7 @@ impl Exchange {
         drop(self.send(py, body, false));
     }
 
-    async fn stream(&mut self, reply: Reply, mut stream: Stream, ends: Ends<impl Future<Output = ()>>) {
+    async fn stream(&mut self, reply: Reply, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
         let Ends { mut gone, closing, stall } = ends;
         let mut closing = std::pin::pin!(closing);
         let (at_once, declares) = (reply.is_events(), reply.headers.get("content-length").is_some());

@@ -2,7 +2,7 @@
 
 use super::{
     BATCHES, CHAT, COMPLETE, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES, OCR, Provider,
-    RERANK, RESPOND, RESPONSES, SPEECH, TRANSCRIBE, by_chat, options::sent,
+    RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_chat, options::sent,
 };
 use crate::{
     operation::Operation,
@@ -104,7 +104,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("tripo3d", "https://api.tripo3d.ai/v2/openapi", "", &[]),
     row("upstage", "https://api.upstage.ai/v1/solar", "", &[CHAT, EMBED]),
     row("voyage", "https://api.voyageai.com/v1", "", &[EMBED, RERANK]),
-    row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND]),
+    row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND, STORED]),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]),
     row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]),
 ];

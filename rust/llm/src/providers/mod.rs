@@ -69,6 +69,8 @@ const BEDROCK: Group =
     &[Operation::Converse, Operation::ConverseStream, Operation::InvokeModel, Operation::InvokeModelStream];
 const RERANK: Group = &[Operation::Rerank];
 const RESPOND: Group = &[Operation::CreateModelResponse];
+/// Of what was answered before and is kept.
+const STORED: Group = &[Operation::GetModelResponse, Operation::DeleteModelResponse];
 const RESPONSES: Group = &[
     Operation::CreateModelResponse,
     Operation::GetModelResponse,

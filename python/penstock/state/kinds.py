@@ -1,0 +1,407 @@
+"""The kinds of things that a state holds, in the order in which they are made: how each is read, made, changed and removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.kit.ids import mask
+from penstock.state.document import Thing, bare, changes, listed, without
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.remote import Remote
+
+ORGANISATION = "/v1/admin/organisation"
+WORKSPACES = "/v1/admin/workspaces"
+USERS = "/v1/admin/users"
+LIMITS = ("usage_limits", "rate_limits", "expires_at")
+WORKSPACE_FIELDS = ("name", "description", "defaults", "settings", "usage_limits", "rate_limits")
+
+
+class Ground:
+    """One gateway: how it is asked, and what its ids are called."""
+
+    def __init__(self, remote: Remote, key: str = "") -> None:
+        """Learn the names."""
+        self.remote = remote
+        # Of the key that asks: it is never taken away by what it asks for.
+        self.own_key = mask(key)
+        self.workspaces = list(remote.all_of(WORKSPACES))
+        self.slugs = {row["id"]: row["slug"] for row in self.workspaces}
+        self.users = list(remote.all_of(USERS))
+        self.emails = {row["id"]: row["email"] for row in self.users}
+        self.ids = {email: user_id for user_id, email in self.emails.items()}
+        self.references = {row["id"]: row["slug"] for row in remote.all_of("/v1/secret-references")}
+        # Those that a virtual key brought along are not listed.
+        self.integrations = {row["slug"] for row in remote.all_of("/v1/integrations")}
+        self.configs: dict[str, str] = {}
+
+    def mappings(self, row: Mapping[str, Any]) -> list[Thing]:
+        """Name the secrets of a row by their slugs."""
+        found = listed(row, "secret_mappings")
+        return [
+            {**one, "secret_reference_id": self.references.get(one["secret_reference_id"], one["secret_reference_id"])}
+            for one in found
+        ]
+
+
+class Kind:
+    """What is kept of one kind of thing; the plain way to treat it."""
+
+    name: str
+    path: str
+    fields: tuple[str, ...]
+    # Chosen once.
+    fixed: tuple[str, ...] = ("slug",)
+    # Places that hold credentials.
+    secret: tuple[str, ...] = ()
+    named_by: tuple[str, ...] = ("slug", "name")
+    # Whether a new one gets the slug that is written.
+    keeps_slug = True
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """What may be written of one."""
+        return ("id", *(name for name in self.fixed if name not in self.fields), *self.fields)
+
+    def called(self, thing: Mapping[str, Any]) -> str:
+        """Name one, as plans do."""
+        return str(thing.get("name") or next((thing[name] for name in self.named_by if thing.get(name)), "?"))
+
+    def identified_by(self, thing: Mapping[str, Any]) -> tuple[str, ...]:
+        """Say by which fields the one that is meant is found: what keeps its slug is that alone."""
+        return ("slug",) if self.keeps_slug and thing.get("slug") else self.named_by
+
+    def read(self, ground: Ground, place: Thing | None) -> list[Thing]:
+        """Give all that there are in a workspace, or in the organisation itself."""
+        rows = ground.remote.all_of(self.path + self.inside(place))
+        return [self.written(ground, row) for row in rows if self.is_one(ground, row, place)]
+
+    def is_one(self, _ground: Ground, _row: Thing, _place: Thing | None) -> bool:
+        """Whether a listed row is one of these."""
+        return True
+
+    def written(self, ground: Ground, row: Thing) -> Thing:
+        """Write one down."""
+        shown = {name: row[name] for name in self.known if name in row}
+        shown |= {name: bare(shown[name]) for name in ("usage_limits", "rotation_policy") if name in shown}
+        return {**shown, "secret_mappings": ground.mappings(row)} if "secret_mappings" in shown else shown
+
+    def differs(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> Thing:  # noqa: ARG002
+        """Give what is to be changed."""
+        return changes({name: thing[name] for name in self.fields if name in thing}, there)
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Make one, and give what was answered."""
+        body = {name: thing[name] for name in self.known if name != "id" and thing.get(name) is not None}
+        return ground.remote.ask("POST", self.path, {**body, **self.home(place)})
+
+    def change(self, ground: Ground, place: Thing | None, there: Thing, changed: Thing) -> None:
+        """Change one."""
+        ground.remote.ask("PUT", self.at(there, place), changed)
+
+    def remove(self, ground: Ground, place: Thing | None, there: Thing) -> None:
+        """Remove one."""
+        ground.remote.ask("DELETE", self.at(there, place))
+
+    def stays(self, _ground: Ground, _there: Thing) -> bool:
+        """Whether one is never removed."""
+        return False
+
+    def home(self, place: Thing | None) -> Thing:
+        """Say in a body where something is."""
+        return {"workspace_id": place["id"]} if place else {}
+
+    def inside(self, place: Thing | None) -> str:
+        """Say in a query where something is."""
+        return f"?workspace_id={place['id']}" if place else ""
+
+    def at(self, there: Thing, _place: Thing | None) -> str:
+        """Say where one is found."""
+        return f"{self.path}/{there['id']}"
+
+
+class Users(Kind):
+    """People, who come by invitation alone."""
+
+    name, path, fields, fixed, named_by = "users", USERS, ("role",), ("email",), ("email",)
+
+    def stays(self, _ground: Ground, there: Thing) -> bool:
+        """Keep the owner."""
+        return there["role"] == "owner"
+
+
+class Invites(Kind):
+    """Invitations that were not answered yet."""
+
+    name, path, fields = "invites", f"{USERS}/invites", ()
+    fixed = ("email", "role", "workspaces", "workspace_api_key_details")
+    named_by = ("email",)
+
+    def is_one(self, _ground: Ground, row: Thing, _place: Thing | None) -> bool:
+        """Leave out what is over."""
+        return row["status"] == "pending"
+
+    def written(self, ground: Ground, row: Thing) -> Thing:
+        """Name workspaces by their slugs."""
+        places = [{**one, "id": ground.slugs.get(one["id"], one["id"])} for one in row["workspaces"]]
+        return {**super().written(ground, row), "workspaces": places}
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Invite; who is there already is not."""
+        return {} if thing["email"] in ground.ids else super().make(ground, place, {"workspaces": [], **thing})
+
+
+class Members(Kind):
+    """People in a workspace."""
+
+    name, path, fields, fixed, named_by = "members", WORKSPACES, ("role",), ("email",), ("email",)
+
+    def read(self, ground: Ground, place: Thing | None) -> list[Thing]:
+        """Read them below their workspace."""
+        rows = ground.remote.all_of(f"{WORKSPACES}/{place['id']}/users") if place else ()
+        return [self.written(ground, row) for row in rows]
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Take somebody in."""
+        member = {"id": ground.ids[thing["email"]], "role": thing.get("role", "member")}
+        return ground.remote.ask("POST", f"{WORKSPACES}/{(place or {})['id']}/users", {"users": [member]})
+
+    def at(self, there: Thing, place: Thing | None) -> str:
+        """Say where one is found."""
+        return f"{WORKSPACES}/{(place or {})['id']}/users/{there['id']}"
+
+
+class References(Kind):
+    """Where secrets are kept by others."""
+
+    name, path = "secret_references", "/v1/secret-references"
+    fields = (
+        *("name", "description", "auth_config", "secret_path", "secret_key"),
+        *("allow_all_workspaces", "allowed_workspaces", "tags"),
+    )
+    fixed = ("slug", "manager_type")
+    secret = ("auth_config",)
+
+    def written(self, ground: Ground, row: Thing) -> Thing:
+        """Read the whole of one, and name workspaces by their slugs."""
+        shown = super().written(ground, ground.remote.ask("GET", f"{self.path}/{row['id']}"))
+        return {**shown, "allowed_workspaces": [ground.slugs.get(one, one) for one in shown["allowed_workspaces"]]}
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Say either that all may use it, or who may."""
+        return super().make(ground, place, _either(thing))
+
+    def change(self, ground: Ground, place: Thing | None, there: Thing, changed: Thing) -> None:
+        """Say either that all may use it, or who may."""
+        super().change(ground, place, there, _either(changed))
+
+
+def _either(thing: Thing) -> Thing:
+    """Leave one of two fields out that exclude each other."""
+    return without(thing, "allow_all_workspaces" if thing.get("allowed_workspaces") else "allowed_workspaces")
+
+
+class Integrations(Kind):
+    """Credentials, with what is said of their models, and of the workspaces that may use them."""
+
+    name, path = "integrations", "/v1/integrations"
+    own = ("name", "key", "description", "configurations", "secret_mappings", "pricing_adjustments", "tags")
+    below = ("allow_all_models", "models", "global_workspace_access", "workspaces")
+    fields = (*own, *below)
+    fixed = ("slug", "ai_provider_id")
+    secret = ("key", "configurations", "models")
+
+    def inside(self, place: Thing | None) -> str:
+        """Read either those of the organisation, or one workspace's own."""
+        return f"?type=workspace&workspace_id={place['id']}" if place else "?type=organisation"
+
+    def written(self, ground: Ground, row: Thing) -> Thing:
+        """Read the whole of one, without the models of which only the public list speaks."""
+        remote, path = ground.remote, f"{self.path}/{row['id']}"
+        whole = remote.ask("GET", path)
+        shown = super().written(ground, {**whole, "key": whole["masked_key"] or ""})
+        said = [one for one in remote.ask("GET", f"{path}/models")["models"] if one["created_at"]]
+        shown["models"] = [self._model(ground, row["ai_provider_id"], one) for one in said]
+        if row["workspace_id"]:
+            return without(shown, "global_workspace_access")
+        places = remote.ask("GET", f"{path}/workspaces")["workspaces"]
+        names = ("id", "enabled", "usage_limits", "rate_limits")
+        shown["workspaces"] = [{name: bare(one[name]) for name in names} for one in places]
+        return shown
+
+    def _model(self, ground: Ground, provider: str, row: Thing) -> Thing:
+        shown = without(row, "created_at", "last_updated_at")
+        # What the public list says is nobody's choice.
+        path = f"/v1/model-configs/pricing/{provider}/{quote(row['slug'], safe='')}"
+        usual = row["is_custom"] or not row["pricing_config"] or ground.remote.find(path) != row["pricing_config"]
+        return shown if usual else without(shown, "pricing_config")
+
+    def differs(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> Thing:
+        """Of models and workspaces give those that differ."""
+        rows = {name: self._rows(name, thing, there, prune=prune) for name in ("models", "workspaces")}
+        plain = super().differs(without(thing, *rows), there, prune=prune)
+        return {**plain, **{name: found for name, found in rows.items() if found}}
+
+    def _rows(self, name: str, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> list[Thing]:
+        key = "slug" if name == "models" else "id"
+        known = {row[key]: row for row in listed(there, name)}
+        wanted = listed(thing, name)
+        differing = [row for row in wanted if changes(row, known.get(row[key], {}))]
+        gone = [row for row in known.values() if row[key] not in {row[key] for row in wanted}]
+        # Only custom models can go; of others something is said, or nothing.
+        gone = [{**row, "gone": True} for row in gone if row.get("is_custom", True)]
+        return [*differing, *(gone if prune and name in thing else [])]
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Make one; providers are made of it where they are written."""
+        known = {name: thing[name] for name in (*self.own, *self.fixed) if thing.get(name) is not None}
+        made = ground.remote.ask("POST", self.path, {**known, "create_default_provider": False, **self.home(place)})
+        self.change(ground, place, made, {name: thing[name] for name in self.below if thing.get(name) is not None})
+        return made
+
+    def change(self, ground: Ground, place: Thing | None, there: Thing, changed: Thing) -> None:
+        """Send each part to where it belongs."""
+        path, remote = self.at(there, place), ground.remote
+        if own := {name: changed[name] for name in self.own if name in changed}:
+            remote.ask("PUT", path, own)
+        self._change_models(remote, f"{path}/models", changed)
+        self._change_workspaces(remote, f"{path}/workspaces", there, changed)
+
+    def _change_models(self, remote: Remote, path: str, changed: Thing) -> None:
+        models = listed(changed, "models")
+        if gone := [one["slug"] for one in models if one.get("gone")]:
+            remote.ask("DELETE", path, {"models": gone})
+        kept = [{name: value for name, value in one.items() if value != {}} for one in models if not one.get("gone")]
+        if kept or "allow_all_models" in changed:
+            rule = {"allow_all_models": changed["allow_all_models"]} if "allow_all_models" in changed else {}
+            remote.ask("PUT", path, {"models": kept, **rule})
+
+    def _change_workspaces(self, remote: Remote, path: str, there: Thing, changed: Thing) -> None:
+        places = listed(changed, "workspaces")
+        body: Thing = {"create_default_provider": False}
+        if any(one.get("gone") for one in places):
+            # Nothing can be unsaid of a single one.
+            body["override_existing_workspace_access"] = True
+            said = {one["id"]: one for one in [*listed(there, "workspaces"), *places]}
+            places = [one for one in said.values() if not one.get("gone")]
+        if access := changed.get("global_workspace_access"):
+            body |= {
+                "global_workspace_access": without(access, "create_default_provider"),
+                "create_default_provider": access.get("create_default_provider", False),
+            }
+        if places or len(body) > 1:
+            rows = [{**one, "create_default_provider": False} for one in places]
+            remote.ask("PUT", path, {**body, "workspaces": rows})
+
+
+class Providers(Kind):
+    """Integrations made usable in a workspace."""
+
+    name, path = "providers", "/v1/providers"
+    fields = ("name", "note", "tags", *LIMITS)
+    fixed = ("slug", "integration_id")
+
+    def is_one(self, ground: Ground, row: Thing, _place: Thing | None) -> bool:
+        """Leave virtual keys out."""
+        return row["integration_id"] in ground.integrations
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Make one, or change the one that the workspace was given when it was made."""
+        there = ground.remote.find(f"{self.path}/{thing['slug']}{self.inside(place)}") if thing.get("slug") else None
+        if there is None:
+            return super().make(ground, place, thing)
+        self.change(ground, place, there, {name: thing[name] for name in self.fields if name in thing})
+        return there
+
+    def at(self, there: Thing, place: Thing | None) -> str:
+        """Say where one is found."""
+        return f"{self.path}/{there['id']}{self.inside(place)}"
+
+
+class VirtualKeys(Providers):
+    """Providers that brought their credential along."""
+
+    name, path = "virtual_keys", "/v1/virtual-keys"
+    fields = ("name", "key", "note", "model_config", "secret_mappings", *LIMITS)
+    fixed = ("slug", "provider")
+    secret = ("key", "model_config")
+
+    def is_one(self, ground: Ground, row: Thing, place: Thing | None) -> bool:
+        """Leave providers out."""
+        return not super().is_one(ground, row, place)
+
+    def written(self, ground: Ground, row: Thing) -> Thing:
+        """Show the credential masked."""
+        return super().written(ground, {**row, "key": row["masked_api_key"] or ""})
+
+
+class Configs(Kind):
+    """Routing configs, whose slugs are made by chance."""
+
+    name, path = "configs", "/v1/configs"
+    fields = ("name", "config", "status")
+    fixed = ("slug", "is_default")
+    keeps_slug = False
+
+    def written(self, ground: Ground, row: Thing) -> Thing:
+        """Read what is in one."""
+        whole = ground.remote.ask("GET", f"{self.path}/{row['id']}")
+        ground.configs[whole["id"]] = whole["slug"]
+        return {**super().written(ground, whole), "config": msgspec.json.decode(whole["config"])}
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Make one; it is archived afterwards."""
+        body = {"name": thing["name"], "config": thing.get("config"), "isDefault": int(thing.get("is_default") or 0)}
+        made = ground.remote.ask("POST", self.path, {**body, **self.home(place)})
+        if thing.get("status", "active") != "active":
+            self.change(ground, place, made, {"status": thing["status"]})
+        return made
+
+
+class ApiKeys(Kind):
+    """Keys, of which nobody is told the text again."""
+
+    name, path = "api_keys", "/v1/api-keys"
+    fields = ("name", "description", "scopes", "defaults", "alert_emails", "rotation_policy", *LIMITS)
+    fixed = ("type", "user")
+    named_by = ("id", "name")
+    keeps_slug = False
+
+    def is_one(self, _ground: Ground, row: Thing, place: Thing | None) -> bool:
+        """Leave those of other places out."""
+        return row["workspace_id"] == (place["id"] if place else None)
+
+    def written(self, ground: Ground, row: Thing) -> Thing:
+        """Name the person by e-mail address and the config by its slug."""
+        shown, defaults = super().written(ground, row), row["defaults"]
+        config = ground.configs.get(defaults["config_id"], defaults["config_id"])
+        shown["user"] = ground.emails.get(row["user_id"])
+        return {**shown, "masked": row["key"], "defaults": {**defaults, "config_id": config}}
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """What may be written of one: its mask too, for people to recognise it."""
+        return (*super().known, "masked")
+
+    def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
+        """Make one; its text is answered."""
+        kind = str(thing.get("type") or ("workspace-service" if place else "organisation-service"))
+        body = {name: thing[name] for name in self.fields if thing.get(name) is not None}
+        if thing.get("user"):
+            body["user_id"] = ground.ids[thing["user"]]
+        return ground.remote.ask("POST", f"{self.path}/{kind.replace('-', '/')}", {**body, **self.home(place)})
+
+    def stays(self, ground: Ground, there: Thing) -> bool:
+        """Keep the key that asks."""
+        return there["masked"] == ground.own_key
+
+
+# In the order in which they are made; what is removed goes the other way.
+OF_ORGANISATION: tuple[Kind, ...] = (References(), Integrations())
+OF_WORKSPACE: tuple[Kind, ...] = (Members(), Integrations(), Providers(), VirtualKeys(), Configs(), ApiKeys())
+OF_ORGANISATION_LAST: tuple[Kind, ...] = (ApiKeys(), Users(), Invites())

@@ -1,0 +1,46 @@
+"""HTTP/2 as the public conformance tool sees it; it is built where Go is at hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import urllib.parse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway
+
+TOOL = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
+CACHE = Path(__file__).parents[2] / ".cache/go"
+# A path with an answer that is longer than the windows that some of the cases ask for.
+PATH = "/v1/models"
+CASES, BUILD_SECONDS, RUN_SECONDS = 146, 300, 120
+# Who does not open a connection with HTTP/2's preface is answered in HTTP/1.1: both are spoken on one port.
+NOT_HTTP2 = "Sends invalid connection preface"
+
+
+@pytest.fixture(scope="module")
+def h2spec() -> Path:
+    go = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin:/usr/lib/go/bin")
+    tool = CACHE / "bin/h2spec"
+    if go is None:
+        pytest.skip("no Go here to build h2spec with")
+    if not tool.exists():
+        env = {**os.environ, "GOPATH": str(CACHE), "GOFLAGS": "-modcacherw"}
+        subprocess.run([go, "install", TOOL], check=True, env=env, timeout=BUILD_SECONDS)
+    return tool
+
+
+def test_all_cases_pass_but_the_one_that_knows_no_other_protocol(served: Gateway, h2spec: Path):
+    at = urllib.parse.urlsplit(served.base_url)
+    command = [h2spec, "--strict", "--host", str(at.hostname), "--port", str(at.port), "--path", PATH]
+    said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS).stdout
+    counted = re.search(r"(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed", said)
+    assert counted, said[-2000:]
+    failed = set(re.findall(r"× \d+: (.*)", said))
+    assert (failed, counted.groups()) == ({NOT_HTTP2}, (str(CASES), str(CASES - 1), "0", "1")), said[-4000:]

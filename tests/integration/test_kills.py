@@ -1,0 +1,233 @@
+"""A control process that is killed while it writes: what it acknowledged is there, whichever moment it was."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from penstock.app import create_app
+from penstock.kit.founding import found
+from penstock.secret import Secret
+from penstock.settings import Settings, Store
+from penstock.snapshot import Published, Snapshot
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.serving import control, load, running
+from tests.integration.wire import CHAT, MOCK
+from tests.postgres import program
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tests.gateway import Mock
+    from tests.postgres import Postgres
+
+# How often: a thousand, where somebody asks for it.
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "40"))
+SHORTEST, LONGEST = 0.0, 0.03
+WRITERS = 4
+MASTER_KEY = base64.b64encode(bytes(32)).decode()
+
+
+class App:
+    """The application of the control process without its server, in a process that can be killed at any moment."""
+
+    def __init__(self, settings: Settings, workspace: str) -> None:
+        self._settings = settings
+        self._workspace = workspace
+
+    def begin(self) -> tuple[int, int]:
+        """Fork; give the process and the pipe into which it says what it acknowledged."""
+        out, into = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(into)
+            return child, out
+        # Whatever happens, it ends here.
+        try:
+            os.close(out)
+            asyncio.run(self._write(into))
+        finally:
+            os._exit(1)
+
+    async def _write(self, into: int) -> None:
+        app = create_app(self._settings, Published(Snapshot("", b"", 0)))
+
+        async def writer() -> None:
+            while True:
+                slug = await self._create(app)
+                os.write(into, f"{slug}\n".encode())
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WRITERS):
+                group.create_task(writer())
+
+    async def _create(self, app: Any) -> str:  # noqa: ANN401 - the framework's own application
+        body = {"name": "kept", "config": {"provider": "mock"}, "workspace_id": self._workspace}
+        fields = {"host": "control", "x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "path": "/v1/configs",
+            "raw_path": b"/v1/configs",
+            "query_string": b"",
+            "root_path": "",
+            "scheme": "http",
+            "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
+            "state": {},
+        }
+        said: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+        async def send(message: Any) -> None:  # noqa: ANN401
+            said.append(message)
+
+        await app(scope, receive, send)
+        assert said[0]["status"] == 200, said
+        return json.loads(said[1]["body"])["slug"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/penstock.db"
+    postgres: Postgres = request.getfixturevalue("postgres")
+    return postgres.database()
+
+
+@pytest.fixture
+def app(address: str) -> App:
+    settings = Settings(store=Store(url=Secret(address), master_key=Secret(MASTER_KEY)))
+
+    async def prepare() -> str:
+        database = Database(settings.store, Secret(address))
+        await migrate(database)
+        await found(database, Secret(ADMIN_KEY))
+        async with database.reading() as connection:
+            workspace = await connection.exec_driver_sql("SELECT id FROM workspaces")
+            found_id = str(workspace.scalar_one())
+        await database.close()
+        return found_id
+
+    return App(settings, asyncio.run(prepare()))
+
+
+def kept(address: str) -> set[str]:
+    """The slugs that are there, asked of the database without us."""
+    query = "SELECT slug FROM configs"
+    if address.startswith("sqlite"):
+        connection = sqlite3.connect(address.removeprefix("sqlite:///"))
+        try:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            return {slug for (slug,) in connection.execute(query)}
+        finally:
+            connection.close()
+    name, _, host = address.removeprefix("postgresql://penstock@/").partition("?host=")
+    command = [program("psql"), "-h", host, "-U", "penstock", "-d", name, "-Atc", query]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.split())
+
+
+def acknowledged(app: App, chance: random.Random) -> list[str]:
+    """Kill it some time after its first acknowledgement, and give all of them."""
+    child, out = app.begin()
+    with os.fdopen(out, "rb") as pipe:
+        said = pipe.readline()
+        time.sleep(chance.uniform(SHORTEST, LONGEST))
+        os.kill(child, signal.SIGKILL)
+        # A line without its end was not said.
+        said += pipe.read()
+    os.waitpid(child, 0)
+    return [line.decode() for line in said.split(b"\n")[:-1]]
+
+
+def test_what_was_acknowledged_is_there_whenever_the_process_is_killed(app: App, address: str):
+    chance = random.Random(5)  # noqa: S311 - when to kill is no secret
+    gc.freeze()
+    said: list[str] = []
+    for _ in range(KILLS if address.startswith("sqlite") else max(1, KILLS // 4)):
+        some = acknowledged(app, chance)
+        assert some
+        said += some
+    there = kept(address)
+    print(f"{len(said)} acknowledged writes, {len(there)} there")
+    assert not set(said) - there
+    # What was under way at a kill may be there or not; no more than that.
+    assert len(there) <= len(said) + KILLS * WRITERS
+
+
+class Writers:
+    """Write through the gateway until told to stop, and remember what was acknowledged."""
+
+    def __init__(self, admin: Client, workspace: str) -> None:
+        self.said: list[str] = []
+        self.statuses: set[int] = set()
+        self._admin = admin
+        self._workspace = workspace
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(WRITERS)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            body = {"name": "kept", "config": {"provider": "mock"}, "workspace_id": self._workspace}
+            answer = self._admin.post("/v1/configs", body)
+            self.statuses.add(answer.status)
+            if answer.status == 200:
+                self.said.append(answer.json()["slug"])
+
+
+@pytest.fixture
+def gateway_env(address: str) -> Mapping[str, str]:
+    return {"PENSTOCK_STORE_URL": address, "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+
+
+def test_with_the_control_process_killed_again_and_again_nobody_who_calls_notices(
+    app: App, address: str, gateway_env: Mapping[str, str], tmp_path: Path, provider: Mock
+):
+    assert app
+    with running(tmp_path, {"mock": {"host": provider.url}}, env=gateway_env) as gateway:
+        admin = Client(gateway)
+        (place,) = admin.shown("/v1/workspaces")["data"]
+        body = {"name": "app", "scopes": ["completions.write"], "workspace_id": place["id"]}
+        key = admin.made("/v1/api-keys/workspace/service", body)["key"]
+        headers = {**MOCK, "x-gateway-api-key": key}
+        time.sleep(0.5)
+        with (
+            load("rate", gateway.base_url + CHAT, rate=50, connections=4, seconds=4, headers=headers) as calls,
+            Writers(admin, place["id"]) as writers,
+        ):
+            for _ in range(3):
+                before = len(writers.said)
+                wait("writes", lambda before=before: len(writers.said) > before + 5 or None, 10)
+                os.kill(control(gateway), signal.SIGKILL)
+        assert calls["errors"] == 0, calls
+        assert writers.statuses <= {200, 503}, writers.statuses
+        wait("the control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)
+    assert not set(writers.said) - kept(address)

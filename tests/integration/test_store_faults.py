@@ -1,0 +1,154 @@
+"""The database killed, frozen, locked, full or read-only under load: no call notices, and who would change something is told when to ask again."""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.conftest import initialise
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.serving import control, load, running
+from tests.integration.wire import CHAT, MOCK, ask, asked
+from tests.postgres import Postgres
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+
+SECONDS = 3
+LONGEST_ANSWER = 8
+
+
+class Scene:
+    """A gateway with a key of an app, under load while something is wrong with its store."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.admin = Client(gateway)
+        (self.place,) = self.admin.shown("/v1/workspaces")["data"]
+        body = {"name": "app", "scopes": ["completions.write"], "workspace_id": self.place["id"]}
+        self.key = self.admin.made("/v1/api-keys/workspace/service", body)["key"]
+        wait("the key", lambda: self.call() == 200 or None)
+
+    def call(self) -> int:
+        headers = {**MOCK, "x-gateway-api-key": self.key}
+        return ask(self.gateway.base_url, CHAT, asked(), headers).status
+
+    def writes(self) -> Iterator[tuple[str, str, object]]:
+        """A create, a change, a sign-in: with a key that is known, and with one that is to be looked up."""
+        yield "POST", "/v1/workspaces", {"name": "x"}
+        yield "POST", "/v1/configs", {"name": "x", "config": {"provider": "mock"}, "workspace_id": self.place["id"]}
+        yield "PUT", "/v1/admin/organisation/settings", {"block_inline_config": False}
+        yield "POST", "/v1/auth/sessions", {"api_key": ADMIN_KEY}
+
+    def refused(self) -> None:
+        """Every write says 503 and when to ask again, in time, and never that nobody is known."""
+        for method, path, body in self.writes():
+            began = time.monotonic()
+            answer = self.admin.ask(method, path, body)
+            assert answer.status == 503, (method, path, answer.status, answer.body)
+            assert answer.get("retry-after") == "1"
+            assert answer.json()["data"]["errorCode"] == "AB04"
+            assert time.monotonic() - began < LONGEST_ANSWER
+
+    def under_load(self, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
+        headers = {**MOCK, "x-gateway-api-key": self.key}
+        url = self.gateway.base_url + CHAT
+        with load("rate", url, rate=50, connections=4, seconds=SECONDS, headers=headers) as calls:
+            spoil()
+            try:
+                wait("a write to be refused", lambda: self._is_refused() or None, 10)
+                self.refused()
+            finally:
+                mend()
+        assert calls["errors"] == 0, calls
+        wait("the store", lambda: self.admin.post("/v1/workspaces", {"name": "again"}).status == 200 or None, 15)
+        return calls
+
+    def _is_refused(self) -> bool:
+        status = self.admin.post("/v1/workspaces", {"name": "x"}).status
+        assert status in {200, 503}, status
+        return status == 503
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that a test may hurt."""
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+@contextmanager
+def scene(folder: Path, provider: Mock, url: str) -> Generator[Scene]:
+    env: Mapping[str, str] = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+    if url.startswith("postgresql"):
+        initialise(folder, env)
+    with running(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
+        yield Scene(gateway)
+
+
+def test_a_frozen_server_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock, own_postgres: Postgres):
+    with scene(tmp_path, provider, own_postgres.database()) as here:
+        here.under_load(own_postgres.freeze, own_postgres.thaw)
+
+
+def test_a_server_that_takes_no_writes_is_noticed_by_nobody_who_calls(
+    tmp_path: Path, provider: Mock, own_postgres: Postgres
+):
+    def switch(how: str) -> Callable[[], None]:
+        return lambda: own_postgres.set("default_transaction_read_only", how)
+
+    with scene(tmp_path, provider, own_postgres.database()) as here:
+        here.under_load(switch("on"), switch("off"))
+
+
+def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_without_it(
+    tmp_path: Path, provider: Mock, own_postgres: Postgres
+):
+    url = own_postgres.database()
+    with scene(tmp_path, provider, url) as here:
+        here.under_load(own_postgres.crash, own_postgres.start)
+        own_postgres.crash()
+        key = here.key
+    env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+    began = time.monotonic()
+    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+        assert time.monotonic() - began < 2
+        answer = ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key})
+        assert answer.status == 200
+        assert Client(gateway).get("/v1/workspaces").status == 503
+    # What is kept for that is of no use to who finds it.
+    assert key.encode() not in (tmp_path / "penstock.snapshot").read_bytes()
+
+
+def test_a_database_that_somebody_else_holds_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock):
+    with scene(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
+        other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
+        here.under_load(lambda: other.execute("BEGIN IMMEDIATE"), other.rollback)
+        # Reading goes on meanwhile.
+        other.execute("BEGIN IMMEDIATE")
+        assert here.admin.get("/v1/workspaces").status == 200
+        other.close()
+
+
+def test_a_full_disk_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock):
+    with scene(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
+        pid = control(here.gateway)
+        # A file of the process can grow no further than what the log of the database has already.
+        size = (tmp_path / "penstock.db-wal").stat().st_size
+        free = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+
+        def allow(limit: int) -> Callable[[], None]:
+            return lambda: (resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, free[1])), None)[1]
+
+        here.under_load(allow(size), allow(free[0]))
+        assert here.admin.get("/v1/workspaces").status == 200

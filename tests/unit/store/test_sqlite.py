@@ -1,0 +1,152 @@
+"""What is done on the event loop and what is not, with the embedded database."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import insert, select, text
+
+from penstock.errors import UnavailableError
+from penstock.secret import Secret
+from penstock.settings import Store
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from penstock.store.tables import organisations
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
+LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most) SELECT count(*) FROM n")
+
+
+def run(folder: Path, scene: Callable[[Database], Awaitable[None]], connections: int = 1) -> None:
+    async def whole() -> None:
+        database = Database(Store(connections=connections, acquire_ms=200), Secret(f"sqlite:///{folder}/penstock.db"))
+        await migrate(database)
+        async with database.writing() as connection:
+            await connection.execute(insert(organisations).values(ROW))
+        await scene(database)
+        await database.close()
+
+    asyncio.run(whole())
+
+
+async def on_which_thread(connection: AsyncConnection, query: str) -> int:
+    """Have the database say by itself on which thread it works."""
+    raw = await connection.get_raw_connection()
+    driver = raw.driver_connection
+    assert driver is not None
+    driver._conn.create_function("thread", 0, threading.get_ident)
+    return int(await connection.scalar(text(query)) or 0)
+
+
+def test_a_short_read_is_done_on_the_spot(tmp_path: Path):
+    async def scene(database: Database) -> None:
+        async with database.reading() as connection:
+            assert await on_which_thread(connection, "SELECT thread()") == threading.get_ident()
+
+    run(tmp_path, scene)
+
+
+def test_a_write_is_not_done_on_the_event_loop(tmp_path: Path):
+    async def scene(database: Database) -> None:
+        async with database.writing() as connection:
+            assert await on_which_thread(connection, "SELECT thread()") != threading.get_ident()
+
+    run(tmp_path, scene)
+
+
+def test_a_long_read_leaves_the_event_loop_and_the_next_one_comes_back(tmp_path: Path):
+    async def scene(database: Database) -> None:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        async with database.reading() as connection:
+            assert await connection.scalar(LONG, {"most": 1_000_000}) == 1_000_000
+            assert ticks > 10
+        ticking.cancel()
+        async with database.reading() as connection:
+            assert await on_which_thread(connection, "SELECT thread()") == threading.get_ident()
+
+    run(tmp_path, scene)
+
+
+def test_a_read_that_is_given_up_spoils_nothing(tmp_path: Path):
+    async def scene(database: Database) -> None:
+        async def long() -> None:
+            async with database.reading() as connection:
+                await connection.scalar(LONG, {"most": 300_000})
+
+        for _ in range(3):
+            reading = asyncio.create_task(long())
+            await asyncio.sleep(0.01)
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+            # There is one connection alone.
+            async with asyncio.timeout(5), database.reading() as connection:
+                assert (await connection.execute(select(organisations.c.id))).scalars().all() == ["1"]
+            async with database.writing() as connection:
+                await connection.execute(organisations.update().values(name="p"))
+
+    run(tmp_path, scene)
+
+
+def test_all_reads_of_a_transaction_see_one_state(tmp_path: Path):
+    async def scene(database: Database) -> None:
+        async with database.reading() as connection:
+            assert await connection.scalar(select(organisations.c.name)) == "o"
+            async with database.writing() as other:
+                await other.execute(organisations.update().values(name="p"))
+            assert await connection.scalar(select(organisations.c.name)) == "o"
+        async with database.reading() as connection:
+            assert await connection.scalar(select(organisations.c.name)) == "p"
+
+    run(tmp_path, scene, connections=2)
+
+
+def test_what_went_wrong_within_a_write_is_not_kept(tmp_path: Path):
+    async def scene(database: Database) -> None:
+        async def write() -> None:
+            async with database.writing() as connection:
+                await connection.execute(organisations.update().values(name="p"))
+                await connection.execute(text("SELECT no_such_function()"))
+
+        with pytest.raises(UnavailableError):
+            await write()
+        async with database.reading() as connection:
+            assert await connection.scalar(select(organisations.c.name)) == "o"
+
+    run(tmp_path, scene)
+
+
+def test_a_write_that_nobody_confirmed_is_not_seen_by_who_reads_next(tmp_path: Path):
+    async def scene(database: Database) -> None:
+        async def write() -> None:
+            async with database.writing() as connection:
+                await connection.execute(organisations.update().values(name="p"))
+                await asyncio.sleep(60)
+
+        writing = asyncio.create_task(write())
+        await asyncio.sleep(0.05)
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        async with database.reading() as connection:
+            assert await connection.scalar(select(organisations.c.name)) == "o"
+
+    run(tmp_path, scene)
