@@ -37,7 +37,8 @@ def settings_page() -> str:
         reference.markdown(),
         "The tables `[[keys]]`, `[[providers]]` and `[[configs]]` of the same file are no settings: they are read "
         "again whenever the file changes ([walks.md](walks.md)). So is `[[prices]]`: what a `model` of a `provider` costs "
-        "from the day `valid_from` on, in the words of `/model-configs/pricing`.",
+        "from the day `valid_from` on, in the words of `/model-configs/pricing`. "
+        "`[[issuers]]` are read at the start, as settings are ([callers.md](callers.md)).",
     )
 
 

@@ -19,6 +19,8 @@ class Ask:
     size: int = WHOLE_BYTES
     chunks: int = 0
     """Content chunks of a streamed answer; a whole one has none."""
+    kept: bool = False
+    """Whether the gateway is to keep the answer and serve it again."""
 
     @property
     def streamed(self) -> bool:
@@ -36,6 +38,10 @@ class Ask:
 
 def whole() -> Ask:
     return Ask(f"mock?answer_bytes={ANSWER_BYTES}")
+
+
+def kept() -> Ask:
+    return Ask(f"mock?answer_bytes={ANSWER_BYTES}", kept=True)
 
 
 def large() -> Ask:

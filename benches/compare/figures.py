@@ -40,6 +40,8 @@ FIGURES: tuple[Figure, ...] = (
     _cpu("64 streams, a chunk each 10 ms", "chunk", "paced", 1.5),
     _cpu("burst stream, 100 chunks without a pause", "chunk", "burst", 1.0),
     _cpu("1 MB request body", "request", "body", 1.5),
+    _cpu("kept answer, 16 connections", "request", "cache", 2.5),
+    Figure("kept answer", "× the CPU of the same forwarded", "cache", "of_forwarded", 0.8),
     Figure("added latency, 1 connection, p50", "µs", LATENCY, "added_p50_us", 2.5, "nginx"),
     Figure("added latency, 1 connection, p99", "µs", LATENCY, "added_p99_us", 2.5, "nginx"),
     Figure("500 slow streams", "KB/stream", "hold", "kb_per_stream", 40),

@@ -51,10 +51,14 @@ class Gateway:
         return f"127.0.0.1:{self.stand.port}"
 
     def url(self, ask: Ask) -> str:
-        return f"http://{self.host}{self.peer.path(streamed=ask.streamed)}"
+        return f"http://{self.host}{self.path(ask)}"
 
-    def headers(self) -> dict[str, str]:
-        return {**self.peer.headers(self.stand), "content-type": "application/json"}
+    def path(self, ask: Ask) -> str:
+        return self.peer.path_kept() if ask.kept else self.peer.path(streamed=ask.streamed)
+
+    def headers(self, ask: Ask) -> dict[str, str]:
+        said = self.peer.headers_kept(self.stand) if ask.kept else self.peer.headers(self.stand)
+        return {**said, "content-type": "application/json"}
 
     def body(self, ask: Ask) -> bytes:
         return ask.body(self.peer.model(ask.model))
@@ -118,19 +122,23 @@ def _await_answer(gateway: Gateway, process: subprocess.Popen[bytes], began: flo
 
 def _ask(gateway: Gateway) -> int:
     """The status of one whole answer; nothing when nobody listens yet."""
-    ask = bodies.whole()
-    connection = http.client.HTTPConnection(gateway.host, timeout=gateway.peer.patience)
     try:
-        path = gateway.peer.path(streamed=False)
-        connection.request("POST", path, gateway.body(ask), gateway.headers())
-        answer = connection.getresponse()
-        answer.read()
+        return answered(gateway, bodies.whole()).status
     except (OSError, http.client.HTTPException):
         return 0
+
+
+def answered(gateway: Gateway, ask: Ask) -> http.client.HTTPResponse:
+    """One whole answer, read."""
+    connection = http.client.HTTPConnection(gateway.host, timeout=gateway.peer.patience)
+    try:
+        connection.request("POST", gateway.path(ask), gateway.body(ask), gateway.headers(ask))
+        answer = connection.getresponse()
+        answer.read()
     finally:
         connection.close()
     gateway.sent += 1
-    return answer.status
+    return answer
 
 
 def _last_words(stand: Stand) -> str:

@@ -56,7 +56,7 @@ def working(gateway: Gateway, kind: str, ask: Ask, options: Options) -> Iterator
     with tempfile.NamedTemporaryFile(suffix=".json", dir=gateway.stand.folder) as body:
         Path(body.name).write_bytes(gateway.body(ask))
         command = [str(binary("penstock-load")), kind, "--url", gateway.url(ask), "--body", body.name]
-        for name, value in gateway.headers().items():
+        for name, value in gateway.headers(ask).items():
             command += ["-H", f"{name}: {value}"]
         with _process(command + flags(options)) as process:
             yield process

@@ -75,7 +75,7 @@ class Run:
         return f"{minutes:.1f} minutes left"
 
     def _takes_part(self, peer: Peer, work: Work, number: int) -> bool:
-        named = work.only in (None, peer.name)
+        named = not work.only or peer.name in work.only
         enough = number > min(peer.rounds_at_most, self.scale.rare_rounds if work.rare else number)
         return named and (peer.process or work.direct) and not enough
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benches.compare import bodies, cores, load
-from benches.compare.gateway import Gateway, Invalid
+from benches.compare.gateway import Gateway, Invalid, answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,6 +108,17 @@ def rate(rate: int, connections: int) -> Callable[[Bench], Values]:
         return values
 
     return work
+
+
+def cache(bench: Bench) -> Values:
+    """Whole answers that are kept, beside the same ones forwarded."""
+    options: Options = {"connections": 16}
+    forwarded = _requests(bench, "whole", bodies.whole(), options)
+    values = _requests(bench, "whole", bodies.kept(), options)
+    if (status := answered(bench.gateway, bodies.kept()).headers.get("x-gateway-cache-status")) != "HIT":
+        message = f"the answer was not kept: {status}"
+        raise Invalid(message)
+    return values | {"of_forwarded": values["cpu_us"] / forwarded["cpu_us"]}
 
 
 def body(bench: Bench) -> Values:
@@ -233,7 +244,8 @@ class Work:
     measure: Callable[[Bench], Values]
     direct: bool = False
     """Whether it says something without a gateway as well."""
-    only: str | None = None
+    only: tuple[str, ...] = ()
+    """Who takes part, where not everybody does."""
     rare: bool = False
     """Whether it takes long and varies little, so that few rounds are enough."""
 
@@ -250,12 +262,13 @@ WORKS: tuple[Work, ...] = (
     Work("paced", "paced", streams(PACED, STREAMS), direct=True),
     Work("burst", "burst", streams(BURST, BURST_STREAMS)),
     Work("onewrite", "burst", streams(ONE_WRITE, BURST_STREAMS)),
+    Work("cache", "cache", cache, only=("penstock", "nginx")),
     Work("body", "body", body),
     Work("latency", "latency", whole(1), direct=True),
     Work("steady", "latency", rate(40, 1), direct=True),
     Work("hold", "hold", hold, rare=True),
     Work("stuck", "stuck", stuck, rare=True),
-    Work("tail", "tail", tail, only="penstock"),
+    Work("tail", "tail", tail, only=("penstock",)),
     Work("start", "start", start),
 )
 GROUPS = tuple(dict.fromkeys(work.group for work in WORKS))

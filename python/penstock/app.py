@@ -34,6 +34,7 @@ from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary
+from penstock.kit.proxies import Proxies
 from penstock.metrics import Figures
 from penstock.resources import schema
 from penstock.secret import Secret
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
+    from penstock.jobs.announce import Announcer
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
@@ -108,6 +110,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         state=State(
             {
                 "identify": store.identify if store else None,
+                "proxies": Proxies(settings.security.trusted_proxies),
                 "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
             }
@@ -147,7 +150,14 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
     tokens = known_tokens(settings, kept)
     identities = Identities(database, tokens)
     publisher = Publisher(settings, published, database, vault, Secrets(settings), kept, tokens)
-    office = Office(database, vault, settings.routing.target_limits, identities.forget, publisher.ring)
+    announcer = _announcer(settings, publisher.ring)
+
+    def changed() -> None:
+        publisher.ring()
+        if announcer:
+            announcer.tell()
+
+    office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
     shared = {"office": office, "identities": identities, "passwords": Passwords()}
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),
@@ -155,11 +165,21 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
         **{name: provide(part) for name, part in shared.items()},
     }
     loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
-    if tokens and settings.jwt.jwks_url:
+    if announcer:
+        loops.append(announcer.run)
+    if tokens:
         from penstock.jobs.jwks import Follower
 
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
     return StoreParts(database, identities.of, dependencies, loops, partial(before_send, office))
+
+
+def _announcer(settings: Settings, heard: Callable[[], None]) -> Announcer | None:
+    if not settings.redis.url:
+        return None
+    from penstock.jobs.announce import Announcer
+
+    return Announcer(settings.redis, settings.redis.url.reveal(), heard, settings.upstream.tls_ca)
 
 
 def closed() -> list[Router]:

@@ -13,10 +13,17 @@ from penstock.engine import Engine
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from penstock.engine import Conversation
     from penstock.settings import Settings
 
     Receive = Callable[[], Awaitable[dict[str, Any]]]
     Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+# Seconds in which the last messages leave.
+GOODBYE = 0.3
+# After these nothing more is for the caller of a WebSocket.
+LAST = ("websocket.close", "websocket.http.response.body")
 
 
 class Work(msgspec.Struct):
@@ -34,6 +41,7 @@ class Door:
         """Take an engine that was not started; without `intercept` every request comes through a task."""
         self._engine = engine
         self._intercept = intercept
+        self._talks = 0
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer what was not intercepted: the lifespan, and requests if Granian hands them over in another way."""
@@ -41,12 +49,38 @@ class Door:
             await self._live(receive, send)
         elif scope["type"] == "http":
             await self._exchange(scope, receive)
+        elif scope["type"] == "websocket":
+            await self._converse(scope, receive, send)
 
     async def _exchange(self, scope: dict[str, Any], receive: Receive) -> None:
         loop = asyncio.get_running_loop()
         answered = asyncio.Event()
         self._engine.exchange(scope, receive, lambda: loop.call_soon_threadsafe(answered.set))
         await answered.wait()
+
+    async def _converse(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Carry messages between the server and the engine, which says what becomes of them."""
+        loop = asyncio.get_running_loop()
+        there, room = asyncio.Event(), asyncio.Event()
+        talk = self._engine.converse(
+            scope, lambda: loop.call_soon_threadsafe(there.set), lambda: loop.call_soon_threadsafe(room.set)
+        )
+        # It only says that somebody asks.
+        await receive()
+        self._talks += 1
+        telling = loop.create_task(_tell(talk, send, there))
+        hearing = loop.create_task(_hear(talk, receive, room))
+        try:
+            await asyncio.wait([telling, hearing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._talks -= 1
+            talk.leave()
+            # Before the last word: the server closes nothing while somebody listens.
+            hearing.cancel()
+            telling.cancel()
+            ended = await asyncio.gather(telling, hearing, return_exceptions=True)
+        if isinstance(last := ended[0], dict):
+            await send(last)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -67,9 +101,35 @@ class Door:
         work = msgspec.json.decode(self._engine.metrics(), type=Work)
         return sum(work.durations) + work.pieces
 
-    def drain(self, seconds: float) -> None:
-        """Say no on `/ready` from now on, and end what still streams after so many seconds."""
+    def drain(self, seconds: float) -> float:
+        """Say no on `/ready` from now on, and end what still streams after so many seconds.
+
+        Give the time that it takes to say goodbye to those with a WebSocket: the server, told to end, would not wait for them.
+        """
         self._engine.drain(seconds)
+        return GOODBYE if self._talks else 0.0
+
+
+async def _tell(talk: Conversation, send: Send, there: asyncio.Event) -> dict[str, Any]:
+    """Pass on what is for the caller, and give back the last of it."""
+    while True:
+        await there.wait()
+        there.clear()
+        for message in talk.take() or ():
+            if message["type"] in LAST:
+                return message
+            await send(message)
+
+
+async def _hear(talk: Conversation, receive: Receive, room: asyncio.Event) -> None:
+    """Pass on what the caller says, no faster than it is taken."""
+    while (message := await receive())["type"] == "websocket.receive":
+        said = message.get("text")
+        said = message.get("bytes") if said is None else said
+        while not talk.give(said):
+            await room.wait()
+            room.clear()
+    talk.leave(message.get("code"), message.get("reason"))
 
 
 def create(settings: Settings, worker: int, snapshot: bytes) -> Door:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock._engine import Engine, EngineError, check
+from penstock._engine import Conversation, Engine, EngineError, check
 from penstock._engine import catalogue as _catalogue
 from penstock._engine import config_schema as _config_schema
 
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Engine", "EngineError", "catalogue", "check", "config_schema"]
+__all__ = ["Conversation", "Engine", "EngineError", "catalogue", "check", "config_schema"]
 
 
 def catalogue() -> list[dict[str, Any]]:

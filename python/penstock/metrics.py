@@ -41,19 +41,55 @@ FAMILIES = {
     "tokens_estimated": Family(
         "penstock_tokens_estimated_total", "counter", "tokens, of both, that the gateway counted because none were told"
     ),
+    "cost": Family("penstock_cost_nanodollars_total", "counter", "what requests cost, in billionths of a dollar"),
+    "unpriced": Family(
+        "penstock_requests_unpriced_total", "counter", "requests that used tokens of which no price is known"
+    ),
     "counts_guessed": Family(
         "penstock_token_counts_guessed_total", "counter", "answers whose tokens were guessed: too many waited"
     ),
     "translated": Family("penstock_requests_translated_total", "counter", "requests said in another dialect"),
     "lost": Family(
-        "penstock_requests_partly_translated_total", "counter", "requests of which a provider could not be told all"
+        "penstock_requests_partly_translated_total",
+        "counter",
+        "requests of which not all could be told, to the provider or back",
     ),
+    "held": Family("penstock_streams_held_total", "counter", "streams that were passed on once they were whole"),
+    "continued": Family("penstock_streams_continued_total", "counter", "streams that another target continued"),
+    "unheld": Family(
+        "penstock_streams_unheld_total", "counter", "streams too long to be held or continued: passed on as they came"
+    ),
+    "hedged": Family("penstock_requests_hedged_total", "counter", "requests of which a second attempt was sent"),
     "management": Family("penstock_management_requests_total", "counter", "requests forwarded to the management API"),
     "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
     "intercepted": Family(
         "penstock_requests_intercepted_total", "counter", "requests that never entered a Python task"
     ),
     "plain": Family("penstock_requests_plain_total", "counter", "requests that came through a Python task"),
+    "retries": Family("penstock_retries_total", "counter", "further attempts at a target"),
+    "retries_refused": Family(
+        "penstock_retries_refused_total", "counter", "further attempts that a target's budget did not allow"
+    ),
+    "cache_hits": Family("penstock_cache_hits_total", "counter", "requests that a kept answer served"),
+    "cache_misses": Family("penstock_cache_misses_total", "counter", "requests for which no answer was kept"),
+    "cache_refreshes": Family("penstock_cache_refreshes_total", "counter", "requests that asked for a new answer"),
+    "breakers_open": Family("penstock_circuit_breakers_open", "gauge", "targets that are closed off now"),
+    "breakers_opened": Family(
+        "penstock_circuit_breakers_opened_total", "counter", "how often a target failed too often and was closed off"
+    ),
+    "breaker_skips": Family(
+        "penstock_circuit_breaker_skips_total", "counter", "targets that a request passed over because closed off"
+    ),
+    "redis_up": Family("penstock_redis_up", "gauge", "1 while Redis answers in time, 0 while a worker goes on without"),
+    "redis_lookups": Family("penstock_redis_lookups_total", "counter", "answers that Redis was asked for"),
+    "redis_hits": Family("penstock_redis_hits_total", "counter", "answers that Redis had"),
+    "redis_slow": Family("penstock_redis_slow_total", "counter", "look-ups that were given up"),
+    "redis_refused": Family("penstock_redis_refused_total", "counter", "commands that Redis refused"),
+    "redis_dropped": Family(
+        "penstock_redis_dropped_total", "counter", "what was not told to Redis: it was away, or too much waited"
+    ),
+    "redis_lost": Family("penstock_redis_connections_lost_total", "counter", "connections to Redis that were lost"),
+    "redis_heard": Family("penstock_redis_messages_total", "counter", "messages of other workers"),
     "records": Family("penstock_records_total", "counter", "records taken into the outbox"),
     "records_dropped": Family("penstock_records_dropped_total", "counter", "records lost because the outbox was full"),
     "outbox_bytes": Family("penstock_outbox_bytes", "gauge", "records waiting to be written"),

@@ -56,8 +56,11 @@ def enter_child(parent: int) -> None:
         os._exit(1)
 
 
-def leave_on_signal(drain: Callable[[], None], *, at_latest: float, notice: float = 0.0) -> Callable[[], None]:
-    """On SIGUSR1 drain, after the notice let Granian close the port, and go in any case when the time is up."""
+def leave_on_signal(drain: Callable[[], float | None], *, at_latest: float, notice: float = 0.0) -> Callable[[], None]:
+    """On SIGUSR1 drain, after the notice let Granian close the port, and go in any case when the time is up.
+
+    `drain` may say how long it needs before the port is closed.
+    """
     loop = asyncio.get_event_loop()
     leaving = False
 
@@ -66,8 +69,8 @@ def leave_on_signal(drain: Callable[[], None], *, at_latest: float, notice: floa
         if leaving:
             return
         leaving = True
-        drain()
-        loop.call_later(notice, os.kill, os.getpid(), signal.SIGTERM)
+        needed = drain() or 0.0
+        loop.call_later(max(notice, needed), os.kill, os.getpid(), signal.SIGTERM)
         loop.call_later(at_latest, os.kill, os.getpid(), signal.SIGKILL)
 
     loop.add_signal_handler(signal.SIGUSR1, leave)

@@ -46,6 +46,16 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     inline_config_bytes: Annotated[
         int, Meta(ge=0, description="memory for compiled configs that requests bring along")
     ] = 16 * MEBIBYTE
+    recovery_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="memory for streams that are held back, and for what was said of those that may be continued",
+        ),
+    ] = 64 * MEBIBYTE
+    recovery_stream_bytes: Annotated[
+        int, Meta(ge=0, description="of that for one stream; a longer one is passed on as it comes, and not recovered")
+    ] = 4 * MEBIBYTE
 
     @property
     def target_limits(self) -> TargetLimits:

@@ -55,7 +55,6 @@ class Server(MPServer):
             task_impl=TaskImpl.asyncio,
             runtime_mode=RuntimeModes.st,
             blocking_threads=1,
-            websockets=False,
             log_access=False,
             log_level=LogLevels.warning,
             **options,
@@ -78,6 +77,7 @@ class Server(MPServer):
         return cls(
             listener,
             server.backlog,
+            websockets=True,
             http=HTTPModes.auto,
             backpressure=server.connections,
             http1_settings=HTTP1Settings(
@@ -94,6 +94,7 @@ class Server(MPServer):
         return cls(
             listener,
             listen.CONTROL_BACKLOG,
+            websockets=False,
             http=HTTPModes.http1,
             backpressure=4096,
             # The edge keeps its connections; closing an idle one would race with its next request.

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_o
 import msgspec
 from msgspec import Meta
 
+from penstock import issuers
 from penstock.contradictions import contradictions
 from penstock.errors import Problem, SettingsError
+from penstock.issuers import Issuer, Jwt
 from penstock.routing import Routing
 from penstock.secret import Secret
+from penstock.sharing import Redis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 SNAPSHOT_TABLES = ("keys", "providers", "configs")
 # Another such table: what models cost.
 PRICES = "prices"
+ISSUERS = "issuers"
 DEFAULT_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
 MEBIBYTE = 1024 * 1024
@@ -91,6 +95,13 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "GATEWAY_HEADER_ALIASES"},
         ),
     ] = ("x-portkey-",)
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="addresses and networks (`10.0.0.0/8`) of proxies in front of the gateway: "
+            "what they say of their callers in `x-forwarded-for` is believed"
+        ),
+    ] = ()
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,36 +228,6 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class Jwt(msgspec.Struct, frozen=True, kw_only=True):
-    """Callers that show a token of the organisation's own identity provider in the place of a key."""
-
-    enabled: Annotated[
-        bool,
-        Meta(description="take tokens; they are checked against `jwks_url` or `jwks`", extra={"env": "JWT_ENABLED"}),
-    ] = False
-    jwks_url: Annotated[
-        str, Meta(description="where the identity provider publishes its keys; they are looked at again and again")
-    ] = ""
-    jwks: Annotated[str, Meta(description="the keys themselves, as JSON, in the place of `jwks_url`")] = ""
-    algorithms: Annotated[
-        tuple[Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ...],
-        Meta(description="how tokens may be signed; never with a shared secret"),
-    ] = ("RS256",)
-    organisations: Annotated[
-        tuple[str, ...],
-        Meta(description="organisations whose tokens are taken; default: all", extra={"env": "ORGANISATIONS_TO_SYNC"}),
-    ] = ()
-    default_scopes: Annotated[
-        tuple[str, ...],
-        Meta(description="scopes of a token that names none", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
-    ] = ()
-    leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="how far clocks may be apart")] = 60
-    refresh_seconds: Annotated[
-        int,
-        Meta(ge=1, le=86_400, description="how often `jwks_url` is looked at; a key that is new there is known after"),
-    ] = 60
-
-
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     """Secrets that others keep: AWS Secrets Manager, Azure Key Vault, HashiCorp Vault."""
 
@@ -287,6 +268,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstream: Upstream = Upstream()
     limits: Limits = Limits()
     routing: Routing = Routing()
+    redis: Redis = Redis()
     records: Records = Records()
     store: Store = Store()
     jwt: Jwt = Jwt()
@@ -295,6 +277,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mock: Mock = Mock()
     log: Log = Log()
     file: str | None = None
+    issuers: tuple[Issuer, ...] = ()
+
+    @property
+    def trusted(self) -> tuple[Issuer, ...]:
+        """Whose tokens are taken."""
+        return issuers.trusted(self.jwt, self.issuers)
 
     @property
     def address(self) -> str:
@@ -363,6 +351,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "body_rate": self.limits.body_rate,
                 "body_grace_ms": self.limits.body_grace_ms,
                 **msgspec.structs.asdict(self.routing),
+                "redis_url": _revealed(self.redis.url),
+                "redis_prefix": self.redis.prefix,
+                "redis_wait_ms": self.redis.wait_ms,
+                "redis_answer_bytes": self.redis.answer_bytes,
                 "trusted_custom_hosts": self.upstream.trusted_custom_hosts,
                 "header_aliases": [prefix.lower() for prefix in self.security.header_aliases],
                 "require_key": self.require_key,
@@ -400,7 +392,7 @@ class Entry(msgspec.Struct, frozen=True):
 def entries() -> Iterator[Entry]:
     """List every setting there is."""
     for section in msgspec.structs.fields(Settings):
-        if section.name == "file":
+        if section.name in {"file", ISSUERS}:
             continue
         for field in msgspec.structs.fields(section.type):
             meta: Meta = get_args(field.type)[1]
@@ -441,7 +433,8 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
                 shown = "the value" if is_secret(entry.type) else repr(given)
                 problems.append(Problem(where, f"{shown} is not allowed: {_lower(str(error))}"))
             break
-    settings = Settings(file=file, **{name: _section(name)(**keys) for name, keys in values.items()})
+    sections = {name: _section(name)(**keys) for name, keys in values.items()}
+    settings = Settings(file=file, issuers=issuers.read(document.get(ISSUERS, []), problems), **sections)
     problems += contradictions(settings)
     if problems:
         message = "the settings cannot be used:"
@@ -463,10 +456,10 @@ def _sections() -> dict[str, list[str]]:
 def _unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
     known = _sections()
     for table, content in document.items():
-        if table in {*SNAPSHOT_TABLES, PRICES}:
+        if table in {*SNAPSHOT_TABLES, PRICES, ISSUERS}:
             continue
         if table not in known:
-            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES])}")
+            yield Problem(table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES, ISSUERS])}")
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:

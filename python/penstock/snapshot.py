@@ -14,6 +14,7 @@ import msgspec
 
 from penstock import engine, resources
 from penstock.errors import Problem, SettingsError
+from penstock.kit import tariffs
 from penstock.secret import Secret
 from penstock.settings import SNAPSHOT_TABLES, hide, read_file
 
@@ -201,6 +202,7 @@ def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: 
     parts = [part for table in (*content, *STORED_ALONE) for part in _table(table, content.get(table), stored)]
     ours = {"management": resources.paths(), "catalogue": settings.store_url is not None}
     parts += [b',"jwt":', stored.jwt] if stored.jwt else []
+    parts += [b',"prices":', msgspec.json.encode(tariffs.published(settings))]
     parts.append(b"," + msgspec.json.encode(ours)[1:])
     digest = hashlib.sha256()
     for part in parts:

@@ -58,6 +58,13 @@ def test_every_route_of_the_sdks_through_the_gateway(gateway: Callable[..., Gate
     run("routes.test.mjs", GATEWAY=gateway().base_url)
 
 
+def test_a_failure_that_stays_costs_the_portkey_sdk_no_more_than_the_config_asks_for(
+    gateway: Callable[..., Gateway], mock: Mock
+):
+    served = gateway({"routing": {"retry_backoff_ms": 1}})
+    run("retries.test.mjs", GATEWAY=served.base_url, MOCK=mock.url)
+
+
 def test_the_sdks_through_the_gateway_to_aimock(gateway: Callable[..., Gateway], aimock: str):
     served = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
     run("aimock.test.mjs", GATEWAY=served.base_url, AIMOCK=aimock)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.managed import Client, good, refused
 
+TABLES = {"security": {"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]}}
 CANARY = "sk-canary-of-the-log-123"
 
 
@@ -32,7 +33,7 @@ def test_every_change_leaves_a_row_with_before_and_after_and_no_credential(admin
     rotated = admin.made(f"/v1/api-keys/{made['id']}/rotate", {})
     good(admin.delete(f"/v1/api-keys/{made['id']}"))
     config = admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace})
-    behind_a_proxy = Client(admin.gateway, headers={"x-forwarded-for": "192.0.2.7, 192.0.2.8"})
+    behind_a_proxy = Client(admin.gateway, headers={"x-forwarded-for": "192.0.2.7, 192.0.2.8, 10.0.0.3"})
     good(behind_a_proxy.put(f"/v1/configs/{config['slug']}", {"name": "d"}))
     good(admin.delete(f"/v1/configs/{config['slug']}"))
     log = admin.shown(f"{span}&page_size=100&workspace_id={workspace}")

@@ -7,9 +7,15 @@ import contextlib
 import hashlib
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from joserfc import jws
+from joserfc.jwk import ECKey
+
+from tests.integration import vaults as fakes
+from tests.integration.managed import Client
 from tests.integration.serving import running
+from tests.integration.vaults import Vaults
 from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked, request
 from tests.processes import wait
 
@@ -262,3 +268,183 @@ def test_no_secret_is_written_shown_or_said(provider: Mock, tmp_path: Path):
     # The records do hold what is no secret.
     assert b"x-gateway-provider" in sinks["records"]
     assert b"a=b&" in sinks["records"]
+
+
+# ── what is kept in the store ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def bodies(vaults: Vaults) -> dict[str, dict[str, Any]]:
+    """What is made over the API, with a secret in each place that is for one."""
+    aws = {"aws_auth_type": "accessKey", "aws_region": "eu-west-1", "aws_access_key_id": "AKIDEXAMPLE"}
+    service_account = {"client_email": "a@b.test", "private_key": canary("key of a service account")}
+    vertex = {
+        "vertex_auth_type": "serviceAccount",
+        "vertex_region": "r",
+        "vertex_service_account_json": service_account,
+    }
+    entra = {
+        "azure_auth_mode": "entra",
+        "azure_entra_tenant_id": "t",
+        "azure_entra_client_id": "c",
+        "azure_vault_url": vaults.url,
+    }
+    token = {"vault_auth_type": "token", "vault_addr": vaults.url, "vault_token": fakes.VAULT_TOKEN}
+    approle = {"vault_auth_type": "approle", "vault_addr": vaults.url, "vault_role_id": "role"}
+    headers = {"custom_host": "https://models.test", "custom_headers": {"x-team": canary("header of an integration")}}
+    integrations = {
+        "plain": {"ai_provider_id": "mock", "key": canary("key of an integration")},
+        "hosted": {"ai_provider_id": "openai", "key": canary("key of a hosted one"), "configurations": headers},
+        "aws": {
+            "ai_provider_id": "bedrock",
+            "configurations": {**aws, "aws_secret_access_key": canary("aws of an integration")},
+        },
+        "google": {"ai_provider_id": "vertex-ai", "configurations": vertex},
+        "mapped": {
+            "ai_provider_id": "mock",
+            "secret_mappings": [{"target_field": "key", "secret_reference_id": "token"}],
+        },
+    }
+    references = {
+        "token": ("hashicorp_vault", token, "secret/data/app"),
+        "approle": ("hashicorp_vault", {**approle, "vault_secret_id": canary("secret id")}, "a/b"),
+        "entra": ("azure_kv", {**entra, "azure_entra_client_secret": canary("entra of a reference")}, "a"),
+        "keys": ("aws_sm", {**aws, "aws_secret_access_key": canary("aws of a reference")}, "a"),
+    }
+    return {
+        **{
+            f"/v1/secret-references {slug}": {
+                "name": slug,
+                "slug": slug,
+                "manager_type": kind,
+                "auth_config": auth,
+                "secret_path": path,
+            }
+            for slug, (kind, auth, path) in references.items()
+        },
+        **{f"/v1/integrations {slug}": {"name": slug, "slug": slug, **body} for slug, body in integrations.items()},
+        "/v1/virtual-keys own": {"name": "own", "provider": "mock", "key": canary("key of a virtual key")},
+    }
+
+
+def furnish(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Answer]:
+    """Make it all, and give what is answered to the same with something wrong beside the secret."""
+    for name, body in made.items():
+        path = name.split()[0]
+        here = {} if "secret" in path else place
+        for wrong in ({"odd": 1}, {"name": 5}, {"tags": 5, "description": 5}):
+            yield admin.post(path, {**body, **here, **wrong})
+        # The same name of a provider again is a conflict.
+        yield from (admin.post(path, {**body, **here}) for _ in range(2))
+    model = {"slug": "m", "enabled": True, "is_custom": True}
+    configured = {"custom_host": "https://m.test", "custom_headers": {"x-model": canary("header of a model")}}
+    yield admin.put("/v1/integrations/plain/models", {"models": [{**model, "configurations": configured}]})
+    yield admin.put("/v1/integrations/plain", {"key": canary("another key of an integration")})
+    yield admin.put("/v1/integrations/plain", {"key": canary("key of no integration"), "tags": 5})
+    yield admin.put("/v1/secret-references/approle", {"auth_config": {"vault_secret_id": canary("another secret id")}})
+
+
+def looked_at(admin: Client, place: str) -> bytes:
+    """Everything that can be read of it."""
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    inside = f"?workspace_id={place}"
+    paths = [f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100&current_page={n}" for n in range(2)]
+    for collection, query in (
+        ("/v1/integrations", ""),
+        ("/v1/secret-references", ""),
+        ("/v1/virtual-keys", inside),
+        ("/v1/providers", inside),
+        ("/v1/api-keys", ""),
+        ("/v1/admin/users/invites", ""),
+        ("/v1/admin/users", ""),
+    ):
+        paths.append(collection + query)
+        paths += [f"{collection}/{row['id']}{query}" for row in admin.shown(collection + query)["data"]]
+    below = ("models", "workspaces")
+    paths += [
+        f"/v1/integrations/{row['slug']}/{name}" for row in admin.shown("/v1/integrations")["data"] for name in below
+    ]
+    answers = [admin.get(path) for path in [*paths, f"/v1/models{inside}", "/v1/admin/organisation/settings"]]
+    assert {answer.status for answer in answers} == {200}
+    return b"".join(said(answer) + answer.body for answer in answers)
+
+
+def signed_in(admin: Client, secrets: dict[str, str]) -> Iterator[Answer]:
+    """A person who is invited, signs in, and gets some of it wrong."""
+    invited = {"email": "new@example.test", "role": "member", "workspaces": []}
+    secrets["invitation"] = admin.made("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
+    nobody = Client(admin.gateway, "")
+    password = canary("password")
+    person = {"token": secrets["invitation"], "first_name": "A", "last_name": "B", "password": password}
+    yield nobody.post("/v1/auth/invites", {**person, "first_name": 5})
+    yield nobody.post("/v1/auth/invites", person)
+    yield nobody.post("/v1/auth/invites", person)
+    yield nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": canary("wrong password")})
+    yield nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": password, "odd": 1})
+    session = nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": password})
+    secrets["cookie"] = (session.get("set-cookie") or "").split(";")[0].partition("=")[2]
+    secrets["csrf"] = session.json()["csrf_token"]
+    fields = {**JSON, "cookie": f"penstock_session={secrets['cookie']}"}
+    change = {"current_password": canary("wrong again"), "new_password": canary("new password")}
+    for csrf in ("", secrets["csrf"], canary("csrf")):
+        headers = {**fields, "x-csrf-token": csrf}
+        yield ask(admin.gateway.base_url, "/v1/auth/password", json.dumps(change).encode(), headers, method="PUT")
+
+
+def test_no_secret_of_the_store_is_written_shown_or_said(provider: Mock, tmp_path: Path):
+    vaults = Vaults(tmp_path_of(tmp_path, "vaults"))
+    vaults.kept["secret/app"] = json.dumps({"value": canary("kept elsewhere")})
+    signer = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
+    # Somebody gave the private part along.
+    rules = {"enabled": True, "jwks": json.dumps({"keys": [signer.as_dict(private=True)]}), "algorithms": ["ES256"]}
+    folder = tmp_path_of(tmp_path, "gateway")
+    env = {
+        "PENSTOCK_ADMIN_KEY": canary("admin key"),
+        "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db",
+        "TLS_CA": str(vaults.ca),
+    }
+    tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}, "jwt": rules}
+    secrets = {"private key": str(signer.as_dict(private=True)["d"]), "vault token": fakes.VAULT_TOKEN}
+    before = set(MADE)
+    with running(folder, tables, env=env) as gateway:
+        admin = Client(gateway, canary("admin key"))
+        workspace = admin.made("/v1/workspaces", {"name": "canaries"})
+        place = {"workspace_id": workspace["id"]}
+        answers = [answer for answer in furnish(admin, place, bodies(vaults)) if answer.status != 200]
+        answers += signed_in(admin, secrets)
+        key = admin.made("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+        secrets["api key"] = key["key"]
+        secrets["rotated"] = admin.made(f"/v1/api-keys/{key['id']}/rotate", {})["key"]
+        claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
+        for name, end in (("token", 4_000_000_000), ("old token", 1)):
+            content = json.dumps({**claims, "exp": end, "scope": "completions.write configs.list", "jti": canary(name)})
+            head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
+            token = jws.serialize_compact(head, content, signer, algorithms=["ES256"])
+            secrets[name] = token.rpartition(".")[2]
+            answers.append(Client(gateway, token).get("/v1/configs"))
+            answers.append(ask(gateway.base_url, CHAT, asked(), {**JSON, "x-gateway-api-key": token}))
+        fields = {**JSON, "x-gateway-api-key": secrets["api key"]}
+        wait("the key", lambda: ask(gateway.base_url, CHAT, asked(), fields).status != 401 or None, 5)
+        for slug in ("plain", "hosted", "aws", "google", "mapped", "own", "nothing"):
+            for model in ("mock", "mock?fault=reset"):
+                answers.append(ask(gateway.base_url, CHAT, asked(model), {**fields, "x-gateway-provider": f"@{slug}"}))
+        secrets |= {name: MADE[name] for name in set(MADE) - before}
+        sinks = {
+            "answers": b"\n".join(said(answer) for answer in answers),
+            "reads": looked_at(admin, workspace["id"]) + shown(gateway),
+            "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
+        }
+        gateway.records(10)
+    vaults.stop()
+    assert {200, 400, 401, 403, 409} <= {answer.status for answer in answers}
+    # The store, what is kept for the next start, records and output; not the file that holds what the operator wrote.
+    kept = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
+    assert {"penstock.db", "gateway.log", "records.jsonl"} <= {path.name for path in kept}
+    sinks |= {path.name: path.read_bytes() for path in kept}
+    assert len(secrets) > 25
+    assert not found(sinks, secrets)
+
+
+def tmp_path_of(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name

@@ -30,7 +30,7 @@ CUTS = {
     "in a known length": (b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 3000000\r\n\r\n", b"hello"),
     "in a large chunked body": (CHUNKED, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
 }
-STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "bad_framing", "no_done"]
+STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "bad_framing"]
 
 
 def last_event(path: str, body: bytes) -> dict:
@@ -53,6 +53,33 @@ def test_a_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: 
         # What came before it is the provider's own.
         assert answer.body.count(b"\n\n") >= 5
         assert wire.ask(path, asked()).status == 200
+
+
+def test_a_chat_that_said_why_it_ended_needs_no_last_event_and_messages_do(served: Gateway):
+    with Wire(served.base_url) as wire:
+        chat = wire.ask(CHAT, asked("mock?chunks=2&fault=no_done", stream=True))
+        assert chat.body.rstrip().endswith(b'"finish_reason":"stop"}]}')
+        messages = wire.ask(MESSAGES, asked("mock?chunks=2&fault=no_done", stream=True))
+        assert "the provider's answer broke off" in last_event(MESSAGES, messages.body)["message"]
+
+
+@pytest.mark.parametrize("mode", ["hold", "continue"])
+def test_a_cut_stream_is_recovered_where_its_config_says_so(served: Gateway, mode: str):
+    targets = [
+        {"provider": "mock", "override_params": {"model": f"mock?chunks=24&{does}"}}
+        for does in ("fault=cut&after=10", "prefix=on")
+    ]
+    config = {"strategy": {"mode": "fallback"}, "recovery": mode, "targets": targets}
+    with Wire(served.base_url) as wire:
+        whole = wire.ask(CHAT, asked("mock?chunks=24"))
+        headers = {**MOCK, "x-gateway-config": json.dumps(config)}
+        answer = wire.ask(CHAT, asked(stream=True), headers)
+        assert (answer.status, answer.end) == (200, "chunk")
+        *events, last = answer.body.decode().strip().split("\n\n")
+        assert last == "data: [DONE]"
+        deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
+        said = "".join(delta.get("content", "") for delta in deltas)
+        assert said == json.loads(whole.body)["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])

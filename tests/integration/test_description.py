@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,3 +88,70 @@ def test_the_description_is_of_openapi_3_1_and_names_each_operation_once():
     assert DESCRIPTION["openapi"].startswith("3.1")
     ids = [operation["operationId"] for item in DESCRIPTION["paths"].values() for operation in item.values()]
     assert len(ids) == len(set(ids))
+
+
+# What the interface has of this plane, below /v1.
+OFFERED = (
+    ("/admin/organisation/defaults", "GET PUT"),
+    ("/admin/organisation/settings", "GET PUT"),
+    ("/admin/users", "GET"),
+    ("/admin/users/invites", "POST GET"),
+    ("/admin/users/invites/{}", "GET DELETE"),
+    ("/admin/users/invites/{}/resend", "POST"),
+    ("/admin/users/{}", "GET DELETE PUT"),
+    *(
+        (f"{prefix}{path}", verbs)
+        for prefix in ("/admin/workspaces", "/workspaces", "/v2/workspaces")
+        for path, verbs in (
+            ("", "POST GET"),
+            ("/{}", "PUT GET DELETE"),
+            ("/{}/users", "POST GET"),
+            ("/{}/users/{}", "PUT DELETE GET"),
+        )
+    ),
+    *((f"{prefix}/api-keys", "GET") for prefix in ("", "/v2")),
+    ("/api-keys/{}", "PUT GET DELETE"),
+    ("/api-keys/{}/rotate", "POST"),
+    ("/api-keys/{}/{}", "POST"),
+    ("/audit-logs", "GET"),
+    ("/auth/self", "GET"),
+    ("/configs", "GET POST"),
+    ("/configs/{}", "DELETE GET PUT"),
+    ("/configs/{}/versions", "GET"),
+    *(
+        (f"{prefix}/integrations{path}", verbs)
+        for prefix in ("", "/v2")
+        for path, verbs in (
+            ("", "GET POST"),
+            ("/{}", "GET PUT DELETE"),
+            ("/{}/models", "GET PUT DELETE"),
+            ("/{}/integration-models", "PUT"),
+            ("/{}/workspaces", "GET PUT"),
+        )
+    ),
+    ("/model-configs/general/{}/{}", "GET"),
+    ("/model-configs/pricing/{}/{}", "GET"),
+    ("/models", "GET"),
+    ("/models/{}", "GET"),
+    ("/pricing/{}", "GET"),
+    ("/providers", "GET POST"),
+    ("/providers/{}", "GET PUT DELETE"),
+    ("/secret-references", "GET POST"),
+    ("/secret-references/{}", "GET PUT DELETE"),
+    ("/virtual-keys", "GET POST"),
+    ("/virtual-keys/{}", "GET PUT DELETE"),
+    ("/health", "GET"),
+    ("/version", "GET"),
+)
+
+
+def test_every_route_of_the_interface_is_offered():
+    described = {
+        (verb.upper(), re.sub(r"\{[^}]*\}", "{}", path).rstrip("/"))
+        for path, item in DESCRIPTION["paths"].items()
+        for verb in item
+    }
+    missing = [
+        f"{verb} {path}" for path, verbs in OFFERED for verb in verbs.split() if (verb, f"/v1{path}") not in described
+    ]
+    assert not missing

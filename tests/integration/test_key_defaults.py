@@ -88,3 +88,17 @@ def test_a_changed_default_is_used_at_once(admin: Client, workspace: str, config
     assert chat(key).status == 400
     good(admin.put(f"/v1/api-keys/{made['id']}", {"defaults": {"config_id": config["slug"]}}))
     wait("the default", lambda: chat(key).status == 200 or None, 3)
+
+
+def test_a_name_of_any_letters_reaches_the_data_plane_whole(admin: Client, workspace: str, config: dict[str, Any]):
+    """The snapshot is one JSON text: a name that broke it would take every key along."""
+    odd = "a \"b\" \\ 'c' %s {d} \u00e9 \U0001f511 :x, null"
+    scopes = ["completions.write"]
+    body = {"name": odd, "scopes": scopes, "workspace_id": workspace, "defaults": {"metadata": {"n": odd}}}
+    named = Client(admin.gateway, admin.made("/v1/api-keys/workspace/service", body)["key"])
+    wait("the key", lambda: chat(named, **{"x-gateway-config": config["slug"]}).status == 200 or None, 3)
+
+    def told() -> bool | None:
+        return any(odd in record.get("metadata", {}).get("value", ()) for record in admin.gateway.records(0)) or None
+
+    wait("its metadata in a record", told)

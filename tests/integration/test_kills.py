@@ -48,7 +48,8 @@ class App:
     """The application of the control process without its server, in a process that can be killed at any moment."""
 
     def __init__(self, settings: Settings, workspace: str) -> None:
-        self._settings = settings
+        # Nothing of it is open before it is used: each process opens its own.
+        self._app: Any = create_app(settings, Published(Snapshot("", b"", 0)))
         self._workspace = workspace
 
     def begin(self) -> tuple[int, int]:
@@ -66,18 +67,16 @@ class App:
             os._exit(1)
 
     async def _write(self, into: int) -> None:
-        app = create_app(self._settings, Published(Snapshot("", b"", 0)))
-
         async def writer() -> None:
             while True:
-                slug = await self._create(app)
+                slug = await self._create()
                 os.write(into, f"{slug}\n".encode())
 
         async with asyncio.TaskGroup() as group:
             for _ in range(WRITERS):
                 group.create_task(writer())
 
-    async def _create(self, app: Any) -> str:  # noqa: ANN401 - the framework's own application
+    async def _create(self) -> str:
         body = {"name": "kept", "config": {"provider": "mock"}, "workspace_id": self._workspace}
         fields = {"host": "control", "x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
         scope = {
@@ -100,7 +99,7 @@ class App:
         async def send(message: Any) -> None:  # noqa: ANN401
             said.append(message)
 
-        await app(scope, receive, send)
+        await self._app(scope, receive, send)
         assert said[0]["status"] == 200, said
         return json.loads(said[1]["body"])["slug"]
 

@@ -257,6 +257,11 @@ class Tokened:
         return ask(self.admin.gateway.base_url, CHAT, asked(), fields)
 
 
+# An identity provider whose keys are in the settings; it has one by the same name as the other.
+SECOND = Issuer("")
+SECOND.new_key("one")
+
+
 @pytest.fixture(scope="module")
 def tokened(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokened]:
     folder = tmp_path_factory.mktemp("tokens")
@@ -264,7 +269,9 @@ def tokened(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with publishing() as issuer:
         issuer.new_key("one")
         rules = {"enabled": True, "jwks_url": issuer.url, "leeway_seconds": 5, "refresh_seconds": 1}
-        with running(folder, {"mock": {"host": provider.url}, "jwt": rules}, env=env) as gateway:
+        other = {"issuer": "other", "audience": "us", "jwks": SECOND.published().decode()}
+        tables = {"mock": {"host": provider.url}, "jwt": rules, "issuers": [other]}
+        with running(folder, tables, env=env) as gateway:
             admin = Client(gateway)
             made = Tokened(admin, issuer, admin.made("/v1/workspaces", {"name": "tokens"}))
             wait("the keys", lambda: made.calls(made.token()).status == 200 or None, 5)
@@ -308,6 +315,35 @@ def test_a_token_that_is_not_good_is_refused_alike_by_both_planes(
 ):
     assert tokened.manages(**changes).status == status
     assert tokened.calls(tokened.token(**changes)).status == status
+
+
+def test_a_second_issuer_speaks_for_itself(tokened: Tokened):
+    second = Tokened(tokened.admin, SECOND, tokened.workspace)
+    for says, status in (({"iss": "other", "aud": ["us"]}, 200), ({"iss": "other"}, 401), ({}, 401)):
+        assert second.manages(**says).status == status
+        assert second.calls(second.token(**says)).status == status
+    # The first says nothing of itself, and so may speak as anybody.
+    assert tokened.calls(tokened.token(iss="other", aud="us")).status == 200
+
+
+def test_what_a_token_has_by_default_its_requests_have(tokened: Tokened, provider: Mock):
+    place = {"workspace_id": tokened.workspace["id"]}
+    config = {"provider": "mock", "api_key": "sk-of-the-config"}
+    made = tokened.admin.made("/v1/configs", {"name": "of tokens", "config": config, **place})
+    defaults = {"config_id": made["slug"], "allow_config_override": False}
+    url = tokened.admin.gateway.base_url
+
+    def call(said: object, **more: str) -> Answer:
+        return ask(url, CHAT, asked(), {**JSON, "x-gateway-api-key": tokened.token(defaults=said), **more})
+
+    wait("the config", lambda: call(defaults).status == 200 or None, 3)
+    assert provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-of-the-config"
+    assert call({**defaults, "config_id": made["id"]}).status == 200
+    own = {"x-gateway-config": '{"provider": "mock"}'}
+    assert (call(defaults, **own).status, call({"config_id": made["slug"]}, **own).status) == (400, 200)
+    for wrong in ("pc-1", [], {"config_id": 5}):
+        assert call(wrong).status == 401
+        assert tokened.manages(defaults=wrong).status == 401
 
 
 def test_leeway_is_given_to_clocks_that_differ(tokened: Tokened):

@@ -61,7 +61,7 @@ def reads(module: str) -> set[tuple[str, str]]:
     """What a module asks of settings, as section and key: `settings.<section>.<key>`, or of a section that it was given."""
     source = text(module)
     # Who is handed one section names its class; one section is a file of its own.
-    named = re.findall(r"penstock\.settings import (.*)", source)
+    named = re.findall(r"penstock\.(?:settings|issuers) import (.*)", source)
     given = {name.lower() for line in named for name in re.findall(r"\w+", line)} | {"routing"} & {Path(module).stem}
     found: set[tuple[str, str]] = set()
     for node in ast.walk(ast.parse(source)):

@@ -63,8 +63,8 @@ def test_every_further_sdk_is_wished_for_locked_and_installed():
         locked = set(re.findall(r"^([a-z0-9._-]+)==", lock, re.MULTILINE))
         assert not {name_of(wish) for wish in groups[f"sdk-{name}"]} - locked, name
         # An older one is named after its package and the major version that it is kept for.
-        package, _, major = name.partition("-")
-        assert not major or re.search(rf"^{package}=={major}\.", lock, re.MULTILINE), name
+        package, _, major = name.rpartition("-")
+        assert not package or re.search(rf"^{package}=={major}\.", lock, re.MULTILINE), name
 
 
 def test_ci_calls_the_test_verb_and_nothing_of_its_own():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -141,6 +142,12 @@ def test_the_engine_is_told_what_it_must_know():
         "retry_budget_floor": 10,
         "cache_bytes": 67_108_864,
         "inline_config_bytes": 16_777_216,
+        "recovery_bytes": 67_108_864,
+        "recovery_stream_bytes": 4_194_304,
+        "redis_url": None,
+        "redis_prefix": "penstock:",
+        "redis_wait_ms": 50,
+        "redis_answer_bytes": 1_048_576,
         "trusted_custom_hosts": [],
         "header_aliases": ["x-portkey-"],
         "require_key": False,
@@ -200,6 +207,34 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
         assert "sesame" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[jwt]\nenabled = true", "jwt: needs jwks_url or jwks, or [[issuers]]"),
+        ("[[issuers]]\njwks_url = 'https://a.test'", "issuers: are for tokens, and none are taken"),
+        ("[jwt]\nenabled = true\n[[issuers]]\nissuer = 'a'", "issuers[0]: needs either jwks_url or jwks"),
+        ("[jwt]\nenabled = true\n[[issuers]]\njwks_url = 'a.test'", "issuers[0].jwks_url: 'a.test' is not allowed"),
+        ("[jwt]\nenabled = true\n[[issuers]]\njwks = '{}x'", "issuers[0].jwks: is not a set of keys"),
+        ("[jwt]\nenabled = true\n[[issuers]]\ncolour = 'a'", "issuers[0]: object contains unknown field `colour`"),
+        ("[jwt]\nenabled = true\n[[issuers]]\norganisations = 'a'", "issuers[0].organisations: expected `array`"),
+        (
+            "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://a.test'",
+            "issuers: 'https://a.test' is there twice",
+        ),
+        ("issuers = 5", "issuers[0]: expected `object`"),
+    ],
+)
+def test_issuers_that_cannot_be_are_told_with_their_places(tmp_path: Path, text: str, words: str):
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        load(write(tmp_path, text), {})
+
+
+def test_the_issuer_of_the_settings_goes_before_those_of_the_tables(tmp_path: Path):
+    text = "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://b.test'\nissuer = 'b'"
+    read = load(write(tmp_path, text), {})
+    assert [(one.jwks_url, one.issuer) for one in read.trusted] == [("https://a.test", ""), ("https://b.test", "b")]
+
+
 def test_the_file_is_the_one_asked_for_or_the_one_that_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert module.find_file(None, {}) is None
@@ -215,3 +250,18 @@ def test_a_secret_prints_as_dots_and_does_not_travel():
     assert "canary" not in f"{secret} {secret!r} {[secret]}"
     with pytest.raises(TypeError):
         pickle.dumps(secret)
+
+
+def test_the_address_of_redis_is_a_secret_that_the_engine_alone_is_told():
+    read = load(None, {"REDIS_URL": "redis://:hidden@cache.example:6379/1", "PENSTOCK_REDIS_WAIT_MS": "20"})
+    assert "hidden" not in repr(read)
+    told = json.loads(read.engine_json(1))
+    assert (told["redis_url"], told["redis_wait_ms"]) == ("redis://:hidden@cache.example:6379/1", 20)
+
+
+@pytest.mark.parametrize("url", ["http://:hidden@cache.example", "cache.example:6379", "hidden"])
+def test_an_address_of_redis_that_is_none_is_refused_and_not_repeated(url: str):
+    with pytest.raises(SettingsError) as caught:
+        load(None, {"REDIS_URL": url})
+    assert set(problems(caught.value)) == {"redis.url"}
+    assert "hidden" not in str(caught.value)

@@ -23,6 +23,7 @@ http {{
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
+    proxy_cache_path {folder}/kept keys_zone=kept:10m;
     upstream provider {{
         server {provider};
         keepalive 1024;
@@ -35,6 +36,14 @@ http {{
         proxy_read_timeout 300s;
         location / {{ proxy_pass http://provider; }}
         location /streamed/ {{ proxy_buffering off; proxy_pass http://provider/; }}
+        location /kept/ {{
+            proxy_cache kept;
+            proxy_cache_methods POST;
+            proxy_cache_key "$http_authorization $request_uri $request_body";
+            proxy_cache_valid 200 1h;
+            add_header x-gateway-cache-status $upstream_cache_status;
+            proxy_pass http://provider/;
+        }}
     }}
 }}
 """
@@ -65,3 +74,6 @@ class Nginx(Peer):
 
     def path(self, *, streamed: bool) -> str:
         return f"/streamed{CHAT}" if streamed else CHAT
+
+    def path_kept(self) -> str:
+        return f"/kept{CHAT}"

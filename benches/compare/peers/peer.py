@@ -68,6 +68,14 @@ class Peer:
     def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002
         return {"authorization": "Bearer sk-pretend"}
 
+    def path_kept(self) -> str:
+        """Where it is asked for what it keeps, if that is another place."""
+        return self.path(streamed=False)
+
+    def headers_kept(self, stand: Stand) -> dict[str, str]:
+        """How it is asked for what it keeps, if that is another way."""
+        return self.headers(stand)
+
     def model(self, name: str) -> str:
         """The provider's model as this gateway's callers name it."""
         return name

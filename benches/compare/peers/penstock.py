@@ -64,6 +64,13 @@ class Penstock(Peer):
             "x-gateway-provider": "mock",
         }
 
+    def headers_kept(self, stand: Stand) -> dict[str, str]:
+        return {
+            **super().headers(stand),
+            "x-gateway-api-key": KEY,
+            "x-gateway-config": '{"provider": "mock", "cache": {"mode": "simple"}}',
+        }
+
     def written(self, stand: Stand) -> int | None:
         # Those put aside when the file grew too large count as well.
         return sum(_lines(path) for path in stand.folder.glob(f"{RECORDS}*"))

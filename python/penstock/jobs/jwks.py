@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import httpx2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.kit.tokens import Tokens
+    from penstock.kit.tokens import Source, Tokens
 
 log = logging.getLogger("penstock")
 
@@ -21,24 +22,30 @@ class Follower:
 
     def __init__(self, tokens: Tokens, seconds: float, ring: Callable[[], None]) -> None:
         """Know whom to tell."""
-        self._tokens = tokens
+        self._sources = [source for source in tokens.sources if source.own.jwks_url]
         self._seconds = seconds
         self._ring = ring
-        self._ill = False
+        self._ill: set[Source] = set()
 
     async def run(self) -> None:
         """Look until cancelled."""
-        while True:
+        while self._sources:
             await self.look()
             await asyncio.sleep(self._seconds)
 
     async def look(self) -> None:
-        """Look once."""
+        """Look once, everywhere at the same time."""
+        if any(await asyncio.gather(*map(self._look, self._sources))):
+            self._ring()
+
+    async def _look(self, source: Source) -> bool:
         try:
-            if await self._tokens.refresh():
-                self._ring()
-            self._ill = False
+            changed = await source.refresh()
         except (httpx2.HTTPError, ValueError) as error:
-            if not self._ill:
-                log.warning("the keys for tokens cannot be read, those known stay: %s", type(error).__name__)
-            self._ill = True
+            if source not in self._ill:
+                host = urlsplit(source.own.jwks_url).hostname
+                log.warning("the keys of %s cannot be read, those known stay: %s", host, type(error).__name__)
+            self._ill.add(source)
+            return False
+        self._ill.discard(source)
+        return changed

@@ -88,7 +88,7 @@ def known_tokens(settings: Settings, kept: Kept) -> Tokens | None:
     from penstock.kit.tokens import Tokens  # noqa: PLC0415
 
     tokens = Tokens(settings)
-    if settings.jwt.jwks_url and (last := kept.last()):
+    if last := kept.last():
         tokens.recall(last.jwt)
     return tokens
 

@@ -234,7 +234,8 @@ def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"custom_host": configurations.get("custom_host"), "options": {}}
     for name, value in configurations.items():
         header = LEGACY.get(name, name.replace("_", "-"))
-        if header in known and value not in {None, ""}:
+        # Some are tables.
+        if header in known and value is not None and value != "":
             row["options"][known[header]] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if configurations.get("custom_headers"):
         row["headers"] = configurations["custom_headers"]

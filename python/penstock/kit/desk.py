@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.kit.proxies import Proxies
     from penstock.kit.secrets import Vault
     from penstock.routing import TargetLimits
     from penstock.store.database import Database
@@ -45,12 +47,18 @@ class Desk(Tenant):
     """One transaction of one caller, inside one organisation and workspace."""
 
     def __init__(
-        self, connection: AsyncConnection, caller: Caller, workspace_id: str | None, vault: Vault, asked: Asked
+        self,
+        connection: AsyncConnection,
+        caller: Caller,
+        workspace_id: str | None,
+        vault: Vault,
+        asked: Callable[[], Asked],
     ) -> None:
         """Sit down."""
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
-        self.asked = asked
+        # Read when something is noted: most requests change nothing.
+        self._asked = asked
         self.about = Subject()
         self._vault = vault
 
@@ -113,7 +121,7 @@ class Desk(Tenant):
 
     def organisation(self) -> Desk:
         """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
-        desk = Desk(self.connection, self.caller, None, self._vault, self.asked)
+        desk = Desk(self.connection, self.caller, None, self._vault, self._asked)
         desk.bell, desk.about = self.bell, self.about
         return desk
 
@@ -126,7 +134,7 @@ class Desk(Tenant):
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
         """Note a change in the audit log."""
-        await note(self, self.caller, self.asked, action, before=before, after=after)
+        await note(self, self.caller, self._asked(), action, before=before, after=after)
 
     async def seal(self, text: str, owner: str) -> str:
         """Seal a credential of a row."""
@@ -139,13 +147,13 @@ class Desk(Tenant):
 
 def asked(request: Request[Any, Any, Any]) -> Asked:
     """Read what a request says of itself."""
-    forwarded = request.headers.get("x-forwarded-for", "")
+    proxies: Proxies = request.app.state["proxies"]
     return Asked(
         request.method,
         request.url.path[:2048],
         request.url.query[:2048],
         request.headers.get("x-request-id", "")[:128],
-        forwarded.rpartition(",")[2].strip()[:64],
+        proxies.client(request),
     )
 
 
@@ -161,7 +169,7 @@ class Work:
         self._office = office
         # Where the guard asked for no scope the route itself keeps to what is the caller's own.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
-        self._asked = asked(request)
+        self._asked = partial(asked, request)
 
     @asynccontextmanager
     async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
@@ -180,7 +188,7 @@ class Work:
     @asynccontextmanager
     async def at_home(self) -> AsyncGenerator[Desk]:
         """Change what is the caller's own; the route itself narrows it to that."""
-        async with self._office.writing_as(self.caller, self._asked) as desk:
+        async with self._office.writing_as(self.caller, self._asked()) as desk:
             yield desk
 
     @asynccontextmanager
@@ -255,7 +263,7 @@ class Office:
     async def writing_as(self, caller: Caller, asked: Asked) -> AsyncGenerator[Desk]:
         """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
         async with self.database.writing() as connection:
-            desk = Desk(connection, caller, None, self.vault, asked)
+            desk = Desk(connection, caller, None, self.vault, lambda: asked)
             yield desk
         self.changed(published=desk.bell.rung)
 

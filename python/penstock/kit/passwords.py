@@ -21,8 +21,40 @@ SHORTEST, LONGEST = 12, 256
 # Each takes 64 MiB and about a twentieth of a second of one core.
 AT_ONCE, WAITING = 2, 20
 TRIES, SECONDS, MOST = 10, 300, 10_000
+# Of all who come from one address, which may be that of an office.
+TRIES_FROM_ADDRESS = 100
 
 Password = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST, description="password")]
+
+
+class Attempts:
+    """How often somebody failed of late, and when it was too often."""
+
+    def __init__(self, most: int, message: str) -> None:
+        """Know nobody who failed."""
+        self._most = most
+        self._message = message
+        self._failed: dict[str, tuple[float, int]] = {}
+
+    def refuse(self, who: str) -> None:
+        """Refuse whoever failed too often."""
+        since, times = self._failed.get(who, (0.0, 0))
+        if times >= self._most and time.monotonic() - since < SECONDS:
+            raise TooManyError(self._message)
+
+    def note(self, who: str) -> None:
+        """Note that somebody failed."""
+        now = time.monotonic()
+        since, times = self._failed.get(who, (now, 0))
+        if now - since >= SECONDS:
+            since, times = now, 0
+        if len(self._failed) >= MOST and who not in self._failed:
+            self._failed.pop(next(iter(self._failed)))
+        self._failed[who] = (since, times + 1)
+
+    def forget(self, who: str) -> None:
+        """Begin anew with somebody who did not fail."""
+        self._failed.pop(who, None)
 
 
 class Passwords:
@@ -33,7 +65,10 @@ class Passwords:
         self._hasher = PasswordHasher()
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
-        self._failed: dict[str, tuple[float, int]] = {}
+        self._failed = Attempts(TRIES, "too many wrong passwords for this address; try again in a few minutes")
+        self.from_address = Attempts(
+            TRIES_FROM_ADDRESS, "too many failed to sign in from your address; try again in a few minutes"
+        )
         # Whoever does not exist takes as long as whoever does.
         self._nobodys: str | None = None
 
@@ -43,13 +78,11 @@ class Passwords:
 
     async def check(self, who: str, known: str | None, password: str) -> None:
         """Compare with what is known of a person, who may not exist."""
-        since, times = self._failed.get(who, (0.0, 0))
-        if times >= TRIES and time.monotonic() - since < SECONDS:
-            raise TooManyError("too many wrong passwords for this address; try again in a few minutes")
+        self._failed.refuse(who)
         if not await self._apart(lambda: self._is(known, password)):
-            self._fail(who)
+            self._failed.note(who)
             raise UnauthorisedError("the e-mail address or the password is wrong")
-        self._failed.pop(who, None)
+        self._failed.forget(who)
 
     def _is(self, known: str | None, password: str) -> bool:
         if self._nobodys is None:
@@ -58,15 +91,6 @@ class Passwords:
             return self._hasher.verify(known or self._nobodys, password) and known is not None
         except (VerificationError, InvalidHashError):
             return False
-
-    def _fail(self, who: str) -> None:
-        now = time.monotonic()
-        since, times = self._failed.get(who, (now, 0))
-        if now - since >= SECONDS:
-            since, times = now, 0
-        if len(self._failed) >= MOST and who not in self._failed:
-            self._failed.pop(next(iter(self._failed)))
-        self._failed[who] = (since, times + 1)
 
     async def _apart(self, work: Callable[[], Result]) -> Result:
         if self._waiting >= WAITING:

@@ -141,8 +141,8 @@ class PriceBook:
             except PenstockError as error:
                 log.error("the old prices stay: %s", error)  # noqa: TRY400 - the problems say it all
         today = datetime.now(UTC).date()
-        valid = [row for row in self._said if _start(row) <= today]
-        return sorted(valid, key=_start, reverse=True)
+        valid = [row for row in self._said if start_of(row) <= today]
+        return sorted(valid, key=start_of, reverse=True)
 
 
 def read(file: str) -> list[PriceRow]:
@@ -178,7 +178,7 @@ def _mark(file: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
-def _start(row: PriceRow) -> date:
+def start_of(row: PriceRow) -> date:
     """Give the day, in UTC, from which a price counts."""
     return row.valid_from or date.min
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import logging
 import time
@@ -19,9 +21,10 @@ from penstock.errors import ForbiddenError, UnauthorisedError
 from penstock.kit.record import now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from penstock.settings import Jwt, Settings
+    from penstock.issuers import Issuer, Jwt
+    from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
 
@@ -30,6 +33,14 @@ LARGEST_TOKEN, LARGEST_SET, MOST_KEYS = 16_384, 1_000_000, 100
 PATIENCE = 5.0
 # A token with a key that nobody knows has the keys looked at again, but not more often than this.
 SOON = 10.0
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """What requests with a token have unless they say otherwise; the data plane gives it to them."""
+
+    config_id: str | None = None
+    metadata: dict[str, Any] | None = None
+    allow_config_override: bool | None = None
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -41,44 +52,24 @@ class Claims(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
 
 
-class Tokens:
-    """Reads tokens; the keys are learned from the settings, or from where they are published."""
+class Source:
+    """One identity provider: for whom it may speak, and the keys that are known of it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, own: Issuer, tls_ca: str) -> None:
         """Learn the keys that are in the settings."""
-        self._own: Jwt = settings.jwt
-        self._tls_ca = settings.upstream.tls_ca
+        self.own = own
+        self.rows: list[dict[str, str]] = []
+        self._tls_ca = tls_ca
         self._keys = KeySet([])
-        self._rows: list[dict[str, str]] = []
         self._asked = float("-inf")
-        if self._own.jwks:
-            self.learn(json.loads(self._own.jwks))
-
-    def looks_like_one(self, text: str) -> bool:
-        """Whether this is a token rather than a key."""
-        return text.startswith("eyJ") and text.count(".") == 2  # noqa: PLR2004 - head, claims, signature
-
-    def published(self) -> bytes:
-        """Say what the engine must know to check tokens itself, as JSON."""
-        content = {
-            "keys": self._rows,
-            "algorithms": self._own.algorithms,
-            "organisations": self._own.organisations,
-            "default_scopes": self._own.default_scopes,
-            "leeway_seconds": self._own.leeway_seconds,
-        }
-        return msgspec.json.encode(content)
-
-    def recall(self, published: bytes) -> None:
-        """Begin with the keys that were known before, for as long as no others can be read."""
-        if published and self._own.jwks_url:
-            self.learn(msgspec.json.decode(published, type=dict[str, Any]))
+        if own.jwks:
+            self.learn(json.loads(own.jwks))
 
     def learn(self, document: Mapping[str, Any]) -> bool:
         """Take the keys of a document that may be used, and say whether they changed."""
         rows = [row for row in map(_public, document.get("keys", [])[:MOST_KEYS]) if row]
-        changed = rows != self._rows
-        self._rows, self._keys = rows, KeySet([_key(row) for row in rows])
+        changed = rows != self.rows
+        self.rows, self._keys = rows, KeySet([_key(row) for row in rows])
         return changed
 
     async def refresh(self) -> bool:
@@ -87,7 +78,7 @@ class Tokens:
         verify = self._tls_ca or True
         async with (
             httpx2.AsyncClient(timeout=PATIENCE, verify=verify) as client,
-            client.stream("GET", self._own.jwks_url) as answer,
+            client.stream("GET", self.own.jwks_url) as answer,
         ):
             answer.raise_for_status()
             content = bytearray()
@@ -98,31 +89,92 @@ class Tokens:
                     raise ValueError(message)
         return self.learn(msgspec.json.decode(bytes(content), type=dict[str, Any]))
 
+    async def meet(self, kid: object) -> bool:
+        """Say whether a key is known, after a look at where keys are published where it is not."""
+        if self.own.jwks_url and not self._knows(kid) and time.monotonic() - self._asked >= SOON:
+            try:
+                await self.refresh()
+            except (httpx2.HTTPError, ValueError) as error:
+                log.warning("the keys for tokens cannot be read: %s", type(error).__name__)
+        return self._knows(kid)
+
+    def _knows(self, kid: object) -> bool:
+        return any(row["kid"] == kid for row in self.rows)
+
+    def is_of(self, claims: Mapping[str, Any]) -> bool:
+        """Whether a token says that it is from here, and meant for us."""
+        meant = claims.get("aud")
+        listed = cast("list[object]", meant if isinstance(meant, list) else [meant])
+        return (not self.own.issuer or claims.get("iss") == self.own.issuer) and (
+            not self.own.audience or self.own.audience in listed
+        )
+
+    def verified(self, text: str, algorithms: Sequence[str]) -> jwt.Token | None:
+        """Give what a token says, where it was signed here."""
+        try:
+            return jwt.decode(text, self._keys, algorithms=list(algorithms))
+        except (JoseError, ValueError, TypeError, KeyError):
+            return None
+
+
+class Tokens:
+    """Reads tokens; the keys are learned from the settings, or from where they are published."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Learn the keys that are in the settings."""
+        self._own: Jwt = settings.jwt
+        self.sources = [Source(issuer, settings.upstream.tls_ca) for issuer in settings.trusted]
+
+    def looks_like_one(self, text: str) -> bool:
+        """Whether this is a token rather than a key."""
+        return text.startswith("eyJ") and text.count(".") == 2  # noqa: PLR2004 - head, claims, signature
+
+    def published(self) -> bytes:
+        """Say what the engine must know to check tokens itself, as JSON."""
+        content = {
+            "keys": [{**row, "issuer": index} for index, source in enumerate(self.sources) for row in source.rows],
+            "issuers": [
+                {
+                    "url": source.own.jwks_url,
+                    "issuer": source.own.issuer,
+                    "audience": source.own.audience,
+                    "organisations": source.own.organisations,
+                }
+                for source in self.sources
+            ],
+            "algorithms": self._own.algorithms,
+            "organisations": self._own.organisations,
+            "default_scopes": self._own.default_scopes,
+            "leeway_seconds": self._own.leeway_seconds,
+        }
+        return msgspec.json.encode(content)
+
+    def recall(self, published: bytes) -> None:
+        """Begin with the keys that were known before, for as long as no others can be read."""
+        if not published:
+            return
+        before = msgspec.json.decode(published, type=dict[str, Any])
+        # By address: another order of the settings must not give the keys of one to another.
+        urls = [one["url"] for one in before.get("issuers", ())]
+        for source in (source for source in self.sources if source.own.jwks_url and source.own.jwks_url in urls):
+            index = urls.index(source.own.jwks_url)
+            source.learn({"keys": [row for row in before["keys"] if row.get("issuer") == index]})
+
     async def read(self, text: str) -> Claims:
         """Check a token, and give what it says."""
         if len(text) > LARGEST_TOKEN:
             raise UnauthorisedError("this token is too long")
-        if not self._rows and not self._own.jwks_url:
+        if not any(source.rows or source.own.jwks_url for source in self.sources):
             raise ForbiddenError("no keys are known to check tokens with")
-        await self._meet(text)
-        try:
-            token = jwt.decode(text, self._keys, algorithms=list(self._own.algorithms))
-        except (JoseError, ValueError, TypeError, KeyError):
-            raise UnauthorisedError("this token is not valid") from None
-        return self._claims(token.header, token.claims)
+        head, claims = (_part(text, number) for number in (0, 1))
+        candidates = [source for source in self.sources if source.is_of(claims)]
+        known = await asyncio.gather(*(source.meet(head.get("kid")) for source in candidates))
+        for source in itertools.compress(candidates, known):
+            if token := source.verified(text, self._own.algorithms):
+                return self._claims(source.own, token.header, token.claims)
+        raise UnauthorisedError("this token is not valid")
 
-    async def _meet(self, text: str) -> None:
-        """Look for a key that is new where keys are published."""
-        kid = _kid(text)
-        known = any(row["kid"] == kid for row in self._rows)
-        if known or not self._own.jwks_url or time.monotonic() - self._asked < SOON:
-            return
-        try:
-            await self.refresh()
-        except (httpx2.HTTPError, ValueError) as error:
-            log.warning("the keys for tokens cannot be read: %s", type(error).__name__)
-
-    def _claims(self, header: Mapping[str, Any], claims: Mapping[str, Any]) -> Claims:
+    def _claims(self, issuer: Issuer, header: Mapping[str, Any], claims: Mapping[str, Any]) -> Claims:
         if not header.get("kid") or not header.get("typ"):
             raise UnauthorisedError("this token is not valid: its header needs kid and typ")
         moment, leeway = now() / 1000, self._own.leeway_seconds
@@ -134,11 +186,12 @@ class Tokens:
         organisation = claims.get("organisation_id")
         if not isinstance(organisation, str):
             raise UnauthorisedError("this token names no organisation: claim organisation_id")
-        if self._own.organisations and organisation not in self._own.organisations:
+        if any(allowed and organisation not in allowed for allowed in (self._own.organisations, issuer.organisations)):
             raise ForbiddenError("tokens of this organisation are not taken here")
         user = claims.get("email_id") or claims.get("sub") or claims.get("uid")
         if not isinstance(user, str):
             raise UnauthorisedError("this token names nobody: claim email_id, sub or uid")
+        _check_defaults(claims.get("defaults"))
         slug = claims.get("workspace_slug")
         return Claims(organisation, user, slug if isinstance(slug, str) else None, self._scopes(claims))
 
@@ -157,13 +210,21 @@ def plain(scope: str) -> str | None:
     return rest if rest in EVERYTHING else None
 
 
-def _kid(text: str) -> object:
-    part = text.partition(".")[0]
+def _check_defaults(said: object) -> None:
+    """Refuse defaults that requests with this token could not have."""
     try:
-        head = urlsafe_b64decode(part + "=" * (-len(part) % 4))
-        return msgspec.json.decode(head, type=dict[str, Any]).get("kid")
+        msgspec.convert(said, Defaults | None)
+    except msgspec.ValidationError as error:
+        raise UnauthorisedError(f"the claim defaults of this token is not valid: {error}") from None
+
+
+def _part(text: str, number: int) -> dict[str, Any]:
+    """Look into a part of a token that nobody vouched for yet."""
+    part = text.split(".")[number]
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=dict[str, Any])
     except (ValueError, msgspec.DecodeError):
-        return None
+        return {}
 
 
 def _seconds(value: object) -> float | None:

@@ -340,6 +340,7 @@ async def _enforced(desk: Desk, type_: str) -> int | None:
 
 def _shown(row: Row) -> Key:
     expired = row["expires_at"] is not None and row["expires_at"] <= now()
+    usage: dict[str, Any] = row["usage_limits"] or {}
     same = ("id", "name", "description", "type", "organisation_id", "workspace_id", "user_id", "creation_mode")
     also = ("rate_limits", "usage_limits", "scopes", "alert_emails", "rotation_policy")
     return Key(
@@ -349,7 +350,7 @@ def _shown(row: Row) -> Key:
         created_at=when(row["created_at"]),
         last_updated_at=when(row["last_updated_at"]),
         last_reset_at=moment(row["last_reset_at"]),
-        next_usage_reset_at=(row["usage_limits"] or {}).get("next_usage_reset_at"),
+        next_usage_reset_at=usage.get("next_usage_reset_at"),
         defaults=KeyDefaults(**row["defaults"]),
         expires_at=moment(row["expires_at"]),
         last_rotated_at=moment(row["last_rotated_at"]),

@@ -63,7 +63,7 @@ async def general(provider: Provider, model: Model, prices: NamedDependency[Pric
         name=found.name,
         description=found.description,
         context_window=window,
-        deprecated=found.deprecated,
+        deprecated=bool(found.deprecated),
         params=[Limit("max_tokens", 1, window)] if window else [],
     )
 

@@ -8,41 +8,23 @@ import msgspec
 from litestar import delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
 from penstock.caller import needs
 from penstock.errors import ForbiddenError
 from penstock.kit import configurations as forms
-from penstock.kit import integrations as kit
-from penstock.kit import limits, mappings
+from penstock.kit import integrations, mappings
+from penstock.kit import providers as kit
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import (
-    UNSET,
-    Id,
-    IdOrSlug,
-    MaybeName,
-    MaybeNote,
-    Moment,
-    MomentOrNone,
-    Name,
-    Note,
-    Object,
-    Organisation,
-    OwnSlug,
-    Slug,
-    UnsetType,
-    WorkspaceAsked,
-)
-from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.fields import Id, IdOrSlug, Object, Slug, WorkspaceAsked
 from penstock.kit.ids import new_id, slug
 from penstock.kit.integrations import INTEGRATIONS
-from penstock.kit.limits import Limited
 from penstock.kit.listing import Page
 from penstock.kit.mappings import SecretMapping
-from penstock.kit.record import Done, Listed, given, moment, now, when
+from penstock.kit.record import Done, Listed
 from penstock.kit.resource import Resource
-from penstock.store.tables import integrations, providers, workspaces
+from penstock.store.tables import providers, workspaces
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
@@ -67,14 +49,11 @@ Credential = Annotated[Text, Meta(description="the provider's key")]
 Deployments = Annotated[list[Deployment] | UnsetType | None, Meta(description="deployments of an Azure resource")]
 
 
-class NewVirtualKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NewVirtualKey(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A virtual key to be made."""
 
-    name: Name
     provider: Annotated[str, Meta(description="name of the provider")]
     key: Credential = ""
-    note: Note = None
-    slug: OwnSlug = None
     api_version: Annotated[Text | UnsetType | None, Meta(description="version of Azure's API")] = msgspec.field(
         name="apiVersion", default=UNSET
     )
@@ -91,21 +70,17 @@ class NewVirtualKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")] = (
         msgspec.field(default_factory=list[SecretMapping])
     )
-    workspace_id: WorkspaceGiven = None
 
 
-class VirtualKeyChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class VirtualKeyChange(kit.Change, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: MaybeName = UNSET
     key: Annotated[Text | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
-    note: MaybeNote = UNSET
     deployment_config: Deployments = msgspec.field(name="deploymentConfig", default=UNSET)
     model_config: Annotated[dict[str, Any] | UnsetType, Meta(description="more about the provider")] = UNSET
     secret_mappings: Annotated[list[SecretMapping] | UnsetType, Meta(description="they replace those of before")] = (
         UNSET
     )
-    reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
 
 
 class MadeData(msgspec.Struct, frozen=True):
@@ -132,30 +107,13 @@ class VirtualKeyChanged(msgspec.Struct, frozen=True):
     object: Object = "virtual-key"
 
 
-class VirtualKey(msgspec.Struct, frozen=True, kw_only=True):
+class VirtualKey(kit.Shown, frozen=True, kw_only=True):
     """One virtual key."""
 
-    id: Id
-    slug: Slug
-    name: Name
-    note: Note
     key: Annotated[str, Meta(description="always empty: the credential is not shown")] = ""
     masked_api_key: Annotated[str | None, Meta(description="both ends of the credential")]
     provider: Annotated[str, Meta(description="name of the provider")]
-    ai_provider_name: Annotated[str, Meta(description="name of the provider")]
-    integration_id: Annotated[str, Meta(description="slug of the integration behind it")]
-    model_config: Annotated[dict[str, Any], Meta(description="more about the provider")]
-    organisation_id: Organisation
-    workspace_id: Annotated[str, Meta(description="id of its workspace")]
     workspace_name: Annotated[str, Meta(description="name of its workspace")]
-    status: Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
-    usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
-    rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
-    reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
-    last_reset_at: MomentOrNone
-    expires_at: MomentOrNone
-    created_at: Moment
-    tags: Annotated[dict[str, str], Meta(description="keys with values")]
     secret_mappings: Annotated[list[dict[str, Any]], Meta(description="fields whose values are kept elsewhere")]
     object: Object = "virtual-key"
 
@@ -163,10 +121,10 @@ class VirtualKey(msgspec.Struct, frozen=True, kw_only=True):
 @post("/", status_code=200, guards=[needs("virtual_keys.create")], summary="Create virtual key", tags=TAGS)
 async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> VirtualKeyMade:
     """Keep a provider's credential under a name."""
-    kit.check_provider("provider", data.provider)
+    integrations.check_provider("provider", data.provider)
     configurations = _configurations(data)
     async with work.writing(data.workspace_id) as desk:
-        own = await kit.add(
+        own = await integrations.add(
             desk,
             own_id := new_id(),
             {
@@ -176,24 +134,11 @@ async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> 
                 "ai_provider_id": data.provider,
                 "brought_along": True,
                 "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace),
-                **await kit.sealed_key(desk, own_id, data.key),
-                **await kit.sealed_configurations(desk, own_id, configurations),
+                **await integrations.sealed_key(desk, own_id, data.key),
+                **await integrations.sealed_configurations(desk, own_id, configurations),
             },
         )
-        row = await VIRTUAL_KEYS.add(
-            desk,
-            {
-                "id": new_id(),
-                "workspace_id": desk.workspace,
-                "integration_id": own["id"],
-                "slug": data.slug or await kit.free_slug(desk, data.name),
-                "name": data.name,
-                "note": data.note,
-                "status": "active",
-                "tags": {},
-                **limits.sent(data),
-            },
-        )
+        row = await kit.add(desk, VIRTUAL_KEYS, data, own["id"], {})
         return VirtualKeyMade(row["id"], row["slug"], MadeData(row["slug"]))
 
 
@@ -222,19 +167,16 @@ async def update(
     async with work.writing(workspace_id) as desk:
         row = await VIRTUAL_KEYS.get(desk, key)
         own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
-        change = await kit.sealed_key(desk, own["id"], data.key, own) if data.key is not UNSET else {}
+        change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key is not UNSET else {}
         if about := _configurations(data):
-            change |= await kit.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
+            change |= await integrations.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
         if data.secret_mappings is not UNSET:
             change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"])
         if change and not own["brought_along"]:
             raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
         if change:
             await INTEGRATIONS.change(desk, own, change)
-        values = {name: value for name, value in given(data).items() if name in {"name", "note"}}
-        if data.reset_usage:
-            values["last_reset_at"] = now()
-        row = await VIRTUAL_KEYS.change(desk, row, {**values, **limits.sent(data)})
+        row = await kit.change(desk, VIRTUAL_KEYS, row, data)
         return VirtualKeyChanged(row["id"], row["slug"])
 
 
@@ -242,9 +184,7 @@ async def update(
 async def remove(key: IdOrSlug, work: NamedDependency[Work], workspace_id: WorkspaceAsked = None) -> Done:
     """Delete a virtual key, and its credential with it."""
     async with work.writing(workspace_id) as desk:
-        row = await VIRTUAL_KEYS.get(desk, key)
-        await VIRTUAL_KEYS.remove(desk, row)
-        await kit.release(desk, row["integration_id"])
+        await kit.remove(desk, VIRTUAL_KEYS, key)
         return Done()
 
 
@@ -259,8 +199,7 @@ def _configurations(data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
 
 async def _shown(desk: Desk, rows: list[Row]) -> list[VirtualKey]:
     """Show rows with what is said of them elsewhere: their integrations and workspaces."""
-    own = select(integrations).where(integrations.c.id.in_({row["integration_id"] for row in rows}))
-    behind = {found["id"]: found for found in await desk.organisation().rows(own, integrations)}
+    behind = await kit.behind(desk, rows)
     places = select(workspaces.c.id, workspaces.c.name).where(
         workspaces.c.id.in_({row["workspace_id"] for row in rows})
     )
@@ -269,21 +208,12 @@ async def _shown(desk: Desk, rows: list[Row]) -> list[VirtualKey]:
 
 
 def _one(row: Row, own: Row, workspace_name: str) -> VirtualKey:
-    expired = row["expires_at"] is not None and row["expires_at"] <= now()
-    same = ("id", "slug", "name", "note", "organisation_id", "workspace_id", "usage_limits", "rate_limits", "tags")
     return VirtualKey(
-        **{name: row[name] for name in same},
+        **kit.shown(row, own),
         masked_api_key=own["masked_key"],
         provider=own["ai_provider_id"],
-        ai_provider_name=own["ai_provider_id"],
-        integration_id=own["slug"],
-        model_config=own["configurations"],
         secret_mappings=own["secret_mappings"],
         workspace_name=workspace_name,
-        status="expired" if expired else row["status"],
-        last_reset_at=moment(row["last_reset_at"]),
-        expires_at=moment(row["expires_at"]),
-        created_at=when(row["created_at"]),
     )
 
 

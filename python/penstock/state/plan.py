@@ -20,23 +20,34 @@ from penstock.state.document import (
     unknown,
     without,
 )
+from penstock.state.integrations import Integrations
 from penstock.state.kinds import (
-    OF_ORGANISATION,
-    OF_ORGANISATION_LAST,
-    OF_WORKSPACE,
     ORGANISATION,
     WORKSPACE_FIELDS,
     WORKSPACES,
+    ApiKeys,
+    Configs,
     Ground,
+    Invites,
+    Kind,
+    Members,
+    Providers,
+    References,
+    Users,
+    VirtualKeys,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.remote import Remote
-    from penstock.state.kinds import Kind
 
     Bar = Callable[[list[Thing]], Iterable[Thing]]
+
+# In the order in which they are made; what is removed goes the other way.
+OF_ORGANISATION: tuple[Kind, ...] = (References(), Integrations())
+OF_WORKSPACE: tuple[Kind, ...] = (Members(), Integrations(), Providers(), VirtualKeys(), Configs(), ApiKeys())
+OF_ORGANISATION_LAST: tuple[Kind, ...] = (ApiKeys(), Users(), Invites())
 
 VERSION = 1
 PARTS = ("settings", "defaults")

@@ -61,14 +61,28 @@ fn map(c: &mut Criterion) {
 fn render(c: &mut Criterion) {
     let mut group = c.benchmark_group("render");
     let aliases = ["x-portkey-".to_owned()];
-    let head =
-        Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers: filled() };
+    let head = Head {
+        method: "POST".into(),
+        path: "/v1/chat/completions".into(),
+        query: String::new(),
+        headers: filled(),
+        peer: None,
+    };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {
         let route = Route { operation, path: "/chat/completions", stated: Stated::default() };
         let call = Call { route, head: &head, control: Control::read(&head.headers, &aliases) };
         let Some(target) = target() else { return };
-        let said = Said { model: "gpt-4o", streams: false, is_translated: false, length: Length::Known(412) };
+        let said = Said {
+            model: "gpt-4o",
+            user: "",
+            streams: false,
+            is_translated: false,
+            is_carried: false,
+            content_type: None,
+            length: Length::Known(412),
+            issued: None,
+        };
         group.bench_function(name, |b| {
             b.iter(|| rendering::head(&call, &target, said, &aliases));
         });
@@ -90,6 +104,8 @@ fn target() -> Option<Target<'static>> {
         strict: true,
         passthrough: false,
         saved: None,
+        priced: None,
+        grant: None,
         fields: Vec::new(),
     })
 }

@@ -38,6 +38,7 @@ fn head() -> Arc<Head> {
         path: "/v1/chat/completions".into(),
         query: String::new(),
         headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+        peer: None,
     })
 }
 
@@ -65,7 +66,7 @@ fn line(c: &mut Criterion) {
                 if let Some(batch) = sink.outbox.take() {
                     sink.outbox.acknowledge(&batch);
                 }
-                facts()
+                Box::new(facts())
             };
             let close = |facts| {
                 let mut record = Record::open(Arc::clone(&head), Arc::clone(&sink));

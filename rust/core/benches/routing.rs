@@ -77,7 +77,8 @@ fn request(config: &str) -> Request {
     headers.push(b"x-gateway-metadata", br#"{"user":"ann"}"#);
     headers.push(b"content-type", b"application/json");
     let body = r#"{"model":"mock","messages":[{"role":"user","content":"hi"}]}"#;
-    let head = Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers };
+    let head =
+        Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers, peer: None };
     Request { head, body: Body::Whole(body.into()) }
 }
 

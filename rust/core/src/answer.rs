@@ -16,6 +16,7 @@ use crate::{
     held::Held,
     packed::Packed,
     record::{Outcome, Record},
+    routing::Continuation,
     upstream::AnswerBody,
 };
 
@@ -108,7 +109,8 @@ struct Read {
     /// What there is to count where usage is none.
     answered: Option<Answered>,
     is_events: bool,
-    terminated: bool,
+    /// It said how it ended.
+    is_told: bool,
     failed: bool,
 }
 
@@ -128,7 +130,8 @@ impl Reading {
         if let Self::Events(meter) = self { meter.incomplete() } else { 0 }
     }
 
-    fn finish(self, dialect: Dialect) -> Read {
+    /// `is_cut`: it did not end well by itself.
+    fn finish(self, dialect: Dialect, is_cut: bool) -> Read {
         match self {
             Self::Nothing => Read::default(),
             Self::Packed(packed) => Read { answered: Some(Answered::Packed(packed)), ..Read::default() },
@@ -137,13 +140,15 @@ impl Reading {
             }
             Self::Frames(meter) => {
                 let Metered { usage, terminated, error_event: failed, .. } = meter.finish();
-                Read { usage, answered: None, is_events: true, terminated, failed }
+                Read { usage, answered: None, is_events: true, is_told: failed || terminated, failed }
             }
             Self::Events(meter) => {
-                let Metered { usage, terminated, error_event: failed, deltas, .. } = meter.finish();
+                let Metered { usage, terminated, finished, error_event: failed, deltas, .. } = meter.finish();
                 // Who failed before the first word has done nothing that costs.
                 let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
-                Read { usage, answered: deltas.map(Answered::Deltas), is_events: true, terminated, failed }
+                // After the event that says how it ended, it does not matter how the connection does.
+                let is_told = failed || terminated || (finished && !is_cut);
+                Read { usage, answered: deltas.map(Answered::Deltas), is_events: true, is_told, failed }
             }
         }
     }
@@ -159,6 +164,8 @@ pub struct Stream {
     record: Option<Record>,
     pace: Pace,
     held: Held,
+    /// Another target goes on where it breaks off.
+    continuation: Option<Box<Continuation>>,
     over: bool,
 }
 
@@ -209,7 +216,17 @@ impl Stream {
         body.in_small_pieces();
         let (reading, dialect) = read;
         let (pace, held) = <(Pace, Held)>::default();
-        Self { body, reading, dialect, ends_with_event, record: Some(record), pace, held, over: false }
+        Self {
+            body,
+            reading,
+            dialect,
+            ends_with_event,
+            record: Some(record),
+            pace,
+            held,
+            continuation: None,
+            over: false,
+        }
     }
 
     /// Says a word in each silence of this length, where it falls between two events.
@@ -223,7 +240,17 @@ impl Stream {
     pub fn plain(body: AnswerBody) -> Self {
         let (reading, dialect) = (Reading::Nothing, Dialect::OpenAi);
         let (pace, held) = <(Pace, Held)>::default();
-        Self { body, reading, dialect, ends_with_event: false, record: None, pace, held, over: false }
+        Self {
+            body,
+            reading,
+            dialect,
+            ends_with_event: false,
+            record: None,
+            pace,
+            held,
+            continuation: None,
+            over: false,
+        }
     }
 
     /// All bytes that are ready, as the provider sent them, or a heartbeat; `None` at the end.
@@ -247,7 +274,9 @@ impl Stream {
                         return Ok(Some(bytes));
                     }
                 }
+                None if self.goes_on(None).await => (),
                 None => return self.finish(None),
+                Some(Err(error)) if self.goes_on(Some(&error)).await => (),
                 Some(Err(error)) => return self.finish(Some(&error)),
             }
         }
@@ -258,6 +287,12 @@ impl Stream {
         self.pace.passed(bytes.len());
         self.reading.feed(&bytes);
         let bytes = self.held.pass(bytes, self.reading.incomplete());
+        if let Some(continuation) = &mut self.continuation
+            && !continuation.hear(&bytes)
+        {
+            self.continuation = None;
+            self.record.iter().for_each(|record| record.metrics().unheld.add(1));
+        }
         if let Some(record) = &mut self.record {
             record.passed_on(&bytes);
             if matches!(&self.reading, Reading::Events(meter) if meter.has_usage()) {
@@ -265,6 +300,47 @@ impl Stream {
             }
         }
         bytes
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    pub(crate) fn follow(&mut self, continuation: Box<Continuation>) {
+        self.continuation = Some(continuation);
+    }
+
+    /// Whether somebody else says the rest of what ends here before its time.
+    async fn goes_on(&mut self, error: Option<&Error>) -> bool {
+        // In a box of its own: it would make the future of every stream larger.
+        self.continuation.is_some() && Box::pin(self.resume(error)).await
+    }
+
+    async fn resume(&mut self, error: Option<&Error>) -> bool {
+        let (Some(mut continuation), Some(record)) = (self.continuation.take(), &mut self.record) else { return false };
+        let is_cut = match &self.reading {
+            Reading::Events(meter) => meter.is_cut(error.is_some(), self.ends_with_event),
+            _ => false,
+        };
+        if !is_cut || self.held.is_open() {
+            return false;
+        }
+        let Some(mut body) = continuation.resume(error.map_or("upstream_broke", Error::code), record).await else {
+            return false;
+        };
+        // The beginning of an event that has no end.
+        self.held.rest();
+        body.in_small_pieces();
+        if let Some(every) = continuation.heartbeat() {
+            body.in_steps(every);
+        }
+        self.body = body;
+        self.reading = Reading::Events(match record.facts.operation {
+            Some(operation) => Meter::counting(self.dialect, operation),
+            None => Meter::new(self.dialect),
+        });
+        self.continuation = Some(continuation);
+        true
     }
 
     /// Whether what comes next needs no waiting: all of the body was read.
@@ -282,10 +358,8 @@ impl Stream {
         self.over = true;
         // Nothing can be said in the middle of a frame.
         let is_within = matches!(&self.reading, Reading::Frames(meter) if meter.is_within());
-        let read = mem::take(&mut self.reading).finish(self.dialect);
-        // After the event that says how it ended, it does not matter how the connection does.
-        let is_told = read.failed || read.terminated;
-        let is_cut = !is_told && (error.is_some() || (self.ends_with_event && read.is_events));
+        let read = mem::take(&mut self.reading).finish(self.dialect, error.is_some());
+        let is_cut = !read.is_told && (error.is_some() || (self.ends_with_event && read.is_events));
         let rest = if is_cut { Bytes::new() } else { self.held.rest() };
         if let Some(mut record) = self.record.take() {
             record.facts.error = if is_cut {
@@ -310,7 +384,7 @@ impl Drop for Stream {
     /// A caller who left has still cost what the provider counted so far.
     fn drop(&mut self) {
         if let (Some(record), false) = (self.record.take(), std::thread::panicking()) {
-            let read = mem::take(&mut self.reading).finish(self.dialect);
+            let read = mem::take(&mut self.reading).finish(self.dialect, true);
             record.settle(read.usage, read.answered, Outcome::Aborted);
         }
     }

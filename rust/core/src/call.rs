@@ -10,7 +10,7 @@ use std::{
 use penstock_llm::{
     dialect::Dialect,
     operation::Operation,
-    providers::{self, Credential, Options, Provider},
+    providers::{self, Credential, Grant, Options, Provider},
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     headers::{self, Control, Head, control_name},
     inline::Stored,
     masking::is_slug,
+    prices::Priced,
     route::Route,
     settings::Settings,
     shared::inline_configs::InlineConfigs,
@@ -74,14 +75,20 @@ pub struct Target<'c> {
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
     pub passthrough: bool,
     pub saved: Option<&'c SavedProvider>,
+    /// Of whom its credential is fetched, where that is not at hand.
+    pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub fields: Vec<(&'c str, &'c str)>,
+    /// What is said of the price of the model that is asked for.
+    pub priced: Option<Priced>,
 }
 
 impl Target<'_> {
     /// Whether its requests are signed, and carry no key.
     pub fn is_signed(&self) -> bool {
-        !matches!(self.provider.signature(&self.options), Ok(None))
+        self.grant
+            .as_ref()
+            .map_or_else(|| !matches!(self.provider.signature(&self.options), Ok(None)), |grant| grant.signs())
     }
 
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
@@ -201,7 +208,8 @@ impl<'c> Choice<'c> {
         };
         if sent.is_none() && self.config_named()?.is_none() {
             // A model of the form `@slug/model` may still name one.
-            let reads = self.call.route.operation.takes_json();
+            let operation = self.call.route.operation;
+            let reads = operation.takes_json() || operation == Operation::Realtime;
             let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
             return if reads { Ok(plan) } else { Err(Error::ProviderNeeded) };
         }
@@ -232,8 +240,11 @@ impl<'c> Choice<'c> {
         let custom = if host.is_some() { host } else { features.custom_host.resolve(None)? };
         let base = match custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())) {
             Some(base) => base,
-            None => base_of(provider, &options, own.as_ref())?,
+            None => base_of(provider, self.call.route.operation, &options, own.as_ref())?,
         };
+        // Likewise a credential is fetched from where the options say that are stored with it.
+        let grant =
+            provider.grant(&options).map_err(|message| Error::OptionInvalid { provider: provider.slug(), message })?;
         if is_bound && is_callers {
             self.read_options(provider, &mut options);
         }
@@ -244,10 +255,10 @@ impl<'c> Choice<'c> {
         let stored = node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
         let credential = match stored {
             Some(secret) => Some(Cow::Owned(secret.expose().to_owned())),
-            None if is_callers => self.caller.credential(headers, field_of(provider)).map(Cow::Borrowed),
+            None if is_callers => self.caller.credential(headers, field_of(provider, &base.prefix)).map(Cow::Borrowed),
             None => None,
         };
-        let has_key = credential.is_some() || provider.token(&options).is_some();
+        let has_key = credential.is_some() || grant.is_some() || provider.token(&options).is_some();
         // What Amazon's clients sign is good for the host that they were given, and nowhere else.
         let is_meant = is_callers && self.call.dialect() != Dialect::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.authorization(headers) };
@@ -267,7 +278,9 @@ impl<'c> Choice<'c> {
             strict,
             passthrough,
             saved,
+            grant: grant.map(Box::new),
             fields: Vec::new(),
+            priced: None,
         };
         Ok((target, model))
     }
@@ -366,14 +379,16 @@ impl<'c> Choice<'c> {
 
 /// Whether the options themselves say who asks.
 fn has_token(provider: &dyn Provider, options: &Options) -> bool {
-    provider.token(options).is_some() || !matches!(provider.signature(options), Ok(None))
+    provider.token(options).is_some()
+        || !matches!(provider.grant(options), Ok(None))
+        || !matches!(provider.signature(options), Ok(None))
 }
 
 /// The field in which a provider wants its key, where it is not a bearer token.
-fn field_of(provider: &dyn Provider) -> Option<&'static str> {
-    match provider.credential("") {
+fn field_of(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
+    match provider.credential("", prefix) {
         Credential::Header(name) => Some(name),
-        Credential::Bearer => None,
+        Credential::Bearer | Credential::Scheme(_) => None,
     }
 }
 
@@ -396,10 +411,10 @@ fn saved_options(provider: &dyn Provider, node: &Node, saved: Option<&SavedProvi
 }
 
 /// A provider's own address: the same for everybody, or one that its options decide.
-fn base_of(provider: &dyn Provider, options: &Options, own: Option<&Base>) -> Result<Base> {
+fn base_of(provider: &dyn Provider, operation: Operation, options: &Options, own: Option<&Base>) -> Result<Base> {
     let slug = provider.slug();
     let lacks = |message| Error::OptionInvalid { provider: slug, message };
-    if let Some(url) = provider.base(options).map_err(lacks)? {
+    if let Some(url) = provider.base(operation, options).map_err(lacks)? {
         return Base::parse(&url).map_err(lacks);
     }
     own.cloned().ok_or_else(|| Error::HostRefused {

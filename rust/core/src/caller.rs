@@ -85,6 +85,7 @@ impl<'c> Caller<'c> {
         let sent = own.into_iter().map(|name| filled(headers, name));
         let others = KEY_FIELDS.iter().map(|name| filled(headers, name));
         let all = sent.chain(std::iter::once_with(|| bearer(headers))).chain(others);
+        let all = all.chain(std::iter::once_with(|| sub_protocol(headers)));
         all.flatten().find(|text| Some(*text) != self.sent)
     }
 

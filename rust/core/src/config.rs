@@ -13,8 +13,16 @@ pub use reading::{Reading, Unknown};
 use crate::{
     error::Problem,
     features::{
-        cache::Cache, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
-        inspect_stream::InspectStream, parameters::Parameters, retry::Retry, strict::Strict, timeout::RequestTimeout,
+        cache::Cache,
+        circuit_breaker::CircuitBreaker,
+        custom_host::CustomHost,
+        forward_headers::ForwardHeaders,
+        inspect_stream::InspectStream,
+        parameters::Parameters,
+        recovery::{self, Recovery},
+        retry::Retry,
+        strict::Strict,
+        timeout::RequestTimeout,
     },
     routing::Strategy,
     secret::Secret,
@@ -69,6 +77,7 @@ pub struct Features {
     pub forward_headers: ForwardHeaders,
     pub inspect_stream: InspectStream,
     pub parameters: Parameters,
+    pub recovery: Recovery,
     pub request_timeout: RequestTimeout,
     pub retry: Retry,
     pub strict: Strict,
@@ -84,6 +93,7 @@ impl Features {
             forward_headers,
             inspect_stream,
             parameters,
+            recovery,
             request_timeout,
             retry,
             strict,
@@ -94,6 +104,7 @@ impl Features {
         forward_headers.inherit(&parent.forward_headers);
         inspect_stream.inherit(&parent.inspect_stream);
         parameters.inherit(&parent.parameters);
+        recovery.inherit(&parent.recovery);
         request_timeout.inherit(&parent.request_timeout);
         retry.inherit(&parent.retry);
         strict.inherit(&parent.strict);
@@ -101,10 +112,11 @@ impl Features {
 
     /// Whether the one attempt at a target is all there is to it.
     fn is_plain(&self) -> bool {
-        let Self { cache, circuit_breaker, parameters, retry, .. } = self;
+        let Self { cache, circuit_breaker, parameters, recovery, retry, .. } = self;
         *cache == Cache::default()
             && circuit_breaker.policy().is_none()
             && parameters.is_none()
+            && recovery.mode() == recovery::Mode::Off
             && retry.attempts() == 0
     }
 }
@@ -302,11 +314,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_yet_is_refused_not_ignored() {
-        for value in [
-            json!({"input_guardrails": []}),
-            json!({"recovery": "hold"}),
-            json!({"strategy": {"mode": "single", "hedge": {}}}),
-        ] {
+        for value in [json!({"input_guardrails": []}), json!({"deployments": []}), json!({"prompt_id": "p"})] {
             assert!(problems(&value)[0].ends_with("is not available in this version"), "{value}");
             assert!(Config::parse(value.to_string().as_bytes(), Unknown::Ignored).is_err());
         }

@@ -47,9 +47,9 @@ async fn forwarded(gateway: &Gateway, head: &Head, body: Body) -> Result<Incomin
         }
     }
     // Tells the control process that this is somebody else's request: what is the engine's own is not open to it.
-    if fields.get("x-forwarded-for").is_none() {
-        fields.push(b"x-forwarded-for", b"unknown");
-    }
+    // It comes last, so that it cannot be mistaken for what the caller says of itself.
+    let peer = head.peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
+    fields.push(b"x-forwarded-for", peer.as_bytes());
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
     ask(gateway, Question { method: &head.method, target: &target, fields: &fields, body }).await
 }
@@ -146,7 +146,24 @@ fn counters(gateway: &Gateway) -> Bytes {
     read["outbox_bytes"] = outbox.held().into();
     read["idle_connections"] = gateway.upstream.idle_connections().into();
     read["epoch"] = gateway.epoch().into();
+    read["breakers_open"] = gateway.shared.breakers.open_now().into();
+    if let Some(redis) = &gateway.shared.redis {
+        let figures = &redis.figures;
+        read["redis_up"] = u64::from(redis.is_there()).into();
+        read["redis_lookups"] = figures.lookups.get().into();
+        read["redis_hits"] = figures.hits.get().into();
+        read["redis_slow"] = figures.slow.get().into();
+        read["redis_refused"] = figures.refused.get().into();
+        read["redis_dropped"] = figures.dropped.get().into();
+        read["redis_lost"] = figures.lost.get().into();
+        read["redis_heard"] = figures.heard.get().into();
+    }
     read.to_string().into()
+}
+
+/// Looks after what is shared with other workers, for ever.
+pub async fn tend_shared(gateway: Arc<Gateway>) {
+    gateway.shared.tend().await;
 }
 
 /// Waits for new snapshots and applies them, for ever. While the control process is away the last one holds.

@@ -18,7 +18,10 @@ use penstock_llm::{
     usage::{Deltas, Usage},
 };
 
-use crate::{packed::Packed, record::Record};
+use crate::{
+    packed::Packed,
+    record::{Facts, Record},
+};
 
 /// Answers that may wait to be counted; those on top are guessed.
 const MOST_WAITING: usize = 256;
@@ -148,7 +151,11 @@ impl Job {
     }
 
     fn close(mut self, usage: Option<Usage>) {
-        self.record.facts.usage = usage;
+        let Facts { usage: told, spent, .. } = &mut *self.record.facts;
+        *told = match (usage, spent) {
+            (Some(usage), Some(spent)) => Some(estimated_in_all(usage, *spent)),
+            (usage, _) => usage,
+        };
         let Self { record, waiting, .. } = self;
         drop(record);
         waiting.fetch_sub(1, Ordering::Release);
@@ -190,6 +197,11 @@ impl Job {
         let asked = self.asked.as_ref()?;
         Some(estimated(asked.length / BYTES_PER_TOKEN, length / BYTES_PER_TOKEN))
     }
+}
+
+fn estimated_in_all(usage: Usage, before: Usage) -> Usage {
+    let (input, output) = (usage.input + before.input, usage.output + before.output);
+    Usage { input, output, estimated: true, ..usage }
 }
 
 fn estimated(input: usize, output: usize) -> Usage {

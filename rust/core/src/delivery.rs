@@ -20,6 +20,7 @@ use crate::{
     packed,
     record::{Outcome, Record},
     route::Route,
+    routing::Place,
     upstream::{self, AnswerHead, Incoming},
 };
 
@@ -36,15 +37,17 @@ pub struct Served {
     pub dialect: Dialect,
     /// For what of the answer must be there before the caller gets anything.
     pub deadline: Deadline,
+    /// Where another target may go on, should it break off.
+    pub place: Option<Box<Place>>,
 }
 
 /// Turns the provider's answer into ours.
 pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
-    let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline } = served;
+    let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
     let status = answered.status;
     record.facts.status = status;
     record.facts.first_byte = Some(record.elapsed());
-    let is_events = is_kind(&answered.headers, EVENTS);
+    let is_events = is_events(&answered.headers);
     let is_frames = is_kind(&answered.headers, FRAMES);
     let is_small = is_small(&answered.headers, body.expected());
     let is_plain = is_plain(&answered.headers);
@@ -115,7 +118,7 @@ fn may_beat(call: &Call<'_>, dialect: Dialect) -> bool {
 }
 
 /// What a request asks for, also where it is forwarded as it came.
-fn asked_for(call: &Call<'_>) -> Operation {
+pub fn asked_for(call: &Call<'_>) -> Operation {
     match call.route {
         Route { operation: Operation::Proxy, path, .. } => Operation::of(&call.head.method, path),
         Route { operation, .. } => operation,
@@ -130,14 +133,18 @@ pub fn is_plain(headers: &Headers) -> bool {
 /// Whether a first event can be looked for.
 pub fn is_readable_stream(incoming: &Incoming) -> bool {
     let AnswerHead { status, headers, .. } = &incoming.head;
-    *status == 200 && is_kind(headers, EVENTS) && is_plain(headers)
+    *status == 200 && is_events(headers) && is_plain(headers)
 }
 
 /// Whether an answer is passed on whole: where its length is not said, JSON is tried.
 pub fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
-    !is_kind(headers, EVENTS)
+    !is_events(headers)
         && !is_kind(headers, FRAMES)
         && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
+}
+
+pub fn is_events(headers: &Headers) -> bool {
+    is_kind(headers, EVENTS)
 }
 
 fn is_kind(headers: &Headers, kind: &str) -> bool {
@@ -223,8 +230,8 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     push(b"last-used-option-index", decision.map_or("config", |decision| &decision.option));
     push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
     push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
-    if let Some(lost) = &record.facts.lost {
-        push(b"not-translated", lost);
+    if let Some(lost) = record.facts.not_translated() {
+        push(b"not-translated", &lost);
     }
     if call.control.explain == Some("true") {
         push(b"explanation", &record.facts.explanation());

@@ -47,6 +47,7 @@ pub enum Error {
     InlineBlocked { code: &'static str, field: &'static str },
     HostRefused { message: String },
     OptionInvalid { provider: &'static str, message: String },
+    CredentialUnavailable { provider: &'static str, message: String },
     BodyInvalid { at: usize, message: &'static str },
     BodyTooLarge { limit: usize },
     BodyTimeout { limit: &'static str, value: u64 },
@@ -85,6 +86,7 @@ impl Error {
             Self::InlineBlocked { code, .. } => code,
             Self::HostRefused { .. } => "invalid_custom_host",
             Self::OptionInvalid { .. } => "invalid_provider_option",
+            Self::CredentialUnavailable { .. } => "credential_unavailable",
             Self::BodyInvalid { .. } => "invalid_json",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout { .. } => "body_timeout",
@@ -129,7 +131,7 @@ impl Error {
             Self::ModelRefused { .. } | Self::TokenForbidden { .. } => 403,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
-            Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } => 502,
+            Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } | Self::CredentialUnavailable { .. } => 502,
             Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded | Self::Draining => 503,
             Self::Unsupported { .. } | Self::Panicked => 500,
         }
@@ -141,6 +143,7 @@ impl Error {
             | Self::Silence { .. }
             | Self::ConnectTimeout { .. }
             | Self::ConnectFailed { .. }
+            | Self::CredentialUnavailable { .. }
             | Self::UpstreamBroke { .. } => Origin::Upstream,
             Self::ControlDown | Self::Overloaded | Self::Draining | Self::Panicked => Origin::Gateway,
             _ => Origin::Caller,
@@ -197,6 +200,9 @@ impl Error {
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
             Self::InlineBlocked { field, .. } => format!("{field} may not be chosen by a request here"),
             Self::HostRefused { message } => format!("invalid custom host: {message}"),
+            Self::CredentialUnavailable { provider, message } => {
+                format!("no credential for {provider}: {message}")
+            }
             Self::OptionInvalid { provider, message } => format!("{provider}: {message}"),
             Self::BodyInvalid { at, message } => format!("invalid JSON body at byte {at}: {message}"),
             Self::BodyTooLarge { limit } => format!("request body is larger than {limit} bytes"),

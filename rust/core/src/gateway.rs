@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
-    translation::wires::Wire,
+    translation::{Translation, wires::Wire},
 };
 use tokio::sync::Notify;
 
@@ -33,7 +33,7 @@ use crate::{
     record::{Facts, Record, Sink},
     rendering::{self, Length, Said},
     route::Route,
-    routing,
+    routing::{self, Continuation},
     settings::Settings,
     shared::Shared,
     snapshot::{self, Snapshot},
@@ -59,12 +59,13 @@ pub struct Gateway {
     pub shared: Shared,
     pub body_limits: Limits,
     pub grace: Grace,
-    snapshot: ArcSwap<Snapshot>,
-    bases: Bases,
+    pub(crate) snapshot: ArcSwap<Snapshot>,
+    pub(crate) bases: Bases,
     ready: AtomicBool,
     draining: AtomicBool,
     closing: AtomicBool,
     closed: Notify,
+    left: Notify,
 }
 
 impl Gateway {
@@ -74,7 +75,7 @@ impl Gateway {
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
-            shared: Shared::new(&settings),
+            shared: Shared::new(&settings).map_err(|problem| vec![problem])?,
             snapshot: ArcSwap::default(),
             bases,
             body_limits: Limits::of(&settings),
@@ -83,6 +84,7 @@ impl Gateway {
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             closed: Notify::new(),
+            left: Notify::new(),
             settings,
         })
     }
@@ -102,6 +104,16 @@ impl Gateway {
     /// From now on `/ready` says no.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
+        self.left.notify_waiters();
+    }
+
+    /// Resolves when `/ready` begins to say no: the server's end waits for no WebSocket.
+    pub async fn leaving(&self) {
+        // In this order, as below.
+        let told = self.left.notified();
+        if !self.draining.load(Ordering::Acquire) {
+            told.await;
+        }
     }
 
     /// Ends the streams that are still open.
@@ -119,8 +131,13 @@ impl Gateway {
         }
     }
 
+    /// Whether a path is the control process's to answer.
+    pub fn is_management(&self, path: &str) -> bool {
+        self.snapshot.load().is_management(path)
+    }
+
     /// Once per request.
-    pub async fn handle(&self, request: Request) -> Answer {
+    pub async fn handle(self: &Arc<Self>, request: Request) -> Answer {
         let mut answer = self.walk(request).await;
         if self.draining.load(Ordering::Acquire) {
             // So that a caller's next request opens a connection to one who stays.
@@ -129,7 +146,7 @@ impl Gateway {
         answer
     }
 
-    async fn walk(&self, request: Request) -> Answer {
+    async fn walk(self: &Arc<Self>, request: Request) -> Answer {
         let Request { head, body } = request;
         let snapshot = self.snapshot.load_full();
         if let Some(message) = headers::odd_path(&head.path) {
@@ -155,6 +172,7 @@ impl Gateway {
         let call = Call { route, head: &head, control };
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call, &self.sink);
+        record.facts.tariff.prices = Arc::clone(&snapshot.prices);
         if let Some(fault) = fault {
             return delivery::refuse(&fault, &call, record);
         }
@@ -164,7 +182,11 @@ impl Gateway {
             () = self.closing() => Err(Error::Draining),
         };
         match served {
-            Ok(served) => delivery::deliver(self, served, &call, record).await,
+            Ok(mut served) => {
+                let place = served.place.take();
+                let answer = delivery::deliver(self, served, &call, record).await;
+                Continuation::follow((self, snapshot, Arc::clone(&head)), place, answer)
+            }
             Err(error) => delivery::refuse(&error, &call, record),
         }
     }
@@ -183,14 +205,7 @@ impl Gateway {
             facts.api_key_id = Some(key.id.to_string());
             snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
         }
-        let choice = Choice {
-            settings: &self.settings,
-            bases: &self.bases,
-            snapshot,
-            inline_configs: &self.shared.inline_configs,
-            call,
-            caller: &caller,
-        };
+        let choice = self.choice(snapshot, call, &caller);
         if routing::is_asked(call) {
             return Box::pin(routing::explain(self, &choice, body)).await;
         }
@@ -218,6 +233,16 @@ impl Gateway {
         self.attempt(call, &target, body, facts).await
     }
 
+    pub(crate) fn choice<'c>(
+        &'c self,
+        snapshot: &'c Snapshot,
+        call: &'c Call<'c>,
+        caller: &'c Caller<'c>,
+    ) -> Choice<'c> {
+        let (settings, bases, inline_configs) = (&self.settings, &self.bases, &self.shared.inline_configs);
+        Choice { settings, bases, snapshot, inline_configs, call, caller }
+    }
+
     /// Reads what must be known of a body before it is forwarded.
     pub(crate) async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
         let operation = call.route.operation;
@@ -237,10 +262,12 @@ impl Gateway {
         if let Some(user) = &peek.user {
             facts.metadata.add_user(user);
         }
+        let streams = peek.streams();
         (facts.model, facts.stream) = match call.route.model() {
             Some(model) => (model.into_owned(), operation.streams()),
-            None => (peek.model.clone().unwrap_or_default(), peek.streams()),
+            None => (peek.model.unwrap_or_default(), streams),
         };
+        facts.user = peek.user;
         Ok(Body::Whole(bytes))
     }
 
@@ -253,19 +280,19 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         // Of a target before.
-        facts.lost = None;
+        facts.unsaid = None;
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
-        let (incoming, deadline) = self.exchange(call, target, (body, false), facts).await?;
+        let (incoming, deadline) = self.exchange(call, target, (body, None), facts).await?;
         let dialect = dialect_of(call, target);
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
             // In a box of its own too.
             let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
-            return Ok(Served { incoming, dialect, deadline });
+            return Ok(Served { incoming, dialect, deadline, place: None });
         }
-        Ok(Served { incoming, dialect, deadline })
+        Ok(Served { incoming, dialect, deadline, place: None })
     }
 
     /// Once per target that is asked in another way than the caller asks.
@@ -281,13 +308,13 @@ impl Gateway {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
         }
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
-        let (mut incoming, mut deadline) = self.exchange(call, target, (body, true), facts).await?;
+        let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
             incoming = inspect_stream::inspect(incoming).await?;
         }
         let incoming = translation::tell(translation, incoming, &mut deadline).await?;
-        Ok(Served { incoming, dialect: call.dialect(), deadline })
+        Ok(Served { incoming, dialect: call.dialect(), deadline, place: None })
     }
 
     /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.
@@ -295,7 +322,7 @@ impl Gateway {
         &self,
         call: &Call<'_>,
         target: &Target<'_>,
-        (body, is_translated): (Body, bool),
+        (body, translation): (Body, Option<&Translation>),
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
         // What is signed must be known before any of it is sent.
@@ -306,11 +333,26 @@ impl Gateway {
             Body::Fed(_, Some(length)) => Length::Known(*length),
             Body::Fed(_, None) => Length::Chunked,
         };
+        let issued = match &target.grant {
+            None => None,
+            Some(grant) => Some(Box::pin(credentials::fetch(self, target, grant)).await?),
+        };
         let mut deadline = Deadline::new(target.timeout, &body, &self.grace);
-        let said = Said { model: &facts.model, streams: facts.stream, is_translated, length };
+        let issued = issued.as_deref();
+        let content_type = translation.and_then(Translation::content_type);
+        let said = Said {
+            model: &facts.model,
+            user: facts.user.as_deref().unwrap_or_default(),
+            streams: facts.stream,
+            is_translated: translation.is_some(),
+            is_carried: translation.is_some_and(|translation| translation.is_carried),
+            content_type: content_type.as_deref(),
+            length,
+            issued,
+        };
         let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
         if let Body::Whole(bytes) = &body {
-            credentials::sign(target, &mut head, bytes)?;
+            credentials::sign(target, issued, &mut head, bytes)?;
         }
         let outgoing = Outgoing {
             head,
@@ -321,6 +363,7 @@ impl Gateway {
         if let Some(model) = target.provider.model(&target.options) {
             model.clone_into(&mut facts.model);
         }
+        facts.tariff.own.clone_from(&target.priced);
         let sent = Instant::now();
         // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.
         let sending = pin!(self.upstream.send(&target.base.origin, outgoing));

@@ -1,5 +1,7 @@
 //! Header fields as they came: one buffer, a span for each name and value, order kept.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 
 use crate::trace::Trace;
@@ -326,7 +328,7 @@ pub fn is_json(kind: &[u8]) -> bool {
 }
 
 /// A request without its body, shared between the walk and the record.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Head {
     /// Upper-case, such as `POST`.
     pub method: String,
@@ -334,6 +336,8 @@ pub struct Head {
     pub path: String,
     pub query: String,
     pub headers: Headers,
+    /// Who is at the other end of the connection; known of management requests alone.
+    pub peer: Option<IpAddr>,
 }
 
 impl Head {

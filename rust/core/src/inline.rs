@@ -11,7 +11,9 @@ use crate::{
 };
 
 /// Control headers that decide which host of a provider is called.
-const HOST_FIELDS: [&str; 6] = [
+const HOST_FIELDS: [&str; 8] = [
+    "x-gateway-aws-sts-endpoint",
+    "x-gateway-azure-authority-host",
     "x-gateway-azure-endpoint-name",
     "x-gateway-azure-foundry-url",
     "x-gateway-azure-resource-name",

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     error::{Error, Problem, Result},
-    snapshot::{Key, Workspace},
+    snapshot::{Key, PublishedDefaults, Workspace, compile_defaults},
 };
 
 /// The scope without which a token may do nothing here.
@@ -29,6 +29,7 @@ const WEAKEST_RSA_BYTES: usize = 256;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
     keys: Vec<PublishedKey>,
+    issuers: Vec<Issuer>,
     algorithms: Vec<String>,
     /// The organisations whose tokens are taken; none named means all.
     organisations: Vec<String>,
@@ -36,10 +37,25 @@ pub(crate) struct Published {
     leeway_seconds: u64,
 }
 
+/// An identity provider, and for whom it may speak.
+#[derive(Debug, Deserialize)]
+struct Issuer {
+    /// What its tokens say in `iss`, where that matters.
+    #[serde(default, rename = "issuer")]
+    name: String,
+    /// What its tokens must say in `aud`, where that matters.
+    #[serde(default)]
+    audience: String,
+    #[serde(default)]
+    organisations: Vec<String>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedKey {
     kid: String,
+    /// Whose key it is.
+    issuer: usize,
     kty: String,
     #[serde(default)]
     n: String,
@@ -78,7 +94,9 @@ pub struct Passport {
 /// How tokens are checked, and those that were found good.
 #[derive(Debug)]
 pub struct Tokens {
-    keys: HashMap<String, Verifier>,
+    /// By their ids, which two issuers may have in common.
+    keys: HashMap<String, Vec<(usize, Verifier)>>,
+    issuers: Vec<Issuer>,
     algorithms: Vec<String>,
     organisations: Vec<String>,
     default_scopes: Vec<String>,
@@ -96,19 +114,24 @@ struct Head {
 
 impl Tokens {
     pub(crate) fn compile(published: Published, problems: &mut Vec<Problem>) -> Self {
-        let mut keys = HashMap::with_capacity(published.keys.len());
+        let mut keys: HashMap<String, Vec<(usize, Verifier)>> = HashMap::with_capacity(published.keys.len());
         for (index, key) in published.keys.into_iter().enumerate() {
-            match Verifier::of(&key) {
-                Some(verifier) => drop(keys.insert(key.kid, verifier)),
+            match Verifier::of(&key).filter(|_| key.issuer < published.issuers.len()) {
+                Some(verifier) => keys.entry(key.kid).or_default().push((key.issuer, verifier)),
                 None => problems.push(Problem::new(format!("$.jwt.keys[{index}]"), "is no public key for signatures")),
             }
         }
-        let Published { algorithms, organisations, default_scopes, leeway_seconds, .. } = published;
-        Self { keys, algorithms, organisations, default_scopes, leeway: leeway_seconds, known: Mutex::default() }
+        let Published { issuers, algorithms, organisations, default_scopes, leeway_seconds: leeway, .. } = published;
+        Self { keys, issuers, algorithms, organisations, default_scopes, leeway, known: Mutex::default() }
     }
 
     /// Who showed this text, where it is a token at all.
-    pub fn read(&self, text: &str, workspaces: &[Workspace]) -> Option<Result<Arc<Passport>>> {
+    pub fn read(
+        &self,
+        text: &str,
+        workspaces: &[Workspace],
+        configs: &HashMap<Box<str>, Box<str>>,
+    ) -> Option<Result<Arc<Passport>>> {
         let mut parts = text.split('.');
         let (Some(head), Some(claims), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -122,8 +145,8 @@ impl Tokens {
                 Some(passport) => passport,
                 None if text.len() > LARGEST => return Err(Error::TokenInvalid),
                 None => {
-                    self.verify(head, claims, signature).ok_or(Error::TokenInvalid)?;
-                    let passport = Arc::new(self.passport(claims, workspaces)?);
+                    let (issuer, claims) = self.verify(head, claims, signature).ok_or(Error::TokenInvalid)?;
+                    let passport = Arc::new(self.passport(issuer, &claims, workspaces, configs)?);
                     self.remember(digest, &passport);
                     passport
                 }
@@ -153,23 +176,35 @@ impl Tokens {
         Ok(())
     }
 
-    /// Checks the signature: its algorithm is one that was allowed, and fits the kind of the key.
-    fn verify(&self, head: &str, claims: &str, signature: &str) -> Option<()> {
+    /// Checks the signature: its algorithm is one that was allowed, and fits the kind of the key. Gives whose it is.
+    fn verify(&self, head: &str, claims: &str, signature: &str) -> Option<(&Issuer, Value)> {
         let read: Head = serde_json::from_slice(&decoded(head)?).ok()?;
         let algorithm = self.algorithms.iter().find(|name| **name == read.alg)?;
         let message = format!("{head}.{claims}");
-        self.keys.get(&read.kid)?.verify(algorithm, message.as_bytes(), &decoded(signature)?)
+        let signature = decoded(signature)?;
+        let claims: Value = serde_json::from_slice(&decoded(claims)?).ok()?;
+        let good = |(index, key): &(usize, Verifier)| {
+            let issuer = &self.issuers[*index];
+            issuer.is_of(&claims).then(|| key.verify(algorithm, message.as_bytes(), &signature))?.map(|()| issuer)
+        };
+        let issuer = self.keys.get(&read.kid)?.iter().find_map(good)?;
+        Some((issuer, claims))
     }
 
-    fn passport(&self, claims: &str, workspaces: &[Workspace]) -> Result<Passport> {
-        let claims: Value =
-            decoded(claims).and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(Error::TokenInvalid)?;
+    fn passport(
+        &self,
+        issuer: &Issuer,
+        claims: &Value,
+        workspaces: &[Workspace],
+        configs: &HashMap<Box<str>, Box<str>>,
+    ) -> Result<Passport> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let seconds = |name: &str| claims.get(name).and_then(moment);
         let ends = seconds("exp").ok_or(Error::TokenInvalid)?;
         let organisation = text("organisation_id").ok_or(Error::TokenInvalid)?;
         let user = ["email_id", "sub", "uid"].into_iter().find_map(text).ok_or(Error::TokenInvalid)?;
-        if !self.organisations.is_empty() && !self.organisations.iter().any(|allowed| allowed == organisation) {
+        let is_allowed = |allowed: &[String]| allowed.is_empty() || allowed.iter().any(|one| one == organisation);
+        if !is_allowed(&self.organisations) || !is_allowed(&issuer.organisations) {
             return Err(Error::TokenForbidden { what: "organisation" });
         }
         let mut own = workspaces.iter().filter(|workspace| &*workspace.organisation_id == organisation).peekable();
@@ -177,10 +212,23 @@ impl Tokens {
         let slug = text("workspace_slug").ok_or(Error::TokenForbidden { what: "workspace" })?;
         let workspace =
             own.find(|workspace| &*workspace.slug == slug).ok_or(Error::TokenForbidden { what: "workspace" })?;
-        if !self.may_call(&claims) {
+        if !self.may_call(claims) {
             return Err(Error::TokenForbidden { what: "scope" });
         }
-        let key = Key::of_token(user, ends, workspace);
+        let defaults = match claims.get("defaults") {
+            None | Some(Value::Null) => None,
+            Some(said @ Value::Object(_)) => {
+                Some(PublishedDefaults::deserialize(said).map_err(|_| Error::TokenInvalid)?)
+            }
+            Some(_) => return Err(Error::TokenInvalid),
+        };
+        let key = Key {
+            id: user.into(),
+            name: user.into(),
+            expires_at: Some(ends),
+            workspace: Some(Arc::clone(&workspace.id)),
+            defaults: defaults.and_then(|said| compile_defaults(said, configs)),
+        };
         Ok(Passport { key, begins_at: seconds("nbf").unwrap_or(0) })
     }
 
@@ -193,6 +241,18 @@ impl Tokens {
             Some(_) => false,
             None => self.default_scopes.iter().any(|scope| is_it(scope)),
         }
+    }
+}
+
+impl Issuer {
+    /// Whether a token says that it is from here, and meant for us.
+    fn is_of(&self, claims: &Value) -> bool {
+        let says = |name: &str, wanted: &str| match claims.get(name) {
+            Some(Value::String(said)) => said == wanted,
+            Some(Value::Array(said)) => name == "aud" && said.iter().any(|one| one == wanted),
+            _ => false,
+        };
+        (self.name.is_empty() || says("iss", &self.name)) && (self.audience.is_empty() || says("aud", &self.audience))
     }
 }
 
@@ -276,13 +336,13 @@ mod tests {
         BASE64_URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    struct Issuer {
+    struct Signer {
         rsa: RsaKeyPair,
         point: EcdsaKeyPair,
         edwards: Ed25519KeyPair,
     }
 
-    impl Issuer {
+    impl Signer {
         fn new() -> Self {
             Self {
                 rsa: RsaKeyPair::generate(KeySize::Rsa2048).unwrap(),
@@ -297,15 +357,18 @@ mod tests {
             let (n, e) = (&der[9..265], &der[267..270]);
             let point = self.point.public_key().as_ref();
             let published = json!({"algorithms": algorithms, "organisations": [], "default_scopes": [],
-            "leeway_seconds": 60, "keys": [
-                {"kid": "r", "kty": "RSA", "n": encoded(n), "e": encoded(e)},
-                {"kid": "p", "kty": "EC", "crv": "P-256", "x": encoded(&point[1..33]), "y": encoded(&point[33..])},
-                {"kid": "e", "kty": "OKP", "crv": "Ed25519", "x": encoded(self.edwards.public_key().as_ref())},
+            "leeway_seconds": 60, "issuers": [{}], "keys": [
+                {"issuer": 0, "kid": "r", "kty": "RSA", "n": encoded(n), "e": encoded(e)},
+                {"issuer": 0, "kid": "p", "kty": "EC", "crv": "P-256", "x": encoded(&point[1..33]), "y": encoded(&point[33..])},
+                self.row(0),
             ]});
-            let mut problems = Vec::new();
-            let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), &mut problems);
-            assert!(problems.is_empty());
-            tokens
+            compiled(published)
+        }
+
+        /// The last of its keys, as one of somebody's.
+        fn row(&self, issuer: usize) -> Value {
+            json!({"issuer": issuer, "kid": "e", "kty": "OKP", "crv": "Ed25519",
+                "x": encoded(self.edwards.public_key().as_ref())})
         }
 
         fn sign(&self, algorithm: &str, claims: &Value) -> String {
@@ -331,6 +394,13 @@ mod tests {
         }
     }
 
+    fn compiled(published: Value) -> Tokens {
+        let mut problems = Vec::new();
+        let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), &mut problems);
+        assert!(problems.is_empty());
+        tokens
+    }
+
     fn workspaces() -> Vec<Workspace> {
         vec![Workspace { id: "w".into(), slug: "ws-1".into(), organisation_id: "o".into() }]
     }
@@ -341,7 +411,7 @@ mod tests {
     }
 
     fn outcome(tokens: &Tokens, text: &str) -> String {
-        match tokens.read(text, &workspaces()) {
+        match tokens.read(text, &workspaces(), &HashMap::new()) {
             None => "no token".into(),
             Some(Ok(passport)) => passport.key.id.to_string(),
             Some(Err(error)) => format!("{} {}", error.status(), error.message()),
@@ -350,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_token_is_taken_in_each_way_of_signing_that_is_allowed_and_in_no_other() {
-        let issuer = Issuer::new();
+        let issuer = Signer::new();
         let all = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
         for algorithm in ["RS256", "ES256", "EdDSA"] {
             let text = issuer.sign(algorithm, &claims());
@@ -358,15 +428,15 @@ mod tests {
             assert_eq!([outcome(&all, &text), outcome(&all, &text)], ["somebody", "somebody"], "{algorithm}");
             let others = ["RS256", "ES256", "EdDSA"].into_iter().filter(|other| *other != algorithm);
             assert!(outcome(&issuer.tokens(&others.collect::<Vec<_>>()), &text).starts_with("401"), "{algorithm}");
-            assert!(outcome(&Issuer::new().tokens(&[algorithm]), &text).starts_with("401"), "{algorithm}");
+            assert!(outcome(&Signer::new().tokens(&[algorithm]), &text).starts_with("401"), "{algorithm}");
         }
-        let passport = all.read(&issuer.sign("RS256", &claims()), &workspaces()).unwrap().unwrap();
+        let passport = all.read(&issuer.sign("RS256", &claims()), &workspaces(), &HashMap::new()).unwrap().unwrap();
         assert_eq!(passport.key.workspace.as_deref(), Some("w"));
     }
 
     #[test]
     fn what_a_token_says_decides() {
-        let issuer = Issuer::new();
+        let issuer = Signer::new();
         let tokens = issuer.tokens(&["EdDSA"]);
         for (name, value, status) in [
             ("exp", json!(1), "401"),
@@ -391,8 +461,63 @@ mod tests {
     }
 
     #[test]
+    fn an_issuer_speaks_for_itself_and_its_own_organisations_alone() {
+        let (one, other) = (Signer::new(), Signer::new());
+        // Both call their key by the same id.
+        let tokens = compiled(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
+        "leeway_seconds": 60, "keys": [one.row(0), other.row(1)], "issuers": [
+            {"url": "https://one.test", "issuer": "one", "organisations": ["o"]},
+            {"url": "https://other.test", "issuer": "other", "audience": "us", "organisations": ["p"]},
+        ]}));
+        let both = || {
+            let mut all = workspaces();
+            all.push(Workspace { id: "v".into(), slug: "ws-1".into(), organisation_id: "p".into() });
+            all
+        };
+        for (issuer, changes, status) in [
+            (&one, json!({"iss": "one"}), 200),
+            (&one, json!({}), 401),
+            (&one, json!({"iss": "other"}), 401),
+            (&one, json!({"iss": ["one"]}), 401),
+            (&one, json!({"iss": "one", "organisation_id": "p"}), 403),
+            (&other, json!({"iss": "other", "aud": "us", "organisation_id": "p"}), 200),
+            (&other, json!({"iss": "other", "aud": ["they", "us"], "organisation_id": "p"}), 200),
+            (&other, json!({"iss": "other", "aud": "they", "organisation_id": "p"}), 401),
+            (&other, json!({"iss": "other", "organisation_id": "p"}), 401),
+            (&other, json!({"iss": "other", "aud": "us"}), 403),
+            (&other, json!({"iss": "one", "aud": "us"}), 401),
+        ] {
+            let mut said = claims();
+            said.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let found = tokens.read(&issuer.sign("EdDSA", &said), &both(), &HashMap::new()).unwrap();
+            assert_eq!(found.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
+        }
+    }
+
+    #[test]
+    fn a_token_brings_defaults_along_as_keys_have_them() {
+        let issuer = Signer::new();
+        let tokens = issuer.tokens(&["EdDSA"]);
+        let with = |defaults: Value| {
+            let mut said = claims();
+            said["defaults"] = defaults;
+            let configs = HashMap::from([("c-1".into(), "pc-1".into())]);
+            tokens.read(&issuer.sign("EdDSA", &said), &workspaces(), &configs).unwrap()
+        };
+        assert_eq!(with(json!({"config_id": "c-1"})).unwrap().key.config(), Some("pc-1"));
+        let said = json!({"config_id": "pc-1", "allow_config_override": false, "metadata": {"team": "a", "size": 3}});
+        let key = &with(said).unwrap().key;
+        assert_eq!((key.config(), key.is_bound()), (Some("pc-1"), true));
+        assert_eq!(key.metadata().len(), 2);
+        assert_eq!(with(Value::Null).unwrap().key.config(), None);
+        for wrong in [json!("pc-1"), json!([]), json!({"config_id": 5}), json!({"metadata": []})] {
+            assert_eq!(with(wrong.clone()).err().map(|error| error.status()), Some(401), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_token_that_was_changed_or_is_none_is_not_taken() {
-        let issuer = Issuer::new();
+        let issuer = Signer::new();
         let tokens = issuer.tokens(&["RS256", "ES256", "EdDSA"]);
         let text = issuer.sign("EdDSA", &claims());
         let (head, rest) = text.split_once('.').unwrap();

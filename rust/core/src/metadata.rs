@@ -16,7 +16,7 @@ const LONGEST: usize = 128;
 /// The name of the person behind a request.
 const USER: &str = "_user";
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     pairs: Vec<(String, String)>,
     /// Why what the caller sent cannot be kept.

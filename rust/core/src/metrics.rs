@@ -39,17 +39,36 @@ pub struct Metrics {
     pub tokens_out: Counter,
     /// Of the tokens either way those that were counted here.
     pub tokens_estimated: Counter,
+    /// Whole nano-dollars that requests cost, and requests of which it is known what they used but not what that costs.
+    pub cost: Counter,
+    pub unpriced: Counter,
     /// Answers whose tokens were guessed from their length, because too many waited to be counted.
     pub counts_guessed: Counter,
     /// Requests that were said in another way than they came, and those of which something could not be said.
     pub translated: Counter,
     pub lost: Counter,
+    /// Streams that were held until they were whole, that were continued, and that were too long for either.
+    pub held: Counter,
+    pub continued: Counter,
+    pub unheld: Counter,
+    /// Requests of which a second attempt was sent because the first was slow.
+    pub hedged: Counter,
     /// Requests that were forwarded to the control process.
     pub management: Counter,
     pub panics: Counter,
     /// Requests that were taken before they became a task of the event loop, and those that were not.
     pub intercepted: Counter,
     pub plain: Counter,
+    /// Further attempts at a target, and those that its budget did not allow.
+    pub retries: Counter,
+    pub retries_refused: Counter,
+    /// Requests of configs with a cache, by whether an old answer served.
+    pub cache_hits: Counter,
+    pub cache_misses: Counter,
+    pub cache_refreshes: Counter,
+    /// Targets that were closed off, and those that a request passed over because they were.
+    pub breakers_opened: Counter,
+    pub breaker_skips: Counter,
     started: Counter,
     finished: Counter,
 }
@@ -82,10 +101,15 @@ impl Metrics {
             "duration_bounds_ms": BOUNDS_MS, "durations": durations, "duration_us": self.duration_us.get(),
             "aborted": self.aborted.get(), "cut": self.cut.get(), "streams": self.streams.get(), "pieces": self.pieces.get(),
             "bytes_out": self.bytes_out.get(), "tokens_in": self.tokens_in.get(), "tokens_out": self.tokens_out.get(),
-            "tokens_estimated": self.tokens_estimated.get(), "counts_guessed": self.counts_guessed.get(),
+            "tokens_estimated": self.tokens_estimated.get(), "cost": self.cost.get(), "unpriced": self.unpriced.get(), "counts_guessed": self.counts_guessed.get(),
             "translated": self.translated.get(), "lost": self.lost.get(),
+            "held": self.held.get(), "continued": self.continued.get(), "unheld": self.unheld.get(), "hedged": self.hedged.get(),
             "management": self.management.get(), "panics": self.panics.get(),
             "intercepted": self.intercepted.get(), "plain": self.plain.get(),
+            "retries": self.retries.get(), "retries_refused": self.retries_refused.get(),
+            "cache_hits": self.cache_hits.get(), "cache_misses": self.cache_misses.get(),
+            "cache_refreshes": self.cache_refreshes.get(),
+            "breakers_opened": self.breakers_opened.get(), "breaker_skips": self.breaker_skips.get(),
         })
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     error::{Error, Problem, Result},
     headers::{Control, Head, Headers, control_name, is_field},
     masking::is_slug,
+    prices::{self, Priced, PublishedPrice},
     snapshot::Snapshot,
     upstream::Base,
 };
@@ -36,6 +37,7 @@ struct SavedModel {
     custom_host: Option<Base>,
     fields: Fields,
     options: Vec<(Known, String)>,
+    priced: Option<Priced>,
 }
 
 #[derive(Deserialize)]
@@ -57,6 +59,8 @@ struct PublishedModel {
     headers: BTreeMap<String, String>,
     #[serde(default)]
     options: BTreeMap<String, String>,
+    #[serde(default)]
+    prices: Vec<PublishedPrice>,
 }
 
 impl Models {
@@ -75,6 +79,7 @@ impl Models {
                 custom_host: host(row.custom_host.as_deref(), &path, problems),
                 fields: fields(row.headers, &path, problems),
                 options: options(row.options, &path, problems),
+                priced: (!row.prices.is_empty()).then(|| prices::compile(row.prices, &path, problems)),
             };
             said.insert(row.slug, model);
         }
@@ -129,6 +134,7 @@ impl Target<'_> {
         }
         self.fields.retain(|(name, _)| said.fields.iter().all(|(own, _)| own != name));
         self.fields.extend(said.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        self.priced.clone_from(&said.priced);
         for (option, value) in &said.options {
             self.options.put(*option, value.clone());
         }

@@ -1,7 +1,6 @@
 //! The record of a request: opened when it arrives, closed exactly once, whatever becomes of it.
 
 use std::{
-    borrow::Cow,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -9,21 +8,24 @@ use std::{
 use penstock_llm::{
     dialect::{Dialect, Form},
     operation::Operation,
+    translation::{Lost, Unsaid},
     usage::Usage,
 };
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use uuid::{Builder, Uuid};
 
 use crate::{
     call::Call,
     counting::{Answered, Asked, Counting},
     headers::{Control, Head},
-    masking::{Masked, masked_url, may_be_secret},
+    line::Line,
+    masking::may_be_secret,
     metadata::Metadata,
     metrics::Metrics,
     outbox::Outbox,
     packed::Packed,
-    routing::decision::{CacheStatus, Decision, Step},
+    prices::{Cost, Tariff},
+    routing::decision::{CacheStatus, Decision},
     settings::Settings,
     shared::answers::Filling,
 };
@@ -81,6 +83,8 @@ pub struct Facts {
     pub is_proxy: bool,
     pub provider: &'static str,
     pub model: String,
+    /// As the body names it.
+    pub user: Option<String>,
     pub stream: bool,
     /// Names model and stream too, once it has passed so far.
     pub form: Option<Arc<Mutex<Form>>>,
@@ -95,10 +99,16 @@ pub struct Facts {
     pub status: u16,
     pub error: Option<&'static str>,
     /// What the provider could not be told of the request, as names.
-    pub lost: Option<String>,
+    pub lost: Lost,
+    /// What the caller could not be told of the answer; more may come while it is told.
+    pub unsaid: Option<Unsaid>,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
+    /// What streams cost that broke off before the one that goes on: counted here.
+    pub spent: Option<Usage>,
+    /// What it may cost.
+    pub tariff: Tariff,
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
     pub first_byte: Option<Duration>,
@@ -162,6 +172,11 @@ impl Facts {
         self.decision.as_ref().is_some_and(|decision| decision.cache == CacheStatus::Hit)
     }
 
+    /// Names of what got lost between two dialects, either way.
+    pub fn not_translated(&self) -> Option<String> {
+        self.unsaid.as_ref().and_then(|unsaid| unsaid.text(&self.lost))
+    }
+
     /// Why it went where it went, in a line.
     pub fn explanation(&self) -> String {
         let steps = self.decision.as_ref().map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
@@ -189,9 +204,9 @@ impl Facts {
 pub struct Record {
     pub id: Uuid,
     pub facts: Box<Facts>,
-    head: Arc<Head>,
-    sink: Arc<Sink>,
-    created: Duration,
+    pub(crate) head: Arc<Head>,
+    pub(crate) sink: Arc<Sink>,
+    pub(crate) created: Duration,
     started: Instant,
     /// How and when it ended, where it closes later.
     ended: Option<(Outcome, Duration)>,
@@ -223,13 +238,21 @@ impl Record {
         self.sink.metrics.pieces.add(1);
     }
 
+    /// A message of a session went to the caller.
+    pub fn relayed(&mut self, bytes: u64) {
+        self.facts.bytes_out += bytes;
+        self.sink.metrics.pieces.add(1);
+    }
+
     /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
     pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
         if self.facts.is_from_cache() {
             // It was paid for when it was made.
             return self.close(outcome);
         }
-        self.facts.usage = usage;
+        // What the provider of the rest says is told in the sum already.
+        self.facts.usage =
+            usage.map(|usage| Usage { estimated: usage.estimated || self.facts.spent.is_some(), ..usage });
         let filling = self.facts.filling.take();
         if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.facts.error) {
             filling.keep();
@@ -278,10 +301,19 @@ impl Record {
             Outcome::Complete | Outcome::Refused => (),
         }
         metrics.bytes_out.add(self.facts.bytes_out);
-        if self.facts.lost.is_some() {
+        if self.facts.not_translated().is_some() {
             metrics.lost.add(1);
         }
         took
+    }
+
+    /// What it cost; an answer that was kept was paid for when it was made.
+    fn cost(&self) -> Option<Cost> {
+        if self.facts.is_from_cache() {
+            return Some(Cost { nanodollars: 0, price_version: None });
+        }
+        let Facts { tariff, provider, model, usage, .. } = &*self.facts;
+        tariff.cost(provider, model, self.created.as_secs(), usage.as_ref()?)
     }
 
     fn emit(&mut self, outcome: Outcome) {
@@ -289,8 +321,14 @@ impl Record {
             return;
         }
         let took = self.end(outcome);
+        self.facts.usage = self.facts.usage.or(self.facts.spent);
         let metrics = &self.sink.metrics;
+        let cost = self.cost();
         if let Some(usage) = &self.facts.usage {
+            match &cost {
+                Some(cost) => metrics.cost.add(cost.nanodollars),
+                None => metrics.unpriced.add(1),
+            }
             metrics.tokens_in.add(usage.total_in());
             metrics.tokens_out.add(usage.total_out());
             if usage.estimated {
@@ -298,7 +336,7 @@ impl Record {
             }
         }
         if self.sink.records {
-            let line = Line::new(self, outcome, took);
+            let line = Line::new(self, cost.as_ref(), outcome, took);
             // A Vec takes every write and the line's types always serialise.
             self.sink.outbox.put(|lines| drop(serde_json::to_writer(lines, &line)));
         }
@@ -329,138 +367,6 @@ fn new_id(created: Duration) -> Uuid {
     Builder::from_unix_timestamp_millis(created.as_millis() as u64, &random).into_uuid()
 }
 
-#[derive(Serialize)]
-struct Line<'a> {
-    id: Uuid,
-    created_at: String,
-    trace_id: Text<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    span_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    span_name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parent_span_id: Option<&'a str>,
-    request_method: &'a str,
-    request_url: Cow<'a, str>,
-    response_status_code: u16,
-    is_success: bool,
-    outcome: Outcome,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a str>,
-    /// Milliseconds, as all times here.
-    response_time: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time_to_first_byte: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    upstream_response_time: Option<f64>,
-    ai_org: &'a str,
-    ai_model: &'a str,
-    operation: &'a str,
-    mode: &'static str,
-    is_proxy_call: bool,
-    stream_mode: bool,
-    #[serde(flatten)]
-    units: Option<Units>,
-    cache_status: &'static str,
-    retry_success_count: i32,
-    last_used_option_index: &'a str,
-    #[serde(skip_serializing_if = "<[Step]>::is_empty")]
-    decisions: &'a [Step],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    api_key_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    config: Option<&'a str>,
-    #[serde(skip_serializing_if = "Metadata::is_empty")]
-    metadata: &'a Metadata,
-    bytes_out: u64,
-    worker: u32,
-    request_headers: Masked<'a>,
-}
-
-#[derive(Serialize)]
-struct Units {
-    #[serde(rename = "req_units")]
-    request: u64,
-    #[serde(rename = "res_units")]
-    response: u64,
-    #[serde(rename = "total_units")]
-    total: u64,
-    /// Counted here, not by the provider.
-    #[serde(rename = "units_estimated", skip_serializing_if = "std::ops::Not::not")]
-    estimated: bool,
-}
-
-enum Text<'a> {
-    Given(&'a str),
-    Id(Uuid),
-}
-
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Given(text) => serializer.serialize_str(text),
-            Self::Id(id) => id.serialize(serializer),
-        }
-    }
-}
-
-impl<'a> Line<'a> {
-    fn new(record: &'a Record, outcome: Outcome, took: Duration) -> Self {
-        let Facts { status, usage, .. } = &*record.facts;
-        let facts = &record.facts;
-        let decision = facts.decision.as_deref();
-        Self {
-            id: record.id,
-            created_at: humantime::format_rfc3339_millis(UNIX_EPOCH + record.created).to_string(),
-            trace_id: facts.trace_id.as_deref().map_or(Text::Id(record.id), Text::Given),
-            span_id: facts.span_id.as_deref(),
-            span_name: facts.span_name.as_deref(),
-            parent_span_id: facts.parent_span_id.as_deref(),
-            request_method: &record.head.method,
-            request_url: masked_url(&record.head),
-            response_status_code: *status,
-            is_success: (200..300).contains(status) && outcome == Outcome::Complete && facts.error.is_none(),
-            outcome,
-            error: facts.error,
-            response_time: milliseconds(took),
-            time_to_first_byte: facts.first_byte.map(milliseconds),
-            upstream_response_time: facts.upstream.map(milliseconds),
-            ai_org: facts.provider,
-            ai_model: &facts.model,
-            operation: facts.operation.map_or("", Operation::id),
-            mode: decision.map_or("single", |decision| decision.strategy),
-            is_proxy_call: facts.is_proxy,
-            stream_mode: facts.stream,
-            units: usage.as_ref().map(Units::of),
-            cache_status: decision.map_or("disabled", |decision| decision.cache.name()),
-            retry_success_count: decision.map_or(0, |decision| decision.retries),
-            last_used_option_index: decision.map_or("config", |decision| &decision.option),
-            decisions: decision.map_or(&[], |decision| &decision.steps),
-            api_key_id: facts.api_key_id.as_deref(),
-            config: facts.config.as_deref(),
-            metadata: &facts.metadata,
-            bytes_out: facts.bytes_out,
-            worker: record.sink.worker,
-            request_headers: Masked {
-                headers: &record.head.headers,
-                listed: &facts.masked,
-                always: &record.sink.sensitive,
-            },
-        }
-    }
-}
-
-impl Units {
-    fn of(usage: &Usage) -> Self {
-        let (request, response) = (usage.total_in(), usage.total_out());
-        Self { request, response, total: request + response, estimated: usage.estimated }
-    }
-}
-
-fn milliseconds(duration: Duration) -> f64 {
-    (duration.as_micros() as f64) / 1000.0
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
@@ -489,6 +395,7 @@ mod tests {
             path: "/v1/x".into(),
             query: "key=sk-3&page=2".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+            peer: None,
         })
     }
 

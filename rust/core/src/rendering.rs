@@ -9,6 +9,7 @@ use penstock_llm::{
 
 use crate::{
     call::{Call, Target},
+    credentials::Issued,
     error::{Error, Result},
     headers, trace,
 };
@@ -25,10 +26,17 @@ pub enum Length {
 #[derive(Debug, Clone, Copy)]
 pub struct Said<'s> {
     pub model: &'s str,
+    pub user: &'s str,
     pub streams: bool,
     /// It is said in another way than it came.
     pub is_translated: bool,
+    /// In the caller's own dialect all the same.
+    pub is_carried: bool,
+    /// The type of its body, where that is not what the caller's was.
+    pub content_type: Option<&'s str>,
     pub length: Length,
+    /// A credential that was fetched for it.
+    pub issued: Option<&'s Issued>,
 }
 
 /// Renders the head of a request to a target.
@@ -38,7 +46,7 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     request_line(&mut out, call, target, said)?;
     field(&mut out, b"host", target.base.origin.authority().as_bytes());
     let of_the_connection = head.headers.of_the_connection();
-    let passing = Passing { call, target, of_the_connection, is_translated: said.is_translated };
+    let passing = Passing { call, target, of_the_connection, said };
     for (name, value) in head.headers.iter() {
         if headers::control_name(name, aliases).is_none() && passing.passes(name, value) {
             field(&mut out, name, value);
@@ -50,13 +58,16 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     for (name, value) in &target.fields {
         field(&mut out, name.as_bytes(), value.as_bytes());
     }
-    if let Some((name, value)) = target.provider.required_header()
+    if let Some((name, value)) = target.provider.required_header(&target.base.prefix)
         && head.headers.get(name).is_none()
         && !target.sets(name.as_bytes())
     {
         field(&mut out, name.as_bytes(), value.as_bytes());
     }
-    credential(&mut out, target);
+    if let Some(kind) = said.content_type {
+        field(&mut out, b"content-type", kind.as_bytes());
+    }
+    credential(&mut out, target, said.issued);
     context(&mut out, call);
     framing(&mut out, said.length);
     out.extend_from_slice(b"\r\n");
@@ -76,6 +87,7 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
         query: if said.is_translated { "" } else { &query },
         prefix: &base.prefix,
         model: said.model,
+        user: said.user,
         streams: said.streams,
         stated: call.route.stated,
     };
@@ -94,17 +106,21 @@ fn query<'q>(query: &'q str, gateway_key: Option<&str>) -> Cow<'q, str> {
 }
 
 /// A credential is written once, from where it was decided.
-fn credential(out: &mut Vec<u8>, target: &Target<'_>) {
+fn credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issued>) {
     if target.is_signed() {
         return;
     }
-    let token = target.provider.token(&target.options).map(|token| (Credential::Bearer, token));
-    let given = || target.credential.as_deref().map(|key| (target.provider.credential(key), key));
+    let issued = issued.and_then(|issued| if let Issued::Token(token) = issued { Some(token.as_str()) } else { None });
+    let token = issued.or_else(|| target.provider.token(&target.options)).map(|token| (Credential::Bearer, token));
+    let given = || target.credential.as_deref().map(|key| (target.provider.credential(key, &target.base.prefix), key));
     match token.or_else(given) {
         Some((Credential::Bearer, key)) => {
             out.extend_from_slice(b"authorization: Bearer ");
             out.extend_from_slice(key.as_bytes());
             out.extend_from_slice(b"\r\n");
+        }
+        Some((Credential::Scheme(word), key)) => {
+            field(out, b"authorization", format!("{word} {key}").as_bytes());
         }
         Some((Credential::Header(name), key)) => field(out, name.as_bytes(), key.as_bytes()),
         None => {
@@ -147,7 +163,7 @@ struct Passing<'p> {
     call: &'p Call<'p>,
     target: &'p Target<'p>,
     of_the_connection: Vec<Vec<u8>>,
-    is_translated: bool,
+    said: Said<'p>,
 }
 
 impl Passing<'_> {
@@ -160,11 +176,13 @@ impl Passing<'_> {
             return false;
         }
         let is_wanted = match name {
+            b"content-type" if self.said.content_type.is_some() => false,
             _ if self.target.forward.contains(name) => true,
             // Nothing is read of these answers: whatever was asked for of them may be.
             _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
-            _ if self.is_translated && !self.is_of_the_provider(name) => false,
+            b"anthropic-beta" if self.said.is_carried => true,
+            _ if self.said.is_translated && !self.is_of_the_provider(name) => false,
             _ => OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix)),
         };
         // What is said under the gateway's prefix, or was stored, is meant.
@@ -236,17 +254,29 @@ mod tests {
             strict: true,
             passthrough: false,
             saved: None,
+            grant: None,
             fields: Vec::new(),
+            priced: None,
         };
         let request = Head {
             method: "POST".into(),
             path: String::new(),
             query: "a=1".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
+            peer: None,
         };
         let route = Route { operation, path, stated: Stated::default() };
         let call = Call { route, head: &request, control: Control::default() };
-        let said = Said { model: "", streams: false, is_translated: false, length: Length::Known(2) };
+        let said = Said {
+            model: "",
+            user: "",
+            streams: false,
+            is_translated: false,
+            is_carried: false,
+            content_type: None,
+            length: Length::Known(2),
+            issued: None,
+        };
         let bytes = head(&call, &target, said, &[]).unwrap();
         String::from_utf8(bytes).unwrap()
     }

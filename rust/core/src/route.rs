@@ -29,6 +29,14 @@ impl<'r> Route<'r> {
         }
     }
 
+    /// The path of a request for a WebSocket.
+    pub fn of_socket(path: &'r str) -> Option<Self> {
+        let route = Self::of("GET", path)?;
+        let is_raw = path.starts_with("/v1/proxy/");
+        let operation = if is_raw { Operation::Proxy } else { Operation::of_socket(route.path) };
+        Some(Self { operation, ..route })
+    }
+
     fn plain(method: &str, path: &'r str) -> Self {
         Self { operation: Operation::of(method, path), path, stated: Stated::default() }
     }

@@ -49,6 +49,15 @@ pub struct Settings {
     /// Most bytes of answers that are kept for configs with a cache, and of configs that requests brought along.
     pub cache_bytes: usize,
     pub inline_config_bytes: usize,
+    /// Most bytes of streams that are held or may be continued, of all and of each.
+    pub recovery_bytes: usize,
+    pub recovery_stream_bytes: usize,
+    /// What workers and nodes share goes through there, under names that begin like this; without it each keeps its own.
+    pub redis_url: Option<Secret>,
+    pub redis_prefix: String,
+    /// Longest time that a request waits for it, and the most bytes of one answer that is kept there.
+    pub redis_wait_ms: u64,
+    pub redis_answer_bytes: usize,
     pub trusted_custom_hosts: Vec<String>,
     pub header_aliases: Vec<String>,
     pub require_key: bool,
@@ -113,6 +122,12 @@ impl Default for Settings {
             retry_budget_floor: 10,
             cache_bytes: 64 * 1024 * 1024,
             inline_config_bytes: 16 * 1024 * 1024,
+            recovery_bytes: 64 * 1024 * 1024,
+            recovery_stream_bytes: 4 * 1024 * 1024,
+            redis_url: None,
+            redis_prefix: "penstock:".to_owned(),
+            redis_wait_ms: 50,
+            redis_answer_bytes: 1024 * 1024,
             trusted_custom_hosts: Vec::new(),
             header_aliases: vec!["x-portkey-".to_owned()],
             require_key: false,

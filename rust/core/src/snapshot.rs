@@ -23,6 +23,7 @@ use crate::{
     features::inspect_stream::InspectStream,
     jwt::{self, Passport, Tokens},
     models::{self, Fields, Models, PublishedModels},
+    prices::{self, Prices},
     secret::Secret,
     upstream::Base,
 };
@@ -45,12 +46,12 @@ pub struct Key {
     pub expires_at: Option<u64>,
     /// The one workspace whose saved providers and configs it may use; those of no workspace are everybody's.
     pub workspace: Option<Arc<str>>,
-    defaults: Option<Box<KeyDefaults>>,
+    pub(crate) defaults: Option<Box<KeyDefaults>>,
 }
 
 /// What requests with a key have unless they say otherwise; most keys say nothing.
 #[derive(Debug, Clone, Default)]
-struct KeyDefaults {
+pub(crate) struct KeyDefaults {
     /// A slug.
     config: Option<Box<str>>,
     /// Whether a request may bring no other config.
@@ -59,15 +60,14 @@ struct KeyDefaults {
 }
 
 impl Key {
-    /// What a token stands for.
-    pub(crate) fn of_token(user: &str, expires_at: u64, workspace: &Workspace) -> Self {
-        let workspace = Some(Arc::clone(&workspace.id));
-        Self { id: user.into(), name: user.into(), expires_at: Some(expires_at), workspace, defaults: None }
-    }
-
     /// The slug of the config that is used where none is sent.
     pub fn config(&self) -> Option<&str> {
         self.defaults.as_ref()?.config.as_deref()
+    }
+
+    /// What it says of all requests made with it.
+    pub fn metadata(&self) -> &[(String, String)] {
+        self.defaults.as_ref().map_or(&[], |defaults| &defaults.metadata)
     }
 
     /// Whether a request may bring no other config.
@@ -131,6 +131,7 @@ pub struct Snapshot {
     blocking: HashSet<Box<str>>,
     workspaces: Vec<Workspace>,
     tokens: Option<Tokens>,
+    pub prices: Arc<Prices>,
     /// Whether the control process has a catalogue of models.
     pub has_catalogue: bool,
     /// Path prefixes that the control process serves.
@@ -151,6 +152,8 @@ struct Published<'a> {
     workspaces: Vec<PublishedWorkspace>,
     #[serde(default)]
     jwt: Option<jwt::Published>,
+    #[serde(default)]
+    prices: prices::Published,
     #[serde(default)]
     catalogue: bool,
     #[serde(default, borrow)]
@@ -174,8 +177,9 @@ struct PublishedKey<'a> {
     defaults: Option<PublishedDefaults<'a>>,
 }
 
+/// What a key is published with, and what a token says in `defaults`.
 #[derive(Deserialize)]
-struct PublishedDefaults<'a> {
+pub(crate) struct PublishedDefaults<'a> {
     #[serde(default, borrow)]
     config_id: Option<Cow<'a, str>>,
     #[serde(default)]
@@ -265,6 +269,7 @@ impl Snapshot {
             config_ids,
             blocking,
             workspaces,
+            prices: Arc::new(Prices::compile(published.prices, &mut problems)),
             tokens: published.jwt.map(|jwt| Tokens::compile(jwt, &mut problems)),
             metadata: published.workspaces.into_iter().map(|row| (row.id, texts(row.metadata))).collect(),
             has_catalogue: published.catalogue,
@@ -284,7 +289,7 @@ impl Snapshot {
 
     /// Who showed this text, where it is a token.
     pub fn passport(&self, text: &str) -> Option<Result<Arc<Passport>, Error>> {
-        self.tokens.as_ref()?.read(text, &self.workspaces)
+        self.tokens.as_ref()?.read(text, &self.workspaces, &self.config_ids)
     }
 
     /// Whether a workspace, or its organisation, refuses what a request chooses inline.
@@ -309,7 +314,7 @@ impl Snapshot {
 
     /// What a key says of all requests made with it, and its workspace of all made there; the latter goes first.
     pub fn metadata<'s>(&'s self, key: &'s Key) -> [&'s [(String, String)]; 2] {
-        let own = key.defaults.as_ref().map_or(&[][..], |defaults| &defaults.metadata);
+        let own = key.metadata();
         let shared = key.workspace.as_ref().and_then(|workspace| self.metadata.get(&**workspace));
         [own, shared.map_or(&[], Vec::as_slice)]
     }
@@ -404,7 +409,10 @@ fn compile_keys(
     compiled
 }
 
-fn compile_defaults(said: PublishedDefaults, configs: &HashMap<Box<str>, Box<str>>) -> Option<Box<KeyDefaults>> {
+pub(crate) fn compile_defaults(
+    said: PublishedDefaults,
+    configs: &HashMap<Box<str>, Box<str>>,
+) -> Option<Box<KeyDefaults>> {
     // What is not active is there for nobody, and the id tells who misses it.
     let slug_of = |id: Cow<'_, str>| configs.get(&*id).cloned().unwrap_or_else(|| id.into());
     let config = said.config_id.map(slug_of);

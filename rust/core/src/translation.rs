@@ -38,8 +38,11 @@ pub async fn say(
     let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
     let is_large = body.len() > SAID_HERE;
     let model = facts.model.clone();
+    let betas = call.head.headers.text("anthropic-beta").map(ToOwned::to_owned);
     let said = move || {
-        Translation::of(&Question { operation, provider, body: &body, model: &model, strict, now: now() }, wire)
+        let betas = betas.as_deref();
+        let question = Question { operation, provider, body: &body, model: &model, betas, strict, now: now() };
+        Translation::of(&question, wire)
     };
     let said = if is_large {
         // Saying neither panics nor is cancelled, unless the process ends.
@@ -53,7 +56,8 @@ pub async fn say(
         message: refusal.message,
     };
     let (translation, body) = said.map_err(refused)?;
-    facts.lost = Some(translation.lost.text()).filter(|lost| !lost.is_empty());
+    facts.lost.clone_from(&translation.lost);
+    facts.unsaid = Some(translation.answering.unsaid.clone());
     Ok((Body::Whole(body.into()), translation))
 }
 
@@ -73,7 +77,7 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
     let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
     let kind = head.headers.text("content-type").unwrap_or_default();
     if head.status == 200 && is_plain && translation.is_stream(kind) {
-        head.headers = retyped(head.headers, translation.content_type().as_bytes());
+        head.headers = retyped(head.headers, translation.stream_type().as_bytes());
         let mut transcoder = translation.stream();
         let body = body.through(move |piece| match piece {
             Some(piece) => transcoder.push(piece),

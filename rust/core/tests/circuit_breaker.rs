@@ -3,7 +3,16 @@
 
 mod harness;
 
-use harness::{Rig, by, settled, target, way};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use harness::{
+    Rig, by,
+    ill::{Ill, median, storm},
+    settled, target, way,
+};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -83,4 +92,30 @@ async fn a_saved_config_has_one_breaker_for_all_who_use_it_across_snapshots() {
         assert_eq!(rig.send(ask).await.status, 200);
     }
     settled(&provider, 4).await;
+}
+
+#[tokio::test]
+async fn in_a_storm_of_failures_it_opens_within_a_second_costs_little_and_recovers_within_five() {
+    let ill = Ill::start().await;
+    let rig = Rig::with(&ill.provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let mut config = guarded(&[target("ill"), target("well")], &json!({"failure_threshold": 5}));
+    config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
+    let usual = storm(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [target("well")]}), 300, 300).await;
+    let began = Instant::now();
+    let answers = storm(&rig, &config, 300, 600).await;
+    assert!(answers.iter().all(|(_, _, told)| told.status == 200));
+    let last = ill.asked().into_iter().max().unwrap();
+    assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
+    let open = answers.iter().filter(|(at, ..)| *at > last);
+    let took = median(open.map(|(_, took, _)| *took).collect());
+    let usually = median(usual.iter().map(|(_, took, _)| *took).collect());
+    assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
+    // Its cause ends, and the time for which it is left alone.
+    ill.is_failing.store(false, Ordering::Relaxed);
+    rig.gateway.shared.clock.jump(Duration::from_secs(30));
+    let (ended, before) = (Instant::now(), ill.asked().len());
+    let answers = storm(&rig, &config, 300, 300).await;
+    let back = answers.iter().filter(|(_, _, told)| way(told)[0] == "config.targets[0]").map(|(at, ..)| *at).min();
+    assert!(back.unwrap() - ended < Duration::from_secs(5));
+    assert!(ill.asked().len() - before > 250);
 }

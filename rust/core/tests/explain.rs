@@ -114,3 +114,57 @@ async fn a_real_request_is_explained_in_a_header_when_it_asks() {
     assert_eq!(said["decisions"], rig.record()["decisions"]);
     assert_eq!(rig.send(by(&config)).await.header("x-gateway-explanation"), None);
 }
+
+/// What differs from one run to the next.
+fn steady(mut told: Value, provider: &Server) -> Value {
+    let host = provider.addr.to_string();
+    for step in told.as_array_mut().into_iter().flatten() {
+        let Some(step) = step.as_object_mut() else { continue };
+        step.remove("milliseconds");
+        if step.get("host").is_some_and(|value| *value == host) {
+            step.insert("host".into(), "the pretend provider".into());
+        }
+    }
+    told
+}
+
+/// A case with what is told of it before (`targets`, `expected`), and after it was sent (`status`, `decisions`).
+async fn traced(case: &Value) -> Value {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let mut headers = case["headers"].as_object().unwrap().clone();
+    headers.insert("x-gateway-config".into(), case["config"].to_string().into());
+    let path = case["path"].as_str().unwrap();
+    let explained = rig.send(explain(&json!({"path": path, "headers": headers, "body": case["body"]}))).await.json();
+    rig.records();
+    let mut ask = by_with(&case["config"], path, case["body"].to_string());
+    for (name, value) in case["headers"].as_object().unwrap() {
+        ask = ask.header(name, value.as_str().unwrap());
+    }
+    let told = rig.send(ask).await;
+    let decisions = rig.record()["decisions"].clone();
+    let mut traced = case.clone();
+    traced["expected"] = explained["decisions"].clone();
+    traced["targets"] = steady(explained["targets"].clone(), &provider);
+    traced["status"] = told.status.into();
+    traced["decisions"] = steady(decisions, &provider);
+    traced
+}
+
+#[tokio::test]
+async fn the_traces_are_those_of_the_files() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/explained");
+    let mut count = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let written: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let traced = traced(&written).await;
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, format!("{traced:#}\n")).unwrap();
+        } else {
+            assert_eq!(traced, written, "{}", path.display());
+        }
+        count += 1;
+    }
+    assert!(count >= 9, "the cases are not where they should be");
+}

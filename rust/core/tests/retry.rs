@@ -6,7 +6,9 @@ mod harness;
 use std::time::{Duration, Instant};
 
 use harness::{
-    CHAT, MESSAGES, Rig, by, by_with, pick,
+    CHAT, MESSAGES, Rig, by, by_with,
+    ill::{Ill, storm},
+    pick,
     scripted::{self, Scripted, request},
     settled, target, way, words,
 };
@@ -174,4 +176,22 @@ async fn without_a_config_a_client_may_still_try_again() {
     let told = rig.send(harness::chat("mock?status=503")).await;
     assert_eq!((told.status, told.header("x-should-retry"), way(&told)), (503, None, ["config", "0", "DISABLED"]));
     settled(&provider, 1).await;
+}
+
+#[tokio::test]
+async fn where_all_fails_there_are_few_more_attempts_than_requests() {
+    let ill = Ill::start().await;
+    let rig = Rig::with(&ill.provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let mut config = target("ill");
+    config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
+    let began = Instant::now();
+    let answers = storm(&rig, &config, 300, 900).await;
+    assert!(answers.iter().all(|(_, _, told)| told.status == 503));
+    // After the first second: a fifth more, and the floor of ten a second with one second's change of windows.
+    let first = began + Duration::from_secs(1);
+    let attempts = ill.asked().into_iter().filter(|at| *at > first).count();
+    let requests = answers.iter().filter(|(at, ..)| *at > first).count();
+    let most = requests * 12 / 10 + 3 * 10;
+    assert!(requests > 500 && attempts > requests && attempts <= most, "{attempts} for {requests}, {most} allowed");
+    assert!(rig.gateway.sink.metrics.retries_refused.get() > 0);
 }

@@ -4,7 +4,7 @@
 mod harness;
 
 use fastrand::Rng;
-use harness::{Rig, Told, by, target, way};
+use harness::{CHAT, Rig, Told, by, by_with, target, way};
 use penstock_mock::Server;
 use serde_json::{Map, Value, json};
 
@@ -45,6 +45,9 @@ fn features(random: &mut Rng, node: &mut Value) {
         node["retry"] = json!({"attempts": random.u8(0..2), "on_status_codes": [503]});
     }
     if random.u8(0..3) == 0 {
+        node["recovery"] = json!(["off", "hold", "continue"][random.usize(0..3)]);
+    }
+    if random.u8(0..3) == 0 {
         node["default_params"] = json!({"seed": random.u32(0..100), (format!("only{}", random.u8(0..3))): 1});
     }
 }
@@ -61,37 +64,55 @@ struct Expected {
 
 /// A config walked in the simplest way: everything inherited by copying maps.
 fn walk(node: &Value, path: &str, inherited: &Map<String, Value>, expected: &mut Expected) {
-    let mut own = inherited.clone();
-    if let Some(retry) = node.get("retry") {
-        own.insert("retry".into(), retry.clone());
-    }
+    let own = bequeathed(node, inherited);
     let Some(targets) = node["targets"].as_array() else {
         return leaf(node, path, &own, expected);
     };
-    let mut go = |place: usize| {
+    for place in ways(node, targets, inherited) {
         walk(&targets[place], &format!("{path}.targets[{place}]"), &own, expected);
-        expected.status
-    };
-    let strategy = &node["strategy"];
-    let named = |name: &Value| targets.iter().position(|target| target["name"] == *name).unwrap();
-    match strategy["mode"].as_str().unwrap() {
-        "single" => drop(go(0)),
-        "loadbalance" => drop(go(targets.iter().position(|target| target["weight"] == 1).unwrap())),
-        // The metadata of every second request has this plan.
-        "conditional" if inherited.contains_key("paid") => drop(go(0)),
-        "conditional" => drop(go(named(&strategy["default"]))),
-        _ => {
-            for place in 0..targets.len() {
-                let status = go(place);
-                let is_listed = strategy
-                    .get("on_status_codes")
-                    .is_none_or(|listed| status >= 500 || listed.as_array().unwrap().contains(&json!(status)));
-                if status == 200 || !is_listed {
-                    break;
-                }
-            }
+        let is_listed = node["strategy"].get("on_status_codes").is_none_or(|listed| {
+            expected.status >= 500 || listed.as_array().unwrap().contains(&json!(expected.status))
+        });
+        if expected.status == 200 || !is_listed {
+            break;
         }
     }
+}
+
+/// What a node hands down.
+fn bequeathed(node: &Value, inherited: &Map<String, Value>) -> Map<String, Value> {
+    let said = ["retry", "recovery"].into_iter().filter_map(|key| Some((key.to_owned(), node.get(key)?.clone())));
+    inherited.clone().into_iter().chain(said).collect()
+}
+
+/// The members of a group that may be tried, in order.
+fn ways(node: &Value, targets: &[Value], inherited: &Map<String, Value>) -> Vec<usize> {
+    let strategy = &node["strategy"];
+    let find = |is_it: &dyn Fn(&Value) -> bool| vec![targets.iter().position(is_it).unwrap()];
+    match strategy["mode"].as_str().unwrap() {
+        "single" => vec![0],
+        "loadbalance" => find(&|target| target["weight"] == 1),
+        // The metadata of every second request has this plan.
+        "conditional" if inherited.contains_key("paid") => vec![0],
+        "conditional" => find(&|target| target["name"] == strategy["default"]),
+        _ => (0..targets.len()).collect(),
+    }
+}
+
+/// Every target that may be tried, in order, with its retries and what becomes of its streams.
+fn leaves(node: &Value, path: &str, inherited: &Map<String, Value>) -> Vec<Value> {
+    let own = bequeathed(node, inherited);
+    let Some(targets) = node["targets"].as_array() else {
+        let retries = own.get("retry").map_or(json!(0), |retry| retry["attempts"].clone());
+        return vec![json!([path, retries, own.get("recovery").cloned().unwrap_or(json!("off"))])];
+    };
+    let below = |place: usize| leaves(&targets[place], &format!("{path}.targets[{place}]"), &own);
+    ways(node, targets, inherited).into_iter().flat_map(below).collect()
+}
+
+fn explained(told: &Told) -> Vec<Value> {
+    let targets = told.json()["targets"].as_array().unwrap().clone();
+    targets.iter().map(|target| json!([target["target"], target["retries"], target["recovery"]["mode"]])).collect()
 }
 
 fn leaf(node: &Value, path: &str, own: &Map<String, Value>, expected: &mut Expected) {
@@ -112,7 +133,7 @@ fn check(told: &Told, expected: &Expected, asked: &[String], config: &Value) {
 }
 
 #[tokio::test]
-async fn every_walk_ends_and_is_the_one_that_the_config_says() {
+async fn every_walk_ends_and_is_the_one_that_the_config_and_its_explanation_say() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| {
         settings.retry_backoff_ms = 1;
@@ -120,15 +141,18 @@ async fn every_walk_ends_and_is_the_one_that_the_config_says() {
     });
     let mut random = Rng::with_seed(20_260_101);
     let mut seen = 0;
-    for round in 0..150 {
+    for round in 0..300 {
         let config = node(&mut random, round % 5, &mut 0);
         let is_paid = round % 2 == 0;
         let mut inherited = Map::new();
-        let mut ask = by(&config);
+        let asked = json!({"path": CHAT, "body": {"model": "m"}}).to_string();
+        let (mut ask, mut explain) = (by(&config), by_with(&config, "/v1/explain", asked));
         if is_paid {
             inherited.insert("paid".into(), Value::Null);
             ask = ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
+            explain = explain.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
         }
+        assert_eq!(explained(&rig.send(explain).await), leaves(&config, "config", &inherited), "{config:#}");
         let mut expected = Expected::default();
         walk(&config, "config", &inherited, &mut expected);
         let told = rig.send(ask).await;

@@ -167,13 +167,26 @@ async fn a_cut_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for path in [CHAT, MESSAGES] {
-        for fault in ["cut", "cut_reset", "cut_event", "half_close", "bad_framing", "stall", "no_done"] {
+        for fault in ["cut", "cut_reset", "cut_event", "half_close", "bad_framing", "stall"] {
             let told = rig.send(stream(path, &format!("mock?fault={fault}&after=3"))).await;
             assert_told(&told, path, fault);
             let said = pick(&rig.record(), ["outcome", "error", "is_success"]);
             assert_eq!(said, json!(["cut", code_of(fault), false]), "{path} {fault}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_chat_that_said_why_it_ended_is_complete_without_a_last_event_and_messages_are_not() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let told = rig.send(stream(CHAT, "mock?fault=no_done&usage=on")).await;
+    assert!(!told.cut && !told.text().contains("[DONE]") && !told.text().contains("\"error\""), "{}", told.text());
+    assert_eq!(
+        pick(&rig.record(), ["outcome", "error", "is_success", "res_units"]),
+        json!(["complete", null, true, 8])
+    );
+    assert_told(&rig.send(stream(MESSAGES, "mock?fault=no_done")).await, MESSAGES, "no_done");
 }
 
 #[tokio::test]

@@ -106,12 +106,7 @@ const PAIRS: [(&str, &str, &str, &str); 8] = [
         "POST /v1/projects/p/locations/europe-west4/publishers/google/models/gemini-2.5-flash:",
         "authorization: Bearer sk-1",
     ),
-    (
-        "bedrock",
-        "messages",
-        "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse",
-        "authorization: Bearer sk-1",
-    ),
+    ("bedrock", "messages", "POST /model/us.amazon.nova-pro-v1%3A0/converse", "authorization: Bearer sk-1"),
     ("cohere", "chatComplete", "POST /v2/chat HTTP/1.1", "authorization: Bearer sk-1"),
 ];
 
@@ -230,18 +225,20 @@ async fn a_stream_that_is_cut_never_looks_complete() {
     }
 }
 
-/// Clients of Google and Amazon: provider, whole, streamed, and what stands around the model in the path.
-const CLIENTS: [(&str, [&str; 2], [(&str, &str); 2]); 5] = [
+/// What stands around the model in the paths of whole and streamed requests.
+type Paths = [(&'static str, &'static str); 2];
+
+/// Clients of Google and Amazon: provider, whole, streamed, and where.
+const CLIENTS: [(&str, [&str; 2], Paths); 5] = [
     ("openai", ["generateContent", "streamGenerateContent"], GEMINI),
     ("anthropic", ["generateContent", "streamGenerateContent"], GEMINI),
     ("anthropic", ["converse", "converseStream"], CONVERSE),
     ("google", ["converse", "converseStream"], CONVERSE),
     ("openai", ["invokeModel", "invokeModelStream"], INVOKE),
 ];
-const GEMINI: [(&str, &str); 2] =
-    [("/v1beta/models/", ":generateContent"), ("/v1beta/models/", ":streamGenerateContent?alt=sse")];
-const CONVERSE: [(&str, &str); 2] = [("/model/", "/converse"), ("/model/", "/converse-stream")];
-const INVOKE: [(&str, &str); 2] = [("/model/", "/invoke"), ("/model/", "/invoke-with-response-stream")];
+const GEMINI: Paths = [("/v1beta/models/", ":generateContent"), ("/v1beta/models/", ":streamGenerateContent?alt=sse")];
+const CONVERSE: Paths = [("/model/", "/converse"), ("/model/", "/converse-stream")];
+const INVOKE: Paths = [("/model/", "/invoke"), ("/model/", "/invoke-with-response-stream")];
 
 fn without_model(asked: &[u8]) -> (String, Vec<u8>) {
     let mut asked: Value = serde_json::from_slice(asked).unwrap();
@@ -414,8 +411,8 @@ async fn a_request_to_bedrock_is_signed_and_carries_no_key() {
     assert!(!head.contains("s3cret") && !head.contains("sk-1") && head.matches("authorization").count() == 1, "{head}");
     let half = Played::rig().send(ask()).await;
     assert_eq!((half.status, half.code().as_str()), (400, "invalid_provider_option"), "{}", half.text());
-    let role = ask().header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
-    assert!(Played::rig().send(role).await.text().contains("roles cannot be assumed"));
+    let role = ask().header("x-gateway-aws-auth-type", "serviceRole");
+    assert!(Played::rig().send(role).await.text().contains("`serviceRole` is not available"));
 }
 
 #[tokio::test]
@@ -568,4 +565,144 @@ async fn everybody_reaches_a_provider_that_reads_what_it_is_sent() {
             assert_eq!(pick(&rig.record(), ["req_units", "res_units"]), json!([12, 8]), "{path} to {provider}");
         }
     }
+}
+/// Cases of Claude at who hosts it: the path, and what of the caller's betas goes where.
+const HOSTED: [(&str, &str, &str, &str); 4] = [
+    ("bedrock", "carried_betas", "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke HTTP/1.1", ""),
+    (
+        "bedrock",
+        "carried_betas_stream",
+        "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke-with-response-stream HTTP/1.1",
+        "",
+    ),
+    ("vertex-ai", "carried", "claude-sonnet-4-5%4020250929:rawPredict HTTP/1.1", "anthropic-beta: one-1, two-2"),
+    (
+        "vertex-ai",
+        "carried_stream",
+        "claude-sonnet-4-5%4020250929:streamRawPredict HTTP/1.1",
+        "anthropic-beta: one-1, two-2",
+    ),
+];
+
+#[tokio::test]
+async fn messages_for_claude_are_carried_to_its_hosts_and_back_as_they_are() {
+    for (provider, label, line, beta) in HOSTED {
+        let case = golden(&format!("{provider}/messages/{label}"));
+        let (kind, answered) = match [case.join("answered.hex"), case.join("answered.sse"), case.join("answered.json")]
+        {
+            [hex, ..] if hex.exists() => ("application/vnd.amazon.eventstream", frames(&hex)),
+            [_, sse, _] if sse.exists() => ("text/event-stream; charset=utf-8", fs::read(sse).unwrap()),
+            [.., json] => ("application/json", fs::read(json).unwrap()),
+        };
+        let played = Played::answering(200, kind, answered.clone(), 11).await;
+        let rig = Played::rig();
+        let asked = fs::read(case.join("asked.json")).unwrap();
+        let told = rig
+            .send(
+                Ask::new("POST", MESSAGES)
+                    .header("x-gateway-provider", provider)
+                    .header("x-gateway-custom-host", &played.provider.url())
+                    .header("x-gateway-vertex-project-id", "p")
+                    .header("x-gateway-vertex-region", "europe-west4")
+                    .header("x-gateway-aws-region", "eu-west-1")
+                    .header("content-type", "application/json")
+                    .header("anthropic-version", "2023-06-01")
+                    .header("anthropic-beta", "one-1, two-2")
+                    .header("authorization", "Bearer sk-1")
+                    .body(asked.clone()),
+            )
+            .await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        if kind == "application/vnd.amazon.eventstream" {
+            assert_eq!(
+                told.text(),
+                fs::read_to_string(case.join("returned.sse")).unwrap().trim_end().to_owned() + "\n\n"
+            );
+        } else {
+            assert_eq!(told.text().as_bytes(), answered, "{provider} {label}: byte by byte");
+        }
+        let bytes = played.sent.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(line) && head.contains(beta) && !head.contains("anthropic-version"), "{head}");
+        // What the caller wrote stands there as it was written.
+        let written = String::from_utf8(asked).unwrap();
+        let (_, after) = written.split_once("\"max_tokens\"").unwrap();
+        let (thoughts, _) = after.split_once("\"And?\"").unwrap();
+        assert!(body.contains(thoughts), "{body}");
+        let record = rig.record();
+        assert_eq!(pick(&record, ["req_units", "res_units"]), json!([16, 5]), "{provider} {label}: {record}");
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_talk_is_asked_and_told_in_translation_too() {
+    let post = |path| ("POST", path);
+    for (provider, operation, label, (method, path), line) in [
+        ("google", "models", "whole", ("GET", "/v1/models"), "GET /v1beta/models?pageSize=1000 HTTP/1.1"),
+        ("cohere", "models", "whole", ("GET", "/v1/models"), "GET /v1/models?page_size=1000 HTTP/1.1"),
+        ("bedrock", "models", "whole", ("GET", "/v1/models"), "GET /foundation-models HTTP/1.1"),
+        ("stability-ai", "imageGenerate", "whole", post("/v1/images/generations"), "/generate/core HTTP/1.1"),
+        (
+            "bedrock",
+            "imageGenerate",
+            "whole",
+            post("/v1/images/generations"),
+            "/model/amazon.nova-canvas-v1%3A0/invoke HTTP/1.1",
+        ),
+        ("bedrock", "embed", "whole", post("/v1/embeddings"), "/model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1"),
+        ("vertex-ai", "embed", "whole", post("/v1/embeddings"), "/models/text-embedding-005:predict HTTP/1.1"),
+        (
+            "google",
+            "messagesCountTokens",
+            "whole",
+            post("/v1/messages/count_tokens"),
+            "gemini-2.5-flash:countTokens HTTP/1.1",
+        ),
+        (
+            "vertex-ai",
+            "messagesCountTokens",
+            "claude",
+            post("/v1/messages/count_tokens"),
+            "/count-tokens:rawPredict HTTP/1.1",
+        ),
+    ] {
+        let case = golden(&format!("{provider}/{operation}/{label}"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let body = if method == "GET" { Vec::new() } else { read("asked.json") };
+        let ask = played.ask(provider, path, body).method(method);
+        let told = Played::rig().send(ask).await;
+        assert_eq!(told.status, 200, "{provider} {operation}: {}", told.text());
+        let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
+        for answer in [&mut found, &mut expected] {
+            answer.as_object_mut().unwrap().retain(|key, _| key != "created");
+        }
+        assert_eq!(found, expected, "{provider} {operation}");
+        let bytes = played.sent.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.contains(line), "{provider} {operation}: {text}");
+        let is_form = text.contains("\r\ncontent-type: multipart/form-data; boundary=");
+        assert_eq!(is_form, provider == "stability-ai", "{text}");
+        assert!(!is_form || text.matches("content-type:").count() == 1, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_of_an_answer_cannot_be_told_is_named_in_a_header_the_record_and_a_comment() {
+    let case = golden("google/chatComplete/image");
+    let read = |case: &Path, file: &str| fs::read(case.join(file)).unwrap();
+    let played = Played::answering(200, "application/json", read(&case, "answered.json"), 50).await;
+    let rig = Played::rig();
+    let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
+    let named = "image, executableCode, codeExecutionResult, groundingMetadata";
+    assert_eq!(told.header("x-gateway-not-translated"), Some(named));
+    assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
+    let case = golden("google/chatComplete/image_stream");
+    let played = Played::answering(200, "text/event-stream", read(&case, "answered.sse"), 9).await;
+    let rig = Played::rig();
+    let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
+    assert!(told.text().contains(": not translated: image\n\n") && !told.cut, "{}", told.text());
+    assert_eq!(rig.record()["outcome"], "complete");
+    assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
 }

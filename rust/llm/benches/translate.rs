@@ -21,7 +21,11 @@ const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"
 fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {
     let provider = providers::find(provider)?;
     let wire = provider.wire(operation, "m")?;
-    Translation::of(&Question { operation, provider, body, model: "", strict: true, now: 1_700_000_000 }, wire).ok()
+    Translation::of(
+        &Question { operation, provider, body, model: "", betas: None, strict: true, now: 1_700_000_000 },
+        wire,
+    )
+    .ok()
 }
 
 fn pair(c: &mut Criterion, name: &str, asked: (&str, Operation, &[u8]), answer: &[u8], events: [&'static [u8]; 2]) {

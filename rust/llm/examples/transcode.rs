@@ -59,6 +59,7 @@ fn events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
 fn translation() -> Option<Translation> {
     let (operation, provider) = (Operation::ChatComplete, providers::find("anthropic")?);
     let wire = provider.wire(operation, "claude")?;
-    let question = Question { operation, provider, body: ASKED, model: "claude", strict: true, now: 1_700_000_000 };
+    let question =
+        Question { operation, provider, body: ASKED, model: "claude", betas: None, strict: true, now: 1_700_000_000 };
     Translation::of(&question, wire).ok().map(|(translation, _)| translation)
 }

@@ -69,6 +69,7 @@ operations! {
     (CreateSpeech, "POST", "/audio/speech", "createSpeech", Json),
     (CreateTranscription, "POST", "/audio/transcriptions", "createTranscription", Form),
     (CreateTranslation, "POST", "/audio/translations", "createTranslation", Form),
+    (Realtime, "GET", "/realtime", "realtime", Nothing),
     (Models, "GET", "/models", "models", Nothing),
     (ListFiles, "GET", "/files", "listFiles", Nothing),
     (UploadFile, "POST", "/files", "uploadFile", Form),
@@ -100,6 +101,15 @@ impl Operation {
     pub fn of(method: &str, path: &str) -> Self {
         let is_it = |row: &&Row| row.method == method && row.stands_for(path);
         ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
+    }
+
+    /// What a WebSocket on a path after `/v1` is for.
+    pub fn of_socket(path: &str) -> Self {
+        match path {
+            "/realtime" => Self::Realtime,
+            "/responses" => Self::CreateModelResponse,
+            _ => Self::Proxy,
+        }
     }
 
     /// The function id that records and policies use, such as `chatComplete`.

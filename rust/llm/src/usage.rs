@@ -10,6 +10,7 @@ pub use crate::stream::{
     deltas::Deltas,
     frame_meter::FrameMeter,
     meter::{Meter, Metered},
+    session::Session,
     skim::Skim,
 };
 
@@ -26,6 +27,11 @@ pub struct Usage {
     pub reasoning: u64,
     pub audio_in: u64,
     pub audio_out: u64,
+    /// Sound and pictures that were read from a cache.
+    pub cache_read_audio: u64,
+    pub cache_read_image: u64,
+    pub image_in: u64,
+    pub image_out: u64,
     /// Counted here because the provider did not say.
     pub estimated: bool,
 }
@@ -37,13 +43,39 @@ impl Usage {
 
     /// Everything that belongs to the request.
     pub fn total_in(&self) -> u64 {
-        let cached = self.cache_read.saturating_add(self.cache_write_5m).saturating_add(self.cache_write_1h);
-        self.input.saturating_add(cached).saturating_add(self.audio_in)
+        [self.input, self.total_cache_read(), self.cache_write_5m, self.cache_write_1h, self.audio_in, self.image_in]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Everything that was read from a cache.
+    pub fn total_cache_read(&self) -> u64 {
+        self.cache_read.saturating_add(self.cache_read_audio).saturating_add(self.cache_read_image)
     }
 
     /// Everything that belongs to the answer.
     pub fn total_out(&self) -> u64 {
-        self.output.saturating_add(self.reasoning).saturating_add(self.audio_out)
+        [self.output, self.reasoning, self.audio_out, self.image_out].into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            cache_read: self.cache_read.saturating_add(other.cache_read),
+            cache_write_5m: self.cache_write_5m.saturating_add(other.cache_write_5m),
+            cache_write_1h: self.cache_write_1h.saturating_add(other.cache_write_1h),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+            audio_in: self.audio_in.saturating_add(other.audio_in),
+            audio_out: self.audio_out.saturating_add(other.audio_out),
+            cache_read_audio: self.cache_read_audio.saturating_add(other.cache_read_audio),
+            cache_read_image: self.cache_read_image.saturating_add(other.cache_read_image),
+            image_in: self.image_in.saturating_add(other.image_in),
+            image_out: self.image_out.saturating_add(other.image_out),
+            estimated: self.estimated || other.estimated,
+        }
     }
 
     /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
@@ -100,6 +132,10 @@ pub(crate) struct Counts {
     reasoning: u64,
     audio_in: u64,
     audio_out: u64,
+    image_in: u64,
+    image_out: u64,
+    cached_audio: u64,
+    cached_image: u64,
 }
 
 impl Counts {
@@ -192,16 +228,34 @@ impl Counts {
     fn read_details(&mut self, object: &[u8], of_input: bool) {
         let _ = fields(object, |key, at| {
             let slot = match key {
+                b"cached_tokens_details" => {
+                    self.read_cached(&object[at]);
+                    return Ok(());
+                }
                 b"cached_tokens" => &mut self.cache_read,
                 b"cache_write_tokens" => &mut self.cache_write,
                 b"ephemeral_5m_input_tokens" => &mut self.cache_write_5m,
                 b"ephemeral_1h_input_tokens" => &mut self.cache_write_1h,
                 b"audio_tokens" if of_input => &mut self.audio_in,
                 b"audio_tokens" => &mut self.audio_out,
+                b"image_tokens" if of_input => &mut self.image_in,
+                b"image_tokens" => &mut self.image_out,
                 b"reasoning_tokens" | b"thinking_tokens" => &mut self.reasoning,
                 _ => return Ok(()),
             };
             raise(slot, &mut self.seen, &object[at]);
+            Ok(())
+        });
+    }
+
+    /// What of the cached tokens was no text, as realtime sessions say it.
+    fn read_cached(&mut self, object: &[u8]) {
+        let _ = fields(object, |key, at| {
+            match key {
+                b"audio_tokens" => raise(&mut self.cached_audio, &mut self.seen, &object[at]),
+                b"image_tokens" => raise(&mut self.cached_image, &mut self.seen, &object[at]),
+                _ => (),
+            }
             Ok(())
         });
     }
@@ -221,9 +275,13 @@ impl Counts {
         match dialect {
             Dialect::OpenAi | Dialect::Gemini => {
                 usage.cache_read = carve(&mut usage.input, self.cache_read);
+                usage.cache_read_audio = carve(&mut usage.cache_read, self.cached_audio);
+                usage.cache_read_image = carve(&mut usage.cache_read, self.cached_image);
                 usage.cache_write_1h = carve(&mut usage.input, long);
                 usage.cache_write_5m = carve(&mut usage.input, short);
-                usage.audio_in = carve(&mut usage.input, self.audio_in);
+                // Sound and pictures of the request, those of the cache among them.
+                usage.audio_in = carve(&mut usage.input, self.audio_in.saturating_sub(usage.cache_read_audio));
+                usage.image_in = carve(&mut usage.input, self.image_in.saturating_sub(usage.cache_read_image));
             }
             Dialect::Anthropic | Dialect::Bedrock => {
                 usage.cache_read = self.cache_read;
@@ -237,6 +295,7 @@ impl Counts {
             carve(&mut usage.output, self.reasoning)
         };
         usage.audio_out = carve(&mut usage.output, self.audio_out);
+        usage.image_out = carve(&mut usage.output, self.image_out);
         Some(usage)
     }
 

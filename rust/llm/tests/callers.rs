@@ -37,7 +37,7 @@ fn asked(operation: Operation) -> Value {
 fn translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
     let wire = provider.wire(operation, model)?;
     let body = asked(operation).to_string().into_bytes();
-    let question = Question { operation, provider, body: &body, model, strict: true, now: 1_700_000_000 };
+    let question = Question { operation, provider, body: &body, model, betas: None, strict: true, now: 1_700_000_000 };
     Some(Translation::of(&question, wire).unwrap().0)
 }
 

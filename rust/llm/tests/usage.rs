@@ -1,12 +1,16 @@
 //! Usage from whole answers and from streams, cut anywhere, in disjoint buckets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
+mod golden_cases;
+
+use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     dialect::Dialect::{self, Anthropic, OpenAi},
     operation::Operation,
     usage::{Meter, Metered, Usage},
 };
 use proptest::prelude::*;
+use serde_json::Value;
 
 const NONE: Usage = Usage {
     input: 0,
@@ -17,6 +21,10 @@ const NONE: Usage = Usage {
     reasoning: 0,
     audio_in: 0,
     audio_out: 0,
+    cache_read_audio: 0,
+    cache_read_image: 0,
+    image_in: 0,
+    image_out: 0,
     estimated: false,
 };
 
@@ -148,6 +156,7 @@ fn chat() -> Metered {
     Metered {
         usage: Some(Usage { input: 9, output: 12, ..NONE }),
         terminated: true,
+        finished: false,
         error_event: false,
         model: Some("gpt-4o-2024".into()),
         deltas: None,
@@ -158,6 +167,7 @@ fn messages() -> Metered {
     Metered {
         usage: Some(Usage { input: 25, cache_read: 7, output: 15, ..NONE }),
         terminated: true,
+        finished: false,
         error_event: false,
         model: Some("claude-x".into()),
         deltas: None,
@@ -185,6 +195,16 @@ fn a_stream_that_was_cut_is_not_terminated() {
     assert!(!metered.terminated);
     assert_eq!(metered.usage, chat().usage);
     assert!(!meter(Anthropic, [&MESSAGES.as_bytes()[..MESSAGES.len() - 40]]).terminated);
+}
+
+#[test]
+fn a_choice_that_said_why_it_ended_has_finished_unless_half_an_event_follows() {
+    let chunk = |reason: &str| format!("data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\": {reason}}}]}}\n\n");
+    let usage = "data: {\"choices\":[],\"usage\":null}\n\n";
+    let finished = |stream: &str| meter(OpenAi, stream.as_bytes().chunks(7)).finished;
+    assert!(finished(&(chunk("null") + &chunk("\"stop\""))) && finished(&(chunk("\"length\"") + usage)));
+    assert!(!finished(&chunk("null")) && !finished(&(chunk("\"stop\"") + "data: {\"id")));
+    assert!(!meter(Anthropic, [chunk("\"stop\"").as_bytes()]).finished);
 }
 
 #[test]
@@ -304,4 +324,65 @@ proptest! {
         prop_assert_eq!(usage.total_in(), prompt);
         prop_assert_eq!(usage.total_out(), completion);
     }
+}
+
+#[test]
+fn buckets_of_a_realtime_session_are_disjoint_and_sum_to_its_total() {
+    let usage = answer(
+        OpenAi,
+        r#"{"usage":{"total_tokens":253,"input_tokens":132,"output_tokens":121,
+        "input_token_details":{"text_tokens":119,"audio_tokens":13,"cached_tokens":70,
+            "cached_tokens_details":{"text_tokens":64,"audio_tokens":6}},
+        "output_token_details":{"text_tokens":30,"audio_tokens":91}}}"#,
+    )
+    .unwrap();
+    let expected =
+        Usage { input: 55, audio_in: 7, cache_read: 64, cache_read_audio: 6, output: 30, audio_out: 91, ..NONE };
+    assert_eq!((usage, usage.total()), (expected, 253));
+}
+
+#[test]
+fn pictures_are_apart_from_words() {
+    let usage = answer(
+        OpenAi,
+        r#"{"data":[],"usage":{"input_tokens":50,"input_tokens_details":{"text_tokens":10,"image_tokens":40},
+        "output_tokens":4160,"output_tokens_details":{"image_tokens":4100,"text_tokens":60},"total_tokens":4210}}"#,
+    )
+    .unwrap();
+    let expected = Usage { input: 10, image_in: 40, output: 60, image_out: 4100, ..NONE };
+    assert_eq!((usage, usage.total()), (expected, 4210));
+}
+
+/// What the provider itself says was used in all; `None` where it says nothing.
+fn total_of(answer: &Value) -> Option<u64> {
+    let number = |at: &str| answer.pointer(at).and_then(Value::as_u64);
+    let sum = |parts: &[&str]| parts.iter().filter_map(|at| number(at)).sum::<u64>();
+    let anthropics = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
+    let anthropics = anthropics.map(|name| format!("/usage/{name}"));
+    number("/usageMetadata/totalTokenCount")
+        .or_else(|| number("/usage/total_tokens"))
+        .or_else(|| number("/usage/totalTokens"))
+        .or_else(|| {
+            number("/usage/tokens/input_tokens")
+                .map(|_| sum(&["/usage/tokens/input_tokens", "/usage/tokens/output_tokens"]))
+        })
+        .or_else(|| number("/usage/input_tokens").map(|_| sum(&anthropics.each_ref().map(String::as_str))))
+}
+
+fn of_case(case: &Case) -> Option<(u64, Option<Usage>)> {
+    let (Answered::Whole(told), Some(returned)) = (case.answered(), case.returned()) else { return None };
+    let total = total_of(&serde_json::from_slice(&told).ok()?)?;
+    let dialect = case.operation().dialect().unwrap_or(OpenAi);
+    Some((total, Usage::from_answer(dialect, &returned)))
+}
+
+#[test]
+fn what_a_caller_is_told_in_any_dialect_sums_to_what_the_provider_counted() {
+    let mut seen = 0;
+    for case in cases() {
+        let Some((total, usage)) = of_case(&case) else { continue };
+        assert_eq!(usage.map(|usage| usage.total()), Some(total), "{}", case.name());
+        seen += 1;
+    }
+    assert!(seen > 50, "only {seen} cases say what they cost");
 }

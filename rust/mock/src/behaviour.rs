@@ -26,6 +26,14 @@ pub struct Behaviour {
     pub fault: Option<Fault>,
     /// Chunks before the fault.
     pub after: Option<u32>,
+    /// Status and fault are for the first so many requests for this model; after them it is well.
+    pub times: Option<u32>,
+    /// The code of an error.
+    pub code: Option<String>,
+    /// The beginning of the answer as last message: gone on from, or refused.
+    pub prefix: Option<bool>,
+    /// What is still to be said of the answer.
+    pub rest: Option<String>,
     /// The value of the header `retry-after`.
     pub retry_after: Option<String>,
     /// Each chunk's text carries the monotonic time of its write, in nanoseconds.
@@ -50,6 +58,10 @@ impl Default for Behaviour {
             answer_bytes: None,
             fault: None,
             after: None,
+            times: None,
+            code: None,
+            prefix: None,
+            rest: None,
             retry_after: None,
             stamp: false,
             usage: None,
@@ -98,6 +110,9 @@ impl Behaviour {
             "answer_bytes" => self.answer_bytes = Some(number(key, value)?),
             "fault" => self.fault = Some(fault(value)?),
             "after" => self.after = Some(number(key, value)?),
+            "times" => self.times = Some(number(key, value)?),
+            "code" => self.code = Some(value.to_owned()),
+            "prefix" => self.prefix = Some(switch(key, value)?),
             "retry_after" => self.retry_after = Some(value.to_owned()),
             "stamp" => self.stamp = switch(key, value)?,
             "usage" => self.usage = Some(switch(key, value)?),
@@ -106,6 +121,19 @@ impl Behaviour {
             _ => return Err(format!("unknown mock key \"{key}\"")),
         }
         Ok(())
+    }
+
+    /// Is well once as many requests were treated badly as were to be.
+    pub fn recover_after(&mut self, requests: u32) {
+        if self.times.is_some_and(|times| requests >= times) {
+            (self.status, self.fault) = (None, None);
+        }
+    }
+
+    /// Says only what is still to be said.
+    pub fn go_on_with(&mut self, rest: &str) {
+        self.chunks = rest.split_inclusive(' ').count() as u32;
+        self.rest = Some(rest.to_owned());
     }
 
     /// Chunks before a fault in the middle of an answer.

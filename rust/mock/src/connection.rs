@@ -7,11 +7,13 @@ use bytes::Buf;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::behaviour::Behaviour;
 use crate::clock;
 use crate::framing::Dechunker;
 use crate::ledger::{Ledger, Opening, Outcome, Progress};
 use crate::plans::{Plan, Plans, Question};
 use crate::request::{BodyLength, Head, Marks};
+use crate::session::{self, Upgrade};
 use crate::steps::{Block, Pieces, Step};
 use crate::wire::{Gone, Tally, Wire};
 
@@ -48,6 +50,9 @@ pub async fn serve(stream: TcpStream, shared: Rc<Shared>) {
     let wire = Wire::new(stream);
     let mut connection = Connection { wire, shared, head: Vec::new(), body: Vec::new(), out: Vec::new() };
     while let Some(head) = connection.receive().await {
+        if let Some(upgrade) = connection.upgrade(&head) {
+            return connection.converse(&head, upgrade).await;
+        }
         if connection.exchange(&head).await == Flow::Ended {
             break;
         }
@@ -137,6 +142,36 @@ impl Connection {
         let mut marks = head.marks;
         marks.set(Marks::HEAD, method == b"HEAD");
         Question { method, target, head: bytes, body, marks }
+    }
+
+    /// The WebSocket that is asked for, unless a fault comes before it.
+    fn upgrade(&self, head: &Head) -> Option<Upgrade> {
+        if !head.marks.has(Marks::UPGRADES) {
+            return None;
+        }
+        let question = self.question(head);
+        let mut behaviour = Behaviour::default();
+        behaviour.read_target(&String::from_utf8_lossy(question.target)).ok()?;
+        let is_plain = behaviour.fault.is_none() && behaviour.status.is_none();
+        Upgrade::of(question.head, question.target).filter(|_| is_plain)
+    }
+
+    async fn converse(mut self, head: &Head, upgrade: Upgrade) {
+        let question = self.question(head);
+        let started_ns = clock::now_ns();
+        let opening = Opening { head: question.head, model: upgrade.model().as_bytes(), body_bytes: 0, started_ns };
+        let id = self.shared.ledger.open(&opening);
+        self.consume(head);
+        let shared = Rc::clone(&self.shared);
+        let mut tally = Tally { ledger: &shared.ledger, id, progress: Progress::default() };
+        let mut is_good = self.wire.send(upgrade.accepted().as_bytes(), &mut tally).await.is_ok();
+        let progress = tally.progress;
+        if is_good {
+            let (stream, read) = self.wire.into_parts();
+            is_good = session::converse(stream, read, upgrade).await;
+        }
+        let outcome = if is_good { Outcome::Complete } else { Outcome::ClientClosed };
+        shared.ledger.close(id, progress, outcome);
     }
 
     async fn exchange(&mut self, head: &Head) -> Flow {

@@ -12,6 +12,7 @@ pub mod load;
 mod plans;
 mod request;
 mod server;
+mod session;
 mod shapes;
 mod steps;
 mod wire;

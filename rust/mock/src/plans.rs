@@ -19,7 +19,7 @@ use crate::shapes::gemini::Content;
 use crate::shapes::objects::{self, Contents, Wanted};
 use crate::shapes::openai::{self, Chat, Completion};
 use crate::shapes::responses::Responses;
-use crate::shapes::{Ask, Family, Shape};
+use crate::shapes::{Ask, Family, Shape, text};
 use crate::steps::Step;
 
 const KEPT_PLANS: usize = 256;
@@ -91,13 +91,15 @@ impl Question<'_> {
 #[derive(Default)]
 pub struct Plans {
     kept: RefCell<HashMap<Vec<u8>, Rc<Plan>>>,
+    /// How often each model was asked that counts.
+    asked: RefCell<HashMap<Vec<u8>, u32>>,
     key: RefCell<Vec<u8>>,
 }
 
 impl Plans {
     pub fn find(&self, question: Question<'_>, raw_model: &[u8]) -> Rc<Plan> {
         let Some(shape) = question.shape() else {
-            return Rc::new(plan_other(question, &question.model_name(raw_model)));
+            return Rc::new(plan_other(question, &question.model_name(raw_model), self.turn(raw_model)));
         };
         let mut marks = question.marks;
         let streams = question.named().is_some_and(|(_, verb)| verb.contains("stream"));
@@ -107,14 +109,32 @@ impl Plans {
             return Rc::new(Plan { steps, fault: None });
         }
         marks.set(Marks::INCLUDE_USAGE, marks.has(Marks::STREAM) && is_true(question.body, "\"include_usage\""));
+        if depends_on_more(raw_model) {
+            let turn = self.turn(raw_model);
+            return Rc::new(plan_generated(shape, question, &question.model_name(raw_model), (marks, turn)));
+        }
         let mut key = self.key.borrow_mut();
         write_key(&mut key, question, raw_model, marks);
         if let Some(plan) = self.kept.borrow().get(key.as_slice()) {
             return Rc::clone(plan);
         }
-        let plan = Rc::new(plan_generated(shape, question, &question.model_name(raw_model), marks));
+        let plan = Rc::new(plan_generated(shape, question, &question.model_name(raw_model), (marks, 0)));
         self.keep(&key, &plan);
         plan
+    }
+
+    /// How many requests for this model came before, where that matters.
+    fn turn(&self, raw_model: &[u8]) -> u32 {
+        if memchr::memmem::find(raw_model, b"times=").is_none() {
+            return 0;
+        }
+        let mut asked = self.asked.borrow_mut();
+        if asked.len() >= KEPT_PLANS {
+            asked.clear();
+        }
+        let count = asked.entry(raw_model.to_vec()).or_default();
+        *count += 1;
+        *count - 1
     }
 
     fn keep(&self, key: &[u8], plan: &Rc<Plan>) {
@@ -146,6 +166,11 @@ fn refused(shape: &dyn Shape, question: Question<'_>, marks: Marks) -> Option<Ve
     Some(whole(400, family, &family.error(400, &problem), &Behaviour::default(), marks))
 }
 
+/// Whether the answer depends on more than what the plans are kept by.
+fn depends_on_more(raw_model: &[u8]) -> bool {
+    [&b"times="[..], b"prefix="].iter().any(|key| memchr::memmem::find(raw_model, key).is_some())
+}
+
 fn write_key(key: &mut Vec<u8>, question: Question<'_>, raw_model: &[u8], marks: Marks) {
     key.clear();
     key.extend_from_slice(&marks.0.to_le_bytes());
@@ -172,8 +197,8 @@ fn behaviour(question: Question<'_>, model: &str) -> Result<Behaviour, String> {
     Ok(behaviour)
 }
 
-fn plan_generated(shape: &dyn Shape, question: Question<'_>, model: &str, marks: Marks) -> Plan {
-    plan(question, model, |behaviour, status| {
+fn plan_generated(shape: &dyn Shape, question: Question<'_>, model: &str, (marks, turn): (Marks, u32)) -> Plan {
+    plan(question, model, turn, |behaviour, status| {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let include_usage = marks.has(Marks::INCLUDE_USAGE);
         let answers_call = marks.has(Marks::ANSWERS_CALL);
@@ -183,22 +208,32 @@ fn plan_generated(shape: &dyn Shape, question: Question<'_>, model: &str, marks:
     })
 }
 
-fn plan_other(question: Question<'_>, model: &str) -> Plan {
-    plan(question, model, |behaviour, status| {
+fn plan_other(question: Question<'_>, model: &str, turn: u32) -> Plan {
+    plan(question, model, turn, |behaviour, status| {
         contents(status, other_answer(question, before_keys(model)), behaviour, question.marks)
     })
 }
 
 /// What comes before every answer: a mistake in the keys, a fault in the place of an answer, an error as asked for.
-fn plan(question: Question<'_>, model: &str, answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>) -> Plan {
+fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>) -> Plan {
     let family = Family::of(question.path());
-    let behaviour = match behaviour(question, model) {
+    let mut behaviour = match behaviour(question, model) {
         Ok(behaviour) => behaviour,
         Err(problem) => {
             let steps = whole(400, family, &family.error(400, &problem), &Behaviour::default(), question.marks);
             return Plan { steps, fault: None };
         }
     };
+    behaviour.recover_after(turn);
+    if let (Some(is_taken), Some(beginning)) = (behaviour.prefix, beginning(question.body)) {
+        if !is_taken {
+            let error = family.error(400, NO_PREFIX);
+            return Plan { steps: whole(400, family, &error, &behaviour, question.marks), fault: None };
+        }
+        if let Some(rest) = text(&behaviour).strip_prefix(&*beginning) {
+            behaviour.go_on_with(rest);
+        }
+    }
     let status = match behaviour.fault {
         Some(Fault::TooManyRequests) => 429,
         Some(Fault::RedirectMetadata) => 302,
@@ -207,9 +242,29 @@ fn plan(question: Question<'_>, model: &str, answer: impl FnOnce(&Behaviour, u32
     let steps = match behaviour.fault.and_then(|fault| fault.instead(&behaviour)) {
         Some(steps) => finish(steps, &behaviour),
         None if (200..400).contains(&status) && status != 302 => answer(&behaviour, status),
-        None => whole(status, family, &family.error(status, error_message(status)), &behaviour, question.marks),
+        None => whole(status, family, &error(status, family, &behaviour), &behaviour, question.marks),
     };
     Plan { steps, fault: behaviour.fault }
+}
+
+const NO_PREFIX: &str =
+    "This model does not support assistant message prefill. The conversation must end with a user message.";
+
+/// The beginning of an answer with which a conversation ends.
+fn beginning(body: &[u8]) -> Option<String> {
+    let asked: Value = serde_json::from_slice(body).ok()?;
+    let last = asked["messages"].as_array()?.last()?;
+    let content = &last["content"];
+    let text = content.as_str().or_else(|| content.as_array()?.last()?["text"].as_str());
+    text.filter(|_| last["role"] == "assistant").map(str::to_owned)
+}
+
+fn error(status: u32, family: Family, behaviour: &Behaviour) -> Value {
+    let mut error = family.error(status, error_message(status));
+    if let Some(code) = &behaviour.code {
+        error["error"]["code"] = json!(code);
+    }
+    error
 }
 
 fn error_message(status: u32) -> &'static str {

@@ -36,8 +36,9 @@ impl Marks {
     pub const STREAM: u16 = 32;
     pub const INCLUDE_USAGE: u16 = 64;
     pub const HEAD: u16 = 128;
+    pub const UPGRADES: u16 = 256;
     /// The request brings what a tool gave back.
-    pub const ANSWERS_CALL: u16 = 256;
+    pub const ANSWERS_CALL: u16 = 512;
 
     pub fn has(self, mark: u16) -> bool {
         self.0 & mark != 0
@@ -81,6 +82,9 @@ impl Head {
         match name.len() {
             6 if name.eq_ignore_ascii_case("expect") => {
                 self.marks.set(Marks::EXPECTS_CONTINUE, true);
+            }
+            7 if name.eq_ignore_ascii_case("upgrade") => {
+                self.marks.set(Marks::UPGRADES, value.eq_ignore_ascii_case(b"websocket"));
             }
             10 if name.eq_ignore_ascii_case("connection") => {
                 self.marks.set(Marks::CLOSE, value.eq_ignore_ascii_case(b"close"));

@@ -105,6 +105,11 @@ impl Wire {
         }
     }
 
+    /// What is left for another protocol: the socket, and what was read of it already.
+    pub fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        (self.stream, self.inbox.to_vec())
+    }
+
     pub async fn half_close(&mut self) {
         let _ = self.stream.shutdown().await;
     }

@@ -5,6 +5,7 @@ mod talk;
 
 use std::time::Duration;
 
+use penstock_mock::Server;
 use serde_json::Value;
 use talk::{Answer, CHAT, Client, End, MESSAGES, chat, find, last_entry, server};
 
@@ -146,4 +147,41 @@ fn text_that_is_no_utf_8() {
         let answer = chat(&server, CHAT, "mock?fault=invalid_utf8", stream);
         assert!(answer.end == End::Complete && String::from_utf8(answer.body()).is_err());
     }
+}
+
+#[test]
+fn what_is_bad_so_many_times_is_well_after_that_for_each_model() {
+    let server = server();
+    let statuses = |model: &str| [0; 4].map(|_| chat(&server, CHAT, model, false).status());
+    assert_eq!(statuses("mock?status=503&times=2"), [503, 503, 200, 200]);
+    assert_eq!(statuses("other?status=503&times=2"), [503, 503, 200, 200]);
+    assert_eq!(statuses("mock?status=503"), [503; 4]);
+}
+
+#[test]
+fn an_error_has_the_code_that_was_asked_for() {
+    let server = server();
+    let error = chat(&server, CHAT, "mock?status=400&code=context_length_exceeded", true).json();
+    assert_eq!(error["error"]["code"], "context_length_exceeded");
+}
+
+/// Asks with the beginning of an answer as the last message.
+fn begun(server: &Server, model: &str, beginning: &str) -> Answer {
+    let messages = serde_json::json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": beginning}]);
+    let body = serde_json::json!({"model": model, "messages": messages, "stream": true}).to_string();
+    let mut client = Client::connect(server);
+    client.ask("POST", CHAT, "content-type: application/json\r\n", &body);
+    client.read(PATIENCE)
+}
+
+#[test]
+fn the_beginning_of_an_answer_is_gone_on_from_or_refused() {
+    let server = server();
+    let told = |model: &str, beginning: &str| begun(&server, model, beginning).content();
+    assert_eq!(told("mock?chunks=4&prefix=on", "Hello from"), " the pretend ");
+    assert_eq!(told("mock?chunks=4&prefix=on", "Hello from "), "the pretend ");
+    assert_eq!(told("mock?chunks=4&prefix=on", "Something else"), "Hello from the pretend ");
+    assert_eq!(told("mock?chunks=4", "Hello from"), "Hello from the pretend ");
+    assert_eq!(begun(&server, "mock?prefix=off", "Hello").status(), 400);
+    assert_eq!(chat(&server, CHAT, "mock?prefix=off", true).status(), 200);
 }

@@ -25,8 +25,10 @@ use pyo3::{
 
 use crate::{
     callback::Callback,
+    conversation::Conversation,
     errors,
     exchange::Exchange,
+    peer,
     reader::Reader,
     runtime::{Job, Jobs, Runtime},
     scope::{self, Expected},
@@ -77,6 +79,13 @@ impl Engine {
         let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
         self.gateway.sink.metrics.plain.add(1);
         self.begin(scope, proto, Some(done))
+    }
+
+    /// Takes a request for a WebSocket. `there` is called when there is something to take for the caller, `room` when there is
+    /// room again for what could not be given.
+    fn converse(&self, scope: &Bound<'_, PyDict>, there: Py<PyAny>, room: Py<PyAny>) -> PyResult<Conversation> {
+        let head = scope::socket_head(scope)?;
+        Ok(Conversation::begin(self.jobs()?, Arc::clone(&self.gateway), head, there, room))
     }
 
     /// Stands in the place of the loop's `call_soon_threadsafe`: takes requests before they become tasks, passes all else on.
@@ -161,7 +170,10 @@ impl Engine {
     }
 
     fn begin(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
-        let head = scope::head(scope)?;
+        let mut head = scope::head(scope)?;
+        if self.gateway.is_management(&head.path) {
+            head.peer = peer::caller(scope).map(|(address, _)| address.ip());
+        }
         let expected = scope::expected(scope, &head)?;
         let jobs = self.jobs()?;
         let exchange = Exchange::new(proto, scope.clone().unbind(), done);

@@ -81,7 +81,7 @@ enum Sent {
 }
 
 /// Serves one request from its body to its last byte.
-pub async fn serve(gateway: &Gateway, callers: &Arc<Callers>, job: Job) {
+pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) {
     let Job { request, mut exchange } = job;
     // Until the last byte was handed over.
     let mut under_way = None;

@@ -1,6 +1,7 @@
 //! The Python face of the engine: extract, call, convert; nothing is decided here.
 
 mod callback;
+mod conversation;
 mod engine;
 mod errors;
 mod exchange;
@@ -21,6 +22,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The extension module. `penstock.engine` is its only importer.
 #[pymodule]
 mod _engine {
+    #[pymodule_export]
+    use super::conversation::Conversation;
     #[pymodule_export]
     use super::engine::{Engine, catalogue, check, config_schema};
     #[pymodule_export]

@@ -65,6 +65,11 @@ impl Desk {
         advance(task);
     }
 
+    /// Has the engine's thread do something.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.handle.spawn(work));
+    }
+
     pub fn submit_some(&self, job: Option<Job>) {
         if let Some(job) = job {
             self.submit(job);
@@ -175,6 +180,7 @@ async fn run(
     let background = [
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
         tokio::spawn(control::follow_snapshots(Arc::clone(&gateway))),
+        tokio::spawn(control::tend_shared(Arc::clone(&gateway))),
         tokio::spawn(end_idle_connections(watch)),
         tokio::spawn(async move { bodies.look_after_bodies().await }),
     ];

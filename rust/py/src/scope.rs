@@ -18,6 +18,16 @@ pub enum Expected {
 
 /// Reads method, path, query and header fields.
 pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
+    let method = field(scope, intern!(scope.py(), "method"))?.cast::<PyString>()?.to_str()?.to_owned();
+    head_of(scope, method)
+}
+
+/// Reads the head of a request for a WebSocket, whose method goes without saying.
+pub fn socket_head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
+    head_of(scope, "GET".to_owned())
+}
+
+fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<Head> {
     let py = scope.py();
     let list = field(scope, intern!(py, "headers"))?;
     let list = list.cast::<PyList>()?;
@@ -36,10 +46,11 @@ pub fn head(scope: &Bound<'_, PyDict>) -> PyResult<Head> {
     let text =
         |name| Ok::<_, PyErr>(String::from_utf8_lossy(field(scope, name)?.cast::<PyBytes>()?.as_bytes()).into_owned());
     Ok(Head {
-        method: field(scope, intern!(py, "method"))?.cast::<PyString>()?.to_str()?.to_owned(),
+        method,
         path: text(intern!(py, "raw_path"))?,
         query: text(intern!(py, "query_string"))?,
         headers,
+        peer: None,
     })
 }
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,7 +21,7 @@ OLDER = Path(__file__).parents[3] / ".cache/sdk"
 NEWEST = ""
 
 
-def calls_of(script: str, folder: str, gateway: Gateway) -> tuple[str, list[tuple[str, str]]]:
+def calls_of(script: str, folder: str, gateway: Gateway, **more: str) -> tuple[str, list[tuple[Any, Any]]]:
     """Run a script with the SDK of that folder and nothing else of this environment; its version and what came of each."""
     alone = ["-S"] if folder else []
     done = subprocess.run(
@@ -32,7 +32,7 @@ def calls_of(script: str, folder: str, gateway: Gateway) -> tuple[str, list[tupl
         text=True,
         timeout=50,
         stdin=subprocess.DEVNULL,
-        env={"PATH": os.environ["PATH"], "GATEWAY": gateway.base_url}
+        env={"PATH": os.environ["PATH"], "GATEWAY": gateway.base_url, **more}
         | ({"PYTHONPATH": str(OLDER / folder)} if folder else {}),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,3 +61,28 @@ def test_every_route_is_understood(gateway: Callable[..., Gateway], mock: Mock, 
 def bare(route: str) -> str:
     """A route without the mark that some versions of one SDK set."""
     return route.replace("?beta=true&", "?").removesuffix("?beta=true")
+
+
+def target(behaviour: str, **more: object) -> dict[str, Any]:
+    return {"provider": "mock", "override_params": {"model": f"mock?{behaviour}"}, **more}
+
+
+def fallback(*targets: dict[str, Any]) -> dict[str, Any]:
+    return {"strategy": {"mode": "fallback"}, "targets": list(targets)}
+
+
+@pytest.mark.parametrize(
+    ("config", "came", "attempts"),
+    [
+        (fallback(target("status=503"), target("chunks=3")), (200, True), 2),
+        (target("status=503", retry={"attempts": 2}), (503, "false"), 3),
+        (fallback(target("status=503"), target("status=500")), (500, "false"), 2),
+    ],
+)
+def test_the_portkey_sdk_retries_nothing_that_the_config_retried(
+    gateway: Callable[..., Gateway], mock: Mock, config: dict[str, Any], came: tuple[Any, Any], attempts: int
+):
+    served = gateway({"routing": {"retry_backoff_ms": 1}})
+    version, calls = calls_of("portkey_sdk.py", "portkey-ai-2", served, CONFIG=json.dumps(config))
+    assert (version[:2], calls) == ("2.", [came] * 3)
+    assert len(mock.ledger()) == 3 * attempts

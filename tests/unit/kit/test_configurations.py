@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -77,3 +78,9 @@ def test_the_engine_is_told_options_fields_and_deployments():
     flag = "anthropic_inspect_stream_for_overloaded_error"
     assert told("anthropic", {flag: True})[flag] is True
     assert told("openai", {"openai_project": "p"})["options"] == {"openai_project": "p"}
+
+
+def test_a_service_account_is_told_as_a_text():
+    account = {"client_email": "a@b.test", "private_key": SECRET}
+    options = told("vertex-ai", {"vertex_region": "r", "vertex_service_account_json": account})["options"]
+    assert json.loads(options["vertex_service_account_json"]) == account

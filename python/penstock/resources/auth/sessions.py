@@ -14,7 +14,7 @@ from msgspec import Meta
 from sqlalchemy import insert, select
 
 from penstock.caller import SESSION_COOKIE, Caller, Sent, anyone, csrf, signed_in
-from penstock.errors import ForbiddenError
+from penstock.errors import ForbiddenError, UnauthorisedError
 from penstock.kit.desk import Desk, Office, Work, asked
 from penstock.kit.fields import Object
 from penstock.kit.identities import Identities, session_ttl
@@ -55,10 +55,16 @@ async def create(
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
 ) -> Response[SignedIn]:
-    """Sign in. Ten wrong passwords for an address within five minutes are answered with 429."""
-    caller = await _caller(data, office, passwords, identities)
+    """Sign in. After ten wrong passwords for an e-mail address, or 100 failures from one place, within five minutes: 429."""
+    about = asked(request)
+    passwords.from_address.refuse(about.client)
+    try:
+        caller = await _caller(data, office, passwords, identities)
+    except UnauthorisedError:
+        passwords.from_address.note(about.client)
+        raise
     text = secrets.token_urlsafe(32)
-    async with office.writing_as(caller, asked(request)) as desk:
+    async with office.writing_as(caller, about) as desk:
         seconds = session_ttl(await of_organisation(desk))
         begun = await _begin(desk, caller, text)
     secure = request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")

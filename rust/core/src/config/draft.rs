@@ -7,12 +7,13 @@ use super::{Node, Reading};
 use crate::{
     features::{
         cache::Cache, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
-        inspect_stream::InspectStream, retry::Retry, strict::Strict, timeout::RequestTimeout,
+        inspect_stream::InspectStream, recovery::Recovery, retry::Retry, strict::Strict, timeout::RequestTimeout,
     },
     routing::{
         Strategy,
         conditional::{self, Conditional},
         fallback::Fallback,
+        hedge::Hedge,
         loadbalance::{LoadBalance, Sticky},
     },
     secret::Secret,
@@ -33,6 +34,7 @@ struct StrategyDraft {
     statuses: Vec<u16>,
     conditional: conditional::Draft,
     sticky: Option<Sticky>,
+    hedge: Option<Hedge>,
     circuit_breaker: CircuitBreaker,
 }
 
@@ -63,7 +65,6 @@ const NOT_YET: &[&str] = &[
     "output_guardrails",
     "input_mutators",
     "output_mutators",
-    "recovery",
 ];
 
 /// Every key, in the order of the documentation.
@@ -79,6 +80,11 @@ pub(super) const FIELDS: &[Field] = &[
         "sticky":{"type":"object","required":["hash_fields"],"additionalProperties":false,"properties":{"enabled":{"type":"boolean","default":true},
             "hash_fields":{"type":"array","items":{"type":"string"},"description":"such as metadata.user_id: requests that agree in them go to the same target"},
             "ttl":{"type":"integer","minimum":1,"default":3600,"description":"seconds for which that holds at least"}}},
+        "hedge":{"type":"object","additionalProperties":false,"description":"fallback: the second target is asked too where the first has not answered in this time",
+            "anyOf":[{"required":["after_ms"]},{"required":["percentile"]}],"properties":{
+            "after_ms":{"type":"integer","minimum":1,"description":"milliseconds; beside `percentile` for as long as too little is known"},
+            "percentile":{"type":"number","minimum":50,"maximum":99.9,"description":"of the times in which the first target answered lately"},
+            "max_ratio":{"type":"number","minimum":0,"maximum":1,"default":0.1,"description":"share of the requests that may be sent twice"}}},
         "cb_config":{"$ref":"#/$defs/cb_config"}}}"##,
         read: |draft, value, reading| draft.strategy = Some(StrategyDraft::read(value, reading)),
     },
@@ -183,6 +189,13 @@ pub(super) const FIELDS: &[Field] = &[
         read: |draft, value, reading| draft.target.features.retry = Retry::parse(value, reading),
     },
     Field {
+        key: "recovery",
+        schema: r##"{"description":"what becomes of a stream that breaks off: an error event, or it is held until it is whole, or continued by a target that can",
+        "default":"off","oneOf":[{"$ref":"#/$defs/recovery"},{"type":"object","required":["mode"],"additionalProperties":false,"properties":{"mode":{"$ref":"#/$defs/recovery"},
+        "prefill":{"type":"boolean","description":"whether this target goes on from the beginning of an answer; default: what is known of its model"}}}]}"##,
+        read: |draft, value, reading| draft.target.features.recovery = Recovery::parse(value, reading),
+    },
+    Field {
         key: "strict_open_ai_compliance",
         schema: r#"{"type":"boolean","default":true,"description":"keep strictly to OpenAI's shapes"}"#,
         read: |draft, value, reading| draft.target.features.strict = Strict::parse(value, reading),
@@ -254,7 +267,7 @@ impl StrategyDraft {
                 "default" => draft.conditional.set_default(value, reading),
                 "sticky" | "sticky_session" => draft.sticky = Sticky::parse(value, reading),
                 "cb_config" => draft.circuit_breaker = CircuitBreaker::parse(value, reading),
-                "hedge" => reading.refuse("is not available in this version"),
+                "hedge" => draft.hedge = Hedge::parse(value, reading),
                 _ => return false,
             }
             true
@@ -271,6 +284,10 @@ impl StrategyDraft {
             reading.within("strategy", |reading| reading.refuse("needs `targets` beside it"));
             return;
         }
+        if self.hedge.is_some() && self.mode != Some(Mode::Fallback) {
+            let refuse = |reading: &mut Reading| reading.refuse("needs mode `fallback`: it says which target is next");
+            reading.within("strategy", |reading| reading.within("hedge", refuse));
+        }
         // Targets take it from their strategy, and that from the ones around it.
         self.circuit_breaker.inherit(&target.features.circuit_breaker);
         target.features.circuit_breaker = self.circuit_breaker;
@@ -279,7 +296,7 @@ impl StrategyDraft {
         }
         target.strategy = match self.mode {
             None | Some(Mode::Single) => Strategy::Single,
-            Some(Mode::Fallback) => Strategy::Fallback(Fallback { statuses: self.statuses }),
+            Some(Mode::Fallback) => Strategy::Fallback(Fallback { statuses: self.statuses, hedge: self.hedge }),
             Some(Mode::LoadBalance) => Strategy::LoadBalance(balance(&target.targets, self.sticky, reading)),
             Some(Mode::Conditional) => Strategy::Conditional(conditions(&target.targets, self.conditional, reading)),
         };

@@ -7,6 +7,7 @@ use super::draft::FIELDS;
 
 /// What several keys share.
 const SHARED: &str = r##"{
+    "recovery": {"enum": ["off", "hold", "continue"]},
     "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
     "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",
         "required": ["failure_threshold", "cooldown_interval"], "additionalProperties": false, "properties": {

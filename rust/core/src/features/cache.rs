@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use penstock_llm::operation::Operation;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -117,7 +118,7 @@ pub enum Partition<'p> {
 }
 
 /// What an answer is found by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Key([u8; 32]);
 
 /// In hexadecimal.

@@ -73,6 +73,11 @@ fn percent(value: &Value, reading: &mut Reading) -> Option<f64> {
 }
 
 impl Policy {
+    /// How long nobody goes to a target that failed too often.
+    pub fn cooldown(&self) -> Duration {
+        self.cooldown
+    }
+
     /// Whether a status counts against its target; no status at all does.
     pub fn is_failure(&self, status: Option<u16>) -> bool {
         status.is_none_or(|status| match &self.statuses[..] {
@@ -149,7 +154,7 @@ impl Breaker {
         if self.opened.is_some() {
             return false;
         }
-        self.turn(policy, now);
+        self.turn(policy.cooldown, now);
         self.now.requests += 1;
         self.now.failures += u64::from(failed);
         if failed && self.is_too_much(policy) {
@@ -163,10 +168,32 @@ impl Breaker {
         self.probing = None;
     }
 
-    fn turn(&mut self, policy: &Policy, now: Duration) {
+    /// What others saw of the same target.
+    pub fn add(&mut self, cooldown: Duration, now: Duration, requests: u64, failures: u64) {
+        self.turn(cooldown, now);
+        self.now.requests = self.now.requests.saturating_add(requests);
+        self.now.failures = self.now.failures.saturating_add(failures);
+    }
+
+    /// Others closed it off, at this time.
+    pub fn open(&mut self, at: Duration) {
+        (self.opened, self.probing) = (Some(at), None);
+    }
+
+    /// Another one's request tried and succeeded.
+    pub fn close(&mut self, now: Duration) {
+        *self = Self { began: now, ..Self::default() };
+    }
+
+    /// Since when nobody goes this way.
+    pub fn opened(&self) -> Option<Duration> {
+        self.opened
+    }
+
+    fn turn(&mut self, cooldown: Duration, now: Duration) {
         let age = now.saturating_sub(self.began);
-        if age >= policy.cooldown {
-            self.before = if age < policy.cooldown * 2 { self.now } else { Count::default() };
+        if age >= cooldown {
+            self.before = if age < cooldown.saturating_mul(2) { self.now } else { Count::default() };
             self.now = Count::default();
             self.began = now;
         }

@@ -6,6 +6,7 @@ pub mod custom_host;
 pub mod forward_headers;
 pub mod inspect_stream;
 pub mod parameters;
+pub mod recovery;
 pub mod retry;
 pub mod strict;
 pub mod timeout;

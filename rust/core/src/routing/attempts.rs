@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
+    Place,
     carried::Prepared,
     decision::{CacheStatus, Step, milliseconds},
     keeping::Question,
@@ -12,9 +13,12 @@ use crate::{
     body::Body,
     call::Target,
     config::Node,
-    delivery::Served,
+    delivery::{self, Served},
     error::{Error, Result},
-    features::retry::{Retry, Waits},
+    features::{
+        recovery::Mode,
+        retry::{Retry, Waits},
+    },
 };
 
 /// What is decided after an attempt.
@@ -59,7 +63,11 @@ impl Tries {
         }
         let shared = &walk.gateway.shared;
         let is_within = shared.budgets.admit(self.account, shared.now());
-        if is_within { Next::Again(wait) } else { Next::Stop("the retry budget is spent") }
+        if !is_within {
+            walk.gateway.sink.metrics.retries_refused.add(1);
+            return Next::Stop("the retry budget is spent");
+        }
+        Next::Again(wait)
     }
 }
 
@@ -81,12 +89,15 @@ impl<'w> Walk<'w> {
             Err(error) => return Err(failed(self, error)),
         };
         let question = Question::of(self, node, &target, &prepared.body);
-        if let Some(served) = question.as_ref().and_then(|question| question.kept(self, &target)) {
+        if let Some(question) = &question
+            && let Some(served) = question.kept(self, &target).await
+        {
             let at = node.path.clone();
             self.note(|| Step::Kept { at });
             return Ok(served);
         }
-        let served = self.send(node, target, prepared.into_body(self.call)).await?;
+        let mut served = self.send(node, target, prepared.into_body(self.call)).await?;
+        served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);
         }
@@ -113,7 +124,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Through the target's breaker.
-    async fn send(&mut self, node: &'w Node, target: Target<'w>, body: Body) -> Result<Served> {
+    pub async fn send(&mut self, node: &'w Node, target: Target<'w>, body: Body) -> Result<Served> {
         let Some(policy) = node.features.circuit_breaker.policy() else {
             return self.send_until_answered(node, target, body).await;
         };
@@ -125,7 +136,9 @@ impl<'w> Walk<'w> {
             Ok(served) => policy.is_failure(Some(served.status())),
             Err(error) => !error.ends_walk() && policy.is_failure(None),
         };
-        passage.end(policy, shared.now(), failed);
+        if passage.end(policy, shared.now(), failed) {
+            self.gateway.sink.metrics.breakers_opened.add(1);
+        }
         result
     }
 
@@ -162,6 +175,7 @@ impl<'w> Walk<'w> {
                 served.discard().await;
             }
             tokio::time::sleep(wait).await;
+            self.gateway.sink.metrics.retries.add(1);
             tries.retries += 1;
         }
     }
@@ -170,7 +184,7 @@ impl<'w> Walk<'w> {
     async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<Served> {
         let began = Instant::now();
         let result = match self.gateway.attempt(self.call, target, body, self.facts).await {
-            Ok(served) => served.begun(Duration::from_millis(self.gateway.settings.heartbeat_ms)).await,
+            Ok(served) => self.begun(node, served).await,
             Err(error) => Err(error),
         };
         let (status, error) = match &result {
@@ -182,12 +196,47 @@ impl<'w> Walk<'w> {
         result
     }
 
+    /// Once there is something to pass on: a first piece, or all of it where streams are held.
+    async fn begun(&mut self, node: &Node, served: Served) -> Result<Served> {
+        let patience = Duration::from_millis(self.gateway.settings.heartbeat_ms);
+        if node.features.recovery.mode() != Mode::Hold || !served.is_stream() {
+            return served.begun(patience).await;
+        }
+        let ends_with_event = delivery::asked_for(self.call).ends_with_event();
+        let share = self.gateway.shared.recovery.share();
+        // Nothing is heard meanwhile: its first piece has all of its time.
+        let holding = async { served.begun(Duration::MAX).await?.held(ends_with_event, share).await };
+        let (served, is_held) = match self.left() {
+            Some(left) => {
+                let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
+                tokio::time::timeout(left, Box::pin(holding)).await.map_err(late)??
+            }
+            None => Box::pin(holding).await?,
+        };
+        let metrics = &self.gateway.sink.metrics;
+        if is_held {
+            metrics.held.add(1);
+        } else {
+            metrics.unheld.add(1);
+            let at = node.path.clone();
+            self.note(|| Step::Unheld { at });
+        }
+        Ok(served)
+    }
+
     /// How long the caller still waits, where that is known.
     fn left(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
     }
 
     pub fn set_cache(&mut self, status: CacheStatus) {
+        let metrics = &self.gateway.sink.metrics;
+        match status {
+            CacheStatus::Hit => metrics.cache_hits.add(1),
+            CacheStatus::Miss => metrics.cache_misses.add(1),
+            CacheStatus::Refresh => metrics.cache_refreshes.add(1),
+            CacheStatus::Disabled => (),
+        }
         self.decide(|decision| decision.cache = status);
     }
 }

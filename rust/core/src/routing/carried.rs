@@ -54,6 +54,19 @@ impl Carried {
         self.whole.is_some() || self.once.is_some()
     }
 
+    /// The same once more, where it is whole.
+    pub fn again(&self) -> Option<Self> {
+        let whole = self.whole.clone()?;
+        Some(Self {
+            whole: Some(whole),
+            once: None,
+            is_json: self.is_json,
+            is_by_path: self.is_by_path,
+            model: self.model.clone(),
+            stream: self.stream,
+        })
+    }
+
     pub fn json(&self) -> Option<&Bytes> {
         self.whole.as_ref().filter(|_| self.is_json)
     }

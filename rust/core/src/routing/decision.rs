@@ -61,10 +61,24 @@ pub enum Step {
         error: Option<&'static str>,
         milliseconds: u64,
     },
+    /// The second of two targets was tried too, because the first had not answered after so long.
+    Hedged { at: String, after_ms: u64 },
+    /// An attempt was given up, because another had answered.
+    Cancelled { at: String },
+    /// The second target would be tried too, if the first does not answer for so long.
+    WouldHedge { at: String, after: String },
     /// A target could not be tried.
     Failed { at: String, error: &'static str },
     /// No further attempt was made, and why.
     Stopped { at: String, because: &'static str },
+    /// A stream was too long to be held or continued.
+    Unheld { at: String },
+    /// A stream broke off after some of it had been passed on.
+    Broke { at: String, error: &'static str },
+    /// A target could not go on from there: its model begins anew.
+    Unable { at: String },
+    /// A target went on after so many bytes of text.
+    Continued { at: String, said: usize },
     /// An answer that was kept served.
     Kept { at: String },
 }

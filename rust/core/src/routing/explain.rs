@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     carried::{Carried, Prepared},
+    decision::CacheStatus,
     keeping::Question,
     walk::Walk,
 };
@@ -94,7 +95,13 @@ fn head(own: &Head, asked: &Asked) -> Result<Head> {
         headers.push(name.as_bytes(), value.as_bytes());
     }
     let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
-    Ok(Head { method: asked.method.to_ascii_uppercase(), path: path.to_owned(), query: query.to_owned(), headers })
+    Ok(Head {
+        method: asked.method.to_ascii_uppercase(),
+        path: path.to_owned(),
+        query: query.to_owned(),
+        headers,
+        peer: None,
+    })
 }
 
 /// What one target would get and how often, or why it cannot be tried.
@@ -109,7 +116,10 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
         Err(error) => return refused(&error),
     };
     let question = Question::of(walk, node, &target, &body);
-    let status = question.as_ref().map_or("disabled", |question| question.status(walk).name());
+    let status = match &question {
+        Some(question) => question.status(walk).await,
+        None => CacheStatus::Disabled,
+    };
     let sent: Option<Value> = match &body {
         Body::Whole(bytes) => serde_json::from_slice(bytes).ok(),
         Body::Fed(..) => None,
@@ -125,7 +135,8 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
         "timeout_ms": target.timeout.as_millis() as u64,
         "retries": node.features.retry.attempts(),
         "breaker": walk.verdict(node).map(Verdict::name),
-        "cache": {"status": status, "key": question.map(|question| question.to_string())},
+        "cache": {"status": status.name(), "key": question.map(|question| question.to_string())},
+        "recovery": {"mode": node.features.recovery.mode().name(), "continues": walk.can_go_on(node, &target)},
         "strict_open_ai_compliance": target.strict,
         "passthrough": target.passthrough,
         "has_credential": target.credential.is_some() || target.authorization.is_some(),

@@ -47,8 +47,8 @@ impl Question {
     }
 
     /// Whether an answer would serve.
-    pub fn status(&self, walk: &Walk<'_>) -> CacheStatus {
-        match walk.gateway.shared.answers.get(&self.key) {
+    pub async fn status(&self, walk: &Walk<'_>) -> CacheStatus {
+        match walk.gateway.shared.answers.find(&self.key).await {
             _ if refreshes(walk) => CacheStatus::Refresh,
             Some(_) => CacheStatus::Hit,
             None => CacheStatus::Miss,
@@ -56,12 +56,12 @@ impl Question {
     }
 
     /// The answer that is kept, where there is one and no new one is asked for.
-    pub fn kept(&self, walk: &mut Walk<'_>, target: &Target<'_>) -> Option<Served> {
+    pub async fn kept(&self, walk: &mut Walk<'_>, target: &Target<'_>) -> Option<Served> {
         if refreshes(walk) {
             walk.set_cache(CacheStatus::Refresh);
             return None;
         }
-        let Some(kept) = walk.gateway.shared.answers.get(&self.key) else {
+        let Some(kept) = walk.gateway.shared.answers.find(&self.key).await else {
             walk.set_cache(CacheStatus::Miss);
             return None;
         };
@@ -75,7 +75,7 @@ impl Question {
         let is_plain = headers.text("content-encoding").is_none_or(|coding| coding == "identity");
         if let (200, true, Some(kind)) = (served.status(), is_plain, headers.text("content-type")) {
             let answers = Arc::clone(&walk.gateway.shared.answers);
-            walk.facts.filling = Some(Box::new(Filling::new(answers, self.key, self.age, kind)));
+            walk.facts.filling = Some(Box::new(Filling::new(answers, (self.key, refreshes(walk)), self.age, kind)));
         }
     }
 }

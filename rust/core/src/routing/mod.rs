@@ -4,16 +4,19 @@ pub mod asked;
 mod attempts;
 mod carried;
 pub mod conditional;
+mod continuation;
 pub mod decision;
 mod explain;
 pub mod fallback;
+pub mod hedge;
 mod keeping;
 pub mod loadbalance;
 mod served;
 mod walk;
 
+pub(crate) use continuation::{Continuation, Place};
 pub(crate) use explain::{explain, is_asked};
-pub(crate) use walk::{readdress, route};
+pub(crate) use walk::{order, readdress, route};
 
 use conditional::Conditional;
 use fallback::Fallback;
@@ -31,6 +34,11 @@ pub enum Strategy {
 }
 
 impl Strategy {
+    /// Whether a second target is tried while the first is slow.
+    pub fn hedge(&self) -> Option<&hedge::Hedge> {
+        if let Self::Fallback(fallback) = self { fallback.hedge.as_ref() } else { None }
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             Self::Single => "single",

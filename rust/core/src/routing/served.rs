@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_llm::dialect::Dialect;
+use penstock_llm::{
+    dialect::Dialect,
+    stream::sse,
+    usage::{Meter, Metered},
+};
 
 use crate::{
     body::Body,
@@ -14,7 +18,10 @@ use crate::{
     gateway,
     grace::Grace,
     headers::{self, Headers},
-    shared::answers::Kept,
+    shared::{
+        answers::Kept,
+        room::{Share, Stored},
+    },
     upstream::{self, AnswerBody, AnswerHead, Incoming},
 };
 
@@ -30,6 +37,42 @@ fn refuse_fragment(head: &AnswerHead, bytes: &[u8]) -> Result<()> {
         return Err(Error::UpstreamBroke { cause: "what it sent as JSON is none".into() });
     }
     Ok(())
+}
+
+/// How providers call it when their safety system refuses a request.
+const POLICIES: [&str; 4] =
+    ["content_policy_violation", "content_filter", "moderation_blocked", "ResponsibleAIPolicyViolation"];
+
+fn names_policy(body: &[u8]) -> bool {
+    let Ok(said) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
+    let error = &said["error"];
+    [&error["code"], &error["type"], &error["innererror"]["code"]]
+        .into_iter()
+        .filter_map(serde_json::Value::as_str)
+        .any(|code| POLICIES.contains(&code))
+}
+
+/// A stream that has come to its end without saying how it ended, or that said it failed.
+fn refuse_unfinished(meter: Meter, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
+    let Metered { terminated, finished, error_event, .. } = meter.finish();
+    if error_event {
+        let told = last_error(bytes).unwrap_or_else(|| "it did not say why".to_owned());
+        return Err(Error::UpstreamBroke { cause: format!("its stream ended in an error: {told}") });
+    }
+    if terminated || !ends_with_event || finished {
+        return Ok(());
+    }
+    Err(Error::UpstreamBroke { cause: "its stream ended before it was complete".into() })
+}
+
+/// So much of a provider's own words is told.
+const MOST_TOLD: usize = 300;
+
+fn last_error(events: &[u8]) -> Option<String> {
+    let said = |event| serde_json::from_slice::<serde_json::Value>(&sse::data(event)?).ok();
+    let message = |said: serde_json::Value| said["error"]["message"].as_str().map(ToOwned::to_owned);
+    let told = sse::split(events).filter_map(|event| said(event).and_then(message)).last();
+    told.map(|told| told.chars().take(MOST_TOLD).collect())
 }
 
 impl Served {
@@ -56,6 +99,39 @@ impl Served {
         Ok(self)
     }
 
+    /// Whether it is a stream of events in the making.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.status() == 200 && delivery::is_events(self.headers())
+    }
+
+    /// Once all of it is there, good to its end; and whether that was so. One for which there is no room goes on as it comes.
+    pub(crate) async fn held(mut self, ends_with_event: bool, mut share: Share) -> Result<(Self, bool)> {
+        let Self { incoming: Incoming { head, body }, dialect, .. } = &mut self;
+        let mut meter = delivery::is_plain(&head.headers).then(|| Meter::new(*dialect));
+        let mut bytes = Vec::new();
+        while let Some(piece) = body.next().await.transpose()? {
+            if let Some(meter) = &mut meter {
+                meter.feed(&piece);
+            }
+            bytes.extend_from_slice(&piece);
+            if !share.grow(piece.len()) {
+                body.put_back(bytes.into());
+                return Ok((self, false));
+            }
+        }
+        if let Some(meter) = meter {
+            refuse_unfinished(meter, ends_with_event, &bytes)?;
+        }
+        *body = AnswerBody::whole(Bytes::from_owner(Stored { bytes, share }));
+        Ok((self, true))
+    }
+
+    /// Whether its provider refused what was asked, and not only to answer it: others are not to be asked instead.
+    pub(crate) fn is_policy_refusal(&self) -> bool {
+        let body = || self.incoming.body.at_hand();
+        matches!(self.status(), 400 | 403) && body().is_some_and(|body| names_policy(body))
+    }
+
     /// Nobody wants it: its connection may still serve others.
     pub(crate) async fn discard(mut self) {
         let body = &mut self.incoming.body;
@@ -79,6 +155,6 @@ impl Served {
         headers.push(b"content-type", kind.as_bytes());
         let incoming = Incoming { head: AnswerHead { status: 200, headers }, body: AnswerBody::whole(body) };
         // There is nothing to wait for.
-        Self { incoming, dialect, deadline: Deadline::new(Duration::MAX, &Body::empty(), grace) }
+        Self { incoming, dialect, deadline: Deadline::new(Duration::MAX, &Body::empty(), grace), place: None }
     }
 }

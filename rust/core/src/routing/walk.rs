@@ -1,6 +1,6 @@
 //! The walk through the targets of a config until one answers.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, sync::OnceLock, time::Duration};
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -64,6 +64,13 @@ pub(crate) async fn readdress(
     Walk::new(gateway, choice, plan, facts, carried).go().await
 }
 
+/// The paths of the targets of a request without a body, in the order in which they are asked as long as they fail.
+pub(crate) fn order(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Vec<String>> {
+    let carried = Carried::new(choice.call, Body::empty(), false, facts);
+    let nodes = Walk::new(gateway, choice, plan, facts, carried).order(&plan.config.root)?;
+    Ok(nodes.into_iter().map(|node| node.path.clone()).collect())
+}
+
 /// One request on its way through its config.
 pub(crate) struct Walk<'w> {
     pub gateway: &'w Gateway,
@@ -75,9 +82,10 @@ pub(crate) struct Walk<'w> {
     params: Vec<Option<Value>>,
     /// When the caller no longer waits.
     pub until: Option<Instant>,
+    family: OnceLock<u64>,
 }
 
-type Going<'g> = Pin<Box<dyn Future<Output = Result<Served>> + Send + 'g>>;
+pub(crate) type Going<'g, T = Result<Served>> = Pin<Box<dyn Future<Output = T> + Send + 'g>>;
 
 impl<'w> Walk<'w> {
     pub fn new(
@@ -93,7 +101,26 @@ impl<'w> Walk<'w> {
         let mut decision = Decision::new(plan.config.root.strategy.name());
         decision.is_persistent = is_persistent(&plan.config.root);
         facts.decision = Some(Box::new(decision));
-        Self { gateway, choice, plan, call, facts, carried, params, until }
+        Self { gateway, choice, plan, call, facts, carried, params, until, family: OnceLock::new() }
+    }
+
+    /// The same request, on its way at the same time.
+    pub fn twin<'t>(&self, facts: &'t mut Facts, carried: Carried) -> Walk<'t>
+    where
+        'w: 't,
+    {
+        let Self { gateway, choice, plan, call, until, .. } = *self;
+        Walk {
+            gateway,
+            choice,
+            plan,
+            call,
+            facts,
+            carried,
+            params: self.params.clone(),
+            until,
+            family: self.family.clone(),
+        }
     }
 
     /// To whichever target answers.
@@ -102,7 +129,7 @@ impl<'w> Walk<'w> {
         self.go_from(&plan.config.root).await
     }
 
-    async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
+    pub async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
         let mut node = start;
         loop {
             if node.targets.is_empty() {
@@ -142,7 +169,12 @@ impl<'w> Walk<'w> {
             return self.order(chosen);
         }
         let mut all = Vec::new();
-        for place in self.places(node) {
+        let places = self.places(node);
+        if let (Some(hedge), Some(second)) = (node.strategy.hedge(), places.get(1)) {
+            let (at, after) = (node.targets[*second].path.clone(), hedge.to_string());
+            self.note(|| Step::WouldHedge { at, after });
+        }
+        for place in places {
             all.extend(self.order(&node.targets[place])?);
         }
         Ok(all)
@@ -159,13 +191,18 @@ impl<'w> Walk<'w> {
         Box::pin(async move {
             let places = self.places(node);
             let mut last = Err(Error::NoTarget);
-            for (turn, place) in places.iter().enumerate() {
-                last = self.go_from(&node.targets[*place]).await;
-                let goes_on = match &last {
-                    Ok(served) => fallback.goes_on(Some(served.status())),
-                    Err(error) => !error.ends_walk() && fallback.goes_on(None),
+            let mut tried = 0;
+            while tried < places.len() {
+                let first = &node.targets[places[tried]];
+                let more;
+                (last, more) = match (&fallback.hedge, places.get(1)) {
+                    (Some(hedge), Some(second)) if tried == 0 => {
+                        self.race((first, &node.targets[*second]), fallback, hedge).await
+                    }
+                    _ => (self.go_from(first).await, 1),
                 };
-                if !goes_on || turn + 1 == places.len() {
+                tried += more;
+                if !fallback.has_failed(&last) || tried == places.len() {
                     break;
                 }
                 if let Some(because) = self.must_stop() {
@@ -182,7 +219,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Why no further target may be tried, if so.
-    fn must_stop(&self) -> Option<&'static str> {
+    pub fn must_stop(&self) -> Option<&'static str> {
         if !self.carried.is_there() {
             return Some("the body was sent as it came and is gone");
         }
@@ -204,6 +241,7 @@ impl<'w> Walk<'w> {
             if !self.is_open(target) {
                 states.resize(node.targets.len(), true);
                 states[place] = false;
+                self.gateway.sink.metrics.breaker_skips.add(1);
                 let at = target.path.clone();
                 self.note(|| Step::Skipped { at, breaker: Verdict::Open.name() });
             }
@@ -225,12 +263,19 @@ impl<'w> Walk<'w> {
         Some(shared.breakers.verdict(self.mark(node), policy, shared.now()))
     }
 
-    /// What stands for a target of this config: of the saved one of this workspace, or of one that this caller sent.
+    /// What stands for a target of this config.
     pub fn mark(&self, node: &Node) -> u64 {
-        let caller = self.choice.caller;
-        let text = self.plan.slug.or(self.call.control.config);
-        let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.slug.is_none());
-        self.gateway.shared.mark((text, caller.workspace(), key, &node.path))
+        self.gateway.shared.mark((self.family(), &node.path))
+    }
+
+    /// What stands for the config: for the saved one of this workspace, or for one that this caller sent.
+    fn family(&self) -> u64 {
+        *self.family.get_or_init(|| {
+            let caller = self.choice.caller;
+            let text = self.plan.slug.or(self.call.control.config);
+            let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.slug.is_none());
+            self.gateway.shared.mark((text, caller.workspace(), key))
+        })
     }
 
     pub fn note(&mut self, step: impl FnOnce() -> Step) {

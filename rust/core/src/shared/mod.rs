@@ -1,55 +1,95 @@
-//! What the requests of a worker share: breakers, budgets, kept answers, compiled configs. All of it bounded.
+//! What the requests of a worker share: breakers, budgets, kept answers, compiled configs. All of it bounded. Breakers and
+//! answers are shared with other workers and nodes where there is a Redis.
 
 pub mod answers;
 pub mod breakers;
 pub mod budgets;
+pub mod clock;
 pub mod generations;
 pub mod inline_configs;
+pub mod news;
+pub mod paces;
+pub mod redis;
+pub mod room;
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, Hash, RandomState},
+    hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use answers::Answers;
 use breakers::Breakers;
 use budgets::{Allowance, Budgets};
+use clock::Clock;
 use inline_configs::InlineConfigs;
+use news::Ears;
+use paces::Paces;
+use redis::Redis;
+use room::Room;
 
-use crate::settings::Settings;
+use crate::{credentials::Wallet, error::Problem, settings::Settings};
 
 pub struct Shared {
     pub answers: Arc<Answers>,
     pub breakers: Arc<Breakers>,
     pub budgets: Budgets,
     pub inline_configs: InlineConfigs,
-    started: Instant,
-    seed: RandomState,
+    pub wallet: Wallet,
+    pub paces: Paces,
+    /// For streams that are held, and what was said of those that may be continued.
+    pub recovery: Room,
+    pub clock: Arc<Clock>,
+    pub redis: Option<Arc<Redis>>,
+    seed: DefaultHasher,
 }
 
 impl Shared {
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &Settings) -> Result<Self, Problem> {
         let allowance = Allowance { percent: settings.retry_budget_percent, floor: settings.retry_budget_floor };
-        Self {
-            answers: Arc::new(Answers::new(settings.cache_bytes)),
-            breakers: Arc::default(),
+        let (clock, redis) = (Arc::<Clock>::default(), Redis::of(settings)?);
+        let seed = match &settings.redis_url {
+            // The same for all who share.
+            Some(url) => {
+                let mut seed = DefaultHasher::new();
+                (url.expose(), &settings.redis_prefix).hash(&mut seed);
+                seed
+            }
+            None => RandomState::new().build_hasher(),
+        };
+        Ok(Self {
+            answers: Arc::new(Answers::new(settings.cache_bytes, Arc::clone(&clock), redis.clone())),
+            breakers: Arc::new(Breakers::new(redis.clone())),
             budgets: Budgets::new(allowance),
             inline_configs: InlineConfigs::new(settings.inline_config_bytes),
-            started: Instant::now(),
-            seed: RandomState::new(),
+            wallet: Wallet::default(),
+            paces: Paces::default(),
+            recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
+            clock,
+            redis,
+            seed,
+        })
+    }
+
+    pub fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// Looks after what is shared with others, for ever.
+    pub async fn tend(&self) {
+        let (answers, breakers, clock) = (&self.answers, &self.breakers, &self.clock);
+        let ears = Ears { answers: Arc::clone(answers), breakers: Arc::clone(breakers), clock: Arc::clone(clock) };
+        if let Some(redis) = &self.redis {
+            redis.tend(&ears).await;
         }
     }
 
-    /// On a clock that nobody sets.
-    pub fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// A number that stands for something in this worker; nobody outside can choose what shares one.
+    /// A number that stands for something among those who share; nobody outside can choose what has the same.
     pub fn mark(&self, of: impl Hash) -> u64 {
-        self.seed.hash_one(of)
+        let mut hasher = self.seed.clone();
+        of.hash(&mut hasher);
+        hasher.finish()
     }
 }
 
@@ -79,8 +119,13 @@ impl<T: Default> Ledger<T> {
         work(states.entry(target).or_default())
     }
 
-    fn look<R>(&self, target: u64, look: impl FnOnce(&T) -> R) -> Option<R> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&target).map(look)
+    /// The same with a state that is there.
+    fn look<R>(&self, target: u64, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&target).map(work)
+    }
+
+    fn count(&self, is_counted: impl Fn(&T) -> bool) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|state| is_counted(state)).count()
     }
 }
 

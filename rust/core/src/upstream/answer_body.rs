@@ -59,9 +59,15 @@ impl AnswerBody {
     /// From here on what is made of its bytes instead of them.
     #[must_use]
     pub fn through(mut self, make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
-        let mut through = Through(Box::new(make));
-        self.returned = self.returned.map(|bytes| (through.0)(Some(bytes))).filter(|made| !made.is_empty());
-        self.through = Some(through);
+        let mut make = make;
+        self.returned = self.returned.map(|bytes| make(Some(bytes))).filter(|made| !made.is_empty());
+        self.through = Some(Through(match self.through.take() {
+            None => Box::new(make),
+            Some(mut first) => Box::new(move |piece| match piece {
+                Some(piece) => make(Some((first.0)(Some(piece)))),
+                None => [make(Some((first.0)(None))), make(None)].concat().into(),
+            }),
+        }));
         self
     }
 
@@ -85,6 +91,12 @@ impl AnswerBody {
             Source::Http2(reading) => reading.expected(),
             Source::AtHand(length) => Some(*length),
         }
+    }
+
+    /// All of it, where it is at hand and untouched.
+    pub fn at_hand(&self) -> Option<&Bytes> {
+        let is_at_hand = matches!(self.source, Source::AtHand(_)) && self.through.is_none();
+        self.returned.as_ref().filter(|_| is_at_hand)
     }
 
     /// From here on in pieces that a caller who reads slowly may be behind by several of.

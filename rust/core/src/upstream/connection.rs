@@ -59,7 +59,8 @@ impl Connection {
         })
     }
 
-    fn poll_io_read(&mut self, context: &mut Context<'_>, read: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    /// Reads past the buffer.
+    pub fn poll_io_read(&mut self, context: &mut Context<'_>, read: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut self.io {
             Io::Tcp(stream) => Pin::new(stream).poll_read(context, read),
             Io::Tls(stream) => Pin::new(stream).poll_read(context, read),
@@ -71,7 +72,7 @@ impl Connection {
     pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let mut rest = first.chain(second);
         while rest.has_remaining() {
-            let written = poll_fn(|context| match self.poll_write(context, &rest) {
+            let written = poll_fn(|context| match self.poll_send(context, &rest) {
                 Poll::Pending => self.poll_refused(context).map(Err),
                 written @ Poll::Ready(_) => written,
             });
@@ -105,13 +106,31 @@ impl Connection {
         Poll::Pending
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>, rest: &impl Buf) -> Poll<io::Result<usize>> {
+    /// As much as the socket takes.
+    pub fn poll_send(&mut self, context: &mut Context<'_>, rest: &impl Buf) -> Poll<io::Result<usize>> {
         let mut slices = [io::IoSlice::new(&[]); 2];
         let count = rest.chunks_vectored(&mut slices);
         match &mut self.io {
             Io::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
             Io::Tls(stream) => Pin::new(stream).poll_write(context, rest.chunk()),
             Io::Unix(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
+        }
+    }
+
+    /// What was written is on its way: of TLS alone something may wait here.
+    pub fn poll_through(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Io::Tcp(_) | Io::Unix(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Nothing more will be written.
+    pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.io {
+            Io::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Io::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Io::Unix(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 

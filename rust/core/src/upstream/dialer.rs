@@ -61,6 +61,8 @@ pub struct Dialer {
     tls_ca: Option<std::path::PathBuf>,
     // Reading the system's certificates takes milliseconds: not before the first TLS connection.
     tls: OnceLock<Arc<ClientConfig>>,
+    /// For connections over which nothing but HTTP/1.1 is spoken.
+    tls_alone: OnceLock<Arc<ClientConfig>>,
 }
 
 impl Dialer {
@@ -87,6 +89,7 @@ impl Dialer {
             http2: settings.http2,
             tls_ca: settings.tls_ca.clone(),
             tls,
+            tls_alone: OnceLock::new(),
         })
     }
 
@@ -102,7 +105,7 @@ impl Dialer {
                 if !secure {
                     return Ok(Dialled::Http1(Connection::new(Io::Tcp(stream))));
                 }
-                let stream = Box::new(self.secured(origin, host, stream).await?);
+                let stream = Box::new(self.secured(origin, host, stream, self.client(origin)?).await?);
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::HTTP2);
                 Ok(if is_http2 { Dialled::Http2(stream) } else { Dialled::Http1(Connection::new(Io::Tls(stream))) })
             }
@@ -152,16 +155,43 @@ impl Dialer {
         Ok(stream)
     }
 
-    async fn secured(&self, origin: &Origin, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>> {
-        let name = host.trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
-        let client = if let Some(client) = self.tls.get() {
+    /// A connection that is not shared, and over which HTTP/1.1 is spoken whatever else the provider offers.
+    pub async fn connect_alone(&self, origin: &Origin) -> Result<Connection> {
+        let Origin::Network { secure, host, port } = origin else {
+            return Err(Error::HostRefused { message: "there is nothing to call".into() });
+        };
+        let stream = self.tcp(origin, *secure, (host, *port)).await?;
+        if !secure {
+            return Ok(Connection::new(Io::Tcp(stream)));
+        }
+        let client = if let Some(client) = self.tls_alone.get() {
             Arc::clone(client)
         } else {
-            let client = tls::client(self.tls_ca.as_deref(), self.http2)
-                .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
-            Arc::clone(self.tls.get_or_init(|| client))
+            let mut client = (*self.client(origin)?).clone();
+            client.alpn_protocols.clear();
+            Arc::clone(self.tls_alone.get_or_init(|| Arc::new(client)))
         };
+        Ok(Connection::new(Io::Tls(Box::new(self.secured(origin, host, stream, client).await?))))
+    }
+
+    fn client(&self, origin: &Origin) -> Result<Arc<ClientConfig>> {
+        if let Some(client) = self.tls.get() {
+            return Ok(Arc::clone(client));
+        }
+        let client = tls::client(self.tls_ca.as_deref(), self.http2)
+            .map_err(|problem| failed(origin, &io::Error::other(problem.message)))?;
+        Ok(Arc::clone(self.tls.get_or_init(|| client)))
+    }
+
+    async fn secured(
+        &self,
+        origin: &Origin,
+        host: &str,
+        stream: TcpStream,
+        client: Arc<ClientConfig>,
+    ) -> Result<TlsStream<TcpStream>> {
+        let name = host.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
         step(origin, "TLS handshake", self.limits.tls, TlsConnector::from(client).connect(name, stream)).await
     }
 }

@@ -88,11 +88,27 @@ async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Feed, chun
     Ok(())
 }
 
+/// Reads the answer to a request for another protocol: there 101 is the last word and not one before it.
+pub async fn read_upgrade(connection: &mut Connection) -> Result<Head> {
+    read_answer(connection, Last { bodiless: false, switches: true }).await
+}
+
 async fn read_head(connection: &mut Connection, bodiless: bool) -> Result<Head> {
+    read_answer(connection, Last { bodiless, switches: false }).await
+}
+
+/// How the head of an answer is known that is the last.
+#[derive(Clone, Copy)]
+struct Last {
+    bodiless: bool,
+    switches: bool,
+}
+
+async fn read_answer(connection: &mut Connection, last: Last) -> Result<Head> {
     let mut total = 0;
     loop {
         if !connection.buffer.is_empty() {
-            match parse_head(&connection.buffer, bodiless)? {
+            match parse_head(&connection.buffer, last)? {
                 Some((length, _)) if length + total > LARGEST_HEAD => return Err(too_long()),
                 // 1xx answers come before the one that counts; an endless row of them is bounded by their bytes.
                 Some((length, None)) => {
@@ -119,7 +135,7 @@ fn too_long() -> Error {
 }
 
 /// `None`: not complete. Otherwise its length, and the head where it is final.
-fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Option<Head>)>> {
+fn parse_head(buffer: &[u8], Last { bodiless, switches }: Last) -> Result<Option<(usize, Option<Head>)>> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut parsed = httparse::Response::new(&mut fields);
     let broken = |error: httparse::Error| Error::UpstreamBroke { cause: format!("not an HTTP answer: {error}") };
@@ -129,11 +145,11 @@ fn parse_head(buffer: &[u8], bodiless: bool) -> Result<Option<(usize, Option<Hea
     if !(100..=999).contains(&status) {
         return Err(Error::UpstreamBroke { cause: format!("status {status} is not one of HTTP") });
     }
-    if status < 200 {
+    if status < 200 && !(switches && status == 101) {
         return Ok(Some((length, None)));
     }
     let headers: Headers = parsed.headers.iter().map(|field| (field.name.as_bytes(), field.value)).collect();
-    let framing = if bodiless || status == 204 || status == 304 { Framing::Length(0) } else { framing(&headers)? };
+    let framing = if bodiless || matches!(status, 101 | 204 | 304) { Framing::Length(0) } else { framing(&headers)? };
     let keeps = parsed.version == Some(1) && !headers.has_token("connection", "close");
     let reusable = framing != Framing::Close && keeps;
     Ok(Some((length, Some(Head { answer: AnswerHead { status, headers }, framing, reusable }))))
@@ -351,6 +367,8 @@ fn bad_framing() -> Error {
 mod tests {
     use super::*;
 
+    const USUAL: Last = Last { bodiless: false, switches: false };
+
     fn decode(pieces: &[&[u8]]) -> (Vec<u8>, Chunk) {
         let mut buffer = BytesMut::new();
         let (mut state, mut out) = (Chunk::Size, Vec::new());
@@ -387,15 +405,15 @@ mod tests {
     #[test]
     fn a_status_that_would_end_the_server_is_refused() {
         for line in ["HTTP/1.1 99 Odd\r\n\r\n", "HTTP/1.1 1000 Odd\r\n\r\n", "HTTP/1.1 099 Odd\r\n\r\n"] {
-            assert!(parse_head(line.as_bytes(), false).is_err(), "{line}");
+            assert!(parse_head(line.as_bytes(), USUAL).is_err(), "{line}");
         }
-        let (_, head) = parse_head(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", false).unwrap().unwrap();
+        let (_, head) = parse_head(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", USUAL).unwrap().unwrap();
         assert_eq!(head.unwrap().answer.status, 600);
     }
 
     #[test]
     fn two_lengths_that_differ_are_refused() {
         let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n";
-        assert!(parse_head(head, false).is_err());
+        assert!(parse_head(head, USUAL).is_err());
     }
 }

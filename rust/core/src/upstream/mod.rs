@@ -11,7 +11,8 @@ mod origin;
 mod pool;
 mod proxy;
 mod resolver;
-mod tls;
+pub(crate) mod tls;
+mod websocket;
 
 use std::{io, time::Duration};
 
@@ -21,6 +22,7 @@ pub use answer_body::AnswerBody;
 pub use feed::Feed;
 pub use origin::{Base, Origin};
 pub use resolver::LookUp;
+pub use websocket::{Handshake, LARGEST_MESSAGE, Socket, Upgraded};
 
 use crate::{
     body::Body,

@@ -1,7 +1,8 @@
 //! TLS towards providers: the system's certificate authorities, the bundled ones where there are none, and an operator's own.
 
-use std::{path::Path, sync::Arc};
+use std::{fs, io, path::Path, sync::Arc};
 
+use base64::{Engine, prelude::BASE64_STANDARD as STANDARD};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::aws_lc_rs,
@@ -32,6 +33,16 @@ pub fn client(extra: Option<&Path>, http2: bool) -> Result<Arc<ClientConfig>, Pr
         config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     }
     Ok(Arc::new(config))
+}
+
+/// The same authorities as text, for those who make a client of their own: the system's and an operator's.
+pub fn trusted(extra: &Path) -> io::Result<Vec<u8>> {
+    let mut text = fs::read(extra)?;
+    for certificate in rustls_native_certs::load_native_certs().certs {
+        let certificate = STANDARD.encode(certificate);
+        text.extend(format!("\n-----BEGIN CERTIFICATE-----\n{certificate}\n-----END CERTIFICATE-----\n").into_bytes());
+    }
+    Ok(text)
 }
 
 fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {

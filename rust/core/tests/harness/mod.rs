@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
+pub mod ill;
+pub mod redis_server;
 pub mod scripted;
 pub mod spellings;
 pub mod tls;
@@ -149,7 +151,15 @@ impl Ask {
     pub fn new(method: &str, target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (path, query) = (path.to_owned(), query.to_owned());
-        Self { head: Head { method: method.into(), path, query, headers: Headers::default() }, body: Body::empty() }
+        Self {
+            head: Head { method: method.into(), path, query, headers: Headers::default(), peer: None },
+            body: Body::empty(),
+        }
+    }
+
+    pub fn method(mut self, method: &str) -> Self {
+        method.clone_into(&mut self.head.method);
+        self
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {

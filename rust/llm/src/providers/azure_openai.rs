@@ -1,7 +1,7 @@
 //! Azure `OpenAI`: an address for each customer, the deployment in the path, the API's version in the query.
 
 use super::{
-    Asked, Credential, Group, Known, Options, Provider,
+    Asked, Credential, Grant, Group, Known, Options, Provider, entra,
     openai::OFFERS,
     options::{known, sent},
     segment::escaped,
@@ -11,11 +11,16 @@ use crate::operation::Operation;
 pub(super) struct AzureOpenAi;
 
 const OPTIONS: &[Known] = &[
+    entra::OPTIONS[0],
+    entra::OPTIONS[1],
+    entra::OPTIONS[2],
+    entra::OPTIONS[3],
+    entra::OPTIONS[4],
+    entra::OPTIONS[5],
     known("resource_name", "azure-resource-name"),
     known("deployment_id", "azure-deployment-id"),
     known("api_version", "azure-api-version"),
     known("azure_ad_token", "azure-ad-token"),
-    known("azure_auth_mode", "azure-auth-mode"),
     known("azure_model_name", "azure-model-name"),
     sent("openai_beta", "openai-beta"),
 ];
@@ -43,7 +48,7 @@ impl Provider for AzureOpenAi {
         OPTIONS
     }
 
-    fn base(&self, options: &Options) -> Result<Option<String>, String> {
+    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let name = options.get("resource_name").ok_or("no resource: send x-gateway-azure-resource-name")?;
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err("resource_name must be letters, digits and dashes".into());
@@ -52,11 +57,6 @@ impl Provider for AzureOpenAi {
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if let (None, Some(mode @ ("entra" | "managed" | "workload"))) =
-            (self.token(options), options.get("azure_auth_mode"))
-        {
-            return Err(format!("azure_auth_mode `{mode}` is not available in this version"));
-        }
         let version = asked.stated.version.or_else(|| options.get("api_version"));
         let is_raw = asked.operation == Operation::Proxy && is_whole(asked.path);
         if version == Some(VERSION_ONE) && !is_raw {
@@ -66,13 +66,21 @@ impl Provider for AzureOpenAi {
             out.extend_from_slice(deployment(asked, options)?.as_bytes());
         }
         out.extend_from_slice(self.path(asked.operation).unwrap_or(asked.path).as_bytes());
+        let renamed = (asked.operation == Operation::Realtime && version != Some(VERSION_ONE))
+            .then(|| by_deployment(asked.query));
+        let asked = &Asked { query: renamed.as_deref().unwrap_or(asked.query), ..*asked };
         write_query(asked, version.filter(|version| *version != VERSION_ONE), out);
         let has_version = version.is_some() || names_version(asked.query) || asked.operation == Operation::Proxy;
         if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
     }
 
-    fn credential(&self, key: &str) -> Credential {
+    fn credential(&self, key: &str, _prefix: &str) -> Credential {
         if key.starts_with(TOKEN_PREFIX) { Credential::Bearer } else { Credential::Header("api-key") }
+    }
+
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        // A token that is there goes before one that is fetched.
+        if self.token(options).is_some() { Ok(None) } else { entra::grant(options) }
     }
 
     fn token<'o>(&self, options: &'o Options) -> Option<&'o str> {
@@ -114,7 +122,7 @@ fn deployment(asked: &Asked<'_>, options: &Options) -> Result<String, String> {
     if segment == "." || segment == ".." { Err("a deployment must not be dots".into()) } else { Ok(segment) }
 }
 
-fn write_query(asked: &Asked<'_>, version: Option<&str>, out: &mut Vec<u8>) {
+pub(super) fn write_query(asked: &Asked<'_>, version: Option<&str>, out: &mut Vec<u8>) {
     let version = version.filter(|_| !names_version(asked.query));
     if !asked.query.is_empty() || version.is_some() {
         out.push(b'?');
@@ -127,6 +135,18 @@ fn write_query(asked: &Asked<'_>, version: Option<&str>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"api-version=");
         out.extend_from_slice(escaped(version).as_bytes());
     }
+}
+
+/// Before version one a session is asked of a deployment, by the name that others have for a model.
+fn by_deployment(query: &str) -> String {
+    if query.split('&').any(|pair| pair.starts_with("deployment=")) {
+        return query.to_owned();
+    }
+    let pairs = query.split('&').map(|pair| match pair.strip_prefix("model=") {
+        Some(model) => format!("deployment={model}"),
+        None => pair.to_owned(),
+    });
+    pairs.collect::<Vec<_>>().join("&")
 }
 
 fn names_version(query: &str) -> bool {
@@ -153,6 +173,7 @@ mod tests {
         query: "",
         prefix: "/openai",
         model: "gpt-4o",
+        user: "",
         streams: false,
         stated: Stated { deployment: None, version: None },
     };
@@ -165,12 +186,17 @@ mod tests {
 
     #[test]
     fn a_resource_is_a_host_and_nothing_else() {
-        let base = |name| AzureOpenAi.base(&options(&[("resource_name", name)]));
+        let base = |name| AzureOpenAi.base(Operation::ChatComplete, &options(&[("resource_name", name)]));
         assert_eq!(base("my-res").unwrap().unwrap(), "https://my-res.openai.azure.com/openai");
         for name in ["", "evil.example/", "a.b", "a@b", "a:80", "ä"] {
             assert!(base(name).is_err(), "{name}");
         }
-        assert!(AzureOpenAi.base(&Options::default()).unwrap_err().contains("x-gateway-azure-resource-name"));
+        assert!(
+            AzureOpenAi
+                .base(Operation::ChatComplete, &Options::default())
+                .unwrap_err()
+                .contains("x-gateway-azure-resource-name")
+        );
     }
 
     #[test]
@@ -212,6 +238,14 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_asked_of_a_deployment_before_version_one() {
+        let session = Asked { operation: Operation::Realtime, path: "/realtime", query: "a=1&model=gpt", ..CHAT };
+        let preview = target(&session, &[("api_version", "2025-04-01-preview")]).unwrap();
+        assert_eq!(preview, "/realtime?a=1&deployment=gpt&api-version=2025-04-01-preview");
+        assert_eq!(target(&session, &[("api_version", "v1")]).unwrap(), "/v1/realtime?a=1&model=gpt");
+    }
+
+    #[test]
     fn a_pass_through_gets_a_version_where_one_is_known() {
         let raw = |path, given: &[(&str, &str)]| target(&Asked { operation: Operation::Proxy, path, ..CHAT }, given);
         assert_eq!(raw("/assistants", &[]).unwrap(), "/assistants");
@@ -222,10 +256,11 @@ mod tests {
 
     #[test]
     fn a_token_is_a_bearer_and_a_key_is_not() {
-        assert_eq!(AzureOpenAi.credential("eyJhbGciOi"), Credential::Bearer);
-        assert_eq!(AzureOpenAi.credential("0123456789abcdef"), Credential::Header("api-key"));
+        assert_eq!(AzureOpenAi.credential("eyJhbGciOi", ""), Credential::Bearer);
+        assert_eq!(AzureOpenAi.credential("0123456789abcdef", ""), Credential::Header("api-key"));
         assert_eq!(AzureOpenAi.token(&options(&[("azure_ad_token", "t")])), Some("t"));
-        let asked = [("api_version", "2"), ("azure_auth_mode", "managed")];
-        assert!(target(&CHAT, &asked).unwrap_err().contains("managed"));
+        let both = options(&[("azure_ad_token", "t"), ("azure_auth_mode", "managed")]);
+        assert_eq!(AzureOpenAi.grant(&both), Ok(None));
+        assert!(AzureOpenAi.grant(&options(&[("azure_auth_mode", "managed")])).is_err());
     }
 }

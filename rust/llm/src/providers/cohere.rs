@@ -1,6 +1,6 @@
 //! Cohere: its own chat, and reranking as others have it from there.
 
-use super::{Group, Provider, RERANK};
+use super::{Asked, Group, Options, Provider, RERANK, write_path};
 use crate::{
     operation::Operation,
     translation::{
@@ -33,6 +33,17 @@ impl Provider for Cohere {
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        (translation::is_talk(operation) || operation == Operation::Embed).then_some(&wires::cohere::Cohere)
+        let is_known = matches!(operation, Operation::Embed | Operation::Models) || translation::is_talk(operation);
+        is_known.then_some(&wires::cohere::Cohere)
+    }
+
+    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if asked.operation == Operation::Models {
+            // Of the version before.
+            out.extend_from_slice(b"/v1/models?page_size=1000");
+        } else {
+            write_path(self, asked, out);
+        }
+        Ok(())
     }
 }

@@ -1,20 +1,28 @@
 //! The providers that speak `OpenAI`'s API: one row each.
 
 use super::{
-    BATCHES, CHAT, COMPLETE, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES, OCR, Provider,
-    RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_chat, options::sent,
+    Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES,
+    OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_chat, options::sent,
+    segment, write_path,
 };
 use crate::{
     operation::Operation,
-    translation::wires::{Wire, chat},
+    translation::wires::{
+        Wire, chat,
+        painting::{self, Painting},
+    },
 };
 
+#[derive(Clone, Copy)]
 pub(super) struct Compatible {
     slug: &'static str,
     base_url: &'static str,
     version: &'static str,
     offers: &'static [Group],
     options: &'static [Known],
+    credential: Credential,
+    /// How images are asked for, and at which path, where that is not `OpenAI`'s.
+    paints: Option<(&'static Painting, &'static str)>,
 }
 
 impl Provider for Compatible {
@@ -38,9 +46,55 @@ impl Provider for Compatible {
         self.options
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        by_chat(self.offers, operation).then_some(&chat::COMPATIBLE)
+    fn continues(&self, model: &str) -> bool {
+        // The pretend provider does what its model's name says.
+        self.slug == "mock" && model.contains("prefix=on")
     }
+
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        by_chat(self.offers, operation).then_some("/chat/completions")
+    }
+
+    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        match self.paints {
+            _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&chat::COMPATIBLE),
+            Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
+            _ => by_chat(self.offers, operation).then_some(&chat::COMPATIBLE),
+        }
+    }
+
+    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        match self.paints {
+            Some((_, path)) if asked.operation == Operation::ImageGenerate => {
+                // Names with slashes stand in the path as they are.
+                let model: Vec<_> = asked.model.split('/').map(segment::model).collect::<Result<_, _>>()?;
+                out.extend_from_slice(self.version.as_bytes());
+                out.extend_from_slice(path.replace(MODEL, &model.join("/")).as_bytes());
+            }
+            _ => write_path(self, asked, out),
+        }
+        Ok(())
+    }
+
+    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
+        self.credential
+    }
+}
+
+/// Whose lists of models are arrays, and nothing around them.
+const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
+
+/// Where the model stands in a path.
+const MODEL: &str = ":model";
+
+/// A row whose key goes elsewhere.
+const fn keyed(row: Compatible, credential: Credential) -> Compatible {
+    Compatible { credential, ..row }
+}
+
+/// A row that makes images in a way of its own.
+const fn paints(row: Compatible, painting: &'static Painting, path: &'static str) -> Compatible {
+    Compatible { paints: Some((painting, path)), ..row }
 }
 
 const fn row(
@@ -49,59 +103,84 @@ const fn row(
     version: &'static str,
     offers: &'static [Group],
 ) -> Compatible {
-    Compatible { slug, base_url, version, offers, options: &[] }
+    Compatible { slug, base_url, version, offers, options: &[], credential: Credential::Bearer, paints: None }
 }
 
 // Slug, base URL, what stands between it and an operation's path, what is offered.
 pub(super) static ROWS: &[Compatible] = &[
     row("302ai", "https://api.302.ai", "/v1", &[CHAT]),
     row("aibadgr", "https://aibadgr.com/api/v1", "", &[CHAT]),
+    row("ai21", "https://api.ai21.com/studio/v1", "", &[CHAT]),
     row("anyscale", "https://api.endpoints.anyscale.com/v1", "", &[CHAT, COMPLETE, EMBED]),
+    keyed(row("bytez", "https://api.bytez.com/models/v2/openai/v1", "", &[CHAT]), Credential::Scheme("Key")),
     row("cerebras", "https://api.cerebras.ai/v1", "", &[CHAT]),
     row("cometapi", "https://api.cometapi.com/v1", "", &[CHAT, EMBED]),
     row("dashscope", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "", &[CHAT, EMBED]),
     row("deepbricks", "https://api.deepbricks.ai/v1", "", &[CHAT, IMAGE]),
+    keyed(row("deepgram", "https://api.deepgram.com/v1", "", &[]), Credential::Scheme("Token")),
     row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]),
     row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]),
+    keyed(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
     row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
-    row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED]),
+    paints(
+        row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED]),
+        &painting::FIREWORKS,
+        "/image_generation/:model",
+    ),
     row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETE, EMBED]),
     row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, RESPOND, SPEECH, TRANSCRIBE]),
     row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]),
-    row("hyperbolic", "https://api.hyperbolic.xyz", "/v1", &[CHAT]),
+    paints(row("hyperbolic", "https://api.hyperbolic.xyz", "/v1", &[CHAT]), &painting::HYPERBOLIC, "/image/generation"),
     row("inference-net", "https://api.inference.net/v1", "", &[CHAT]),
     row("iointelligence", "https://api.intelligence.io.solutions/api/v1", "", &[CHAT, EMBED, RESPOND]),
     row("jina", "https://api.jina.ai/v1", "", &[EMBED, RERANK]),
     row("kluster-ai", "https://api.kluster.ai/v1", "", &[CHAT, EMBED]),
     row("krutrim", "https://cloud.olakrutrim.com/v1", "", &[CHAT]),
     row("lambda", "https://api.lambdalabs.com/v1", "", &[CHAT, COMPLETE]),
-    row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, TRANSCRIBE]),
+    row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, IMAGE, TRANSCRIBE]),
     row("lepton", "https://api.lepton.ai", "/api/v1", &[CHAT, COMPLETE]),
+    row("lightning-ai", "https://lightning.ai/api/v1", "", &[CHAT]),
     row("lingyi", "https://api.lingyiwanwu.com", "/v1", &[CHAT]),
     row("matterai", "https://api.matterai.so/v1", "", &[CHAT]),
     row("meshy", "https://api.meshy.ai/openapi/v1", "", &[]),
     row("milvus", "", "", &[]),
+    row("minimax", "https://api.minimax.io/v1", "", &[CHAT]),
     row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR]),
     // The pretend provider of this project: it speaks both dialects; its address is a setting.
     Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING) },
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETE]),
+    row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]),
     row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]),
     row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]),
     row("nebius", "https://api.studio.nebius.ai/v1", "", &[CHAT, COMPLETE, EMBED]),
     row("nextbit", "https://api.nextbit256.com/v1", "", &[CHAT, COMPLETE]),
     row("novita-ai", "https://api.novita.ai/v3/openai", "/v1", &[CHAT, COMPLETE]),
-    row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT]),
+    row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE]),
     // Runs beside the caller: a custom host says where.
     row("ollama", "", "/v1", &[CHAT, EMBED]),
     row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, RESPOND]),
     row("ovhcloud", "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", "", &[CHAT]),
+    // Its models are gone; what its API still has is reached as it is.
+    keyed(
+        row("palm", "https://generativelanguage.googleapis.com/v1beta3", "", &[]),
+        Credential::Header("x-goog-api-key"),
+    ),
     row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT]),
+    keyed(row("qdrant", "", "", &[]), Credential::Header("api-key")),
     row("recraft-ai", "https://external.api.recraft.ai/v1", "", &[IMAGE]),
+    keyed(row("reka-ai", "https://api.reka.ai/v1", "", &[CHAT]), Credential::Header("x-api-key")),
     row("replicate", "https://api.replicate.com/v1", "", &[]),
     row("sambanova", "https://api.sambanova.ai", "/v1", &[CHAT]),
-    row("siliconflow", "https://api.siliconflow.cn/v1", "", &[CHAT, EMBED]),
+    keyed(row("scenario-ai", "https://api.cloud.scenario.com/v1", "", &[]), Credential::Scheme("Basic")),
+    paints(
+        row("siliconflow", "https://api.siliconflow.cn/v1", "", &[CHAT, EMBED, RERANK]),
+        &painting::SILICONFLOW,
+        "/images/generations",
+    ),
     row("together-ai", "https://api.together.xyz", "/v1", &[CHAT, COMPLETE, EMBED]),
     row("tripo3d", "https://api.tripo3d.ai/v2/openapi", "", &[]),
+    // An address for each server; bodies are its models' own.
+    row("triton", "", "", &[]),
     row("upstage", "https://api.upstage.ai/v1/solar", "", &[CHAT, EMBED]),
     row("voyage", "https://api.voyageai.com/v1", "", &[EMBED, RERANK]),
     row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND, STORED]),
@@ -133,4 +212,5 @@ const EVERYTHING: &[Group] = &[
     FINE_TUNING,
     OCR,
     RERANK,
+    REALTIME,
 ];

@@ -5,7 +5,7 @@ use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, gemini::Gemini},
+        wires::{Wire, gemini, painting},
     },
 };
 
@@ -24,35 +24,39 @@ impl Provider for Google {
         &[GEMINI]
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        let is_its_own = GEMINI.contains(&operation);
-        ((translation::is_talk(operation) && !is_its_own) || operation == Operation::Embed).then_some(&Gemini)
+    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+        match operation {
+            own if GEMINI.contains(&own) => None,
+            Operation::ImageGenerate => Some(painting(model)),
+            Operation::Embed | Operation::MessagesCountTokens | Operation::Models => Some(&gemini::STUDIO),
+            _ => translation::is_talk(operation).then_some(&gemini::STUDIO),
+        }
     }
 
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        // Who brought the version with the address says it once.
+        let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
+        if asked.operation == Operation::Models {
+            out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
+            return Ok(());
+        }
         let is_its_own = GEMINI.contains(&asked.operation);
         if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
         let model = segment::model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
-        // Who brought the version with the address says it once.
-        let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
         out.extend_from_slice(format!("{version}/models/{model}:").as_bytes());
-        write_verb(asked, out);
+        if is_its_own {
+            write_own(asked, out);
+        } else {
+            out.extend_from_slice(verb_of(asked).as_bytes());
+        }
         Ok(())
     }
 
-    fn credential(&self, _key: &str) -> Credential {
+    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Header("x-goog-api-key")
-    }
-}
-
-fn write_verb(asked: &Asked<'_>, out: &mut Vec<u8>) {
-    match asked.operation {
-        Operation::Embed => out.extend_from_slice(b"batchEmbedContents"),
-        operation if GEMINI.contains(&operation) => write_own(asked, out),
-        _ => out.extend_from_slice(verb(asked.streams).as_bytes()),
     }
 }
 
@@ -67,8 +71,23 @@ pub(super) fn write_own(asked: &Asked<'_>, out: &mut Vec<u8>) {
 }
 
 /// What is done with the model, and how a stream of it comes.
-pub(super) fn verb(streams: bool) -> &'static str {
-    if streams { "streamGenerateContent?alt=sse" } else { "generateContent" }
+pub(super) fn verb_of(asked: &Asked<'_>) -> &'static str {
+    match asked.operation {
+        Operation::Embed => "batchEmbedContents",
+        Operation::MessagesCountTokens => "countTokens",
+        Operation::ImageGenerate if !is_gemini(asked.model) => "predict",
+        _ if asked.streams => "streamGenerateContent?alt=sse",
+        _ => "generateContent",
+    }
+}
+
+/// How a model is asked for images.
+pub(super) fn painting(model: &str) -> &'static dyn Wire {
+    if is_gemini(model) { &painting::GEMINI } else { &painting::IMAGEN }
+}
+
+fn is_gemini(model: &str) -> bool {
+    model.contains("gemini")
 }
 
 #[cfg(test)]
@@ -78,7 +97,8 @@ mod tests {
 
     fn target(model: &str, streams: bool) -> Result<String, String> {
         let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked = Asked { operation, path: "/chat/completions", query: "", prefix: "", model, streams, stated };
+        let asked =
+            Asked { operation, path: "/chat/completions", query: "", prefix: "", model, user: "", streams, stated };
         let mut out = Vec::new();
         Google.write_target(&asked, &Options::default(), &mut out)?;
         Ok(String::from_utf8(out).unwrap())

@@ -1,16 +1,25 @@
 //! The providers: what is the same for all of them as a trait's defaults, and the one list of who there is.
 
 mod anthropic;
+mod aws;
+mod azure_ai;
 mod azure_openai;
 mod bedrock;
 mod cohere;
 mod compatible;
+mod drawing;
+mod entra;
 mod google;
+mod grant;
+mod hosted_by_aws;
 mod openai;
 mod options;
+mod placed;
+mod predibase;
 mod segment;
 mod vertex_ai;
 
+pub use grant::{Grant, Role};
 pub use options::{Known, Options};
 
 use crate::{
@@ -29,6 +38,8 @@ pub enum Credential {
     Bearer,
     /// The key as it is, in the header of this (lower-case) name.
     Header(&'static str),
+    /// `authorization`, with another word before the key.
+    Scheme(&'static str),
 }
 
 /// With what a request to Amazon is signed (version 4).
@@ -63,6 +74,7 @@ const IMAGE: Group = &[Operation::ImageGenerate];
 const IMAGE_EDIT: Group = &[Operation::ImageEdit];
 const SPEECH: Group = &[Operation::CreateSpeech];
 const TRANSCRIBE: Group = &[Operation::CreateTranscription, Operation::CreateTranslation];
+const REALTIME: Group = &[Operation::Realtime];
 const OCR: Group = &[Operation::Ocr];
 const GEMINI: Group = &[Operation::GenerateContent, Operation::StreamGenerateContent];
 const BEDROCK: Group =
@@ -108,6 +120,8 @@ pub struct Asked<'a> {
     pub prefix: &'a str,
     /// What the body names; may be empty.
     pub model: &'a str,
+    /// Likewise.
+    pub user: &'a str,
     /// The caller wants a stream.
     pub streams: bool,
     pub stated: Stated<'a>,
@@ -137,7 +151,7 @@ pub trait Provider: Sync {
     }
 
     /// Where its API starts for these options; `None` where that does not depend on them. An error says what is missing.
-    fn base(&self, _options: &Options) -> Result<Option<String>, String> {
+    fn base(&self, _operation: Operation, _options: &Options) -> Result<Option<String>, String> {
         Ok(None)
     }
 
@@ -162,13 +176,18 @@ pub trait Provider: Sync {
         by_chat(self.offers(), operation).then_some(&wires::chat::OPENAI)
     }
 
-    /// Where a credential goes.
-    fn credential(&self, _key: &str) -> Credential {
+    /// Where a credential goes; `prefix` is the path of the base URL.
+    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Bearer
     }
 
     /// With what a request is signed, where no key is sent.
     fn signature<'o>(&self, _options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+        Ok(None)
+    }
+
+    /// Of whom a credential is to be fetched, where the options say that it must be.
+    fn grant(&self, _options: &Options) -> Result<Option<Grant>, String> {
         Ok(None)
     }
 
@@ -183,8 +202,13 @@ pub trait Provider: Sync {
     }
 
     /// A header that must be present, with the value to send when the caller set none.
-    fn required_header(&self) -> Option<(&'static str, &'static str)> {
+    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
         None
+    }
+
+    /// Whether this model goes on from the beginning of an answer with which its messages end. Others begin anew, or refuse it.
+    fn continues(&self, _model: &str) -> bool {
+        false
     }
 
     /// The dialect of its errors and of paths that several dialects have.
@@ -230,17 +254,24 @@ fn by_chat(offers: &[Group], operation: Operation) -> bool {
 
 /// Every provider, by slug.
 pub fn all() -> impl Iterator<Item = &'static dyn Provider> {
-    let modules: [&'static dyn Provider; 7] = [
+    let modules: [&'static dyn Provider; 12] = [
         &anthropic::Anthropic,
+        &azure_ai::AzureAi,
         &azure_openai::AzureOpenAi,
         &bedrock::Bedrock,
         &cohere::Cohere,
         &google::Google,
+        &hosted_by_aws::ClaudePlatform,
+        &hosted_by_aws::Mantle,
+        &hosted_by_aws::SageMaker,
         &openai::OpenAi,
+        &predibase::Predibase,
         &vertex_ai::VertexAi,
     ];
     let rows = compatible::ROWS.iter().map(|row| row as &'static dyn Provider);
-    modules.into_iter().chain(rows)
+    let placed = placed::ROWS.iter().map(|row| row as &'static dyn Provider);
+    let drawing = drawing::ROWS.iter().map(|row| row as &'static dyn Provider);
+    modules.into_iter().chain(rows).chain(placed).chain(drawing)
 }
 
 /// The option of this key, whoever knows it.
@@ -258,8 +289,16 @@ mod tests {
     use super::*;
 
     fn target(slug: &str, prefix: &str, operation: Operation, path: &str) -> String {
-        let asked =
-            Asked { operation, path, query: "a=1", prefix, model: "", streams: false, stated: Stated::default() };
+        let asked = Asked {
+            operation,
+            path,
+            query: "a=1",
+            prefix,
+            model: "",
+            user: "",
+            streams: false,
+            stated: Stated::default(),
+        };
         let mut out = Vec::new();
         find(slug).unwrap().write_target(&asked, &Options::default(), &mut out).unwrap();
         String::from_utf8(out).unwrap()

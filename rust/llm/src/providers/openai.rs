@@ -1,15 +1,15 @@
 //! `OpenAI`: the behaviour that is the default, all of its operations, and the headers that say whose account pays.
 
 use super::{
-    BATCHES, CHAT, COMPLETE, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, Provider, RESPONSES, SPEECH,
-    TRANSCRIBE, options::sent,
+    BATCHES, CHAT, COMPLETE, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, Provider, REALTIME, RESPONSES,
+    SPEECH, TRANSCRIBE, options::sent,
 };
 
 pub(super) struct OpenAi;
 
 /// What both `OpenAI` and its API at Azure offer.
 pub(super) const OFFERS: &[Group] =
-    &[CHAT, RESPONSES, EMBED, COMPLETE, IMAGE, IMAGE_EDIT, SPEECH, TRANSCRIBE, FILES, BATCHES, FINE_TUNING];
+    &[CHAT, RESPONSES, EMBED, COMPLETE, IMAGE, IMAGE_EDIT, SPEECH, TRANSCRIBE, FILES, BATCHES, FINE_TUNING, REALTIME];
 
 const OPTIONS: &[Known] = &[
     sent("openai_organization", "openai-organization"),

@@ -1,16 +1,13 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, GEMINI, Group, Known, Options, Provider,
-    google::{verb, write_own},
-    options::known,
-    segment,
+    Asked, GEMINI, Grant, Group, Known, Options, Provider, anthropic, google::write_own, options::known, segment,
 };
 use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, gemini::Gemini, messages},
+        wires::{Wire, chat, gemini, hosted, messages, vectors},
     },
 };
 
@@ -21,6 +18,9 @@ const OPTIONS: &[Known] = &[
     known("vertex_region", "vertex-region"),
     known("vertex_service_account_json", "vertex-service-account-json"),
 ];
+
+/// What a service account asks to be let do.
+const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 impl Provider for VertexAi {
     fn slug(&self) -> &'static str {
@@ -39,14 +39,20 @@ impl Provider for VertexAi {
         OPTIONS
     }
 
-    fn base(&self, options: &Options) -> Result<Option<String>, String> {
-        if options.get("vertex_service_account_json").is_some() {
-            return Err("service accounts are not available in this version: send an access token".into());
-        }
+    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         Ok(Some(match region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
             region => format!("https://{region}-aiplatform.googleapis.com"),
         }))
+    }
+
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        let key_file = options.get("vertex_service_account_json").map(ToOwned::to_owned);
+        Ok(key_file.map(|key_file| Grant::ServiceAccount { key_file, scope: SCOPE }))
+    }
+
+    fn continues(&self, model: &str) -> bool {
+        anthropic::continues(model)
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
@@ -54,36 +60,67 @@ impl Provider for VertexAi {
         if publisher == "google" && GEMINI.contains(&operation) {
             return None;
         }
-        let wire: &'static dyn Wire = if publisher == "anthropic" { &messages::VERTEX } else { &Gemini };
-        translation::is_talk(operation).then_some(wire)
+        let wire: &'static dyn Wire = match (operation, publisher) {
+            (Operation::Models, _) | (Operation::MessagesCountTokens, "google") => &gemini::VERTEX,
+            (Operation::Messages | Operation::MessagesCountTokens, "anthropic") => &hosted::VERTEX,
+            (Operation::Embed, "google") => &vectors::PREDICT,
+            (Operation::ImageGenerate, "google") => super::google::painting(model),
+            (operation, _) if !translation::is_talk(operation) => return None,
+            (_, "anthropic") => &messages::VERTEX,
+            (_, "google") => &gemini::VERTEX,
+            _ => &chat::VERTEX,
+        };
+        Some(wire)
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if asked.operation == Operation::Models {
+            out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
+            return Ok(());
+        }
         let is_its_own = publisher(asked.model).0 == "google" && GEMINI.contains(&asked.operation);
         if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
         let region = region(options)?;
-        let project = options.get("vertex_project_id").ok_or("no project: send x-gateway-vertex-project-id")?;
+        let stated = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| own_project(options));
+        let project = segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?);
         let (publisher, model) = publisher(asked.model);
-        let verb = match (publisher, asked.streams) {
-            ("anthropic", true) => "streamRawPredict",
-            ("anthropic", false) => "rawPredict",
-            ("google", streams) => verb(streams),
-            (other, _) => return Err(format!("models of `{other}` are not available in this version")),
-        };
-        let (project, model) = (segment::escaped(project), segment::model(model)?);
+        let place = format!("projects/{project}/locations/{region}");
+        let escaped = segment::model(model)?;
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
-        let path = format!("{version}/projects/{project}/locations/{region}/publishers/{publisher}/models/{model}:");
+        let path = match publisher {
+            "meta" => format!("/v1beta1/{place}/endpoints/openapi/chat/completions"),
+            "endpoints" => format!("{version}/{place}/endpoints/{escaped}/chat/completions"),
+            _ if is_its_own => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:"),
+            _ if asked.operation == Operation::MessagesCountTokens && publisher == "anthropic" => {
+                format!("{version}/{place}/publishers/anthropic/models/count-tokens:rawPredict")
+            }
+            _ => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:{}", verb_of(asked, publisher)),
+        };
         out.extend_from_slice(path.as_bytes());
         if is_its_own {
             write_own(asked, out);
-        } else {
-            out.extend_from_slice(verb.as_bytes());
         }
         Ok(())
     }
+}
+
+/// What is done with a model.
+fn verb_of(asked: &Asked<'_>, publisher: &str) -> &'static str {
+    match (publisher, asked.operation, asked.streams) {
+        ("google", Operation::Embed, _) => "predict",
+        ("google", ..) => super::google::verb_of(asked),
+        (_, _, true) => "streamRawPredict",
+        (_, _, false) => "rawPredict",
+    }
+}
+
+/// The project that a service account belongs to.
+fn own_project(options: &Options) -> Option<String> {
+    let key_file: serde_json::Value = serde_json::from_str(options.get("vertex_service_account_json")?).ok()?;
+    Some(key_file["project_id"].as_str()?.to_owned())
 }
 
 fn region(options: &Options) -> Result<&str, String> {
@@ -109,7 +146,8 @@ mod tests {
         options.put(OPTIONS[0], "my-project".into());
         options.put(OPTIONS[1], "europe-west4".into());
         let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked = Asked { operation, path: "/chat/completions", query: "", prefix: "", model, streams, stated };
+        let asked =
+            Asked { operation, path: "/chat/completions", query: "", prefix: "", model, user: "", streams, stated };
         let mut out = Vec::new();
         VertexAi.write_target(&asked, &options, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
@@ -126,7 +164,12 @@ mod tests {
             claude.ends_with("/publishers/anthropic/models/claude-sonnet-4-5%4020250929:streamRawPredict"),
             "{claude}"
         );
-        assert!(target("meta.llama", false).unwrap_err().contains("`meta`"));
+        let place = "projects/my-project/locations/europe-west4";
+        let llama = target("meta.llama-4-maverick", false).unwrap();
+        assert_eq!(llama, format!("/v1beta1/{place}/endpoints/openapi/chat/completions"));
+        let mistral = target("mistralai.mistral-small-2503", true).unwrap();
+        assert_eq!(mistral, format!("/v1/{place}/publishers/mistralai/models/mistral-small-2503:streamRawPredict"));
+        assert_eq!(target("endpoints.123", false).unwrap(), format!("/v1/{place}/endpoints/123/chat/completions"));
     }
 
     #[test]
@@ -134,10 +177,10 @@ mod tests {
         let base = |region: &str| {
             let mut options = Options::default();
             options.put(OPTIONS[1], region.into());
-            VertexAi.base(&options)
+            VertexAi.base(Operation::ChatComplete, &options)
         };
         assert_eq!(base("us-east5").unwrap().unwrap(), "https://us-east5-aiplatform.googleapis.com");
         assert_eq!(base("global").unwrap().unwrap(), "https://aiplatform.googleapis.com");
-        assert!(base("evil.example/").is_err() && VertexAi.base(&Options::default()).is_err());
+        assert!(base("evil.example/").is_err() && VertexAi.base(Operation::ChatComplete, &Options::default()).is_err());
     }
 }

@@ -59,6 +59,7 @@ impl FrameMeter {
         Metered {
             usage: self.counts.settle(Dialect::Bedrock),
             terminated: self.terminated,
+            finished: self.terminated,
             error_event: self.error_event,
             model: self.model,
             deltas: None,

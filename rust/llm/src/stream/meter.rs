@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::Finder;
+use memchr::memmem::{Finder, FinderRev};
 
 use super::{deltas::Deltas, sse};
 use crate::{
@@ -25,8 +25,9 @@ static ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 static DONE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
 static RESPONSE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response."));
 static USAGE_METADATA: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usageMetadata\""));
-static FINISH: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finishReason\""));
+static FINISH_REASON: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finishReason\""));
 static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
+static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
@@ -41,6 +42,7 @@ pub struct Meter {
     model: Option<String>,
     looks: u8,
     terminated: bool,
+    finished: bool,
     error_event: bool,
 }
 
@@ -50,6 +52,8 @@ pub struct Metered {
     pub usage: Option<Usage>,
     /// The event that ends a good stream was there.
     pub terminated: bool,
+    /// A choice said why it ended. Some providers send no event after that.
+    pub finished: bool,
     /// The provider said within the stream that it failed.
     pub error_event: bool,
     /// The model as the provider names it.
@@ -68,6 +72,7 @@ impl Meter {
             model: None,
             looks: 0,
             terminated: false,
+            finished: false,
             error_event: false,
         }
     }
@@ -110,13 +115,21 @@ impl Meter {
         self.terminated
     }
 
+    /// Whether a stream that ends here broke off: with an error on its way, or well but too early.
+    pub fn is_cut(&self, is_error: bool, ends_with_event: bool) -> bool {
+        let is_told = self.terminated || self.error_event || (self.finished && !is_error && self.carry.is_empty());
+        !is_told && (is_error || ends_with_event)
+    }
+
     /// The stream is over. An event without its blank line counts too: some providers end so.
     pub fn finish(mut self) -> Metered {
         let rest = std::mem::take(&mut self.carry);
+        let is_whole = rest.is_empty();
         self.look(&rest);
         Metered {
             usage: self.counts.settle(self.dialect),
             terminated: self.terminated,
+            finished: self.finished && is_whole,
             error_event: self.error_event,
             model: self.model,
             deltas: self.deltas,
@@ -127,6 +140,7 @@ impl Meter {
         if let Some(deltas) = &mut self.deltas {
             deltas.take(events);
         }
+        self.finished |= self.dialect == Dialect::OpenAi && finishes(events);
         if !self.wants_model() && !self.notable(events) {
             return;
         }
@@ -211,7 +225,12 @@ fn ends_content(bytes: &[u8]) -> bool {
     let is_said = |finder: &Finder, length: usize| {
         finder.find_iter(bytes).any(|at| matches!(value_start(bytes, at + length), Some((_, b'"'))))
     };
-    is_said(&FINISH, 14) || is_said(&BLOCKED, 13)
+    is_said(&FINISH_REASON, 14) || is_said(&BLOCKED, 13)
+}
+
+/// Whether the last choice that says so has ended. It is looked for from the end, where it stands as a rule.
+fn finishes(events: &[u8]) -> bool {
+    FINISH.rfind(events).is_some_and(|at| matches!(value_start(events, at + 15), Some((_, b'"'))))
 }
 
 /// Whether there is one of the types with which a stream of responses ends.

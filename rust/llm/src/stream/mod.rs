@@ -4,5 +4,8 @@ pub mod aws_event_stream;
 pub mod deltas;
 pub mod frame_meter;
 pub mod meter;
+pub mod said;
+pub mod seam;
+pub mod session;
 pub mod skim;
 pub mod sse;

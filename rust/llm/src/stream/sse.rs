@@ -269,7 +269,7 @@ pub(crate) fn last_end(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The events in bytes that hold whole ones; what is left behind the last blank line comes as one more.
-pub(crate) fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let mut edge = Edge::at_start();
     std::iter::from_fn(move || {
@@ -284,7 +284,7 @@ pub(crate) fn split(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The `data` lines of an event joined with LF.
-pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
+pub fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut lines = values(event, b"data");
     let first = lines.next()?;
     let Some(second) = lines.next() else {

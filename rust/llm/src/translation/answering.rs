@@ -1,8 +1,11 @@
 //! What must be known of a request to answer it in its caller's dialect.
 
-use super::asked::Fields;
+use serde_json::Value;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+use super::{asked::Fields, lost::Unsaid};
+
+#[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
 pub struct Answering {
     pub provider: &'static str,
     /// As the caller named it, for answers that do not say.
@@ -13,8 +16,43 @@ pub struct Answering {
     pub strict: bool,
     /// Blocks of thinking are shown: to who is not strict, or asked for them in so many words.
     pub blocks: bool,
+    /// Images are shown: likewise.
+    pub images: bool,
     /// The caller asked for a last chunk with what a stream cost.
     pub include_usage: bool,
     /// What a response repeats of its request.
     pub echo: Fields,
+    /// What of the answer the caller could not be told.
+    pub unsaid: Unsaid,
+}
+
+impl Answering {
+    /// Notes what the caller cannot be told.
+    pub fn lose(&self, name: &str) {
+        self.unsaid.add(name);
+    }
+
+    /// What stands beside the words, for who is not strict; to others it is lost.
+    pub fn kept(&self, name: &str, json: &str) -> Option<Value> {
+        if self.strict {
+            self.unsaid.add(name);
+            return None;
+        }
+        serde_json::from_str(json).ok()
+    }
+}
+
+/// Adds a field; lists that come in parts become one.
+pub fn merge(fields: &mut Fields, name: &str, value: Value) {
+    match (fields.get_mut(name), value) {
+        (Some(Value::Array(items)), Value::Array(more)) => items.extend(more),
+        (_, value) => drop(fields.insert(name.to_owned(), value)),
+    }
+}
+
+/// Moves fields into an object.
+pub fn extend(object: &mut Value, fields: &mut Fields) {
+    if let Some(object) = object.as_object_mut() {
+        object.extend(std::mem::take(fields));
+    }
 }

@@ -64,6 +64,12 @@ impl Asked {
         }
     }
 
+    /// Whether images are wanted in so many words.
+    pub fn asks_for_images(&self) -> bool {
+        let kinds = self.fields.get("modalities").and_then(Value::as_array);
+        kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "image"))
+    }
+
     /// What nobody took.
     pub fn into_lost(mut self) -> Lost {
         for (key, value) in &self.fields {
@@ -126,6 +132,13 @@ pub enum Part {
         data: String,
     },
     Call(Call),
+    /// What seals the text before it: for the provider that gave it, and nobody else.
+    Seal(String),
+    /// A block that only its provider knows.
+    Native {
+        kind: String,
+        fields: Fields,
+    },
     /// What a tool gave back.
     Result {
         id: String,

@@ -1,5 +1,7 @@
 //! What a provider could not be told: named to the caller instead of dropped in silence.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 /// So many names at most are told.
 const MOST: usize = 16;
 /// A name that a caller made up may be of any length.
@@ -30,6 +32,27 @@ impl Lost {
     /// As the value of a header.
     pub fn text(&self) -> String {
         self.0.join(", ")
+    }
+}
+
+/// What of an answer a caller could not be told: found while it is told, read when that is over.
+#[derive(Debug, Clone, Default)]
+pub struct Unsaid(Arc<Mutex<Lost>>);
+
+impl Unsaid {
+    /// Whether it is the first of this name.
+    pub fn add(&self, name: &str) -> bool {
+        let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = lost.len();
+        lost.add(name);
+        lost.len() > before
+    }
+
+    /// Everything that was lost of a request and its answer; `None` where that is nothing.
+    pub fn text(&self, asked: &Lost) -> Option<String> {
+        let mut all = asked.clone();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.iter().for_each(|name| all.add(name));
+        Some(all.text()).filter(|text| !text.is_empty())
     }
 }
 

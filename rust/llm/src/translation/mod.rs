@@ -8,7 +8,9 @@ mod asked;
 mod callers;
 mod embedding;
 mod finish;
+mod listing;
 mod lost;
+mod picture;
 mod piece;
 mod teller;
 mod transcoder;
@@ -16,12 +18,13 @@ pub mod wires;
 
 pub use answering::Answering;
 pub use asked::Refusal;
-pub use lost::Lost;
+pub use lost::{Lost, Unsaid};
 pub use transcoder::Transcoder;
 
 use self::{
     asked::Fields,
     embedding::Texts,
+    picture::Picture,
     teller::Teller,
     wires::{Broken, Frames, Wire},
 };
@@ -36,8 +39,10 @@ pub struct Question<'a> {
     pub operation: Operation,
     pub provider: &'a dyn Provider,
     pub body: &'a [u8],
-    /// The model, for requests whose body does not name it.
+    /// As the body names it, or what stands for that.
     pub model: &'a str,
+    /// What of Anthropic's betas the caller's header asks for.
+    pub betas: Option<&'a str>,
     /// Nothing in the answer but what the caller's dialect has.
     pub strict: bool,
     /// In seconds since 1970.
@@ -57,12 +62,18 @@ enum Caller {
     Embed {
         is_packed: bool,
     },
+    Draw,
+    Count,
+    List,
 }
 
 /// A translated request: what is sent, and how what comes back is told.
 pub struct Translation {
     caller: Caller,
     wire: &'static dyn Wire,
+    operation: Operation,
+    /// Request and answer are the caller's own, but for what their host has otherwise.
+    pub is_carried: bool,
     pub answering: Answering,
     pub lost: Lost,
 }
@@ -73,6 +84,9 @@ impl Translation {
         let operation = question.operation;
         let unknown = || Refusal::new("$", format!("{} cannot be said in another way", operation.id()));
         let caller = caller(operation).ok_or_else(unknown)?;
+        if let Some(body) = wire.carry(question) {
+            return Ok((Self { is_carried: true, ..Self::new(question, (caller, wire), Lost::default()) }, body?));
+        }
         let (mut asked, echo) = match caller {
             Caller::Chat => (callers::chat::read(question.body)?, Fields::default()),
             Caller::Messages => (callers::messages::read(question.body)?, Fields::default()),
@@ -88,52 +102,92 @@ impl Translation {
                 Fields::default(),
             ),
             Caller::Embed { .. } => return Self::of_texts(question, wire),
+            Caller::Draw => return Self::of_picture(question, wire),
+            Caller::Count => return Self::of_count(question, wire),
+            Caller::List => return Ok((Self::new(question, (caller, wire), Lost::default()), Vec::new())),
         };
-        let blocks = !question.strict
-            || match caller {
-                Caller::Gemini => callers::gemini::shows_thoughts(&asked),
-                _ => asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
-            };
+        let images = !question.strict || asked.asks_for_images();
+        let shows_thoughts = match caller {
+            Caller::Gemini => callers::gemini::shows_thoughts(&asked),
+            _ => asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
+        };
+        let blocks = images || shows_thoughts;
+        let plain = Self::new(question, (caller, wire), Lost::default());
         let answering = Answering {
-            provider: question.provider.slug(),
             model: asked.model.clone(),
-            created: question.now,
-            strict: question.strict,
             blocks,
+            images,
             echo,
             include_usage: caller == Caller::Chat && includes_usage(question.body),
+            ..plain.answering
         };
         let body = wire.write(&mut asked)?;
-        Ok((Self { caller, wire, answering, lost: asked.into_lost() }, body))
+        Ok((Self { caller, wire, operation, is_carried: false, answering, lost: asked.into_lost() }, body))
     }
 
     fn of_texts(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
         let mut texts = Texts::read(question.body)?;
+        let body = wire.embed(&mut texts)?;
+        let caller = Caller::Embed { is_packed: texts.is_packed };
+        Ok((Self::new(question, (caller, wire), texts.into_lost()), body))
+    }
+
+    fn of_picture(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+        let mut picture = Picture::read(question.body)?;
+        let body = wire.draw(&mut picture)?;
+        Ok((Self::new(question, (Caller::Draw, wire), picture.into_lost()), body))
+    }
+
+    fn of_count(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+        let mut asked = callers::messages::read(question.body)?;
+        let body = wire.count(&mut asked)?;
+        Ok((Self::new(question, (Caller::Count, wire), asked.lost), body))
+    }
+
+    /// As it is for what does not talk.
+    fn new(question: &Question<'_>, (caller, wire): (Caller, &'static dyn Wire), lost: Lost) -> Self {
         let answering = Answering {
             provider: question.provider.slug(),
-            model: texts.model.clone(),
+            model: question.model.to_owned(),
             created: question.now,
             strict: question.strict,
             blocks: false,
-            echo: Fields::default(),
+            images: false,
             include_usage: false,
+            echo: Fields::default(),
+            unsaid: Unsaid::default(),
         };
-        let body = wire.embed(&mut texts)?;
-        let caller = Caller::Embed { is_packed: texts.is_packed };
-        Ok((Self { caller, wire, answering, lost: texts.into_lost() }, body))
+        Self { caller, wire, operation: question.operation, is_carried: false, answering, lost }
     }
 
     /// A whole answer in the caller's dialect.
     pub fn whole(&self, answer: &[u8]) -> Result<Vec<u8>, Broken> {
-        if let Caller::Embed { is_packed } = self.caller {
-            let vectors = self.wire.embedded(&serde_json::from_slice(answer)?);
-            return vectors.ok_or_else(|| Broken("it has no vectors".into()))?.told(&self.answering, is_packed);
+        if self.is_carried {
+            return self.wire.carried(self.operation, answer);
         }
+        let lacks = |what: &str| Broken(format!("it has no {what}"));
+        let read = || serde_json::from_slice::<serde_json::Value>(answer);
         let mut teller: Box<dyn Teller> = match self.caller {
-            Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Whole::new(self.answering.clone())),
-            Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(&self.answering)),
+            Caller::Embed { is_packed } => {
+                let vectors = self.wire.embedded(&read()?).ok_or_else(|| lacks("vectors"))?;
+                return vectors.told(&self.answering, is_packed);
+            }
+            Caller::Draw => {
+                let drawn = self.wire.drawn(&read()?).ok_or_else(|| lacks("images"))?;
+                return Ok(drawn.told(&self.answering));
+            }
+            Caller::Count => {
+                let count = self.wire.counted(&read()?).ok_or_else(|| lacks("count"))?;
+                return Ok(serde_json::json!({"input_tokens": count}).to_string().into_bytes());
+            }
+            Caller::List => {
+                let listed = self.wire.listed(&read()?).ok_or_else(|| lacks("models"))?;
+                return Ok(listing::told(listed, &self.answering));
+            }
+            Caller::Chat => Box::new(callers::chat::Whole::new(self.answering.clone())),
+            Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(self.answering.clone())),
             Caller::Gemini => Box::new(callers::gemini::Whole::new(self.answering.clone())),
-            Caller::Converse => Box::new(callers::converse::Whole::default()),
+            Caller::Converse => Box::new(callers::converse::Whole::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
         };
         self.wire.read(answer, &mut *teller)?;
@@ -142,11 +196,16 @@ impl Translation {
 
     /// What turns the provider's stream into the caller's.
     pub fn stream(&self) -> Transcoder {
+        if self.is_carried {
+            return Transcoder::carrying(self.wire.frames());
+        }
         let teller: Box<dyn Teller> = match self.caller {
-            Caller::Chat | Caller::Embed { .. } => Box::new(callers::chat::Stream::new(self.answering.clone())),
+            Caller::Chat | Caller::Embed { .. } | Caller::Draw | Caller::Count | Caller::List => {
+                Box::new(callers::chat::Stream::new(self.answering.clone()))
+            }
             Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
             Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
-            Caller::Converse => Box::new(callers::converse::Stream::default()),
+            Caller::Converse => Box::new(callers::converse::Stream::new(self.answering.clone())),
             Caller::Invoke => Box::new(callers::converse::invoke::Stream::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
         };
@@ -155,6 +214,9 @@ impl Translation {
 
     /// A provider's error in the caller's dialect; the status stays the provider's.
     pub fn error(&self, status: u16, answer: &[u8]) -> Vec<u8> {
+        if self.is_carried && is_anthropics(answer) {
+            return answer.to_vec();
+        }
         let found = self.wire.error(answer);
         let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
         let provider = self.answering.provider;
@@ -170,17 +232,17 @@ impl Translation {
         // The kinds of one dialect are not those of another: the status says it.
         let plain = Failure { kind: None, code: None, ..failure };
         match self.caller {
-            Caller::Messages => error_body(Dialect::Anthropic, &plain),
+            Caller::Messages | Caller::Count => error_body(Dialect::Anthropic, &plain),
             Caller::Gemini => error_body(Dialect::Gemini, &plain),
             Caller::Converse | Caller::Invoke => error_body(Dialect::Bedrock, &plain),
-            Caller::Chat | Caller::Responses | Caller::Embed { .. } => {
+            Caller::Chat | Caller::Responses | Caller::Embed { .. } | Caller::Draw | Caller::List => {
                 with_provider(error_body(Dialect::OpenAi, &failure), provider)
             }
         }
     }
 
     /// Of the streams that the caller reads.
-    pub fn content_type(&self) -> &'static str {
+    pub fn stream_type(&self) -> &'static str {
         match self.caller {
             Caller::Converse | Caller::Invoke => Frames::AwsEventStream.content_type(),
             _ => Frames::Events.content_type(),
@@ -191,11 +253,16 @@ impl Translation {
     pub fn is_stream(&self, content_type: &str) -> bool {
         content_type.starts_with(self.wire.frames().content_type())
     }
+
+    /// The type of the body that is sent.
+    pub fn content_type(&self) -> Option<String> {
+        (self.caller == Caller::Draw).then(|| self.wire.content_type())
+    }
 }
 
 /// Whether an operation talks, and can be said in another way than it came.
 pub fn is_talk(operation: Operation) -> bool {
-    !matches!(caller(operation), None | Some(Caller::Embed { .. }))
+    !matches!(caller(operation), None | Some(Caller::Embed { .. } | Caller::Draw | Caller::Count | Caller::List))
 }
 
 fn caller(operation: Operation) -> Option<Caller> {
@@ -207,8 +274,16 @@ fn caller(operation: Operation) -> Option<Caller> {
         Operation::Converse | Operation::ConverseStream => Some(Caller::Converse),
         Operation::InvokeModel | Operation::InvokeModelStream => Some(Caller::Invoke),
         Operation::Embed => Some(Caller::Embed { is_packed: false }),
+        Operation::ImageGenerate => Some(Caller::Draw),
+        Operation::MessagesCountTokens => Some(Caller::Count),
+        Operation::Models => Some(Caller::List),
         _ => None,
     }
+}
+
+/// Whether an error is one of Anthropic's already.
+fn is_anthropics(answer: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|answer| answer["type"] == "error")
 }
 
 fn includes_usage(body: &[u8]) -> bool {

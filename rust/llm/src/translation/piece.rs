@@ -26,6 +26,24 @@ pub enum Piece<'a> {
         call: usize,
         json: &'a str,
     },
+    /// An image that the model made, its bytes as base64.
+    Image {
+        mime: &'a str,
+        data: &'a str,
+    },
+    /// Seals the text before it: its provider wants that back, unread.
+    Seal(&'a str),
+    /// What stands beside the words, such as where they are from, as JSON.
+    Aside {
+        place: Place,
+        name: &'a str,
+        json: &'a str,
+    },
+    /// A block that only its provider knows, as JSON.
+    Native {
+        kind: &'a str,
+        json: &'a str,
+    },
     Usage(Usage),
     /// In the provider's own word.
     Finish {
@@ -40,6 +58,16 @@ pub enum Piece<'a> {
     },
     /// It came to its proper end.
     End,
+}
+
+/// What an aside belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Answer,
+    Choice,
+    Message,
+    /// The text before it.
+    Block,
 }
 
 /// Who takes the pieces of an answer.

@@ -1,15 +1,22 @@
 //! A stream between dialects: bytes in, bytes out, nothing waits but an event that is not complete.
 
+use std::borrow::Cow;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use serde::Deserialize;
 
 use super::{
     piece::Piece,
     teller::Teller,
     wires::{self, Listener},
 };
-use crate::stream::{
-    aws_event_stream,
-    sse::{self, Event, Splitter},
+use crate::{
+    dialect::{Failure, messages},
+    stream::{
+        aws_event_stream,
+        sse::{self, Event, Splitter},
+    },
 };
 
 /// An event that is longer is not one.
@@ -17,9 +24,18 @@ const MAX_EVENT: usize = 8 * 1024 * 1024;
 
 pub struct Transcoder {
     frames: Frames,
-    listener: Box<dyn Listener>,
-    teller: Box<dyn Teller>,
+    work: Work,
     failed: bool,
+}
+
+/// What is done with what the frames hold.
+enum Work {
+    Tell {
+        listener: Box<dyn Listener>,
+        teller: Box<dyn Teller>,
+    },
+    /// It is what the caller gets, out of its host's frames.
+    Carry(Vec<u8>),
 }
 
 enum Frames {
@@ -29,22 +45,26 @@ enum Frames {
 
 impl Transcoder {
     pub(super) fn new(frames: wires::Frames, listener: Box<dyn Listener>, teller: Box<dyn Teller>) -> Self {
-        let frames = match frames {
-            wires::Frames::Events => Frames::Events(Splitter::new(MAX_EVENT)),
-            wires::Frames::AwsEventStream => Frames::AwsEventStream(aws_event_stream::Frames::new(MAX_EVENT)),
-        };
-        Self { frames, listener, teller, failed: false }
+        Self { frames: Frames::of(frames), work: Work::Tell { listener, teller }, failed: false }
+    }
+
+    /// Passes on what the frames hold.
+    pub(super) fn carrying(frames: wires::Frames) -> Self {
+        Self { frames: Frames::of(frames), work: Work::Carry(Vec::new()), failed: false }
     }
 
     /// Takes what came and gives what is to be sent; nothing where no event is complete.
     pub fn push(&mut self, chunk: Bytes) -> Bytes {
+        if let (Frames::Events(_), Work::Carry(_)) = (&self.frames, &self.work) {
+            return chunk;
+        }
         if !self.failed
             && let Err(message) = self.hear(chunk)
         {
             self.failed = true;
-            self.teller.take(Piece::Failed { kind: None, message, code: None });
+            self.work.fail(message);
         }
-        self.teller.told().into()
+        self.work.told()
     }
 
     fn hear(&mut self, chunk: Bytes) -> Result<(), &'static str> {
@@ -53,7 +73,7 @@ impl Transcoder {
                 for event in splitter.push(chunk) {
                     let event = event.map_err(|_| "an event of the stream is too long")?;
                     if let Some(data) = event.data() {
-                        self.listener.hear(&data, &mut *self.teller);
+                        self.work.hear("", &data);
                     }
                 }
             }
@@ -61,7 +81,7 @@ impl Transcoder {
                 frames.push(&chunk);
                 while let Some(frame) = frames.take() {
                     let frame = frame.map_err(aws_event_stream::Fault::message)?;
-                    self.listener.named(&frame.name, &frame.payload, &mut *self.teller);
+                    self.work.hear(&frame.name, &frame.payload);
                 }
             }
         }
@@ -70,20 +90,86 @@ impl Transcoder {
 
     /// The provider's stream is over: what is still to be said of it. A stream that was cut gets no proper end.
     pub fn finish(&mut self) -> Bytes {
+        let Work::Tell { .. } = &self.work else { return Bytes::new() };
         if self.failed {
             return Bytes::new();
         }
         if let Frames::Events(splitter) = &mut self.frames {
             let last = splitter.finish();
             if let Some(data) = last.as_ref().and_then(Event::data) {
-                self.listener.hear(&data, &mut *self.teller);
+                self.work.hear("", &data);
             }
             // Some end without the blank line that ends their last event.
             if let Some(data) = sse::data(splitter.pending()) {
-                self.listener.hear(&data, &mut *self.teller);
+                self.work.hear("", &data);
             }
         }
-        self.listener.over(&mut *self.teller);
-        self.teller.told().into()
+        if let Work::Tell { listener, teller } = &mut self.work {
+            listener.over(&mut **teller);
+        }
+        self.work.told()
     }
+}
+
+impl Frames {
+    fn of(frames: wires::Frames) -> Self {
+        match frames {
+            wires::Frames::Events => Self::Events(Splitter::new(MAX_EVENT)),
+            wires::Frames::AwsEventStream => Self::AwsEventStream(aws_event_stream::Frames::new(MAX_EVENT)),
+        }
+    }
+}
+
+impl Work {
+    fn hear(&mut self, name: &str, data: &[u8]) {
+        match self {
+            Self::Tell { listener, teller } if name.is_empty() => listener.hear(data, &mut **teller),
+            Self::Tell { listener, teller } => listener.named(name, data, &mut **teller),
+            Self::Carry(out) => carry(name, data, out),
+        }
+    }
+
+    fn fail(&mut self, message: &str) {
+        match self {
+            Self::Tell { teller, .. } => teller.take(Piece::Failed { kind: None, message, code: None }),
+            Self::Carry(out) => fail(message, out),
+        }
+    }
+
+    fn told(&mut self) -> Bytes {
+        match self {
+            Self::Tell { teller, .. } => teller.told().into(),
+            Self::Carry(out) => std::mem::take(out).into(),
+        }
+    }
+}
+
+/// The event inside of one of Amazon's frames, as Anthropic sends it.
+fn carry(name: &str, data: &[u8], out: &mut Vec<u8>) {
+    #[derive(Deserialize)]
+    struct Frame<'a> {
+        #[serde(default, borrow)]
+        bytes: Cow<'a, str>,
+        #[serde(default, borrow)]
+        message: Option<Cow<'a, str>>,
+    }
+    #[derive(Deserialize)]
+    struct Kind<'a> {
+        #[serde(rename = "type", borrow)]
+        kind: Cow<'a, str>,
+    }
+    let Ok(frame) = serde_json::from_slice::<Frame<'_>>(data) else { return };
+    if name != "chunk" {
+        return fail(frame.message.as_deref().unwrap_or(name), out);
+    }
+    let Ok(event) = STANDARD.decode(frame.bytes.as_bytes()) else { return };
+    let Ok(Kind { kind }) = serde_json::from_slice(&event) else { return };
+    for part in [b"event: ".as_slice(), kind.as_bytes(), b"\ndata: ", &event, b"\n\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+fn fail(message: &str, out: &mut Vec<u8>) {
+    let failure = Failure { status: 500, kind: None, message, code: None, request_id: None };
+    out.extend_from_slice(&messages::error_event(&failure));
 }

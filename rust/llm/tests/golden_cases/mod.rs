@@ -78,19 +78,29 @@ impl Case {
         self.read("asked.json")
     }
 
+    pub fn model(&self) -> String {
+        serde_json::from_slice::<Value>(&self.asked()).unwrap()["model"].as_str().unwrap_or_default().to_owned()
+    }
+
     pub fn operation(&self) -> Operation {
         *Operation::ALL.iter().find(|operation| operation.id() == self.operation).expect("an operation's id")
+    }
+
+    /// What the caller gets, where that is one whole answer.
+    pub fn returned(&self) -> Option<Vec<u8>> {
+        self.has("returned.json").then(|| self.read("returned.json"))
     }
 
     /// How its request is said; cases whose name begins with `loose` are not strict.
     pub fn translation(&self) -> Result<(Translation, Vec<u8>), Refusal> {
         let provider = providers::find(&self.provider).expect("a provider's slug");
         let body = self.asked();
-        let model = serde_json::from_slice::<Value>(&body).unwrap()["model"].as_str().unwrap_or_default().to_owned();
+        let model = self.model();
         let wire = provider.wire(self.operation(), &model).expect("an operation that is translated");
         let strict = !self.label.starts_with("loose");
-        let question = Question { operation: self.operation(), provider, body: &body, model: &model, strict, now: NOW };
-        Translation::of(&question, wire)
+        let betas = self.label.contains("betas").then_some("one-1, two-2");
+        let operation = self.operation();
+        Translation::of(&Question { operation, provider, body: &body, model: &model, betas, strict, now: NOW }, wire)
     }
 
     pub fn answered(&self) -> Answered {
@@ -264,25 +274,16 @@ fn completion(events: &[Value]) -> Value {
     let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
     let mut finish = Value::Null;
     let mut usage = Value::Null;
+    let (mut beside, mut beside_choice) = (json!({}), json!({}));
     for event in events {
         if event["usage"].is_object() {
             usage = event["usage"].clone();
         }
         let choice = &event["choices"][0];
-        for key in ["content", "refusal"] {
-            append(&mut message[key], &choice["delta"][key]);
-        }
-        for block in choice["delta"]["content_blocks"].as_array().into_iter().flatten() {
-            let index = block["index"].as_u64().unwrap();
-            for (key, text) in block["delta"].as_object().unwrap() {
-                let kind = match key.as_str() {
-                    "data" => "redacted_thinking",
-                    "signature" => "thinking",
-                    kind => kind,
-                };
-                append(&mut blocks.entry(index).or_insert_with(|| json!({"type": kind}))[key], text);
-            }
-        }
+        collect(&mut message, &choice["delta"], &["role", "content_blocks", "tool_calls"]);
+        collect(&mut beside_choice, choice, &["index", "delta", "logprobs", "finish_reason"]);
+        collect(&mut beside, event, &["id", "object", "created", "model", "provider", "choices", "usage"]);
+        choice["delta"]["content_blocks"].as_array().into_iter().flatten().for_each(|block| add(&mut blocks, block));
         for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
             let mut call = call.clone();
             let index = call.as_object_mut().unwrap().shift_remove("index").unwrap().as_u64().unwrap();
@@ -305,13 +306,47 @@ fn completion(events: &[Value]) -> Value {
         message["tool_calls"] = calls.into_values().collect();
     }
     let first = &events[0];
-    json!({"id": first["id"], "created": first["created"], "model": first["model"], "provider": first["provider"],
-        "choices": [{"index": 0, "message": message, "logprobs": null, "finish_reason": finish}], "usage": usage})
+    let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish});
+    choice.as_object_mut().unwrap().extend(beside_choice.as_object().cloned().unwrap());
+    let mut whole = json!({"id": first["id"], "created": first["created"], "model": first["model"],
+        "provider": first["provider"], "choices": [choice], "usage": usage});
+    whole.as_object_mut().unwrap().extend(beside.as_object().cloned().unwrap());
+    whole
+}
+
+/// Adds what a part of a stream says, but for what is told elsewhere.
+fn collect(to: &mut Value, said: &Value, elsewhere: &[&str]) {
+    for (key, said) in said.as_object().into_iter().flatten() {
+        if !elsewhere.contains(&key.as_str()) {
+            append(&mut to[key], said);
+        }
+    }
+}
+
+/// Adds to the block that a delta names.
+fn add(blocks: &mut BTreeMap<u64, Value>, block: &Value) {
+    let index = block["index"].as_u64().unwrap();
+    for (key, text) in block["delta"].as_object().unwrap() {
+        let kind = match key.as_str() {
+            "data" => "redacted_thinking",
+            "signature" => "thinking",
+            kind => kind,
+        };
+        let block = blocks.entry(index).or_insert_with(|| json!({"type": kind}));
+        if key == "type" {
+            block[key] = text.clone();
+        } else {
+            append(&mut block[key], text);
+        }
+    }
 }
 
 fn append(to: &mut Value, more: &Value) {
-    if let Some(more) = more.as_str() {
-        *to = format!("{}{more}", to.as_str().unwrap_or_default()).into();
+    match (&mut *to, more) {
+        (_, Value::String(more)) => *to = format!("{}{more}", to.as_str().unwrap_or_default()).into(),
+        (Value::Array(items), Value::Array(more)) => items.extend(more.iter().cloned()),
+        (_, Value::Array(_) | Value::Object(_)) => *to = more.clone(),
+        _ => (),
     }
 }
 
@@ -337,7 +372,11 @@ fn message(events: &[Value]) -> Value {
                 for key in ["stop_reason", "stop_sequence"] {
                     message[key] = event["delta"][key].clone();
                 }
-                message["usage"] = event["usage"].clone();
+                for (key, value) in event.as_object().unwrap() {
+                    if key != "type" && key != "delta" {
+                        message[key] = value.clone();
+                    }
+                }
             }
             _ => (),
         }

@@ -135,6 +135,9 @@ const WORDS: [&str; 8] = ["Hello ", "from ", "the ", "pretend ", "provider: ", "
 
 /// The texts of a stream's chunks, which repeat in this order.
 pub fn texts(behaviour: &Behaviour) -> Vec<String> {
+    if let Some(rest) = &behaviour.rest {
+        return rest.split_inclusive(' ').map(str::to_owned).collect();
+    }
     match (behaviour.stamp, behaviour.chunk_bytes) {
         (true, size) => vec![padded(format!("{STAMP} "), size.unwrap_or(0))],
         (false, Some(size)) => vec![padded(String::new(), size)],

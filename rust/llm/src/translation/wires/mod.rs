@@ -4,15 +4,23 @@ pub mod chat;
 pub mod cohere;
 pub mod converse;
 pub mod gemini;
+pub mod hosted;
+pub mod invoke;
 pub mod messages;
+pub mod painting;
+pub mod vectors;
 
 use serde_json::Value;
 
 use super::{
+    Question,
     asked::{Asked, Refusal},
     embedding::{Texts, Vectors},
+    listing::Listed,
+    picture::{Drawn, Picture},
     piece::Taker,
 };
+use crate::operation::Operation;
 
 /// What a provider understands and answers, for operations that talk.
 pub trait Wire: Sync {
@@ -36,6 +44,45 @@ pub trait Wire: Sync {
     /// The vectors of an answer.
     fn embedded(&self, _answer: &Value) -> Option<Vectors> {
         None
+    }
+
+    /// The caller's own body for who hosts the model, with what must be changed; `None` where it is said anew.
+    fn carry(&self, _question: &Question<'_>) -> Option<Result<Vec<u8>, Refusal>> {
+        None
+    }
+
+    /// The answer to a body that was carried.
+    fn carried(&self, _operation: Operation, answer: &[u8]) -> Result<Vec<u8>, Broken> {
+        Ok(answer.to_vec())
+    }
+
+    /// The body that asks for images.
+    fn draw(&self, _picture: &mut Picture) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider makes no images"))
+    }
+
+    /// The images of an answer.
+    fn drawn(&self, _answer: &Value) -> Option<Drawn> {
+        None
+    }
+
+    /// The body that asks how many tokens a request has.
+    fn count(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider counts no tokens"))
+    }
+
+    fn counted(&self, _answer: &Value) -> Option<u64> {
+        None
+    }
+
+    /// The models of a list.
+    fn listed(&self, _answer: &Value) -> Option<Vec<Listed>> {
+        None
+    }
+
+    /// The type of a body that asks for images.
+    fn content_type(&self) -> String {
+        "application/json".into()
     }
 
     /// What a stream is cut into.

@@ -45,7 +45,7 @@ fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal
     match role.as_str() {
         "system" | "developer" => Ok(Message { role: Role::System, parts: content(&mut fields, path, cache)? }),
         "user" => Ok(Message { role: Role::User, parts: content(&mut fields, path, cache)? }),
-        "assistant" => assistant(fields, path, cache),
+        "assistant" => assistant(fields, path, cache, lost),
         "tool" => {
             let id = needed(&mut fields, "tool_call_id", path)?;
             let is_error = fields.shift_remove("is_error") == Some(Value::Bool(true));
@@ -59,12 +59,12 @@ fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal
     }
 }
 
-fn assistant(mut fields: Fields, path: &str, cache: Option<Value>) -> Result<Message, Refusal> {
+fn assistant(mut fields: Fields, path: &str, cache: Option<Value>, lost: &mut Lost) -> Result<Message, Refusal> {
     let blocks = fields.shift_remove("content_blocks").filter(|blocks| !blocks.is_null());
     let mut parts = if let Some(blocks) = blocks {
         let blocks = array(Some(blocks), &format!("{path}.content_blocks"))?;
         let path = |at| format!("{path}.content_blocks[{at}]");
-        blocks.into_iter().enumerate().map(|(at, value)| part(value, &path(at))).collect::<Result<_, _>>()?
+        blocks.into_iter().enumerate().map(|(at, value)| block(value, &path(at), lost)).collect::<Result<_, _>>()?
     } else {
         let thought = string(&mut fields, "reasoning_content").filter(|text| !text.is_empty());
         let mut parts: Vec<_> = thought.map(|text| Part::Thinking { text, signature: None }).into_iter().collect();
@@ -73,6 +73,10 @@ fn assistant(mut fields: Fields, path: &str, cache: Option<Value>) -> Result<Mes
     };
     if let Some(text) = string(&mut fields, "refusal") {
         parts.push(Part::text(text));
+    }
+    let beside = fields.shift_remove("extra_content").unwrap_or_default();
+    if let Some(signature) = beside.pointer("/google/thought_signature").and_then(Value::as_str) {
+        parts.push(Part::Seal(signature.to_owned()));
     }
     for (at, value) in array(fields.shift_remove("tool_calls"), &format!("{path}.tool_calls"))?.into_iter().enumerate()
     {
@@ -111,6 +115,25 @@ fn content(fields: &mut Fields, path: &str, cache: Option<Value>) -> Result<Vec<
         *slot = Some(cache);
     }
     Ok(parts)
+}
+
+/// Kinds of blocks that messages may have whoever answered them.
+const KINDS: [&str; 7] = ["text", "refusal", "image_url", "input_audio", "file", "thinking", "redacted_thinking"];
+
+/// A block as it was told: one of a kind that nobody else has comes back as it was.
+fn block(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
+    if value["citations"].as_array().is_some_and(|citations| !citations.is_empty()) {
+        lost.add("citations");
+    }
+    match value.get("type").and_then(Value::as_str) {
+        Some(kind) if !KINDS.contains(&kind) => {
+            let kind = kind.to_owned();
+            let mut fields = object(value, path)?;
+            fields.shift_remove("type");
+            Ok(Part::Native { kind, fields })
+        }
+        _ => part(value, path),
+    }
 }
 
 fn part(value: Value, path: &str) -> Result<Part, Refusal> {

@@ -10,7 +10,7 @@ use crate::{
     translation::{
         answering::Answering,
         finish,
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         teller::Teller,
     },
     usage::Usage,
@@ -96,6 +96,41 @@ impl Stream {
         Some(at)
     }
 
+    /// Names in a comment what cannot be told: the head of the answer is long gone.
+    fn lose(&mut self, name: &str) {
+        if self.answering.unsaid.add(name) {
+            let _ = write!(self.out, ": not translated: {name}\n\n");
+        }
+    }
+
+    /// A block that is not text.
+    fn show(&mut self, kind: &'static str, delta: &Value) {
+        let at = self.block.map_or(0, |(at, _)| at + 1);
+        self.block = Some((at, kind));
+        self.event(&choice(&json!({"content_blocks": [{"index": at, "delta": delta}]})));
+    }
+
+    fn add(&mut self, place: Place, name: &str, json: &str) {
+        let Ok(value) = serde_json::from_str::<Value>(json) else { return };
+        match (place, self.block) {
+            _ if self.answering.strict => self.lose(name),
+            (Place::Block, Some((at, "text"))) => {
+                self.event(&choice(&json!({"content_blocks": [{"index": at, "delta": {name: value}}]})));
+            }
+            (Place::Choice, _) => {
+                let mut chunk = choice(&json!({}));
+                chunk["choices"][0][name] = value;
+                self.event(&chunk);
+            }
+            (Place::Answer, _) => {
+                let mut chunk = choice(&json!({}));
+                chunk[name] = value;
+                self.event(&chunk);
+            }
+            (Place::Block | Place::Message, _) => self.event(&choice(&json!({name: value}))),
+        }
+    }
+
     fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
         let index = self.calls;
         self.calls += 1;
@@ -159,7 +194,23 @@ impl Taker for Stream {
             Piece::Thinking(text) if self.answering.blocks => self.said("thinking", text),
             Piece::Signature(text) if self.answering.blocks => self.said("signature", text),
             Piece::Redacted(data) if self.answering.blocks => self.said("data", data),
-            Piece::Thinking(_) | Piece::Signature(_) | Piece::Redacted(_) => (),
+            Piece::Thinking("") | Piece::Signature(_) => (),
+            Piece::Thinking(_) | Piece::Redacted(_) => self.lose("thinking"),
+            Piece::Image { mime, data } if self.answering.images => {
+                let url = format!("data:{mime};base64,{data}");
+                self.show("image_url", &json!({"image_url": {"url": url}}));
+            }
+            Piece::Image { .. } => self.lose("image"),
+            Piece::Seal(signature) => {
+                self.event(&choice(&json!({"extra_content": {"google": {"thought_signature": signature}}})));
+            }
+            Piece::Aside { place, name, json } => self.add(place, name, json),
+            Piece::Native { kind, .. } if self.answering.strict => self.lose(kind),
+            Piece::Native { json, .. } => {
+                if let Ok(block) = serde_json::from_str(json) {
+                    self.show("native", &block);
+                }
+            }
             Piece::Call { id, name, signature } => self.call(id, name, signature),
             Piece::Arguments { call, json } => self.chunk(|out| {
                 let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"function\":{{");
@@ -180,6 +231,11 @@ impl Teller for Stream {
     fn told(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
+}
+
+/// A chunk with nothing but a delta.
+fn choice(delta: &Value) -> Value {
+    json!({"choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": null}]})
 }
 
 fn field(out: &mut Vec<u8>, key: &str, text: &str) {

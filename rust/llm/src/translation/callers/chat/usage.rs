@@ -9,9 +9,14 @@ pub fn usage(of: &Usage) -> Value {
     let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
     let mut usage = json!({
         "prompt_tokens": of.total_in(), "completion_tokens": of.total_out(), "total_tokens": of.total(),
-        "prompt_tokens_details": {"cached_tokens": of.cache_read, "audio_tokens": of.audio_in},
+        "prompt_tokens_details": {"cached_tokens": of.total_cache_read(), "audio_tokens": of.audio_in},
         "completion_tokens_details": {"reasoning_tokens": of.reasoning, "audio_tokens": of.audio_out},
     });
+    for (side, pictures) in [("prompt_tokens_details", of.image_in), ("completion_tokens_details", of.image_out)] {
+        if pictures > 0 {
+            usage[side]["image_tokens"] = pictures.into();
+        }
+    }
     if of.cache_read > 0 {
         usage["cache_read_input_tokens"] = of.cache_read.into();
     }

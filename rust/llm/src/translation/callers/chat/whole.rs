@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::usage;
 use crate::{
     translation::{
-        answering::Answering,
+        answering::{Answering, extend, merge},
+        asked::Fields,
         finish,
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         teller::Teller,
     },
     usage::Usage,
@@ -22,8 +23,18 @@ pub struct Whole {
     refusal: Option<String>,
     blocks: Vec<Value>,
     calls: Vec<Called>,
+    seal: Option<String>,
+    beside: Beside,
     usage: Option<Usage>,
     finish: String,
+}
+
+/// What stands beside the words.
+#[derive(Debug, Default)]
+struct Beside {
+    answer: Fields,
+    choice: Fields,
+    message: Fields,
 }
 
 #[derive(Debug)]
@@ -44,6 +55,8 @@ impl Whole {
             refusal: None,
             blocks: Vec::new(),
             calls: Vec::new(),
+            seal: None,
+            beside: Beside::default(),
             usage: None,
             finish: String::new(),
         }
@@ -72,6 +85,27 @@ impl Whole {
         }
     }
 
+    /// A block that is not text.
+    fn show(&mut self, is_shown: bool, kind: &str, block: Value) {
+        if is_shown {
+            self.blocks.push(block);
+        } else {
+            self.answering.unsaid.add(kind);
+        }
+    }
+
+    fn add(&mut self, place: Place, name: &str, json: &str) {
+        let Some(value) = self.answering.kept(name, json) else { return };
+        let last = self.blocks.last_mut().filter(|last| last["type"] == "text");
+        let fields = match (place, last.and_then(Value::as_object_mut)) {
+            (Place::Block, Some(block)) => block,
+            (Place::Choice, _) => &mut self.beside.choice,
+            (Place::Answer, _) => &mut self.beside.answer,
+            (Place::Block | Place::Message, _) => &mut self.beside.message,
+        };
+        merge(fields, name, value);
+    }
+
     fn message(&mut self) -> Value {
         let mut message = json!({"role": "assistant", "content": self.text.take(), "refusal": self.refusal.take()});
         if !self.blocks.is_empty() {
@@ -80,6 +114,10 @@ impl Whole {
         if !self.calls.is_empty() {
             message["tool_calls"] = std::mem::take(&mut self.calls).into_iter().map(Called::told).collect();
         }
+        if let Some(signature) = self.seal.take() {
+            message["extra_content"] = json!({"google": {"thought_signature": signature}});
+        }
+        extend(&mut message, &mut self.beside.message);
         message
     }
 }
@@ -111,11 +149,27 @@ impl Taker for Whole {
                 self.block("text", "text", text);
             }
             Piece::Refusal(text) => self.refusal.get_or_insert_default().push_str(text),
+            Piece::Thinking(text) if !self.answering.blocks && !text.is_empty() => {
+                self.answering.lose("thinking");
+            }
             Piece::Thinking(text) => self.block("thinking", "thinking", text),
             Piece::Signature(signature) => self.sign(signature),
             Piece::Redacted(data) => {
-                if self.answering.blocks {
-                    self.blocks.push(json!({"type": "redacted_thinking", "data": data}));
+                self.show(self.answering.blocks, "thinking", json!({"type": "redacted_thinking", "data": data}));
+            }
+            Piece::Image { mime, data } => {
+                let url = format!("data:{mime};base64,{data}");
+                self.show(self.answering.images, "image", json!({"type": "image_url", "image_url": {"url": url}}));
+            }
+            Piece::Seal(signature) => {
+                if self.seal.replace(signature.to_owned()).is_some() {
+                    self.answering.unsaid.add("thought_signature");
+                }
+            }
+            Piece::Aside { place, name, json } => self.add(place, name, json),
+            Piece::Native { kind, json } => {
+                if let Some(block) = self.answering.kept(kind, json) {
+                    self.blocks.push(block);
                 }
             }
             Piece::Call { id, name, signature } => self.calls.push(Called {
@@ -140,12 +194,14 @@ impl Teller for Whole {
     fn told(&mut self) -> Vec<u8> {
         let message = self.message();
         let reason = if self.answering.strict { finish::to_openai(&self.finish) } else { &self.finish };
-        let choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
+        let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
+        extend(&mut choice, &mut self.beside.choice);
         let mut answer = json!({"id": self.id, "object": "chat.completion", "created": self.answering.created,
             "model": self.model, "provider": self.answering.provider, "choices": [choice]});
         if let Some(cost) = &self.usage {
             answer["usage"] = usage(cost);
         }
+        extend(&mut answer, &mut self.beside.answer);
         answer.to_string().into_bytes()
     }
 }

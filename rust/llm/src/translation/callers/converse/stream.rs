@@ -7,6 +7,7 @@ use crate::{
     dialect::{Failure, bedrock},
     stream::aws_event_stream::encode,
     translation::{
+        answering::Answering,
         finish,
         piece::{Piece, Taker},
         teller::Teller,
@@ -14,8 +15,9 @@ use crate::{
     usage::Usage,
 };
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stream {
+    answering: Answering,
     out: Vec<u8>,
     is_begun: bool,
     blocks: usize,
@@ -35,6 +37,20 @@ enum Kind {
 }
 
 impl Stream {
+    pub fn new(answering: Answering) -> Self {
+        Self {
+            answering,
+            out: Vec::new(),
+            is_begun: false,
+            blocks: 0,
+            open: None,
+            calls: Vec::new(),
+            usage: Usage::default(),
+            finish: String::new(),
+            over: false,
+        }
+    }
+
     fn frame(&mut self, name: &str, payload: &Value) {
         self.out.extend_from_slice(&encode("event", name, payload.to_string().as_bytes()));
     }
@@ -109,6 +125,10 @@ impl Taker for Stream {
                 self.say(Kind::Thinking, &json!({"reasoningContent": {"redactedContent": data}}));
                 self.close();
             }
+            // A frame has no place for a comment.
+            Piece::Seal(_) => self.answering.lose("thought_signature"),
+            Piece::Image { .. } => self.answering.lose("image"),
+            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, .. } => self.call(id, name),
             Piece::Arguments { call, json } => {
                 if let (Some(block), false) = (self.calls.get(call), json.is_empty()) {

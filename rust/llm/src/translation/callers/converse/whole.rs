@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::usage;
 use crate::{
     translation::{
+        answering::Answering,
         asked::Fields,
         finish,
         piece::{Piece, Taker},
@@ -13,8 +14,9 @@ use crate::{
     usage::Usage,
 };
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Whole {
+    answering: Answering,
     blocks: Vec<Value>,
     /// Which block each call is, and its arguments so far.
     calls: Vec<(usize, String)>,
@@ -23,6 +25,10 @@ pub struct Whole {
 }
 
 impl Whole {
+    pub fn new(answering: Answering) -> Self {
+        Self { answering, blocks: Vec::new(), calls: Vec::new(), usage: Usage::default(), finish: String::new() }
+    }
+
     fn say(&mut self, text: &str) {
         if let Some(Value::String(so_far)) = self.blocks.last_mut().and_then(|last| last.get_mut("text")) {
             return so_far.push_str(text);
@@ -61,6 +67,12 @@ impl Taker for Whole {
             }
             Piece::Signature(signature) => self.thought()["signature"] = signature.into(),
             Piece::Redacted(data) => self.blocks.push(json!({"reasoningContent": {"redactedContent": data}})),
+            Piece::Seal(_) => self.answering.lose("thought_signature"),
+            Piece::Image { mime, data } => {
+                let format = mime.trim_start_matches("image/");
+                self.blocks.push(json!({"image": {"format": format, "source": {"bytes": data}}}));
+            }
+            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, .. } => {
                 self.calls.push((self.blocks.len(), String::new()));
                 self.blocks.push(json!({"toolUse": {"toolUseId": id, "name": name, "input": {}}}));

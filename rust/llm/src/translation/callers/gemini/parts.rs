@@ -26,6 +26,15 @@ pub fn redacted(data: &str) -> Value {
     signature(&format!("{REDACTED}{data}"))
 }
 
+/// Seals the text before it.
+pub fn seal(signature: &str) -> Value {
+    json!({"text": "", "thoughtSignature": signature})
+}
+
+pub fn image(mime: &str, data: &str) -> Value {
+    json!({"inlineData": {"mimeType": mime, "data": data}})
+}
+
 /// A call of a tool, whose arguments come as JSON in pieces and are told at once.
 #[derive(Debug, Default)]
 pub struct Calling {

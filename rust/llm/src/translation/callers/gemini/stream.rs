@@ -87,6 +87,10 @@ impl Taker for Stream {
             Piece::Signature(text) if self.answering.blocks => self.say(parts::signature(text)),
             Piece::Redacted(data) if self.answering.blocks => self.say(parts::redacted(data)),
             Piece::Thinking(_) | Piece::Signature(_) | Piece::Redacted(_) => (),
+            Piece::Seal(signature) => self.say(parts::seal(signature)),
+            Piece::Image { mime, data } => self.say(parts::image(mime, data)),
+            // A comment would be too much: Google's own clients take every line for JSON.
+            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, signature } => self.calls.push(Calling::new(id, name, signature)),
             Piece::Arguments { call, json } => {
                 if let Some(call) = self.calls.get_mut(call) {

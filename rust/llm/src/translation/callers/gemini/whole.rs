@@ -65,6 +65,9 @@ impl Taker for Whole {
             Piece::Signature(text) if self.answering.blocks => self.add(parts::signature(text)),
             Piece::Redacted(data) if self.answering.blocks => self.parts.push(parts::redacted(data)),
             Piece::Thinking(_) | Piece::Signature(_) | Piece::Redacted(_) => (),
+            Piece::Seal(signature) => self.add(parts::seal(signature)),
+            Piece::Image { mime, data } => self.parts.push(parts::image(mime, data)),
+            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, signature } => {
                 self.calls.push((self.parts.len(), Calling::new(id, name, signature)));
                 self.parts.push(Value::Null);

@@ -9,6 +9,9 @@ use crate::translation::{
     lost::Lost,
 };
 
+/// What seals a text comes as a block that every client of this dialect gives back unread.
+pub(super) const SEAL: &str = "seal:";
+
 pub fn read(json: &[u8]) -> Result<Asked, Refusal> {
     let mut fields = body(json)?;
     let mut asked = Asked {
@@ -94,7 +97,12 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let kind = needed(&mut fields, "type", path)?;
     let cache = fields.shift_remove("cache_control").filter(|cache| !cache.is_null());
     match kind.as_str() {
-        "text" => Ok(Part::Text { text: needed(&mut fields, "text", path)?, cache }),
+        "text" => {
+            if fields.get("citations").and_then(Value::as_array).is_some_and(|citations| !citations.is_empty()) {
+                lost.add("citations");
+            }
+            Ok(Part::Text { text: needed(&mut fields, "text", path)?, cache })
+        }
         "image" => Ok(Part::Image { source: source(&mut fields, path)?, detail: None, cache }),
         "document" => {
             for key in ["context", "citations"] {
@@ -122,7 +130,13 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
             text: string(&mut fields, "thinking").unwrap_or_default(),
             signature: string(&mut fields, "signature").filter(|signature| !signature.is_empty()),
         }),
-        "redacted_thinking" => Ok(Part::Redacted { data: needed(&mut fields, "data", path)? }),
+        "redacted_thinking" => {
+            let data = needed(&mut fields, "data", path)?;
+            Ok(match data.strip_prefix(SEAL) {
+                Some(signature) => Part::Seal(signature.to_owned()),
+                None => Part::Redacted { data },
+            })
+        }
         other => Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`"))),
     }
 }

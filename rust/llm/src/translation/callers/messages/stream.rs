@@ -4,11 +4,12 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::usage;
+use super::{request::SEAL, usage, whole::image};
 use crate::{
     dialect::{Failure, messages},
     translation::{
-        answering::Answering,
+        answering::{Answering, extend, merge},
+        asked::Fields,
         finish,
         piece::{Piece, Taker},
         teller::Teller,
@@ -27,6 +28,8 @@ pub struct Stream {
     calls: Vec<usize>,
     usage: Usage,
     finish: Option<(String, Option<String>)>,
+    /// What stands beside the words.
+    beside: Fields,
     over: bool,
 }
 
@@ -36,6 +39,8 @@ enum Kind {
     Thinking,
     Signed,
     Call,
+    /// One that is there at once.
+    Entire,
 }
 
 impl Stream {
@@ -49,6 +54,7 @@ impl Stream {
             calls: Vec::new(),
             usage: Usage::default(),
             finish: None,
+            beside: Fields::new(),
             over: false,
         }
     }
@@ -123,6 +129,19 @@ impl Stream {
         self.open = Some(Kind::Signed);
     }
 
+    /// A block that is there at once.
+    fn show(&mut self, block: &Value) {
+        self.open(Kind::Entire, block);
+        self.close();
+    }
+
+    /// Names in a comment what cannot be told: the head of the answer is long gone.
+    fn lose(&mut self, name: &str) {
+        if self.answering.unsaid.add(name) {
+            let _ = write!(self.out, ": not translated: {name}\n\n");
+        }
+    }
+
     fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
         let mut block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
         if let Some(signature) = signature {
@@ -138,7 +157,9 @@ impl Stream {
         self.over = true;
         let (reason, sequence) = self.finish.take().unwrap_or_default();
         let delta = json!({"stop_reason": finish::to_anthropic(&reason), "stop_sequence": sequence});
-        self.event("message_delta", &json!({"type": "message_delta", "delta": delta, "usage": usage(&self.usage)}));
+        let mut last = json!({"type": "message_delta", "delta": delta, "usage": usage(&self.usage)});
+        extend(&mut last, &mut self.beside);
+        self.event("message_delta", &last);
         self.out.extend_from_slice(messages::STOP);
     }
 }
@@ -154,9 +175,22 @@ impl Taker for Stream {
             Piece::Text(text) | Piece::Refusal(text) => self.text(text),
             Piece::Thinking(text) => self.think(text),
             Piece::Signature(signature) => self.sign(signature),
-            Piece::Redacted(data) => {
-                self.open(Kind::Signed, &json!({"type": "redacted_thinking", "data": data}));
-                self.close();
+            Piece::Redacted(data) => self.show(&json!({"type": "redacted_thinking", "data": data})),
+            Piece::Seal(signature) => {
+                self.show(&json!({"type": "redacted_thinking", "data": format!("{SEAL}{signature}")}));
+            }
+            Piece::Image { mime, data } if self.answering.images => self.show(&image(mime, data)),
+            Piece::Image { .. } => self.lose("image"),
+            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } if self.answering.strict => self.lose(name),
+            Piece::Aside { name, json, .. } => {
+                if let Ok(value) = serde_json::from_str(json) {
+                    merge(&mut self.beside, name, value);
+                }
+            }
+            Piece::Native { json, .. } => {
+                if let Ok(block) = serde_json::from_str(json) {
+                    self.show(&block);
+                }
             }
             Piece::Call { id, name, signature } => self.call(id, name, signature),
             Piece::Arguments { call, json } => {

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::usage;
+use super::{request::SEAL, usage};
 use crate::{
     translation::{
-        answering::Answering,
+        answering::{Answering, extend, merge},
         asked::Fields,
         finish,
         piece::{Piece, Taker},
@@ -16,6 +16,7 @@ use crate::{
 
 #[derive(Debug)]
 pub struct Whole {
+    answering: Answering,
     id: String,
     model: String,
     blocks: Vec<Value>,
@@ -24,10 +25,17 @@ pub struct Whole {
     usage: Usage,
     finish: String,
     stop_sequence: Option<String>,
+    /// What stands beside the words.
+    beside: Fields,
+}
+
+/// An image as this dialect has them in requests; its own answers have none.
+pub(super) fn image(mime: &str, data: &str) -> Value {
+    json!({"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}})
 }
 
 impl Whole {
-    pub fn new(answering: &Answering) -> Self {
+    pub fn new(answering: Answering) -> Self {
         Self {
             id: format!("msg_{}", answering.created),
             model: answering.model.clone(),
@@ -36,6 +44,8 @@ impl Whole {
             usage: Usage::default(),
             finish: String::new(),
             stop_sequence: None,
+            beside: Fields::new(),
+            answering,
         }
     }
 
@@ -86,6 +96,17 @@ impl Taker for Whole {
             Piece::Thinking(text) => self.add("thinking", "thinking", text),
             Piece::Signature(signature) => self.sign(signature),
             Piece::Redacted(data) => self.blocks.push(json!({"type": "redacted_thinking", "data": data})),
+            Piece::Seal(signature) => {
+                self.blocks.push(json!({"type": "redacted_thinking", "data": format!("{SEAL}{signature}")}));
+            }
+            Piece::Image { mime, data } if self.answering.images => self.blocks.push(image(mime, data)),
+            Piece::Image { .. } => self.answering.lose("image"),
+            Piece::Aside { name, json, .. } => {
+                if let Some(value) = self.answering.kept(name, json) {
+                    merge(&mut self.beside, name, value);
+                }
+            }
+            Piece::Native { kind, json } => self.blocks.extend(self.answering.kept(kind, json)),
             Piece::Call { id, name, signature } => self.call(id, name, signature),
             Piece::Arguments { call, json } => {
                 if let Some((_, arguments)) = self.calls.get_mut(call) {
@@ -110,9 +131,10 @@ impl Teller for Whole {
                 block["input"] = input.into();
             }
         }
-        let answer = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
+        let mut answer = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
             "content": std::mem::take(&mut self.blocks), "stop_reason": finish::to_anthropic(&self.finish),
             "stop_sequence": self.stop_sequence, "usage": usage(&self.usage)});
+        extend(&mut answer, &mut self.beside);
         answer.to_string().into_bytes()
     }
 }

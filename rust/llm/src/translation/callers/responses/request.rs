@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::whole::REDACTED;
+use super::whole::{REDACTED, SEAL};
 use crate::translation::{
     asked::{
         Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, string,
@@ -135,14 +135,21 @@ fn item(value: Value, path: &str) -> Result<Message, Refusal> {
             let parts = content(fields.shift_remove("output"), &format!("{path}.output"))?;
             (Role::User, vec![Part::Result { id, parts, is_error: false, cache: None }])
         }
+        "image_generation_call" => {
+            let data = needed(&mut fields, "result", path)?;
+            let mime = format!("image/{}", string(&mut fields, "output_format").unwrap_or_else(|| "png".into()));
+            let source = Source::Data { mime, data };
+            (Role::Assistant, vec![Part::Image { source, detail: None, cache: None }])
+        }
         "reasoning" => {
             let summary = array(fields.shift_remove("summary"), &format!("{path}.summary"))?;
             let text = summary.iter().filter_map(|part| part["text"].as_str()).collect();
             let signature = string(&mut fields, "encrypted_content").filter(|sealed| !sealed.is_empty());
-            let redacted = signature.as_deref().and_then(|sealed| sealed.strip_prefix(REDACTED));
-            let part = match redacted {
-                Some(data) => Part::Redacted { data: data.to_owned() },
-                None => Part::Thinking { text, signature },
+            let unsealed = |prefix| signature.as_deref().and_then(|sealed: &str| sealed.strip_prefix(prefix));
+            let part = match (unsealed(REDACTED), unsealed(SEAL)) {
+                (Some(data), _) => Part::Redacted { data: data.to_owned() },
+                (None, Some(seal)) => Part::Seal(seal.to_owned()),
+                (None, None) => Part::Thinking { text, signature },
             };
             (Role::Assistant, vec![part])
         }

@@ -76,11 +76,11 @@ impl Stream {
         match kind {
             Kind::Call => shown["arguments"] = "".into(),
             Kind::Reasoning => shown["summary"] = json!([]),
-            Kind::Text | Kind::Refusal => (),
+            Kind::Text | Kind::Refusal | Kind::Image => (),
         }
         self.event("response.output_item.added", json!({"output_index": at, "item": shown}));
         let part = match kind {
-            Kind::Call => return,
+            Kind::Call | Kind::Image => return,
             // What is sealed as a whole has nothing to show.
             Kind::Reasoning if self.whole.items[at].text.is_empty() => return,
             Kind::Reasoning => json!({"type": "summary_text", "text": ""}),
@@ -104,13 +104,22 @@ impl Stream {
         self.event(&format!("{}.delta", text_of(kind).0), fields);
     }
 
+    /// Names in a comment what cannot be told: the head of the answer is long gone.
+    fn lose(&mut self, piece: &Piece<'_>) {
+        let (Piece::Aside { name, .. } | Piece::Native { kind: name, .. }) = piece else { return };
+        let Answering { strict, unsaid, .. } = &self.whole.answering;
+        if *strict && unsaid.add(name) {
+            let _ = write!(self.out, ": not translated: {name}\n\n");
+        }
+    }
+
     fn close(&mut self, at: usize) {
         if std::mem::replace(&mut self.done[at], true) {
             return;
         }
         let item = &self.whole.items[at];
         let (kind, id, part, shown) = (item.kind, item.id.clone(), item.part(), item.value("completed"));
-        if kind == Kind::Reasoning && item.text.is_empty() {
+        if kind == Kind::Image || kind == Kind::Reasoning && item.text.is_empty() {
             return self.event("response.output_item.done", json!({"output_index": at, "item": shown}));
         }
         let (name, key) = text_of(kind);
@@ -148,6 +157,8 @@ fn text_of(kind: Kind) -> (&'static str, &'static str) {
         Kind::Refusal => ("response.refusal", "refusal"),
         Kind::Reasoning => ("response.reasoning_summary_text", "text"),
         Kind::Call => ("response.function_call_arguments", "arguments"),
+        // There at once, and never told in parts.
+        Kind::Image => ("response.image_generation_call", "result"),
     }
 }
 
@@ -164,15 +175,26 @@ impl Taker for Stream {
         if self.over {
             return;
         }
+        self.lose(&piece);
         self.whole.take(piece);
         match piece {
             Piece::Start { .. } => self.begin(),
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::Usage(_) | Piece::Finish { .. } => (),
+            Piece::Text("")
+            | Piece::Refusal("")
+            | Piece::Thinking("")
+            | Piece::Usage(_)
+            | Piece::Finish { .. }
+            | Piece::Aside { .. }
+            | Piece::Native { .. } => (),
             Piece::Text(text) | Piece::Refusal(text) | Piece::Thinking(text) => {
                 self.follow();
                 self.delta(self.begun - 1, text);
             }
-            Piece::Call { .. } | Piece::Signature(_) | Piece::Redacted(_) => self.follow(),
+            Piece::Call { .. } | Piece::Signature(_) | Piece::Redacted(_) | Piece::Seal(_) => self.follow(),
+            Piece::Image { .. } => {
+                self.follow();
+                self.close(self.begun - 1);
+            }
             Piece::Arguments { call, json } => {
                 if let Some(at) = self.whole.call(call) {
                     self.delta(at, json);

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::{
     translation::{
-        answering::Answering,
+        answering::{Answering, merge},
+        asked::Fields,
         finish,
         piece::{Piece, Taker},
         teller::Teller,
@@ -14,17 +15,21 @@ use crate::{
 
 #[derive(Debug)]
 pub struct Whole {
-    answering: Answering,
+    pub(super) answering: Answering,
     pub(super) id: String,
     model: String,
     pub(super) items: Vec<Item>,
     usage: Usage,
     finish: String,
     failed: Option<Value>,
+    /// What stands beside the words.
+    beside: Fields,
 }
 
 /// A thought that was sealed as a whole comes back as what it was.
 pub(super) const REDACTED: &str = "redacted:";
+/// And so does what seals the text before it.
+pub(super) const SEAL: &str = "seal:";
 
 /// One thing of the output.
 #[derive(Debug)]
@@ -45,6 +50,7 @@ pub(super) enum Kind {
     Refusal,
     Reasoning,
     Call,
+    Image,
 }
 
 impl Kind {
@@ -53,6 +59,7 @@ impl Kind {
             Self::Text | Self::Refusal => "msg",
             Self::Reasoning => "rs",
             Self::Call => "fc",
+            Self::Image => "ig",
         }
     }
 }
@@ -73,6 +80,10 @@ impl Item {
                 }
                 item
             }
+            // The kind of image is in the place of a name.
+            Kind::Image => json!({"type": "image_generation_call", "id": id, "status": status,
+                "result": if status == "in_progress" { Value::Null } else { text.as_str().into() },
+                "output_format": self.name}),
             Kind::Call => {
                 let mut item = json!({"type": "function_call", "id": id, "call_id": self.call_id, "name": self.name,
                     "arguments": text, "status": status});
@@ -104,6 +115,7 @@ impl Whole {
             usage: Usage::default(),
             finish: String::new(),
             failed: None,
+            beside: Fields::new(),
         }
     }
 
@@ -166,17 +178,28 @@ impl Whole {
         }
         if is_over {
             response["usage"] = usage(&self.usage);
+            for (name, value) in &self.beside {
+                response[name] = value.clone();
+            }
         }
         response
     }
 }
 
 fn usage(of: &Usage) -> Value {
-    json!({
-        "input_tokens": of.total_in(), "input_tokens_details": {"cached_tokens": of.cache_read},
+    let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
+    let mut usage = json!({
+        "input_tokens": of.total_in(), "input_tokens_details": {"cached_tokens": of.total_cache_read()},
         "output_tokens": of.total_out(), "output_tokens_details": {"reasoning_tokens": of.reasoning},
         "total_tokens": of.total(),
-    })
+    });
+    if written > 0 {
+        // In Anthropic's words, as chat completions have it too.
+        usage["cache_creation_input_tokens"] = written.into();
+        usage["cache_creation"] =
+            json!({"ephemeral_5m_input_tokens": of.cache_write_5m, "ephemeral_1h_input_tokens": of.cache_write_1h});
+    }
+    usage
 }
 
 impl Taker for Whole {
@@ -196,6 +219,22 @@ impl Taker for Whole {
             Piece::Thinking(text) => self.open(Kind::Reasoning).text.push_str(text),
             Piece::Signature(signature) => self.open(Kind::Reasoning).signature = Some(signature.to_owned()),
             Piece::Redacted(data) => self.add(Kind::Reasoning).signature = Some(format!("{REDACTED}{data}")),
+            Piece::Seal(signature) => self.add(Kind::Reasoning).signature = Some(format!("{SEAL}{signature}")),
+            Piece::Image { mime, data } => {
+                let item = self.add(Kind::Image);
+                data.clone_into(&mut item.text);
+                mime.trim_start_matches("image/").clone_into(&mut item.name);
+            }
+            Piece::Aside { name, json, .. } => {
+                if let Some(value) = self.answering.kept(name, json) {
+                    merge(&mut self.beside, name, value);
+                }
+            }
+            Piece::Native { kind, json } => {
+                if let Some(block) = self.answering.kept(kind, json) {
+                    merge(&mut self.beside, "content_blocks", vec![block].into());
+                }
+            }
             Piece::Call { id, name, signature } => {
                 let item = self.open(Kind::Call);
                 (item.call_id, item.name) = (id.to_owned(), name.to_owned());

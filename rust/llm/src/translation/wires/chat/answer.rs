@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     dialect::Dialect,
     translation::{
-        piece::{Piece, Taker},
+        asked::Source,
+        piece::{Piece, Place, Taker},
         wires::{Broken, Found, Listener},
     },
     usage::Counts,
@@ -28,6 +29,10 @@ struct Answer<'a> {
     x_groq: Option<Groq<'a>>,
     #[serde(default, borrow)]
     error: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    citations: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    search_results: Option<&'a RawValue>,
 }
 
 /// Where Groq puts what a stream cost.
@@ -48,6 +53,8 @@ struct Choice<'a> {
     message: Option<Said<'a>>,
     #[serde(default, borrow)]
     finish_reason: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    logprobs: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize, Default)]
@@ -62,6 +69,14 @@ struct Said<'a> {
     reasoning: Option<&'a RawValue>,
     #[serde(default, borrow)]
     tool_calls: Option<Vec<Call<'a>>>,
+    #[serde(default, borrow)]
+    annotations: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    audio: Option<&'a RawValue>,
+    #[serde(default)]
+    images: Option<Vec<Value>>,
+    #[serde(default)]
+    extra_content: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -104,6 +119,8 @@ pub struct Hearing {
     counts: Counts,
     /// Index and id of each call.
     calls: Vec<(Option<u64>, String)>,
+    /// What stands beside the answer: chunks repeat it.
+    beside: Vec<(&'static str, String)>,
 }
 
 impl Listener for Hearing {
@@ -139,6 +156,9 @@ impl Hearing {
             if let Some(said) = choice.delta.as_ref().or(choice.message.as_ref()) {
                 self.said(said, taker);
             }
+            if let Some(json) = choice.logprobs.filter(|json| says_something(json)) {
+                taker.take(Piece::Aside { place: Place::Choice, name: "logprobs", json: json.get() });
+            }
             if let Some(reason) = &choice.finish_reason {
                 self.is_finished = true;
                 taker.take(Piece::Finish { reason, stop_sequence: None });
@@ -147,6 +167,11 @@ impl Hearing {
         let beside = answer.x_groq.as_ref().and_then(|groq| groq.usage);
         if let Some(usage) = answer.usage.or(beside) {
             self.counts.read(usage.get().as_bytes());
+        }
+        for (name, json) in [("citations", answer.citations), ("search_results", answer.search_results)] {
+            let Some(json) = json.filter(|json| says_something(json)) else { continue };
+            self.beside.retain(|(known, _)| *known != name);
+            self.beside.push((name, json.get().to_owned()));
         }
     }
 
@@ -162,6 +187,18 @@ impl Hearing {
         }
         for call in said.tool_calls.iter().flatten() {
             self.call(call, taker);
+        }
+        for (name, json) in [("annotations", said.annotations), ("audio", said.audio)] {
+            if let Some(json) = json.filter(|json| says_something(json)) {
+                taker.take(Piece::Aside { place: Place::Message, name, json: json.get() });
+            }
+        }
+        for image in said.images.iter().flatten() {
+            show(image, taker);
+        }
+        let seal = said.extra_content.as_ref().and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
+        if let Some(seal) = seal {
+            taker.take(Piece::Seal(seal));
         }
     }
 
@@ -194,6 +231,9 @@ impl Hearing {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
+        for (name, json) in &self.beside {
+            taker.take(Piece::Aside { place: Place::Answer, name, json });
+        }
         if let Some(usage) = self.counts.settle(Dialect::OpenAi) {
             taker.take(Piece::Usage(usage));
         }
@@ -205,6 +245,21 @@ impl Hearing {
         let found = of_object(error);
         let message = found.message.unwrap_or_else(|| String::from_utf8_lossy(error).into_owned());
         taker.take(Piece::Failed { kind: found.kind.as_deref(), message: &message, code: found.code.as_deref() });
+    }
+}
+
+fn says_something(json: &RawValue) -> bool {
+    !matches!(json.get(), "null" | "[]" | "{}" | "\"\"")
+}
+
+/// An image that was made: its bytes, or where it is.
+fn show(image: &Value, taker: &mut dyn Taker) {
+    let url = image["image_url"]["url"].as_str().or_else(|| image["url"].as_str()).unwrap_or_default();
+    if let Source::Data { mime, data } = Source::of_url(url.to_owned(), None) {
+        taker.take(Piece::Image { mime: &mime, data: &data });
+    } else {
+        let json = json!([image]).to_string();
+        taker.take(Piece::Aside { place: Place::Message, name: "images", json: &json });
     }
 }
 
@@ -252,12 +307,27 @@ fn found(error: &Value) -> Found {
         detail => text_of(detail),
     };
     Found {
-        message: text_of(&error["message"]).or(detail).or_else(|| text_of(&fault["faultstring"])),
+        message: text_of(&error["message"])
+            .or(detail)
+            .or_else(|| text_of(&fault["faultstring"]))
+            .or_else(|| several(&error["errors"])),
         kind: text_of(&error["type"])
             .or_else(|| text_of(&error["status"]))
-            .or_else(|| text_of(&error["detail"][0]["type"])),
+            .or_else(|| text_of(&error["detail"][0]["type"]))
+            .or_else(|| text_of(&error["name"])),
         code: text_of(&error["code"]).or_else(|| text_of(&fault["detail"]["errorcode"])),
     }
+}
+
+/// Errors in a list: texts, or a code and a message each.
+fn several(errors: &Value) -> Option<String> {
+    let one = |error: &Value| match (error, text_of(&error["code"]), text_of(&error["message"])) {
+        (Value::String(text), ..) => Some(text.clone()),
+        (_, Some(code), Some(message)) => Some(format!("Error {code}:{message}")),
+        (_, _, message) => message,
+    };
+    let all: Vec<_> = errors.as_array()?.iter().filter_map(one).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 fn text_of(value: &Value) -> Option<String> {
@@ -277,8 +347,6 @@ fn located(item: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -292,6 +360,8 @@ mod tests {
             (json!({"message": "m"}), "m", None, None),
             (json!({"detail": "m"}), "m", None, None),
             (json!({"detail": [{"loc": ["body", 0], "msg": "m", "type": "t"}]}), "body.0: m", Some("t"), None),
+            (json!({"success": false, "errors": [{"code": 7003, "message": "m"}]}), "Error 7003:m", None, None),
+            (json!({"id": "e1", "name": "bad_request", "errors": ["a", "b"]}), "a; b", Some("bad_request"), None),
             (json!({"fault": {"faultstring": "m", "detail": {"errorcode": "c"}}}), "m", None, Some("c")),
         ] {
             let found = error(body.to_string().as_bytes());

@@ -5,25 +5,47 @@ pub(super) mod request;
 
 pub use answer::error;
 
+use serde_json::Value;
+
 use super::{Broken, Found, Listener, Wire};
 use crate::translation::{
     asked::{Asked, Refusal},
+    listing::{self, Listed},
     piece::Taker,
 };
 
 pub struct Chat {
     /// What limits an answer's length is called so.
     limit: &'static str,
+    /// What the model is called in the body, where its name says more.
+    name: fn(&str) -> String,
 }
 
 /// As `OpenAI` has it today.
-pub static OPENAI: Chat = Chat { limit: "max_completion_tokens" };
+pub static OPENAI: Chat = Chat { limit: "max_completion_tokens", name: str::to_owned };
 /// As it was when others became compatible with it.
-pub static COMPATIBLE: Chat = Chat { limit: "max_tokens" };
+pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", name: str::to_owned };
+/// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
+pub static VERTEX: Chat = Chat { limit: "max_tokens", name: of_publisher };
+/// A deployment and an adapter on top of it: the body names the adapter.
+pub static ADAPTED: Chat = Chat { limit: "max_tokens", name: of_adapter };
+
+fn of_publisher(model: &str) -> String {
+    match model.split_once('.') {
+        Some(("meta", name)) => format!("meta/{name}"),
+        Some(("mistralai" | "endpoints", name)) => name.to_owned(),
+        _ => model.to_owned(),
+    }
+}
+
+fn of_adapter(model: &str) -> String {
+    model.split_once(':').map_or_else(String::new, |(_, adapter)| adapter.to_owned())
+}
 
 impl Wire for Chat {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Ok(serde_json::Value::Object(request::write(asked, self.limit)?).to_string().into_bytes())
+        asked.model = (self.name)(&asked.model);
+        Ok(Value::Object(request::write(asked, self.limit)?).to_string().into_bytes())
     }
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
@@ -32,6 +54,11 @@ impl Wire for Chat {
 
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
+    }
+
+    /// Of those whose lists are not `OpenAI`'s.
+    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+        listing::bare(answer).or_else(|| listing::found(answer, "/result", "name", ""))
     }
 
     fn error(&self, answer: &[u8]) -> Found {

@@ -100,6 +100,7 @@ fn write_message(message: Message, path: &str, asked: &mut Asked, out: &mut Vec<
 fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
     let mut calls = Vec::new();
     let mut said = Vec::new();
+    let mut seal = None;
     for part in parts {
         match part {
             Part::Call(call) => {
@@ -112,6 +113,8 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, R
                 calls.push(told);
             }
             Part::Thinking { .. } | Part::Redacted { .. } => asked.lose("thinking"),
+            Part::Seal(signature) => seal = Some(signature),
+            Part::Native { kind, .. } => asked.lose(&kind),
             other => said.push(other),
         }
     }
@@ -119,6 +122,9 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, R
     let mut message = json!({"role": "assistant", "content": content});
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
+    }
+    if let Some(signature) = seal {
+        message["extra_content"] = json!({"google": {"thought_signature": signature}});
     }
     Ok(message)
 }

@@ -1,10 +1,10 @@
 //! Reads what Cohere answers, whole and streamed.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     translation::{
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         wires::{Broken, Listener},
     },
     usage::Usage,
@@ -25,8 +25,25 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
         let arguments = text(&call["function"]["arguments"]);
         taker.take(Piece::Arguments { call: at, json: if arguments.is_empty() { "{}" } else { arguments } });
     }
+    cite(message.get("citations"), taker);
+    beside("logprobs", &answer["logprobs"], Place::Choice, taker);
     end(&answer, taker);
     Ok(())
+}
+
+/// Where what was said is from.
+fn cite(citations: Option<&Value>, taker: &mut dyn Taker) {
+    match citations {
+        Some(one @ Value::Object(_)) => beside("citations", &json!([one]), Place::Message, taker),
+        Some(all) => beside("citations", all, Place::Message, taker),
+        None => (),
+    }
+}
+
+fn beside(name: &str, value: &Value, place: Place, taker: &mut dyn Taker) {
+    if value.as_array().is_some_and(|items| !items.is_empty()) {
+        taker.take(Piece::Aside { place, name, json: &value.to_string() });
+    }
 }
 
 fn text(value: &Value) -> &str {
@@ -74,7 +91,13 @@ impl Listener for Hearing {
         let message = &event["delta"]["message"];
         match text(&event["type"]) {
             "message-start" => taker.take(Piece::Start { id: text(&event["id"]), model: "" }),
-            "content-start" | "content-delta" => say(&message["content"], taker),
+            "content-start" | "content-delta" => {
+                say(&message["content"], taker);
+                if event["logprobs"].is_object() {
+                    beside("logprobs", &json!([event["logprobs"]]), Place::Choice, taker);
+                }
+            }
+            "citation-start" => cite(message.get("citations"), taker),
             "tool-plan-delta" => taker.take(Piece::Thinking(text(&message["tool_plan"]))),
             "tool-call-start" => {
                 begin(&message["tool_calls"], taker);

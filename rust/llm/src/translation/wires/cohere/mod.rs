@@ -11,6 +11,7 @@ use super::{
 use crate::translation::{
     asked::{Asked, Choice, Fields, Refusal},
     embedding::{Texts, Vectors},
+    listing::{self, Listed},
     piece::Taker,
 };
 
@@ -76,15 +77,10 @@ impl Wire for Cohere {
     }
 
     fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
-        let mut out = json!({"model": std::mem::take(&mut texts.model), "texts": std::mem::take(&mut texts.inputs)});
-        // It must be said; who does not say it keeps what it embeds.
-        out["input_type"] = texts.fields.shift_remove("input_type").unwrap_or_else(|| "search_document".into());
-        out["embedding_types"] = json!(["float"]);
-        if let Some(dimensions) = texts.dimensions.take() {
-            out["output_dimension"] = dimensions;
-        }
-        if let Some(truncate) = texts.fields.shift_remove("truncate") {
-            out["truncate"] = truncate;
+        let model = std::mem::take(&mut texts.model);
+        let mut out = json!({"model": model});
+        if let (Some(out), Value::Object(rest)) = (out.as_object_mut(), embed(texts)) {
+            out.extend(rest);
         }
         Ok(out.to_string().into_bytes())
     }
@@ -96,10 +92,29 @@ impl Wire for Cohere {
         Some(Vectors { vectors, tokens: tokens.and_then(Value::as_u64) })
     }
 
+    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+        listing::found(answer, "/models", "name", "")
+    }
+
     /// `{message}`, and nothing else.
     fn error(&self, answer: &[u8]) -> Found {
         chat::error(answer)
     }
+}
+
+/// What is embedded, but for the model: somebody else's host has that in the path.
+pub(super) fn embed(texts: &mut Texts) -> Value {
+    let mut out = json!({"texts": std::mem::take(&mut texts.inputs)});
+    // It must be said; who does not say it keeps what it embeds.
+    out["input_type"] = texts.fields.shift_remove("input_type").unwrap_or_else(|| "search_document".into());
+    out["embedding_types"] = json!(["float"]);
+    if let Some(dimensions) = texts.dimensions.take() {
+        out["output_dimension"] = dimensions;
+    }
+    if let Some(truncate) = texts.fields.shift_remove("truncate") {
+        out["truncate"] = truncate;
+    }
+    out
 }
 
 fn think(thinking: &Value) -> Value {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     translation::{
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         wires::{Broken, Listener, messages::compact},
     },
     usage::Usage,
@@ -22,6 +22,10 @@ struct Answer<'a> {
     stop_reason: Cow<'a, str>,
     #[serde(default)]
     usage: Option<Counted>,
+    #[serde(default, borrow)]
+    trace: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    additional_model_response_fields: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +49,42 @@ struct Block<'a> {
     tool_use: Option<ToolUse<'a>>,
     #[serde(default, borrow)]
     reasoning_content: Option<Reasoning<'a>>,
+    #[serde(default, borrow)]
+    citations_content: Option<Cited<'a>>,
+    /// Of a stream.
+    #[serde(default, borrow)]
+    citation: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    image: Option<Image<'a>>,
+}
+
+/// Text, and where it is from.
+#[derive(Deserialize)]
+struct Cited<'a> {
+    #[serde(default, borrow)]
+    content: Vec<Words<'a>>,
+    #[serde(default, borrow)]
+    citations: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Words<'a> {
+    #[serde(default, borrow)]
+    text: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Image<'a> {
+    #[serde(default, borrow)]
+    format: Cow<'a, str>,
+    #[serde(borrow)]
+    source: Bytes<'a>,
+}
+
+#[derive(Deserialize)]
+struct Bytes<'a> {
+    #[serde(default, borrow)]
+    bytes: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -122,6 +162,13 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
             taker.take(Piece::Arguments { call: calls, json: &compact(call.input.map_or("{}", RawValue::get)) });
             calls += 1;
         }
+        beside(block, taker);
+    }
+    let more = [("trace", answer.trace), ("additionalModelResponseFields", answer.additional_model_response_fields)];
+    for (name, json) in more {
+        if let Some(json) = json {
+            taker.take(Piece::Aside { place: Place::Answer, name, json: json.get() });
+        }
     }
     if let Some(usage) = answer.usage {
         taker.take(Piece::Usage(usage.into()));
@@ -129,6 +176,25 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
     taker.take(Piece::Finish { reason: &answer.stop_reason, stop_sequence: None });
     taker.take(Piece::End);
     Ok(())
+}
+
+/// What is not just words.
+fn beside(block: &Block<'_>, taker: &mut dyn Taker) {
+    if let Some(Cited { content, citations }) = &block.citations_content {
+        for words in content {
+            taker.take(Piece::Text(&words.text));
+        }
+        if let Some(json) = citations {
+            taker.take(Piece::Aside { place: Place::Block, name: "citations", json: json.get() });
+        }
+    }
+    if let Some(json) = block.citation {
+        let json = format!("[{}]", json.get());
+        taker.take(Piece::Aside { place: Place::Block, name: "citations", json: &json });
+    }
+    if let Some(Image { format, source }) = &block.image {
+        taker.take(Piece::Image { mime: &format!("image/{format}"), data: &source.bytes });
+    }
 }
 
 fn think(reasoning: &Reasoning<'_>, taker: &mut dyn Taker) {
@@ -162,6 +228,8 @@ struct Event<'a> {
     usage: Option<Counted>,
     #[serde(default, borrow)]
     message: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    trace: Option<&'a RawValue>,
 }
 
 /// Hears a streamed conversation.
@@ -196,6 +264,9 @@ impl Listener for Hearing {
                 if let Some(usage) = event.usage {
                     taker.take(Piece::Usage(usage.into()));
                 }
+                if let Some(json) = event.trace {
+                    taker.take(Piece::Aside { place: Place::Answer, name: "trace", json: json.get() });
+                }
             }
             failed => {
                 self.finish = None;
@@ -229,6 +300,7 @@ impl Hearing {
         if let Some(reasoning) = &delta.reasoning_content {
             think(reasoning, taker);
         }
+        beside(delta, taker);
         let input = delta.tool_use.as_ref().and_then(|call| call.input);
         let json = input.and_then(|input| serde_json::from_str::<Cow<'_, str>>(input.get()).ok());
         let call = self.calls.iter().position(|(block, _)| *block == event.content_block_index);

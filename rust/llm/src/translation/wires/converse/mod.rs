@@ -3,9 +3,12 @@
 mod answer;
 mod request;
 
+use serde_json::{Value, json};
+
 use super::{Broken, Found, Frames, Listener, Wire, chat};
 use crate::translation::{
     asked::{Asked, Refusal},
+    listing::{self, Listed},
     piece::Taker,
 };
 
@@ -22,6 +25,20 @@ impl Wire for Converse {
 
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
+    }
+
+    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        let mut said = request::write(asked)?;
+        said.retain(|key, _| matches!(key.as_str(), "messages" | "system"));
+        Ok(json!({"input": {"converse": said}}).to_string().into_bytes())
+    }
+
+    fn counted(&self, answer: &Value) -> Option<u64> {
+        answer["inputTokens"].as_u64()
+    }
+
+    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+        listing::found(answer, "/modelSummaries", "modelId", "")
     }
 
     /// `{message}`, and nothing else.

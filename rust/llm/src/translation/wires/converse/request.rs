@@ -106,6 +106,14 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
             return Ok(());
         }
         Part::Redacted { data } => (json!({"reasoningContent": {"redactedContent": data}}), None),
+        Part::Seal(_) => {
+            asked.lose("thought_signature");
+            return Ok(());
+        }
+        Part::Native { kind, .. } => {
+            asked.lose(&kind);
+            return Ok(());
+        }
         Part::Call(call) => {
             let input = call.input();
             let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;

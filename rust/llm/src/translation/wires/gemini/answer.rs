@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::request::OWN_PARTS;
 use crate::{
     translation::{
         finish,
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         wires::{Broken, Found, Listener, chat, messages::compact},
     },
     usage::Usage,
@@ -38,6 +39,30 @@ struct Candidate<'a> {
     content: Option<Content<'a>>,
     #[serde(default, borrow)]
     finish_reason: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    grounding_metadata: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    url_context_metadata: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    citation_metadata: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    safety_ratings: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    logprobs_result: Option<&'a RawValue>,
+}
+
+impl<'a> Candidate<'a> {
+    /// What stands beside the words, under the names that it has there.
+    fn beside(&self) -> impl Iterator<Item = (&'static str, &'a str)> {
+        let all = [
+            ("groundingMetadata", self.grounding_metadata),
+            ("urlContextMetadata", self.url_context_metadata),
+            ("citationMetadata", self.citation_metadata),
+            ("safetyRatings", self.safety_ratings),
+            ("logprobsResult", self.logprobs_result),
+        ];
+        all.into_iter().filter_map(|(name, json)| Some((name, json?.get())))
+    }
 }
 
 #[derive(Deserialize)]
@@ -57,6 +82,21 @@ struct Part<'a> {
     thought_signature: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     function_call: Option<Call<'a>>,
+    #[serde(default, borrow)]
+    inline_data: Option<Blob<'a>>,
+    #[serde(default, borrow)]
+    executable_code: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    code_execution_result: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Blob<'a> {
+    #[serde(default, borrow)]
+    mime_type: Cow<'a, str>,
+    #[serde(default, borrow)]
+    data: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -166,6 +206,9 @@ impl Hearing {
             for part in candidate.content.iter().flat_map(|content| &content.parts) {
                 self.part(part, taker);
             }
+            for (name, json) in candidate.beside() {
+                taker.take(Piece::Aside { place: Place::Choice, name, json });
+            }
             if let Some(reason) = &candidate.finish_reason {
                 self.finish = Some(reason.clone().into_owned());
             }
@@ -187,6 +230,18 @@ impl Hearing {
             None | Some("") => (),
             Some(text) if part.thought => taker.take(Piece::Thinking(text)),
             Some(text) => taker.take(Piece::Text(text)),
+        }
+        if let Some(Blob { mime_type, data }) = &part.inline_data {
+            taker.take(Piece::Image { mime: mime_type, data });
+        }
+        for (kind, json) in OWN_PARTS.into_iter().zip([part.executable_code, part.code_execution_result]) {
+            if let Some(json) = json {
+                taker.take(Piece::Native { kind, json: &format!("{{\"type\":\"{kind}\",\"{kind}\":{}}}", json.get()) });
+            }
+        }
+        // That of a call is told with the call.
+        if let (Some(signature), None) = (part.thought_signature.as_deref(), &part.function_call) {
+            taker.take(Piece::Seal(signature));
         }
     }
 

@@ -10,10 +10,17 @@ use super::{Broken, Found, Listener, Wire, chat};
 use crate::translation::{
     asked::{Asked, Refusal},
     embedding::{Texts, Vectors},
+    listing::{self, Listed},
     piece::Taker,
 };
 
-pub struct Gemini;
+pub struct Gemini {
+    /// As it is taken there, where some of it is otherwise.
+    at_vertex: bool,
+}
+
+pub static STUDIO: Gemini = Gemini { at_vertex: false };
+pub static VERTEX: Gemini = Gemini { at_vertex: true };
 
 impl Wire for Gemini {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
@@ -48,6 +55,30 @@ impl Wire for Gemini {
     fn embedded(&self, answer: &Value) -> Option<Vectors> {
         let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
         Some(Vectors { vectors, tokens: None })
+    }
+
+    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        let model = format!("models/{}", asked.model.trim_start_matches("models/"));
+        let mut said = request::write(asked)?;
+        let body = if self.at_vertex {
+            said.retain(|key, _| matches!(key.as_str(), "contents" | "systemInstruction" | "tools"));
+            Value::Object(said)
+        } else {
+            said.insert("model".into(), model.into());
+            json!({"generateContentRequest": said})
+        };
+        Ok(body.to_string().into_bytes())
+    }
+
+    fn counted(&self, answer: &Value) -> Option<u64> {
+        answer["totalTokens"].as_u64()
+    }
+
+    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+        if self.at_vertex {
+            return listing::found(answer, "/publisherModels", "name", "publishers/google/models/");
+        }
+        listing::found(answer, "/models", "name", "models/")
     }
 
     /// `{error: {code, message, status}}`: the fields have the names that others use.

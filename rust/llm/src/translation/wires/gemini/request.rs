@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::schema;
-use crate::translation::asked::{Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, joined};
+use crate::translation::asked::{
+    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, joined,
+};
 
 /// Names of functions that mean a tool of Google's own.
 const NATIVE: &[(&str, &str)] = &[
@@ -14,6 +16,9 @@ const NATIVE: &[(&str, &str)] = &[
     ("codeExecution", "code_execution"),
     ("urlContext", "url_context"),
 ];
+
+/// Parts that only Gemini has, under the kinds by which callers are told of them.
+pub(super) const OWN_PARTS: [&str; 2] = ["executableCode", "codeExecutionResult"];
 
 /// Parameters of `generationConfig`.
 const GENERATION: &[(&str, &str)] = &[
@@ -28,7 +33,6 @@ const GENERATION: &[(&str, &str)] = &[
 
 pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
-    refuse_modalities(asked)?;
     let mut out = Fields::new();
     let called = names(&asked.messages);
     let mut system = Vec::new();
@@ -53,7 +57,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.map(turn).collect());
     tools(asked, &mut out);
-    generation(asked, &mut out);
+    generation(asked, &mut out)?;
     for (key, name) in
         [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
     {
@@ -65,14 +69,37 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     Ok(out)
 }
 
-/// What would come back could not be told.
-fn refuse_modalities(asked: &mut Asked) -> Result<(), Refusal> {
-    match asked.take("modalities") {
-        Some(kinds) if kinds != json!(["text"]) => {
-            Err(Refusal::new("modalities", "nothing but text can be answered here"))
-        }
-        _ => Ok(()),
+/// What comes back beside text must be something that a caller can be told.
+fn modalities(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
+    let Some(kinds) = asked.take("modalities") else { return Ok(()) };
+    let kinds = array(Some(kinds), "modalities")?;
+    let said = kinds.iter().map(|kind| match kind.as_str() {
+        Some(kind @ ("text" | "image")) => Ok(kind.to_ascii_uppercase()),
+        _ => Err(Refusal::new("modalities", "nothing but text and images can be answered here")),
+    });
+    let said = said.collect::<Result<Vec<_>, _>>()?;
+    if said != ["TEXT"] {
+        config.insert("responseModalities".into(), said.into());
     }
+    Ok(())
+}
+
+/// How images are to be made.
+fn image_config(asked: &mut Asked, config: &mut Fields) {
+    let Some(Value::Object(mut wanted)) = asked.take("image_config") else { return };
+    let mut told = Fields::new();
+    for (key, name) in [
+        ("aspect_ratio", "aspectRatio"),
+        ("aspectRatio", "aspectRatio"),
+        ("image_size", "imageSize"),
+        ("imageSize", "imageSize"),
+    ] {
+        if let Some(value) = wanted.shift_remove(key) {
+            told.insert(name.into(), value);
+        }
+    }
+    wanted.keys().for_each(|key| asked.lose(&format!("image_config.{key}")));
+    config.insert("imageConfig".into(), told.into());
 }
 
 /// The names behind the ids of calls: a result is told by name here.
@@ -114,6 +141,17 @@ fn write_part(
             asked.lose("thinking");
             return Ok(());
         }
+        Part::Seal(signature) => {
+            seal(signature, out);
+            return Ok(());
+        }
+        Part::Native { kind, mut fields } => match fields.shift_remove(&kind) {
+            Some(value) if OWN_PARTS.contains(&kind.as_str()) => json!({kind: value}),
+            _ => {
+                asked.lose(&kind);
+                return Ok(());
+            }
+        },
         Part::Call(call) => function_call(call, path)?,
         Part::Result { id, parts, is_error, cache } => {
             hint(cache.as_ref(), asked);
@@ -127,6 +165,14 @@ fn write_part(
         }
     });
     Ok(())
+}
+
+/// What seals a text stands beside it; one whose text is not there stands alone.
+fn seal(signature: String, out: &mut Vec<Value>) {
+    match out.last_mut() {
+        Some(last) if last.get("text").is_some() => last["thoughtSignature"] = signature.into(),
+        _ => out.push(json!({"text": "", "thoughtSignature": signature})),
+    }
 }
 
 fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
@@ -233,7 +279,7 @@ fn declaration(name: &str, description: Option<String>, schema: &Value) -> Value
     function
 }
 
-fn generation(asked: &mut Asked, out: &mut Fields) {
+fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     let mut config = Fields::new();
     for (key, name) in GENERATION {
         asked.hand(key, &mut config, name);
@@ -244,6 +290,8 @@ fn generation(asked: &mut Asked, out: &mut Fields) {
         None => (),
     }
     format(asked, &mut config);
+    modalities(asked, &mut config)?;
+    image_config(asked, &mut config);
     if asked.take("logprobs") == Some(Value::Bool(true)) {
         // They come in a shape of their own, which nobody here reads yet.
         asked.lose("logprobs");
@@ -252,6 +300,7 @@ fn generation(asked: &mut Asked, out: &mut Fields) {
     if !config.is_empty() {
         out.insert("generationConfig".into(), config.into());
     }
+    Ok(())
 }
 
 fn format(asked: &mut Asked, config: &mut Fields) {

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     dialect::Dialect,
     translation::{
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         wires::{Broken, Found, Listener},
     },
     usage::Counts,
@@ -48,13 +48,28 @@ struct Block<'a> {
     name: Cow<'a, str>,
     #[serde(default, borrow)]
     input: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    citations: Option<&'a RawValue>,
+}
+
+impl Block<'_> {
+    /// Of a kind that others have too.
+    fn is_known(&self) -> bool {
+        matches!(&*self.kind, "text" | "thinking" | "redacted_thinking" | "tool_use")
+    }
 }
 
 pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
     let message: Message<'_> = serde_json::from_slice(answer)?;
     taker.take(Piece::Start { id: &message.id, model: &message.model });
     let mut calls = 0;
-    for block in &message.content {
+    for (at, block) in message.content.iter().enumerate() {
+        if !block.is_known() {
+            // Seldom: only then is it read again as it is.
+            let answer: Value = serde_json::from_slice(answer)?;
+            taker.take(Piece::Native { kind: &block.kind, json: &answer["content"][at].to_string() });
+            continue;
+        }
         begin(block, taker);
         if block.kind == "tool_use" {
             taker.take(Piece::Arguments { call: calls, json: &compact(block.input.map_or("{}", RawValue::get)) });
@@ -77,14 +92,20 @@ pub fn compact(json: &str) -> Cow<'_, str> {
     if !json.contains('\n') {
         return Cow::Borrowed(json);
     }
-    let read = serde_json::from_str::<serde_json::Value>(json);
+    let read = serde_json::from_str::<Value>(json);
     read.map_or(Cow::Borrowed(json), |value| Cow::Owned(value.to_string()))
 }
 
 /// What a block says by itself, and that a call begins.
 fn begin(block: &Block<'_>, taker: &mut dyn Taker) {
     match &*block.kind {
-        "text" if !block.text.is_empty() => taker.take(Piece::Text(&block.text)),
+        "text" if !block.text.is_empty() => {
+            taker.take(Piece::Text(&block.text));
+            let citations = block.citations.map(RawValue::get).filter(|json| json.len() > "[]".len());
+            if let Some(json) = citations.filter(|json| *json != "null") {
+                taker.take(Piece::Aside { place: Place::Block, name: "citations", json });
+            }
+        }
         "thinking" => {
             if !block.thinking.is_empty() {
                 taker.take(Piece::Thinking(&block.thinking));
@@ -136,6 +157,8 @@ struct Delta<'a> {
     #[serde(default, borrow)]
     partial_json: Cow<'a, str>,
     #[serde(default, borrow)]
+    citation: Option<&'a RawValue>,
+    #[serde(default, borrow)]
     stop_reason: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     stop_sequence: Option<Cow<'a, str>>,
@@ -155,6 +178,8 @@ pub struct Hearing {
     counts: Counts,
     /// Which block each call is, and whether something of its arguments came.
     calls: Vec<(u64, bool)>,
+    /// A block that only Anthropic knows, while its input is still being told.
+    native: Option<(u64, Value, String)>,
 }
 
 impl Listener for Hearing {
@@ -163,7 +188,7 @@ impl Listener for Hearing {
         let Ok(event) = serde_json::from_slice::<Event<'_>>(data) else { return };
         match &*event.kind {
             "content_block_delta" => self.delta(&event, taker),
-            "content_block_start" => self.start(&event, taker),
+            "content_block_start" => self.start(&event, data, taker),
             "content_block_stop" => self.stop(event.index, taker),
             "message_start" => {
                 let Some(message) = &event.message else { return };
@@ -193,8 +218,13 @@ impl Hearing {
         }
     }
 
-    fn start(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
+    fn start(&mut self, event: &Event<'_>, data: &[u8], taker: &mut dyn Taker) {
         let Some(block) = &event.content_block else { return };
+        if !block.is_known() {
+            let block = serde_json::from_slice::<Value>(data).map(|mut event| event["content_block"].take());
+            self.native = Some((event.index, block.unwrap_or_default(), String::new()));
+            return;
+        }
         begin(block, taker);
         if block.kind == "tool_use" {
             self.calls.push((event.index, false));
@@ -207,6 +237,16 @@ impl Hearing {
             "text_delta" => taker.take(Piece::Text(&delta.text)),
             "thinking_delta" => taker.take(Piece::Thinking(&delta.thinking)),
             "signature_delta" => taker.take(Piece::Signature(&delta.signature)),
+            "citations_delta" => {
+                let Some(citation) = delta.citation else { return };
+                let json = format!("[{}]", citation.get());
+                taker.take(Piece::Aside { place: Place::Block, name: "citations", json: &json });
+            }
+            "input_json_delta" if self.native.is_some() => {
+                if let Some((_, _, input)) = &mut self.native {
+                    input.push_str(&delta.partial_json);
+                }
+            }
             "input_json_delta" if !delta.partial_json.is_empty() => {
                 let Some(call) = self.calls.iter().position(|(block, _)| *block == event.index) else { return };
                 self.calls[call].1 = true;
@@ -218,6 +258,13 @@ impl Hearing {
 
     /// A tool without parameters is called without a word; its arguments are an object all the same.
     fn stop(&mut self, index: u64, taker: &mut dyn Taker) {
+        if let Some((_, mut block, input)) = self.native.take_if(|(at, ..)| *at == index) {
+            if let Ok(input) = serde_json::from_str(&input) {
+                block["input"] = input;
+            }
+            let kind = block["type"].as_str().unwrap_or_default();
+            taker.take(Piece::Native { kind, json: &block.to_string() });
+        }
         if let Some(call) = self.calls.iter().position(|(block, said)| *block == index && !said) {
             self.calls[call].1 = true;
             taker.take(Piece::Arguments { call, json: "{}" });

@@ -88,6 +88,19 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
             return Ok(None);
         }
         Part::Redacted { data } => (json!({"type": "redacted_thinking", "data": data}), None),
+        Part::Seal(_) => {
+            asked.lose("thought_signature");
+            return Ok(None);
+        }
+        // Tools that Anthropic itself runs.
+        Part::Native { kind, mut fields } if kind.ends_with("_tool_use") || kind.ends_with("_tool_result") => {
+            fields.insert("type".into(), kind.into());
+            (fields.into(), None)
+        }
+        Part::Native { kind, .. } => {
+            asked.lose(&kind);
+            return Ok(None);
+        }
         Part::Call(call) => {
             let input = call.input();
             let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;

@@ -1,0 +1,108 @@
+"""Identity providers whose tokens are taken: the section `[jwt]` of the settings and the tables `[[issuers]]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# A token whose key nobody knows has all of them asked.
+MOST = 32
+
+
+class Jwt(msgspec.Struct, frozen=True, kw_only=True):
+    """Callers that show a token of the organisation's own identity provider in the place of a key."""
+
+    enabled: Annotated[
+        bool,
+        Meta(description="take tokens; they are checked against `jwks_url` or `jwks`", extra={"env": "JWT_ENABLED"}),
+    ] = False
+    jwks_url: Annotated[
+        str, Meta(description="where the identity provider publishes its keys; they are looked at again and again")
+    ] = ""
+    jwks: Annotated[str, Meta(description="the keys themselves, as JSON, in the place of `jwks_url`")] = ""
+    algorithms: Annotated[
+        tuple[Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ...],
+        Meta(description="how tokens may be signed; never with a shared secret"),
+    ] = ("RS256",)
+    organisations: Annotated[
+        tuple[str, ...],
+        Meta(description="organisations whose tokens are taken; default: all", extra={"env": "ORGANISATIONS_TO_SYNC"}),
+    ] = ()
+    default_scopes: Annotated[
+        tuple[str, ...],
+        Meta(description="scopes of a token that names none", extra={"env": "JWT_LOCAL_AUTH_DEFAULT_SCOPES"}),
+    ] = ()
+    leeway_seconds: Annotated[int, Meta(ge=0, le=600, description="how far clocks may be apart")] = 60
+    refresh_seconds: Annotated[
+        int,
+        Meta(ge=1, le=86_400, description="how often `jwks_url` is looked at; a key that is new there is known after"),
+    ] = 60
+
+
+class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[[issuers]]` table: an identity provider, and for whom it may speak."""
+
+    # What its tokens say in `iss` and `aud`; not looked at where it is empty.
+    issuer: str = ""
+    audience: str = ""
+    jwks_url: str = ""
+    jwks: str = ""
+    organisations: tuple[str, ...] = ()
+
+
+def read(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]:
+    """Read the tables, and note what is wrong with them."""
+    found: list[Issuer] = []
+    for index, table in enumerate(cast("list[object]", tables) if isinstance(tables, list) else [tables]):
+        try:
+            found.append(msgspec.convert(table, Issuer))
+        except msgspec.ValidationError as error:
+            message, _, where = str(error).partition(" - at `$")
+            problems.append(Problem(f"issuers[{index}]{where.rstrip('`')}", message[:1].lower() + message[1:]))
+    return tuple(found)
+
+
+def trusted(jwt: Jwt, others: Sequence[Issuer]) -> tuple[Issuer, ...]:
+    """Say whose tokens are taken: of the identity provider of `[jwt]`, and of the others."""
+    own = Issuer(jwks_url=jwt.jwks_url, jwks=jwt.jwks)
+    return (own, *others) if own.jwks_url or own.jwks else tuple(others)
+
+
+def problems(jwt: Jwt, others: Sequence[Issuer]) -> Iterator[Problem]:
+    """Tell what cannot be, or not together."""
+    all_of_them = trusted(jwt, others)
+    if jwt.enabled and not all_of_them:
+        yield Problem("jwt", "needs jwks_url or jwks, or [[issuers]]")
+    if others and not jwt.enabled:
+        yield Problem("issuers", "are for tokens, and none are taken; hint: jwt.enabled")
+    if len(all_of_them) > MOST:
+        yield Problem("issuers", f"are {len(all_of_them)}: at most {MOST} are allowed")
+    if jwt.enabled and not jwt.algorithms:
+        yield Problem("jwt.algorithms", "must not be empty")
+    if jwt.jwks_url or jwt.jwks:
+        yield from _of_one("jwt", jwt)
+    for index, issuer in enumerate(others):
+        yield from _of_one(f"issuers[{index}]", issuer)
+    urls = [issuer.jwks_url for issuer in all_of_them if issuer.jwks_url]
+    for url in sorted({url for url in urls if urls.count(url) > 1}):
+        yield Problem("issuers", f"{url!r} is there twice")
+
+
+def _of_one(path: str, source: Jwt | Issuer) -> Iterator[Problem]:
+    if bool(source.jwks_url) == bool(source.jwks):
+        yield Problem(path, "needs either jwks_url or jwks")
+    if source.jwks_url and not source.jwks_url.startswith(("http://", "https://")):
+        message = f"{source.jwks_url!r} is not allowed: expected a URL with http:// or https://"
+        yield Problem(f"{path}.jwks_url", message)
+    if source.jwks:
+        try:
+            msgspec.json.decode(source.jwks, type=dict[Literal["keys"], list[dict[str, Any]]])
+        except msgspec.DecodeError as error:
+            yield Problem(f"{path}.jwks", f"is not a set of keys: {error}")

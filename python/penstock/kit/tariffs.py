@@ -1,0 +1,176 @@
+"""What the engine is told of prices: the public list and the operator's own, in whole pico-dollars for one of each."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from datetime import UTC, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock import engine, process
+from penstock.kit.prices import NAMES, PriceRow, read, start_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from genai_prices.types import ConditionalPrice, ModelPrice, Provider
+
+    from penstock.kit.pricing import PricingConfig
+    from penstock.settings import Settings
+
+# By the names of the engine's buckets. The list has dollars for a million, which is as many millions of pico-dollars for one.
+LISTED = {
+    "input_mtok": "input",
+    "output_mtok": "output",
+    "cache_read_mtok": "cache_read",
+    "cache_write_mtok": "cache_write",
+    "cache_write_1h_mtok": "cache_write_1h",
+    "output_reasoning_mtok": "reasoning",
+    "input_audio_mtok": "audio_in",
+    "output_audio_mtok": "audio_out",
+    "cache_audio_read_mtok": "cache_read_audio",
+    "input_image_mtok": "image_in",
+    "output_image_mtok": "image_out",
+    "cache_image_read_mtok": "cache_read_image",
+}
+# The operator has cents for one.
+SAID = {
+    "request_token": "input",
+    "response_token": "output",
+    "cache_read_input_token": "cache_read",
+    "cache_write_input_token": "cache_write",
+    "reasoning_token": "reasoning",
+    "request_audio_token": "audio_in",
+    "response_audio_token": "audio_out",
+    "cache_read_audio_input_token": "cache_read_audio",
+    "request_image_token": "image_in",
+    "response_image_token": "image_out",
+    "cache_read_image_input_token": "cache_read_image",
+}
+CENT = Decimal(10) ** 10
+WITHOUT = "^(?!"
+
+
+def published(settings: Settings) -> dict[str, Any]:
+    """Put together what is known of prices at the moment, the list as it is kept."""
+    rows = read(settings.file) if settings.file else []
+    said: dict[tuple[str, str], list[PriceRow]] = {}
+    for row in sorted(rows, key=start_of):
+        said.setdefault((row.provider, row.model), []).append(row)
+    mine = [
+        {"provider": provider, "model": model, "prices": [one for row in found for one in stated(row, row.valid_from)]}
+        for (provider, model), found in said.items()
+    ]
+    return {**msgspec.json.decode(listed(), type=dict[str, msgspec.Raw]), "said": mine}
+
+
+@functools.cache
+def listed() -> bytes:
+    """Read the public list, in a process of its own: its objects take thirty times the room of what is told of them."""
+    return process.apart(_listed)
+
+
+def stated(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]]:  # noqa: ANN401 - a date, or none
+    """Say what an operator's prices are to the engine; nothing where they are not about tokens or requests."""
+    tokens = config.pay_as_you_go
+    found = {ours: getattr(tokens, name) for name, ours in SAID.items()} if tokens else {}
+    found["cache_write_1h"] = tokens.additional_units.get("cache_write_1h") if tokens else None
+    rates = {ours: [(0, _whole(price.price, CENT))] for ours, price in found.items() if price is not None}
+    request = _whole(config.fixed_cost.price, CENT) if config.fixed_cost else 0
+    return [_versioned(rates, request, valid_from)] if rates or config.fixed_cost else []
+
+
+def _listed() -> bytes:
+    from genai_prices import data  # noqa: PLC0415 - 30 MB
+
+    known = {provider.id: provider for provider in data.providers}
+    sellers: dict[str, list[str]] = {}
+    for slug in (str(row["slug"]) for row in engine.catalogue()):
+        if own := known.get(NAMES.get(slug, slug)):
+            sellers[slug] = [own.id, *(own.fallback_model_providers or ())]
+    needed = {name for names in sellers.values() for name in names}
+    lists = {name: list(_models(known[name])) for name in sorted(needed & known.keys())}
+    return msgspec.json.encode({"sellers": sellers, "lists": lists})
+
+
+def _models(provider: Provider) -> Iterator[dict[str, Any]]:
+    for model in provider.models:
+        listed = model.prices if isinstance(model.prices, list) else [model.prices]
+        if prices := [one for price in listed for one in _prices(price)]:
+            yield {"names": _clause(model.match), "prices": prices}
+
+
+def _prices(price: ConditionalPrice | ModelPrice) -> Iterator[dict[str, Any]]:
+    constraint: Any = getattr(price, "constraint", None)
+    prices: Any = getattr(price, "prices", price)
+    rates = {ours: _tiers(found) for name, ours in LISTED.items() if (found := getattr(prices, name)) is not None}
+    # The list has dollars for a thousand requests.
+    request = _whole(getattr(prices, "requests_kcount", None) or 0, Decimal(10) ** 9)
+    if not rates and not request:
+        return
+    daily = (_second(constraint.start_time), _second(constraint.end_time)) if hasattr(constraint, "end_time") else None
+    yield _versioned(rates, request, getattr(constraint, "start_date", None), daily)
+
+
+def _versioned(
+    rates: dict[str, Any],
+    request: int,
+    start: Any,  # noqa: ANN401
+    daily: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """Name a price after what it says: whatever changes in it changes its version."""
+    price: dict[str, Any] = {"rates": rates}
+    if request:
+        price["request"] = request
+    if start:
+        price["from"] = int(datetime.combine(start, time(), UTC).timestamp())
+    if daily:
+        price["daily"] = daily
+    digest = hashlib.sha256(json.dumps(price, sort_keys=True).encode())
+    return {"version": digest.hexdigest()[:12], **price}
+
+
+def _tiers(price: Any) -> list[tuple[int, int]]:  # noqa: ANN401 - a number, or one for each length
+    tiers: Iterable[Any] = getattr(price, "tiers", ())
+    first = (0, _whole(getattr(price, "base", price)))
+    return [first, *((tier.start, _whole(tier.price)) for tier in tiers)]
+
+
+def _whole(price: Any, factor: Decimal = Decimal(10) ** 6) -> int:  # noqa: ANN401 - a decimal, a float, a whole number
+    return round(Decimal(str(price)) * factor)
+
+
+def _second(moment: time) -> int:
+    """Give the second of the day, in UTC."""
+    shift = moment.utcoffset()
+    ahead = int(shift.total_seconds()) if shift else 0
+    return (moment.hour * 3600 + moment.minute * 60 + moment.second - ahead) % 86_400
+
+
+def _clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of the list's clauses, which have nothing in common
+    kind = type(match).__name__.removeprefix("Clause").lower()
+    match kind:
+        case "or" | "and":
+            inner = [_clause(one) for one in getattr(match, f"{kind}_")]
+            return {"any" if kind == "or" else "all": inner}
+        case "regex":
+            return _pattern(match.regex)
+        case _:
+            word, text = {
+                "equals": ("is", "equals"),
+                "startswith": ("starts", "starts_with"),
+                "endswith": ("ends", "ends_with"),
+                "contains": ("has", "contains"),
+            }[kind]
+            return {word: getattr(match, text).lower()}
+
+
+def _pattern(text: str) -> dict[str, Any]:
+    """Say a pattern without looking ahead, which the engine's do not."""
+    if text.startswith(WITHOUT) and text.endswith(")"):
+        return {"not": {"like": f"^{text.removeprefix(WITHOUT)[:-1]}"}}
+    return {"like": text}

@@ -1,0 +1,409 @@
+//! What requests cost: prices as they were published, found by provider and model, summed up in whole nano-dollars.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use penstock_llm::usage::Usage;
+use regex::Regex;
+use serde::Deserialize;
+
+use crate::error::Problem;
+
+/// Models of one provider whose prices are remembered; callers may name as many as they like.
+const MOST_SEEN: usize = 1000;
+const SECONDS_OF_DAY: u64 = 86_400;
+
+/// Pico-dollars for one token of each bucket, in the order of `buckets`.
+type Rates = [u64; 12];
+
+/// Name of each bucket's price, and of the price that stands for it where it has none.
+const NAMES: [(&str, Option<&str>); 12] = [
+    ("input", None),
+    ("output", None),
+    ("cache_read", Some("input")),
+    ("cache_write", Some("input")),
+    ("cache_write_1h", Some("cache_write")),
+    ("reasoning", Some("output")),
+    ("audio_in", Some("input")),
+    ("audio_out", Some("output")),
+    ("cache_read_audio", Some("cache_read")),
+    ("image_in", Some("input")),
+    ("image_out", Some("output")),
+    ("cache_read_image", Some("cache_read")),
+];
+
+fn buckets(usage: &Usage) -> Rates {
+    [
+        usage.input,
+        usage.output,
+        usage.cache_read,
+        usage.cache_write_5m,
+        usage.cache_write_1h,
+        usage.reasoning,
+        usage.audio_in,
+        usage.audio_out,
+        usage.cache_read_audio,
+        usage.image_in,
+        usage.image_out,
+        usage.cache_read_image,
+    ]
+}
+
+/// What a request cost, by which price; no cost where nobody knows one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cost {
+    pub nanodollars: u64,
+    /// None where nothing had to be paid.
+    pub price_version: Option<Box<str>>,
+}
+
+/// Where the price of a request is looked up when it is known what it used.
+#[derive(Debug, Clone, Default)]
+pub struct Tariff {
+    pub prices: Arc<Prices>,
+    /// What is said of the model where its provider was saved.
+    pub own: Option<Priced>,
+}
+
+impl Tariff {
+    /// What was used of a model, at a moment in Unix seconds.
+    pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
+        let of = |price: &Price| Cost { nanodollars: price.cost(usage), price_version: Some(price.version.clone()) };
+        let own = self.own.as_ref().and_then(|own| valid(own, at));
+        own.map(of).or_else(|| self.prices.find(provider, model, at, of))
+    }
+}
+
+/// One price of a model.
+#[derive(Debug)]
+pub struct Price {
+    pub version: Box<str>,
+    /// Unix seconds.
+    from: Option<u64>,
+    /// Seconds of the day in UTC, if it is for a part of it: from the first up to the second, past midnight too.
+    daily: Option<(u64, u64)>,
+    /// Pico-dollars for each request.
+    request: u64,
+    rates: Rates,
+    /// Rates of all tokens where more than so many are asked, the longest first.
+    tiers: Vec<(u64, Rates)>,
+}
+
+/// The prices of one model, of which the last that is valid counts.
+pub type Priced = Arc<[Price]>;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedPrice {
+    version: Box<str>,
+    #[serde(default)]
+    from: Option<u64>,
+    #[serde(default)]
+    daily: Option<(u64, u64)>,
+    #[serde(default)]
+    request: u64,
+    /// By bucket: pico-dollars for a token, where more than so many are asked.
+    #[serde(default)]
+    rates: BTreeMap<String, Vec<(u64, u64)>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// The list of each provider, and those in which others' models are looked up.
+    #[serde(default)]
+    sellers: BTreeMap<String, Vec<String>>,
+    #[serde(default)]
+    lists: BTreeMap<String, Vec<PublishedModel>>,
+    /// What the operator says instead.
+    #[serde(default)]
+    said: Vec<PublishedSaid>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedModel {
+    names: Clause,
+    prices: Vec<PublishedPrice>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedSaid {
+    provider: String,
+    model: String,
+    prices: Vec<PublishedPrice>,
+}
+
+/// Which names a model goes by; all of them in small letters.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Clause {
+    Is(Box<str>),
+    Starts(Box<str>),
+    Ends(Box<str>),
+    Has(Box<str>),
+    Like(Pattern),
+    Not(Box<Self>),
+    Any(Vec<Self>),
+    All(Vec<Self>),
+}
+
+/// Compiled when it is first needed: few are, and a compiled one is large.
+#[derive(Debug, Deserialize)]
+#[serde(from = "String")]
+struct Pattern {
+    text: String,
+    compiled: OnceLock<Option<Regex>>,
+}
+
+impl From<String> for Pattern {
+    fn from(text: String) -> Self {
+        Self { text, compiled: OnceLock::new() }
+    }
+}
+
+impl Pattern {
+    fn fits(&self, name: &str) -> bool {
+        let compiled = self.compiled.get_or_init(|| Regex::new(&self.text).ok());
+        compiled.as_ref().is_some_and(|pattern| pattern.is_match(name))
+    }
+}
+
+impl Clause {
+    fn fits(&self, name: &str) -> bool {
+        match self {
+            Self::Is(text) => name == &**text,
+            Self::Starts(text) => name.starts_with(&**text),
+            Self::Ends(text) => name.ends_with(&**text),
+            Self::Has(text) => name.contains(&**text),
+            Self::Like(pattern) => pattern.fits(name),
+            Self::Not(clause) => !clause.fits(name),
+            Self::Any(clauses) => clauses.iter().any(|clause| clause.fits(name)),
+            Self::All(clauses) => clauses.iter().all(|clause| clause.fits(name)),
+        }
+    }
+}
+
+type List = Arc<[(Clause, Priced)]>;
+
+/// Whose prices a provider has, and what was found in them.
+#[derive(Debug, Default)]
+struct Seller {
+    lists: Vec<List>,
+    said: HashMap<Box<str>, Priced>,
+    seen: Mutex<HashMap<Box<str>, Option<Priced>>>,
+}
+
+/// Everything that is known of prices.
+#[derive(Debug, Default)]
+pub struct Prices(HashMap<Box<str>, Seller>);
+
+impl Prices {
+    pub fn compile(published: Published, problems: &mut Vec<Problem>) -> Self {
+        let mut lists: HashMap<String, List> = HashMap::with_capacity(published.lists.len());
+        for (id, models) in published.lists {
+            let path = format!("$.prices.lists.{id}");
+            let models = models.into_iter().map(|model| (model.names, compile(model.prices, &path, problems)));
+            lists.insert(id, models.collect());
+        }
+        let mut sellers: HashMap<Box<str>, Seller> = HashMap::new();
+        for (provider, ids) in published.sellers {
+            let lists = ids.iter().filter_map(|id| lists.get(id)).map(Arc::clone).collect();
+            sellers.insert(provider.into(), Seller { lists, ..Seller::default() });
+        }
+        for (index, row) in published.said.into_iter().enumerate() {
+            let priced = compile(row.prices, &format!("$.prices.said[{index}]"), problems);
+            sellers.entry(row.provider.into()).or_default().said.insert(row.model.into(), priced);
+        }
+        Self(sellers)
+    }
+
+    /// What a model costs at a moment, in Unix seconds.
+    pub fn find<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
+        let seller = self.0.get(provider)?;
+        let said = seller.said.get(model).and_then(|priced| valid(priced, at));
+        if let Some(price) = said {
+            return Some(take(price));
+        }
+        valid(&seller.listed(model)?, at).map(take)
+    }
+}
+
+impl Seller {
+    fn listed(&self, model: &str) -> Option<Priced> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = seen.get(model) {
+            return found.clone();
+        }
+        let found = self.look_up(&model.to_lowercase());
+        if seen.len() >= MOST_SEEN {
+            seen.clear();
+        }
+        seen.insert(model.into(), found.clone());
+        found
+    }
+
+    fn look_up(&self, name: &str) -> Option<Priced> {
+        let mut models = self.lists.iter().flat_map(|list| list.iter());
+        models.find(|(names, _)| names.fits(name)).map(|(_, priced)| Arc::clone(priced))
+    }
+}
+
+/// The last price that is valid at a moment, in Unix seconds.
+pub fn valid(priced: &[Price], at: u64) -> Option<&Price> {
+    priced.iter().rev().find(|price| price.is_valid(at))
+}
+
+pub fn compile(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Problem>) -> Priced {
+    published.into_iter().map(|price| Price::compile(price, path, problems)).collect()
+}
+
+impl Price {
+    fn compile(published: PublishedPrice, path: &str, problems: &mut Vec<Problem>) -> Self {
+        let PublishedPrice { version, from, daily, request, rates } = published;
+        for name in rates.keys().filter(|name| NAMES.iter().all(|(known, _)| known != name)) {
+            problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
+        }
+        let mut starts: Vec<u64> =
+            rates.values().flatten().map(|(start, _)| *start).filter(|start| *start > 0).collect();
+        starts.sort_unstable_by(|one, other| other.cmp(one));
+        starts.dedup();
+        let tiers = starts.into_iter().map(|start| (start, rates_at(&rates, start))).collect();
+        Self { version, from, daily, request, rates: rates_at(&rates, 0), tiers }
+    }
+
+    fn is_valid(&self, at: u64) -> bool {
+        let time = at % SECONDS_OF_DAY;
+        let is_hour =
+            self.daily.is_none_or(
+                |(start, end)| {
+                    if start <= end { start <= time && time < end } else { start <= time || time < end }
+                },
+            );
+        is_hour && self.from.is_none_or(|from| from <= at)
+    }
+
+    /// Whole nano-dollars, half of one rounded up.
+    pub fn cost(&self, usage: &Usage) -> u64 {
+        let asked = usage.total_in();
+        let tier = self.tiers.iter().find(|(start, _)| asked > *start);
+        let rates = tier.map_or(&self.rates, |(_, rates)| rates);
+        let counts = buckets(usage);
+        let products = counts.iter().zip(rates).map(|(count, rate)| u128::from(*count) * u128::from(*rate));
+        let pico = products.fold(u128::from(self.request), u128::saturating_add);
+        u64::try_from(pico.saturating_add(500) / 1000).unwrap_or(u64::MAX)
+    }
+}
+
+/// All rates of a request of this length; what has no price of its own takes that of what it is a kind of.
+fn rates_at(rates: &BTreeMap<String, Vec<(u64, u64)>>, length: u64) -> Rates {
+    let own = |name: &str| {
+        let tiers = rates.get(name)?.iter().filter(|(start, _)| *start <= length);
+        tiers.max_by_key(|(start, _)| *start).map(|(_, rate)| *rate)
+    };
+    NAMES.map(|(name, mut stands_in)| {
+        let mut rate = own(name);
+        while let (None, Some(other)) = (rate, stands_in) {
+            rate = own(other);
+            stands_in = NAMES.iter().find(|(name, _)| *name == other).and_then(|(_, next)| *next);
+        }
+        rate.unwrap_or_default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &str = r#"{"sellers":{"openai":["openai"],"azure-openai":["azure","openai"]},
+        "lists":{"azure":[{"names":{"is":"own"},"prices":[{"version":"a","rates":{"input":[[0,5]]}}]}],
+        "openai":[
+        {"names":{"any":[{"is":"gpt-4o"},{"starts":"gpt-4o-2"}]},"prices":[
+            {"version":"old","rates":{"input":[[0,1000000]]}},
+            {"version":"new","from":1000,"rates":{"input":[[0,2500000]],"output":[[0,10000000]],"cache_read":[[0,1250000]]}}]},
+        {"names":{"all":[{"has":"long"},{"not":{"like":"-tts$"}}]},"prices":[{"version":"l",
+            "rates":{"input":[[0,100],[200,300]],"output":[[0,7],[400,9]]}}]},
+        {"names":{"ends":"-night"},"prices":[{"version":"day","request":1500,"rates":{}},
+            {"version":"night","daily":[79200,3600],"rates":{"input":[[0,499]]}}]}]},
+        "said":[{"provider":"mock","model":"m","prices":[{"version":"s","from":50,"rates":{"input":[[0,1000]]}}]}]}"#;
+
+    fn prices() -> Prices {
+        let mut problems = Vec::new();
+        let prices = Prices::compile(serde_json::from_str(LIST).unwrap(), &mut problems);
+        assert!(problems.is_empty(), "{problems:?}");
+        prices
+    }
+
+    fn cost(provider: &str, model: &str, at: u64, usage: Usage) -> Option<(String, u64)> {
+        prices().find(provider, model, at, |price| (price.version.to_string(), price.cost(&usage)))
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "as `cost` has it")]
+    fn said(version: &str, cost: u64) -> Option<(String, u64)> {
+        Some((version.to_owned(), cost))
+    }
+
+    #[test]
+    fn each_bucket_is_paid_at_its_own_price_or_at_that_of_its_kind() {
+        let usage = Usage { input: 10, output: 2, cache_read: 4, reasoning: 3, audio_in: 1, ..Usage::default() };
+        assert_eq!(cost("openai", "gpt-4o", 2000, usage), said("new", 25_000 + 20_000 + 5_000 + 30_000 + 2_500));
+        let written = Usage { cache_write_1h: 2, image_in: 1, ..Usage::default() };
+        assert_eq!(cost("openai", "GPT-4o-2024-11-20", 2000, written), said("new", 7_500));
+    }
+
+    #[test]
+    fn the_price_of_the_moment_counts() {
+        let one = Usage { input: 1, ..Usage::default() };
+        assert_eq!(cost("openai", "gpt-4o", 999, one), said("old", 1000));
+        assert_eq!(cost("openai", "gpt-4o", 1000, one), said("new", 2500));
+        for (time, version) in [(79_199, "day"), (79_200, "night"), (86_400 + 3_599, "night"), (3_600, "day")] {
+            assert_eq!(cost("openai", "my-night", time, one).unwrap().0, version);
+        }
+        assert_eq!((cost("mock", "m", 49, one), cost("mock", "m", 50, one)), (None, said("s", 1)));
+    }
+
+    #[test]
+    fn a_long_request_is_paid_whole_at_the_price_of_long_ones() {
+        let asked = |input, output| cost("openai", "long", 0, Usage { input, output, ..Usage::default() });
+        assert_eq!(asked(200, 10), said("l", 20));
+        assert_eq!(asked(201, 10), said("l", 60));
+        assert_eq!(asked(401, 1000), said("l", 129));
+        assert_eq!(cost("openai", "long-tts", 0, Usage::default()), None);
+    }
+
+    #[test]
+    fn parts_of_a_nano_dollar_are_rounded_and_sums_never_overflow() {
+        let asked = |input| cost("openai", "x-night", 80_000, Usage { input, ..Usage::default() });
+        assert_eq!((asked(1), asked(2)), (said("night", 0), said("night", 1)));
+        assert_eq!(cost("openai", "x-night", 40_000, Usage::default()), said("day", 2));
+        let most = Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() };
+        assert_eq!(cost("openai", "gpt-4o", 2000, most), said("new", u64::MAX));
+    }
+
+    #[test]
+    fn who_sells_others_models_has_their_prices_unless_it_has_its_own() {
+        assert_eq!(cost("azure-openai", "own", 0, Usage::default()).unwrap().0, "a");
+        assert_eq!(cost("azure-openai", "gpt-4o", 0, Usage::default()).unwrap().0, "old");
+        assert_eq!(cost("nobody", "gpt-4o", 0, Usage::default()), None);
+    }
+
+    #[test]
+    fn any_number_of_made_up_models_takes_bounded_room() {
+        let prices = prices();
+        for index in 0..MOST_SEEN * 2 {
+            assert_eq!(prices.find("openai", &format!("made-up-{index}"), 0, |_| ()), None);
+        }
+        assert!(prices.0["openai"].seen.lock().unwrap().len() <= MOST_SEEN);
+    }
+
+    #[test]
+    fn a_price_of_something_unknown_is_refused() {
+        let mut problems = Vec::new();
+        let json = r#"[{"version":"v","rates":{"water":[[0,1]]}}]"#;
+        drop(compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
+        assert_eq!(problems[0].path, "$.x.rates.water");
+    }
+}

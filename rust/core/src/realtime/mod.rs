@@ -1,0 +1,78 @@
+//! `WebSockets`: whoever asks for one is admitted and led to a target as with any request, and then talks with the provider.
+
+mod open;
+mod relay;
+
+use std::sync::Arc;
+
+use penstock_llm::dialect::Dialect;
+pub use tokio_tungstenite::tungstenite::{
+    Message, Utf8Bytes,
+    protocol::{CloseFrame, frame::coding::CloseCode},
+};
+
+use crate::{
+    answer::Answer,
+    call::Call,
+    delivery,
+    error::Error,
+    gateway::Gateway,
+    headers::{self, Control, Head, Headers},
+    record::Record,
+    route::Route,
+};
+use open::Opened;
+pub use relay::Session;
+
+/// What names a key among the protocols that a client offers.
+const KEY: &str = "openai-insecure-api-key.";
+
+/// What becomes of a request for a WebSocket.
+pub enum Connected {
+    Refused(Answer),
+    Open(Box<Session>),
+}
+
+/// Once per request for a WebSocket.
+pub async fn connect(gateway: &Gateway, head: Head) -> Connected {
+    let snapshot = gateway.snapshot.load_full();
+    let aliases = &gateway.settings.header_aliases;
+    let odd = headers::odd_path(&head.path).map(|message| ("path", message.into()));
+    let fault = odd.or_else(|| headers::fault(&head.headers, aliases));
+    let fault = fault.map(|(name, message)| Error::HeaderInvalid { name, message });
+    let head = Arc::new(head);
+    let route = Route::of_socket(&head.path).filter(|_| !snapshot.is_management(&head.path));
+    let Some(route) = route else {
+        return Connected::Refused(Answer::error(&fault.unwrap_or(Error::NotFound), Dialect::OpenAi));
+    };
+    let call = Call { route, head: &head, control: Control::read(&head.headers, aliases) };
+    let mut record = Record::open(Arc::clone(&head), Arc::clone(&gateway.sink));
+    record.facts.begin(&call, &gateway.sink);
+    record.facts.tariff.prices = Arc::clone(&snapshot.prices);
+    if let Some(fault) = fault {
+        return Connected::Refused(delivery::refuse(&fault, &call, record));
+    }
+    let opened = tokio::select! {
+        biased;
+        opened = open::open(gateway, &snapshot, &call, &mut record.facts) => opened,
+        () = gateway.leaving() => Err(Error::Draining),
+    };
+    match opened {
+        Ok(Opened::Socket(socket, chosen)) => {
+            record.facts.status = 101;
+            record.facts.first_byte = Some(record.elapsed());
+            let protocol = chosen.or_else(|| offered(&head.headers).first().map(|name| (*name).to_owned()));
+            Connected::Open(Box::new(Session { protocol, socket, record }))
+        }
+        Ok(Opened::Refused(served)) => {
+            Connected::Refused(Box::pin(delivery::deliver(gateway, *served, &call, record)).await)
+        }
+        Err(error) => Connected::Refused(delivery::refuse(&error, &call, record)),
+    }
+}
+
+/// The protocols that a client offers, without the keys that it puts among them.
+fn offered(headers: &Headers) -> Vec<&str> {
+    let names = headers.text("sec-websocket-protocol").unwrap_or_default().split(',').map(str::trim);
+    names.filter(|name| !name.is_empty() && !name.starts_with(KEY)).collect()
+}

@@ -1,0 +1,189 @@
+//! From a request for a WebSocket to a provider that agrees to it.
+
+use std::{borrow::Cow, time::Instant};
+
+use penstock_llm::dialect::Dialect;
+
+use super::offered;
+use crate::{
+    body::Body,
+    call::{Call, Choice, Plan, Target},
+    caller::{self, Caller},
+    config::Node,
+    credentials::{self, Issued},
+    deadline::Deadline,
+    delivery::Served,
+    error::{Error, Result},
+    gateway::Gateway,
+    headers::Head,
+    record::Facts,
+    rendering::{self, Length, Said},
+    routing,
+    snapshot::Snapshot,
+    upstream::{Handshake, Socket, Upgraded},
+};
+
+pub enum Opened {
+    /// With the protocol that the provider chose.
+    Socket(Box<Socket>, Option<String>),
+    Refused(Box<Served>),
+}
+
+/// Admits, and asks the targets of the config one after the other until one agrees.
+pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts: &mut Facts) -> Result<Opened> {
+    if gateway.sink.metrics.in_flight() > gateway.settings.max_in_flight as u64 {
+        return Err(Error::Overloaded);
+    }
+    let (fields, control) = (&call.head.headers, &call.control);
+    let passport = caller::passport(snapshot, fields, control)?;
+    let caller = match &passport {
+        Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
+        None => caller::admit(snapshot, gateway.settings.require_key, fields, control)?,
+    };
+    if let Some(key) = caller.key {
+        facts.api_key_id = Some(key.id.to_string());
+        snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
+    }
+    let choice = Choice {
+        settings: &gateway.settings,
+        bases: &gateway.bases,
+        snapshot,
+        inline_configs: &gateway.shared.inline_configs,
+        call,
+        caller: &caller,
+    };
+    let plan = choice.plan()?;
+    facts.config = plan.slug.map(ToOwned::to_owned);
+    facts.metadata.check()?;
+    facts.stream = true;
+    let asked = model(&call.head.query);
+    facts.model.clone_from(&asked);
+    let nodes = if plan.config.is_plain {
+        vec![&plan.config.root]
+    } else {
+        let paths = routing::order(gateway, &choice, &plan, facts)?;
+        paths.iter().filter_map(|path| at(&plan.config.root, path)).collect()
+    };
+    let mut last = Err(Error::NoTarget);
+    for node in nodes {
+        last = ask(gateway, &choice, (&plan, node), &asked, facts).await;
+        let is_over = match &last {
+            Ok(opened) => matches!(opened, Opened::Socket(..)),
+            Err(error) => error.ends_walk(),
+        };
+        if is_over {
+            break;
+        }
+    }
+    last
+}
+
+/// The node of this path.
+fn at<'n>(node: &'n Node, path: &str) -> Option<&'n Node> {
+    if node.path == path { Some(node) } else { node.targets.iter().find_map(|target| at(target, path)) }
+}
+
+/// Asks one target.
+async fn ask(
+    gateway: &Gateway,
+    choice: &Choice<'_>,
+    (plan, node): (&Plan<'_>, &Node),
+    asked: &str,
+    facts: &mut Facts,
+) -> Result<Opened> {
+    let operation = choice.call.route.operation;
+    let (mut target, named) = choice.target(plan, node, asked)?;
+    facts.provider = target.provider.slug();
+    if let Some(decision) = &mut facts.decision {
+        node.path.clone_into(&mut decision.option);
+    }
+    let model = named.unwrap_or(asked);
+    if !target.provider.serves(operation) || target.provider.wire(operation, model).is_some() {
+        return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
+    }
+    model.clone_into(&mut facts.model);
+    target.adopt(choice.call, model)?;
+    facts.tariff.own.clone_from(&target.priced);
+    let issued = match &target.grant {
+        None => None,
+        Some(grant) => Some(Box::pin(credentials::fetch(gateway, &target, grant)).await?),
+    };
+    let head = render(gateway, choice.call, &target, named, issued.as_deref())?;
+    let handshake = Handshake::new(&offered(&choice.call.head.headers));
+    let mut deadline = Deadline::new(target.timeout, &Body::empty(), &gateway.grace);
+    let sent = Instant::now();
+    let upgraded = deadline.bound(gateway.upstream.upgrade(&target.base.origin, head, &handshake)).await?;
+    facts.upstream = Some(sent.elapsed());
+    match upgraded {
+        Upgraded::Open(socket, fields) => {
+            Ok(Opened::Socket(socket, fields.text("sec-websocket-protocol").map(|name| name.trim().to_owned())))
+        }
+        Upgraded::Refused(incoming) if incoming.head.status < 400 => {
+            let cause = format!("it answered with {} and not with a WebSocket", incoming.head.status);
+            Err(Error::UpstreamBroke { cause })
+        }
+        Upgraded::Refused(incoming) => {
+            let deadline = deadline.answered();
+            let served = Served { incoming: *incoming, dialect: Dialect::OpenAi, deadline, place: None };
+            Ok(Opened::Refused(Box::new(served)))
+        }
+    }
+}
+
+/// The head for a provider; where part of the model's name said who is meant, without that part.
+fn render(
+    gateway: &Gateway,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    named: Option<&str>,
+    issued: Option<&Issued>,
+) -> Result<Vec<u8>> {
+    let query = match named {
+        Some(model) => with_model(&call.head.query, model),
+        None => call.head.query.clone(),
+    };
+    let model = named.map_or_else(|| model(&query), ToOwned::to_owned);
+    let head = Head { query, ..call.head.clone() };
+    let call = Call { route: call.route, head: &head, control: call.control };
+    let said = Said {
+        model: &model,
+        user: "",
+        streams: true,
+        is_translated: false,
+        is_carried: false,
+        content_type: None,
+        length: Length::None,
+        issued,
+    };
+    let mut bytes = rendering::head(&call, target, said, &gateway.settings.header_aliases)?;
+    credentials::sign(target, issued, &mut bytes, b"")?;
+    Ok(bytes)
+}
+
+/// The model that a query names; empty where it names none.
+fn model(query: &str) -> String {
+    let pairs = url::form_urlencoded::parse(query.as_bytes());
+    pairs.into_iter().find(|(name, _)| name == "model").map(|(_, value)| value.into_owned()).unwrap_or_default()
+}
+
+/// A query with another model, and everything else as it was.
+fn with_model(query: &str, model: &str) -> String {
+    let escaped: String = url::form_urlencoded::byte_serialize(model.as_bytes()).collect();
+    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+        Some(("model", _)) => Cow::Owned(format!("model={escaped}")),
+        _ => Cow::Borrowed(pair),
+    });
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_of_a_query_is_read_and_replaced_and_nothing_else() {
+        let query = "a=1&model=%40mine%2Fgpt-realtime&b=%20";
+        assert_eq!((model(query).as_str(), model("a=1").as_str()), ("@mine/gpt-realtime", ""));
+        assert_eq!(with_model(query, "gpt realtime"), "a=1&model=gpt+realtime&b=%20");
+    }
+}

@@ -1,0 +1,220 @@
+//! Both ways between a caller and a provider over `WebSockets`, each no faster than the other side takes it.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures_util::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
+use penstock_llm::usage::Session as Meter;
+use tokio::{
+    sync::mpsc::{Receiver, Sender},
+    time::{Instant, MissedTickBehavior, interval_at, timeout},
+};
+use tokio_tungstenite::tungstenite::{self, error::CapacityError};
+
+use super::{CloseCode, CloseFrame, Message};
+use crate::{
+    error::Error,
+    gateway::Gateway,
+    record::{Outcome, Record},
+    upstream::{LARGEST_MESSAGE, Socket},
+};
+
+/// How long a provider may take to say goodbye.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Longest reason of a close frame, in bytes.
+const LONGEST_REASON: usize = 123;
+
+/// A WebSocket whose provider has agreed to it.
+pub struct Session {
+    pub protocol: Option<String>,
+    pub(super) socket: Box<Socket>,
+    pub(super) record: Record,
+}
+
+/// Why a session is over.
+enum End {
+    /// The caller closed it.
+    Closed(Option<CloseFrame>),
+    /// The caller is gone without a word, or reads nothing any more.
+    Left,
+    /// The caller said too much at once.
+    TooLarge,
+    /// The provider closed it.
+    Ended(Option<CloseFrame>),
+    /// The provider's connection broke, or it said too much at once.
+    Broke(&'static str),
+    /// The provider says nothing, not even that it is there.
+    Silent(u64),
+    Draining,
+}
+
+/// The way to a provider, and when something came from it last.
+struct Pulse {
+    since: Instant,
+    heard_ms: AtomicU64,
+}
+
+impl Pulse {
+    fn heard(&self) {
+        self.heard_ms.store(self.since.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        self.since.elapsed().saturating_sub(Duration::from_millis(self.heard_ms.load(Ordering::Relaxed)))
+    }
+}
+
+impl Session {
+    /// Until one of the two has enough, or this process ends.
+    pub async fn relay(self, gateway: &Gateway, mut from: Receiver<Message>, to: Sender<Message>) {
+        let Self { socket, mut record, .. } = self;
+        let (mut out, mut into) = socket.split();
+        let pulse = Pulse { since: Instant::now(), heard_ms: AtomicU64::new(0) };
+        let mut meter = Meter::default();
+        let end = tokio::select! {
+            end = up(gateway, &mut from, &mut out, &pulse) => end,
+            end = down(gateway, (&mut into, &pulse), &to, (&mut meter, &mut record)) => end,
+            () = gateway.leaving() => End::Draining,
+        };
+        let (told, said) = end.words();
+        if let Some(told) = told {
+            // Whoever does not read any more misses nothing.
+            drop(timeout(FAREWELL, to.send(Message::Close(Some(told)))).await);
+        } else if matches!(end, End::Ended(None)) {
+            drop(timeout(FAREWELL, to.send(Message::Close(None))).await);
+        }
+        drop((to, from));
+        let farewell = async {
+            drop(out.send(Message::Close(said)).await);
+            // What it used may be among its last words.
+            while let Some(Ok(message)) = into.next().await {
+                if let Message::Text(text) = &message {
+                    meter.hear(text.as_bytes());
+                }
+            }
+        };
+        drop(timeout(FAREWELL, farewell).await);
+        let (outcome, error) = end.outcome();
+        record.facts.error = error;
+        if let (true, Some(model)) = (record.facts.model.is_empty(), meter.model.take()) {
+            record.facts.model = model;
+        }
+        record.settle(meter.usage, None, outcome);
+    }
+}
+
+impl End {
+    /// What the caller is told, and what the provider is.
+    fn words(&self) -> (Option<CloseFrame>, Option<CloseFrame>) {
+        let frame = |code, reason: &str| Some(CloseFrame { code, reason: reason.into() });
+        match self {
+            Self::Closed(frame) => (None, frame.clone().and_then(sendable)),
+            Self::Left => (None, frame(CloseCode::Away, "the caller left")),
+            Self::TooLarge => {
+                let reason = format!("a message may have {LARGEST_MESSAGE} bytes");
+                (frame(CloseCode::Size, &reason), frame(CloseCode::Away, "the caller was sent away"))
+            }
+            Self::Ended(frame) => (frame.clone().and_then(sendable), None),
+            Self::Broke(why) => (frame(CloseCode::Error, why), None),
+            Self::Silent(_) => (frame(CloseCode::Error, "the provider says nothing"), None),
+            Self::Draining => {
+                (frame(CloseCode::Restart, "the gateway restarts"), frame(CloseCode::Away, "the gateway restarts"))
+            }
+        }
+    }
+
+    fn outcome(&self) -> (Outcome, Option<&'static str>) {
+        let broke = || Some(Error::UpstreamBroke { cause: String::new() }.code());
+        match self {
+            Self::Closed(_) => (Outcome::Complete, None),
+            Self::Left => (Outcome::Aborted, None),
+            Self::TooLarge => (Outcome::Refused, Some(Error::BodyTooLarge { limit: LARGEST_MESSAGE }.code())),
+            Self::Ended(frame) => {
+                let is_good = frame
+                    .as_ref()
+                    .is_none_or(|frame| matches!(frame.code, CloseCode::Normal | CloseCode::Away | CloseCode::Status));
+                if is_good { (Outcome::Complete, None) } else { (Outcome::Cut, broke()) }
+            }
+            Self::Broke(_) => (Outcome::Cut, broke()),
+            Self::Silent(milliseconds) => (Outcome::Cut, Some(Error::Silence { milliseconds: *milliseconds }.code())),
+            Self::Draining => (Outcome::Cut, Some(Error::Draining.code())),
+        }
+    }
+}
+
+/// A frame that may be sent: some codes only say that there was none (RFC 6455 §7.4.1).
+fn sendable(frame: CloseFrame) -> Option<CloseFrame> {
+    let is_fine = frame.code.is_allowed() && frame.reason.len() <= LONGEST_REASON;
+    is_fine.then_some(frame)
+}
+
+/// From the caller to the provider, who is asked now and then whether it is still there.
+async fn up(
+    gateway: &Gateway,
+    from: &mut Receiver<Message>,
+    out: &mut SplitSink<Box<Socket>, Message>,
+    pulse: &Pulse,
+) -> End {
+    let beat = Duration::from_millis(gateway.settings.heartbeat_ms);
+    let (idle, stall) = (gateway.settings.idle_timeout_ms, gateway.settings.write_stall_ms);
+    let every = if beat.is_zero() { Duration::from_hours(24 * 365) } else { beat };
+    let mut beats = interval_at(Instant::now() + every, every);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let message = tokio::select! {
+            message = from.recv() => match message {
+                None => return End::Left,
+                Some(Message::Close(frame)) => return End::Closed(frame),
+                Some(message) if message.len() > LARGEST_MESSAGE => return End::TooLarge,
+                Some(message) => message,
+            },
+            _ = beats.tick() => match pulse.silence() {
+                silence if silence < beat => continue,
+                silence if silence >= Duration::from_millis(idle) => return End::Silent(idle),
+                _ => Message::Ping(Vec::new().into()),
+            },
+        };
+        match timeout(Duration::from_millis(stall), out.send(message)).await {
+            Ok(Ok(())) => (),
+            // What it said before is still to be read: the other way tells why.
+            Ok(Err(_)) => std::future::pending().await,
+            Err(_) => return End::Broke("the provider reads nothing"),
+        }
+    }
+}
+
+/// From the provider to the caller.
+async fn down(
+    gateway: &Gateway,
+    (into, pulse): (&mut SplitStream<Box<Socket>>, &Pulse),
+    to: &Sender<Message>,
+    (meter, record): (&mut Meter, &mut Record),
+) -> End {
+    let stall = Duration::from_millis(gateway.settings.write_stall_ms);
+    loop {
+        let message = match into.next().await {
+            Some(Ok(message)) => message,
+            Some(Err(tungstenite::Error::Capacity(CapacityError::MessageTooLong { .. }))) => {
+                return End::Broke("the provider's message is too large");
+            }
+            Some(Err(_)) | None => return End::Broke("the provider's connection broke off"),
+        };
+        pulse.heard();
+        match &message {
+            Message::Text(text) => meter.hear(text.as_bytes()),
+            Message::Binary(_) => (),
+            Message::Close(frame) => return End::Ended(frame.clone()),
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+        }
+        let length = message.len() as u64;
+        match timeout(stall, to.send(message)).await {
+            Ok(Ok(())) => record.relayed(length),
+            Ok(Err(_)) | Err(_) => return End::Left,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A stream that broke off is continued by another target, from what the caller got of it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use penstock_llm::{
+    operation::Operation,
+    stream::{
+        said::Said,
+        seam::{Seam, Spent},
+    },
+    tokens,
+    usage::Usage,
+};
+use tokio::time::Instant;
+
+use super::{Strategy, carried::Carried, decision::Step, walk::Walk};
+use crate::{
+    answer::{Answer, Contents},
+    body::Body,
+    call::{Call, Target},
+    caller::{self, Caller},
+    config::Node,
+    delivery::{self, Served},
+    features::{circuit_breaker::Verdict, recovery::Mode},
+    gateway::Gateway,
+    headers::{Control, Head},
+    record::{Facts, Record},
+    route::Route,
+    shared::room::Share,
+    snapshot::Snapshot,
+    upstream::AnswerBody,
+};
+
+/// So often one answer goes on elsewhere.
+const MOST_SEAMS: u8 = 5;
+
+/// What is asked, and the target that answers it.
+pub struct Place {
+    body: Bytes,
+    model: String,
+    at: String,
+    until: Option<Instant>,
+}
+
+impl Place {
+    /// Of a stream that may be continued; `None` for any other answer.
+    pub fn of(walk: &Walk<'_>, node: &Node, served: &Served) -> Option<Box<Self>> {
+        let is_text = matches!(delivery::asked_for(walk.call), Operation::ChatComplete | Operation::Messages);
+        if !is_text || node.features.recovery.mode() != Mode::Continue || !is_readable(served) {
+            return None;
+        }
+        let body = walk.carried.json()?.clone();
+        Some(Box::new(Self { body, model: walk.carried.model.clone(), at: node.path.clone(), until: walk.until }))
+    }
+}
+
+fn is_readable(served: &Served) -> bool {
+    served.is_stream() && delivery::is_plain(served.headers())
+}
+
+/// All that it takes to ask somebody else, long after the walk.
+pub struct Continuation {
+    gateway: Arc<Gateway>,
+    snapshot: Arc<Snapshot>,
+    head: Arc<Head>,
+    place: Box<Place>,
+    said: Said,
+    share: Share,
+    spent: Spent,
+    seams: u8,
+}
+
+impl Continuation {
+    /// Stands by an answer that is a stream.
+    pub fn follow(
+        (gateway, snapshot, head): (&Arc<Gateway>, Arc<Snapshot>, Arc<Head>),
+        place: Option<Box<Place>>,
+        mut answer: Answer,
+    ) -> Answer {
+        if let (Some(place), Contents::Stream(stream)) = (place, &mut answer.body) {
+            stream.follow(Box::new(Self {
+                gateway: Arc::clone(gateway),
+                snapshot,
+                head,
+                place,
+                said: Said::new(stream.dialect()),
+                share: gateway.shared.recovery.share(),
+                spent: Spent::default(),
+                seams: 0,
+            }));
+        }
+        answer
+    }
+
+    /// Hears what the caller gets. Whether there is room to remember it.
+    pub fn hear(&mut self, events: &Bytes) -> bool {
+        let before = self.said.text().len();
+        self.said.take(events.clone());
+        self.share.grow(self.said.text().len() - before)
+    }
+
+    /// The silence after which its caller hears something.
+    pub fn heartbeat(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.gateway.settings.heartbeat_ms)).filter(|every| !every.is_zero())
+    }
+
+    /// What another target says after what was said; `None` where there is none that could.
+    pub async fn resume(&mut self, error: &'static str, record: &mut Record) -> Option<AnswerBody> {
+        if self.seams == MOST_SEAMS || !self.said.is_unfinished_text() {
+            return None;
+        }
+        self.seams += 1;
+        let facts = &mut record.facts;
+        let found = self.found(error, facts).await;
+        let (served, asked, at) = found?;
+        self.count(facts.model.clone()).await;
+        let Spent { input, output } = self.spent;
+        facts.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
+        facts.asked = Some(self.gateway.sink.counting.keep(&asked));
+        self.gateway.sink.metrics.continued.add(1);
+        self.place.at = at;
+        let mut seam = Seam::after(&self.said, self.spent);
+        Some(served.incoming.body.through(move |piece| seam.push(piece)))
+    }
+
+    /// The answer of a target that goes on, what it was asked, and where it stands.
+    async fn found(&self, error: &'static str, facts: &mut Facts) -> Option<(Served, Bytes, String)> {
+        let Self { gateway, snapshot, head, place, said, .. } = self;
+        let control = Control::read(&head.headers, &gateway.settings.header_aliases);
+        let call = Call { route: Route::of(&head.method, &head.path)?, head, control };
+        let passport = caller::passport(snapshot, &head.headers, &call.control).ok()?;
+        let caller = match &passport {
+            Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
+            None => caller::admit(snapshot, gateway.settings.require_key, &head.headers, &call.control).ok()?,
+        };
+        let choice = gateway.choice(snapshot, &call, &caller);
+        let plan = choice.plan().ok()?;
+        let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts);
+        (carried.model, carried.stream) = (place.model.clone(), true);
+        let known = (facts.provider, facts.model.clone(), facts.lost.clone(), facts.decision.take());
+        let mut walk = Walk::new(gateway, &choice, &plan, facts, carried);
+        (walk.facts.decision, walk.until) = (known.3, place.until);
+        let at = place.at.clone();
+        walk.note(|| Step::Broke { at, error });
+        for node in successors(&mut walk, &plan.config.root, &place.at) {
+            if walk.must_stop().is_some() {
+                break;
+            }
+            if let Some((served, asked)) = walk.go_on_at(node, said).await {
+                return Some((served, asked, node.path.clone()));
+            }
+        }
+        (facts.provider, facts.model, facts.lost) = (known.0, known.1, known.2);
+        None
+    }
+
+    /// What the streams before have cost: what they were asked, and all that was said.
+    async fn count(&mut self, model: String) {
+        let (body, text) = (self.place.body.clone(), self.said.text().to_owned());
+        let counting = tokio::task::spawn_blocking(move || {
+            let encoding = tokens::encoding_for(&model);
+            (tokens::count_messages(encoding, &body).unwrap_or_default(), tokens::count(encoding, &text))
+        });
+        let (input, output) = counting.await.unwrap_or_default();
+        // Who went on was asked with all that had been said before.
+        self.spent = Spent { input: self.spent.input + self.spent.output + input as u64, output: output as u64 };
+    }
+}
+
+/// Whom to ask after the target at this path: it itself where it is to be asked again or there is nobody else, then those
+/// that would be next if it had not answered.
+fn successors<'w>(walk: &mut Walk<'w>, root: &'w Node, path: &str) -> Vec<&'w Node> {
+    let mut after = Vec::new();
+    let Some(broken) = descend(walk, root, path, &mut after) else { return after };
+    if after.is_empty() || broken.features.retry.attempts() > 0 {
+        after.insert(0, broken);
+    }
+    after
+}
+
+/// Goes down to the node at a path, and gathers on the way back what stands behind it.
+fn descend<'w>(walk: &mut Walk<'w>, node: &'w Node, path: &str, after: &mut Vec<&'w Node>) -> Option<&'w Node> {
+    if node.path == path {
+        return Some(node);
+    }
+    let is_on_way =
+        |target: &Node| path.strip_prefix(&*target.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let place = node.targets.iter().position(is_on_way)?;
+    let found = descend(walk, &node.targets[place], path, after)?;
+    if matches!(node.strategy, Strategy::Fallback(_)) {
+        for later in &node.targets[place + 1..] {
+            after.extend(walk.order(later).unwrap_or_default());
+        }
+    }
+    Some(found)
+}
+
+impl<'w> Walk<'w> {
+    /// Asks one target to go on, where it can.
+    async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<(Served, Bytes)> {
+        let prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
+        let (target, prepared) = self.aim(node, prepared).ok()?;
+        let Body::Whole(body) = &prepared.body else { return None };
+        let asked = Bytes::from(said.ask_again(body)?);
+        let at = node.path.clone();
+        if !said.is_silent() && !self.can_go_on(node, &target) {
+            self.note(|| Step::Unable { at });
+            return None;
+        }
+        if self.verdict(node) == Some(Verdict::Open) {
+            return None;
+        }
+        let served = self.send(node, target, Body::Whole(asked.clone())).await.ok()?;
+        if !is_readable(&served) {
+            served.discard().await;
+            return None;
+        }
+        let length = said.text().len();
+        self.note(|| Step::Continued { at, said: length });
+        self.decide(|decision| node.path.clone_into(&mut decision.option));
+        Some((served, asked))
+    }
+
+    /// Whether a target goes on from a given beginning.
+    pub fn can_go_on(&self, node: &Node, target: &Target<'_>) -> bool {
+        node.features.recovery.continues(target.provider.continues(&self.facts.model))
+    }
+}

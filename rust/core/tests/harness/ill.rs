@@ -1,0 +1,81 @@
+//! A provider that answers 503 to the model `mock?ill` for as long as it is told to, and a stream of requests to it.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tokio::{
+    io::AsyncWriteExt,
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    Rig, Told, by, in_time,
+    scripted::{self, Scripted},
+};
+
+pub struct Ill {
+    pub provider: Scripted,
+    pub is_failing: Arc<AtomicBool>,
+    /// When it was asked for that model.
+    asked: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Ill {
+    pub async fn start() -> Self {
+        let is_failing = Arc::new(AtomicBool::new(true));
+        let asked = Arc::<Mutex<Vec<Instant>>>::default();
+        let (ill, seen) = (Arc::clone(&is_failing), Arc::clone(&asked));
+        let provider = Scripted::start(move |mut stream, _| {
+            let (ill, seen) = (Arc::clone(&ill), Arc::clone(&seen));
+            async move {
+                while let Some(request) = scripted::request(&mut stream).await {
+                    let is_meant = String::from_utf8_lossy(&request).contains("mock?ill");
+                    if is_meant {
+                        seen.lock().unwrap().push(Instant::now());
+                    }
+                    let fails = is_meant && ill.load(Ordering::Relaxed);
+                    let answer = scripted::whole(if fails { "503 Service Unavailable" } else { "200 OK" }, "", "{}");
+                    if stream.write_all(&answer).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+        .await;
+        Self { provider, is_failing, asked }
+    }
+
+    pub fn asked(&self) -> Vec<Instant> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+/// Asks so many times a second, whatever becomes of it; every answer with when it was asked for and how long it took.
+pub async fn storm(rig: &Rig, config: &Value, rate: u32, count: usize) -> Vec<(Instant, Duration, Told)> {
+    let mut ticks = interval(Duration::from_secs(1) / rate);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut asking = JoinSet::new();
+    for _ in 0..count {
+        ticks.tick().await;
+        let (gateway, ask) = (Arc::clone(&rig.gateway), by(config));
+        asking.spawn(async move {
+            let began = Instant::now();
+            let told = Told::read(in_time(gateway.handle(ask.request())).await).await;
+            (began, began.elapsed(), told)
+        });
+    }
+    asking.join_all().await
+}
+
+/// The one in the middle.
+pub fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}

@@ -1,0 +1,155 @@
+//! A Redis server of a test's own, which can be frozen and killed, and a relay before it that takes its time.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::aio::MultiplexedConnection;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::sleep,
+};
+
+use super::{in_time, tls, until};
+
+pub struct RedisServer {
+    child: Child,
+    port: u16,
+    folder: PathBuf,
+}
+
+/// Below the ports that the system hands out.
+fn tls_port(port: u16) -> u16 {
+    20_000 + port % 12_000
+}
+
+impl RedisServer {
+    pub async fn start() -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let folder = std::env::temp_dir().join(format!("penstock-redis-{}-{port}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let server = Self { child: Self::run(port, &folder), port, folder };
+        server.ready().await;
+        server
+    }
+
+    fn run(port: u16, folder: &PathBuf) -> Child {
+        let mut command = Command::new("redis-server");
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--tls-port",
+            &tls_port(port).to_string(),
+            "--tls-auth-clients",
+            "no",
+        ]);
+        for (option, name) in [("--tls-cert-file", "certificate.pem"), ("--tls-key-file", "key.pem")] {
+            command.arg(option).arg(tls::file(name));
+        }
+        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]);
+        command.arg(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("redis-server; hint: make test")
+    }
+
+    async fn ready(&self) {
+        until("Redis listens", || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()).await;
+    }
+
+    /// The same over TLS, under an authority that nobody else trusts.
+    pub fn tls_url(&self) -> String {
+        format!("rediss://localhost:{}/", tls_port(self.port))
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// A connection of the test's own.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.url()).unwrap();
+        in_time(client.get_multiplexed_async_connection()).await.unwrap()
+    }
+
+    /// Stops it where it is.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// A new one in its place, which remembers nothing.
+    pub async fn restart(&mut self) {
+        self.child = Self::run(self.port, &self.folder);
+        self.ready().await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+/// Passes everything on, each piece after a while.
+pub struct Relay {
+    pub addr: SocketAddr,
+    delay_ms: Arc<AtomicU64>,
+}
+
+impl Relay {
+    pub async fn before(server: &RedisServer) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (addr, port) = (listener.local_addr().unwrap(), server.port);
+        let delay_ms = Arc::<AtomicU64>::default();
+        let delay = Arc::clone(&delay_ms);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+                let ((from, to), (back, there)) = (client.into_split(), server.into_split());
+                tokio::spawn(pass(from, there, Arc::clone(&delay)));
+                tokio::spawn(pass(back, to, Arc::clone(&delay)));
+            }
+        });
+        Self { addr, delay_ms }
+    }
+
+    pub fn slow_down(&self, delay: Duration) {
+        self.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
+async fn pass(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    delay: Arc<AtomicU64>,
+) {
+    let mut bytes = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        sleep(Duration::from_millis(delay.load(Ordering::Relaxed))).await;
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What a request cost stands in its record, in whole nano-dollars, with the version of the price by which it was summed up.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{Ask, CHAT, MESSAGES, Rig, chat, pick, post, stream, words};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+
+const TOLD: [&str; 4] = ["cost_nanodollars", "cost_currency", "price_version", "total_units"];
+
+fn rates(version: &str, input: u64, output: u64) -> Value {
+    json!({"version": version, "rates": {"input": [[0, input]], "output": [[0, output]]}})
+}
+
+fn priced(rig: &Rig) {
+    let said = [
+        json!({"provider": "mock", "model": "mock?chunks=5&usage=on", "prices": [rates("v1", 2_500_000, 10_000_000)]}),
+        json!({"provider": "mock", "model": "mock", "prices": [rates("v2", 1_000, 1_000)]}),
+    ];
+    let models = json!([{"id": "i", "allow_all": true, "models": [
+        {"slug": "mock", "enabled": true, "prices": [rates("own", 2_000, 2_000)]}]}]);
+    let providers = json!([{"slug": "mine", "provider": "mock", "models": "i"}]);
+    rig.apply(&json!({"epoch": "1", "prices": {"said": said}, "models": models, "providers": providers}));
+}
+
+fn figure(rig: &Rig, name: &str) -> u64 {
+    rig.gateway.sink.metrics.read()[name].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn whole_and_streamed_answers_of_both_dialects_cost_what_their_tokens_do() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    priced(&rig);
+    for (path, streamed) in [(CHAT, false), (CHAT, true), (MESSAGES, false), (MESSAGES, true)] {
+        rig.send(post(path, words("mock?chunks=5&usage=on", streamed))).await;
+        // Twelve tokens asked and five answered.
+        assert_eq!(pick(&rig.record(), TOLD), json!([80_000, "USD", "v1", 17]), "{path} {streamed}");
+    }
+    assert_eq!((figure(&rig, "cost"), figure(&rig, "unpriced")), (320_000, 0));
+}
+
+#[tokio::test]
+async fn tokens_that_were_counted_here_are_paid_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    priced(&rig);
+    rig.send(stream(CHAT, "mock")).await;
+    let record = rig.record();
+    assert_eq!(record["units_estimated"], true);
+    assert_eq!(record["cost_nanodollars"], record["total_units"], "{record:#}");
+}
+
+#[tokio::test]
+async fn a_price_that_nobody_knows_is_null_and_counted() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.send(chat("mock")).await;
+    let record = rig.record();
+    assert_eq!(record.get("cost_nanodollars"), Some(&Value::Null));
+    assert_eq!(pick(&record, ["cost_currency", "price_version"]), json!([null, null]));
+    assert_eq!((figure(&rig, "cost"), figure(&rig, "unpriced")), (0, 1));
+}
+
+#[tokio::test]
+async fn what_used_nothing_has_no_cost() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    priced(&rig);
+    rig.send(chat("mock?status=500")).await;
+    rig.send(post(CHAT, "nonsense")).await;
+    for record in rig.records() {
+        assert_eq!(record.get("cost_nanodollars"), None, "{record:#}");
+    }
+    assert_eq!(figure(&rig, "unpriced"), 0);
+}
+
+#[tokio::test]
+async fn the_price_that_was_saved_with_a_model_goes_before_all_others() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    priced(&rig);
+    for (slug, version) in [("mock", "v2"), ("@mine", "own")] {
+        let ask = Ask::new("POST", CHAT).header("x-gateway-provider", slug).header("content-type", "application/json");
+        rig.send(ask.body(words("mock", false))).await;
+        assert_eq!(rig.record()["price_version"], version);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_was_kept_was_paid_for_when_it_was_made() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    priced(&rig);
+    let ask = || chat("mock").header("x-gateway-config", r#"{"provider":"mock","cache":{"mode":"simple"}}"#);
+    rig.send(ask()).await;
+    assert!(rig.record()["cost_nanodollars"].as_u64().unwrap() > 0);
+    rig.send(ask()).await;
+    let record = rig.record();
+    assert_eq!(pick(&record, ["cache_status", "cost_nanodollars"]), json!(["hit", 0]), "{record:#}");
+}

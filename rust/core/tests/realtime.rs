@@ -1,0 +1,333 @@
+//! `WebSockets`: who asks is led to a provider as with any request, both talk, and one record says what it used.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use std::sync::Arc;
+
+use harness::{Ask, Rig, in_time, pick, settled, sha256};
+use penstock_core::{
+    answer::{Answer, Contents},
+    realtime::{self, CloseCode, CloseFrame, Connected, Message},
+};
+use penstock_mock::{Outcome, Server};
+use serde_json::{Value, json};
+use tokio::{
+    sync::mpsc::{self, Receiver, Sender},
+    task::JoinHandle,
+};
+
+const REALTIME: &str = "/v1/realtime?model=gpt-realtime";
+
+/// The caller's side of a session.
+struct Talk {
+    protocol: Option<String>,
+    says: Option<Sender<Message>>,
+    hears: Receiver<Message>,
+    relay: JoinHandle<()>,
+}
+
+fn ask(target: &str) -> Ask {
+    Ask::new("GET", target).header("x-gateway-provider", "mock")
+}
+
+async fn connect(rig: &Rig, ask: Ask) -> Connected {
+    Box::pin(in_time(realtime::connect(&rig.gateway, ask.request().head))).await
+}
+
+async fn open(rig: &Rig, ask: Ask) -> Talk {
+    match connect(rig, ask).await {
+        Connected::Open(session) => {
+            let (says, from_caller) = mpsc::channel(2);
+            let (to_caller, hears) = mpsc::channel(2);
+            let (gateway, protocol) = (Arc::clone(&rig.gateway), session.protocol.clone());
+            let relay = tokio::spawn(async move { session.relay(&gateway, from_caller, to_caller).await });
+            Talk { protocol, says: Some(says), hears, relay }
+        }
+        Connected::Refused(answer) => match answer.body {
+            Contents::Whole(body) => panic!("{}", String::from_utf8_lossy(&body)),
+            Contents::Stream(_) => panic!("a stream"),
+        },
+    }
+}
+
+async fn refused(rig: &Rig, ask: Ask) -> (u16, Value) {
+    match connect(rig, ask).await {
+        Connected::Refused(answer) => {
+            let Contents::Whole(body) = &answer.body else { panic!("a stream") };
+            (status(&answer), serde_json::from_slice(body).unwrap_or_default())
+        }
+        Connected::Open(_) => panic!("it was opened"),
+    }
+}
+
+fn status(answer: &Answer) -> u16 {
+    answer.reply.status
+}
+
+impl Talk {
+    async fn say(&self, event: Value) {
+        self.send(Message::text(event.to_string())).await;
+    }
+
+    async fn send(&self, message: Message) {
+        in_time(self.says.as_ref().unwrap().send(message)).await.unwrap();
+    }
+
+    async fn hear(&mut self) -> Message {
+        in_time(self.hears.recv()).await.expect("nothing more is said")
+    }
+
+    async fn event(&mut self) -> Value {
+        serde_json::from_str(self.hear().await.to_text().unwrap()).unwrap()
+    }
+
+    /// Hears until an event of this type.
+    async fn until(&mut self, kind: &str) -> Value {
+        for _ in 0..100 {
+            let event = self.event().await;
+            if event["type"] == kind {
+                return event;
+            }
+        }
+        panic!("no {kind}");
+    }
+
+    async fn close(mut self, code: u16, reason: &str) {
+        let frame = CloseFrame { code: CloseCode::from(code), reason: reason.into() };
+        self.send(Message::Close(Some(frame))).await;
+        self.says = None;
+        in_time(self.relay).await.unwrap();
+    }
+
+    async fn over(self) {
+        in_time(self.relay).await.unwrap();
+    }
+}
+
+fn closed(message: &Message) -> (u16, String) {
+    let Message::Close(Some(frame)) = message else { panic!("{message:?}") };
+    (frame.code.into(), frame.reason.to_string())
+}
+
+#[tokio::test]
+async fn both_say_what_they_say_and_one_record_says_what_it_used() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 10_000_000]], "output": [[0, 2_000_000]]});
+    let said = json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
+    rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    assert_eq!(talk.event().await["session"]["model"], "gpt-realtime");
+    for _ in 0..2 {
+        talk.say(json!({"type": "response.create"})).await;
+        assert_eq!(talk.until("response.output_text.delta").await["delta"], "Hello");
+        talk.until("response.done").await;
+    }
+    talk.send(Message::Binary(vec![0, 255, 7].into())).await;
+    assert_eq!(talk.hear().await, Message::Binary(vec![0, 255, 7].into()));
+    assert!(rig.records().is_empty(), "not before its end");
+    talk.close(1000, "done").await;
+    let record = rig.record();
+    let told = pick(&record, ["operation", "ai_model", "outcome", "is_success", "response_status_code", "stream_mode"]);
+    assert_eq!(told, json!(["realtime", "gpt-realtime", "complete", true, 101, true]));
+    assert_eq!(pick(&record, ["req_units", "res_units", "total_units"]), json!([24, 16, 40]));
+    assert_eq!(record["usage"], json!({"input": 14, "output": 16, "audio_in": 10}));
+    // Twice seven of text, five of sound and eight of text answered.
+    assert_eq!(pick(&record, ["cost_nanodollars", "price_version"]), json!([2 * (7_000 + 50_000 + 16_000), "v1"]));
+    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::Complete);
+    assert_eq!(rig.gateway.sink.metrics.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn responses_go_over_a_websocket_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask("/v1/responses")).await;
+    talk.say(json!({"type": "response.create", "model": "m", "input": "hi"})).await;
+    assert_eq!(talk.until("response.completed").await["response"]["usage"]["total_tokens"], 20);
+    talk.close(1000, "").await;
+    let record = rig.record();
+    let told = pick(&record, ["operation", "ai_model", "total_units", "outcome"]);
+    assert_eq!(told, json!(["createModelResponse", "mock", 20, "complete"]));
+}
+
+#[tokio::test]
+async fn the_providers_close_comes_to_the_caller_with_its_code_and_reason() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (code, outcome, error) in [(1000, "complete", Value::Null), (4001, "cut", json!("upstream_broke"))] {
+        let mut talk = open(&rig, ask(REALTIME)).await;
+        talk.event().await;
+        talk.say(json!({"type": "mock.close", "code": code, "reason": "enough"})).await;
+        assert_eq!(closed(&talk.hear().await), (code, "enough".into()));
+        talk.over().await;
+        assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!([outcome, error]));
+    }
+    let all = settled(&provider, 2).await;
+    assert!(all.iter().all(|entry| entry.outcome == Outcome::Complete), "its goodbye was answered");
+}
+
+#[tokio::test]
+async fn a_provider_that_breaks_off_is_told_as_an_error_and_what_was_used_is_kept() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.say(json!({"type": "response.create"})).await;
+    talk.until("response.done").await;
+    talk.say(json!({"type": "mock.drop"})).await;
+    assert_eq!(closed(&talk.hear().await).0, 1011);
+    talk.over().await;
+    let told = pick(&rig.record(), ["outcome", "error", "is_success", "total_units"]);
+    assert_eq!(told, json!(["cut", "upstream_broke", false, 20]));
+}
+
+#[tokio::test]
+async fn a_caller_who_leaves_without_a_word_leaves_one_record_with_what_was_used() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.say(json!({"type": "response.create"})).await;
+    talk.until("response.done").await;
+    talk.says = None;
+    talk.over().await;
+    let told = pick(&rig.record(), ["outcome", "is_success", "total_units", "response_status_code"]);
+    assert_eq!(told, json!(["aborted", false, 20, 101]));
+    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
+}
+
+#[tokio::test]
+async fn a_caller_who_reads_slowly_slows_the_provider() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.event().await;
+    talk.say(json!({"type": "mock.flood", "count": 400, "bytes": 100_000})).await;
+    // Forty megabytes: far more than sockets and channels hold.
+    for at in 0..5 {
+        assert_eq!(talk.event().await["at"], at);
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let passed = rig.gateway.sink.metrics.read()["pieces"].as_u64().unwrap();
+    assert!(passed < 12, "{passed} messages went on to a caller who took six");
+    for at in 5..400 {
+        assert_eq!(talk.event().await["at"], at);
+    }
+    talk.close(1000, "").await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_ends_the_session() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.event().await;
+    talk.send(Message::Binary(vec![0; 16 * 1024 * 1024 + 1].into())).await;
+    assert_eq!(closed(&talk.hear().await).0, 1009);
+    talk.over().await;
+    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
+}
+
+#[tokio::test]
+async fn a_quiet_session_lives_by_pings_and_a_provider_that_is_gone_is_noticed() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| {
+        settings.heartbeat_ms = 20;
+        settings.idle_timeout_ms = 200;
+    });
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.event().await;
+    tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    talk.say(json!({"type": "mock.pings"})).await;
+    assert!(talk.event().await["count"].as_u64().unwrap() > 3);
+    talk.say(json!({"type": "mock.silence"})).await;
+    assert_eq!(closed(&talk.hear().await).0, 1011);
+    talk.over().await;
+    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["cut", "idle_timeout"]));
+}
+
+#[tokio::test]
+async fn a_session_ends_where_the_gateway_does() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.event().await;
+    rig.gateway.drain();
+    assert_eq!(closed(&talk.hear().await).0, 1012);
+    talk.over().await;
+    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["cut", "draining"]));
+}
+
+#[tokio::test]
+async fn what_refuses_a_websocket_is_told_with_its_status_and_has_a_record() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (ask, expected, code) in [
+        (ask("/v1/realtime?model=m&mock-status=429"), 429, Value::Null),
+        (Ask::new("GET", REALTIME), 400, json!("provider_needed")),
+        (Ask::new("GET", REALTIME).header("x-gateway-provider", "groq"), 500, json!("unsupported_operation")),
+        (
+            Ask::new("GET", "/v1/responses").header("x-gateway-provider", "anthropic"),
+            500,
+            json!("unsupported_operation"),
+        ),
+        (ask(REALTIME).header("x-gateway-custom-host", "http://127.0.0.1:9/v1"), 400, json!("invalid_custom_host")),
+    ] {
+        let (status, _) = refused(&rig, ask).await;
+        let record = rig.record();
+        assert_eq!(pick(&record, ["response_status_code", "is_success"]), json!([expected, false]), "{record:#}");
+        assert_eq!((status, &record["error"]), (expected, &code), "{record:#}");
+    }
+}
+
+#[tokio::test]
+async fn keys_among_the_protocols_open_the_gateway_and_go_no_further() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.apply(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}],
+        "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-stored"}]}));
+    let asked = |target: &str, key: &str| {
+        let protocols = format!("realtime, openai-insecure-api-key.{key}, openai-beta.realtime-v1");
+        Ask::new("GET", target).header("sec-websocket-protocol", &protocols)
+    };
+    let (status, _) = refused(&rig, asked("/v1/realtime?model=@mine/m", "pk-2")).await;
+    assert_eq!((status, rig.record()["error"].as_str()), (401, Some("03")));
+    let mut talk = open(&rig, asked("/v1/realtime?model=%40mine%2Fgpt-realtime", "pk-1")).await;
+    assert_eq!(talk.protocol.as_deref(), Some("realtime"));
+    assert_eq!(talk.event().await["session"]["model"], "gpt-realtime");
+    talk.close(1000, "").await;
+    let record = rig.record();
+    assert_eq!(pick(&record, ["api_key_id", "ai_model"]), json!(["k", "gpt-realtime"]));
+    assert!(!record.to_string().contains("pk-1"), "{record}");
+    let sent = &settled(&provider, 1).await[0];
+    let field = |wanted: &str| {
+        sent.headers.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(field("authorization"), ["Bearer sk-stored"]);
+    assert_eq!(field("sec-websocket-protocol"), ["realtime, openai-beta.realtime-v1"]);
+    assert!(!format!("{:?}", sent.headers).contains("pk-1"));
+}
+
+#[tokio::test]
+async fn a_key_among_the_protocols_is_the_providers_where_the_gateway_is_open() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let offered = ask(REALTIME).header("sec-websocket-protocol", "realtime, openai-insecure-api-key.sk-own");
+    let talk = open(&rig, offered).await;
+    talk.close(1000, "").await;
+    let sent = &settled(&provider, 1).await[0];
+    assert!(sent.headers.iter().any(|(name, value)| name == "authorization" && value == "Bearer sk-own"));
+}
+
+#[tokio::test]
+async fn the_next_target_is_asked_where_one_refuses() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [
+        {"provider": "openai", "api_key": "sk", "custom_host": "http://127.0.0.1:4009/v1"}, {"provider": "mock"}]});
+    let asked = Ask::new("GET", REALTIME).header("x-gateway-config", &config.to_string());
+    let talk = open(&rig, asked).await;
+    talk.close(1000, "").await;
+    let told = pick(&rig.record(), ["ai_org", "last_used_option_index", "outcome"]);
+    assert_eq!(told, json!(["mock", "config.targets[1]", "complete"]));
+}

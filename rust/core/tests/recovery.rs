@@ -1,0 +1,260 @@
+//! Streams that break off: held back until they are whole, or continued by another target, in both dialects.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{Ask, CHAT, MESSAGES, Rig, Told, by_with, chat, pick, settled, target, way, words};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+
+fn config(recovery: &Value, targets: &[Value]) -> Value {
+    json!({"strategy": {"mode": "fallback"}, "recovery": recovery, "targets": targets})
+}
+
+/// All events of a stream.
+fn events(told: &Told) -> Vec<Value> {
+    let text = told.text();
+    text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
+}
+
+/// What a reader of the stream sees.
+fn text(told: &Told) -> String {
+    let part = |event: &Value| {
+        let chat = event["choices"][0]["delta"]["content"].as_str();
+        chat.or_else(|| event["delta"]["text"].as_str()).unwrap_or_default().to_owned()
+    };
+    events(told).iter().map(part).collect()
+}
+
+async fn canon(rig: &Rig) -> String {
+    let told = rig.send(chat("mock?chunks=60")).await.json();
+    rig.records();
+    told["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+}
+
+fn steps(record: &Value) -> Value {
+    let steps = record["decisions"].as_array().unwrap();
+    steps.iter().map(|step| json!([step["step"], step["at"].as_str().unwrap().trim_start_matches("config.")])).collect()
+}
+
+fn streamed(config: &Value, path: &str) -> Ask {
+    let body = json!({"model": "m", "stream": true, "max_tokens": 99, "stream_options": {"include_usage": true},
+        "messages": [{"role": "user", "content": "say it"}]});
+    by_with(config, path, body.to_string())
+}
+
+fn well(more: &str) -> Value {
+    target(&format!("chunks=60{more}"))
+}
+
+#[tokio::test]
+async fn a_held_stream_that_breaks_off_fails_like_any_attempt() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1));
+    let canon = canon(&rig).await;
+    for path in [CHAT, MESSAGES] {
+        for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "bad_framing"] {
+            let told =
+                rig.send(streamed(&config(&json!("hold"), &[well(&format!("&fault={fault}")), well("")]), path)).await;
+            assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"), "{path} {fault}: {}", told.text());
+            assert_eq!(text(&told), canon, "{path} {fault}");
+            let record = rig.record();
+            assert_eq!(pick(&record, ["outcome", "is_success"]), json!(["complete", true]));
+            assert!(record["decisions"][0]["error"].is_string(), "{path} {fault}: {record}");
+        }
+    }
+    let mut retried = well("&fault=cut&times=1");
+    retried["retry"] = json!({"attempts": 1});
+    let told = rig.send(streamed(&config(&json!("hold"), &[retried]), CHAT)).await;
+    assert_eq!((text(&told), way(&told)[1]), (canon, "1"));
+    // It is used until the last byte of it is gone.
+    assert!(rig.gateway.shared.recovery.used() > 0);
+    drop(told);
+    assert_eq!(rig.gateway.shared.recovery.used(), 0);
+}
+
+#[tokio::test]
+async fn nothing_of_a_held_stream_is_told_where_nobody_completes_it() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (fault, told_so) in [("cut", "complete"), ("error_event", "overloaded")] {
+        let told = rig.send(streamed(&config(&json!("hold"), &[well(&format!("&fault={fault}"))]), CHAT)).await;
+        assert_eq!(
+            (told.status, told.code().as_str(), told.streamed),
+            (502, "upstream_broke", false),
+            "{}",
+            told.text()
+        );
+        assert!(told.text().contains(told_so) || fault == "cut", "{}", told.text());
+        assert_eq!(rig.record()["outcome"], "refused");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_for_which_there_is_no_room_goes_on_as_it_comes() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.recovery_stream_bytes = 2_000);
+    let canon = canon(&rig).await;
+    let told = rig.send(streamed(&config(&json!("hold"), &[well(""), target("chunks=1")]), CHAT)).await;
+    assert_eq!((text(&told), way(&told)[0]), (canon, "config.targets[0]"));
+    assert_eq!(steps(&rig.record()), json!([["unheld", "targets[0]"], ["tried", "targets[0]"]]));
+    let told =
+        rig.send(streamed(&config(&json!("hold"), &[well("&fault=cut&after=40"), target("chunks=1")]), CHAT)).await;
+    assert!(events(&told).pop().unwrap()["error"].is_object());
+    assert_eq!(rig.record()["outcome"], "cut");
+    let metrics = &rig.gateway.sink.metrics;
+    assert_eq!((metrics.held.get(), metrics.unheld.get(), rig.gateway.shared.recovery.used()), (0, 2, 0));
+}
+
+#[tokio::test]
+async fn a_held_stream_ends_with_the_callers_patience() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let endless = config(&json!("hold"), &[target("chunk_ms=100&chunks=1000"), well("")]);
+    let told = rig.send(streamed(&endless, CHAT).header("x-stainless-timeout", "0.3")).await;
+    assert_eq!((told.status, told.header("x-should-retry")), (408, Some("false")), "{}", told.text());
+}
+
+#[tokio::test]
+async fn a_chat_goes_on_where_it_broke_off_as_one_answer() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 200);
+    let canon = canon(&rig).await;
+    for fault in ["cut&after=40", "cut_event&after=40", "stall&after=40", "cut_reset&after=40"] {
+        let config = config(&json!("continue"), &[well(&format!("&fault={fault}")), well("&prefix=on")]);
+        let told = rig.send(streamed(&config, CHAT)).await;
+        assert_eq!((told.status, told.cut, text(&told)), (200, false, canon.clone()), "{fault}: {}", told.text());
+        assert!(told.text().ends_with("data: [DONE]\n\n"), "{fault}");
+        let events = events(&told);
+        assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{fault}");
+        assert_eq!(events.iter().filter(|event| event["choices"][0]["delta"]["role"].is_string()).count(), 1);
+        let record = rig.record();
+        let told_steps = json!([
+            ["tried", "targets[0]"],
+            ["broke", "targets[0]"],
+            ["tried", "targets[1]"],
+            ["continued", "targets[1]"]
+        ]);
+        assert_eq!(steps(&record), told_steps);
+        assert_eq!(
+            pick(&record, ["outcome", "is_success", "error", "last_used_option_index", "units_estimated"]),
+            json!(["complete", true, null, "config.targets[1]", true])
+        );
+        // The provider's own twenty, and forty that were counted: each of its words is a token, about.
+        let usage = events.iter().find_map(|event| event["usage"].as_object()).unwrap();
+        assert_eq!(
+            json!([usage["prompt_tokens"], usage["completion_tokens"]]),
+            pick(&record, ["req_units", "res_units"])
+        );
+        assert!((55..75).contains(&record["res_units"].as_u64().unwrap()), "{record}");
+        assert!(record["req_units"].as_u64().unwrap() > 12);
+    }
+    assert_eq!((rig.gateway.sink.metrics.continued.get(), rig.gateway.shared.recovery.used()), (4, 0));
+}
+
+#[tokio::test]
+async fn what_passes_through_is_recovered_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    for mode in ["hold", "continue"] {
+        let config = config(&json!(mode), &[well("&fault=cut&after=40"), well("&prefix=on")]);
+        let told = rig.send(streamed(&config, "/v1/proxy/chat/completions")).await;
+        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{mode}: {}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn messages_go_on_within_their_block() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    let config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("&prefix=on")]);
+    let told = rig.send(streamed(&config, MESSAGES)).await;
+    assert_eq!((text(&told), told.cut), (canon, false), "{}", told.text());
+    let events = events(&told);
+    for (kind, count) in
+        [("message_start", 1), ("content_block_start", 1), ("content_block_stop", 1), ("message_stop", 1)]
+    {
+        assert_eq!(events.iter().filter(|event| event["type"] == kind).count(), count, "{kind}: {}", told.text());
+    }
+    assert!(events.iter().all(|event| event["index"].is_null() || event["index"] == 0));
+    let usage = &events.iter().rfind(|event| event["type"] == "message_delta").unwrap()["usage"];
+    let record = rig.record();
+    assert_eq!(json!([usage["input_tokens"], usage["output_tokens"]]), pick(&record, ["req_units", "res_units"]));
+}
+
+#[tokio::test]
+async fn it_goes_on_in_another_dialect_too() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let canon = canon(&rig).await;
+    let other = json!({"provider": "anthropic", "api_key": "k", "custom_host": format!("{}/v1", provider.url()),
+        "override_params": {"model": "mock?chunks=60&prefix=on"}, "recovery": {"mode": "continue", "prefill": true}});
+    let told = rig.send(streamed(&config(&json!("continue"), &[well("&fault=cut&after=40"), other]), CHAT)).await;
+    assert_eq!((text(&told), told.cut), (canon, false), "{}", told.text());
+    assert_eq!(settled(&provider, 3).await[2].path, "/v1/messages");
+}
+
+#[tokio::test]
+async fn it_goes_on_as_often_as_there_is_somebody_to_ask_and_else_says_that_it_broke() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    let cut = |more: &str| well(&format!("&fault=cut&after=10{more}"));
+    let told =
+        rig.send(streamed(&config(&json!("continue"), &[cut(""), cut("&prefix=on"), well("&prefix=on")]), CHAT)).await;
+    assert_eq!((text(&told), told.cut), (canon.clone(), false), "{}", told.text());
+    assert_eq!(rig.record()["last_used_option_index"], "config.targets[2]");
+    // Alone it is asked itself.
+    let told = rig.send(streamed(&config(&json!("continue"), &[cut("&prefix=on&times=1")]), CHAT)).await;
+    assert_eq!(text(&told), canon);
+    rig.records();
+    for targets in
+        [vec![cut(""), cut("&prefix=on")], vec![cut(""), well("&prefix=off")], vec![cut(""), target("status=503")]]
+    {
+        let told = rig.send(streamed(&config(&json!("continue"), &targets), CHAT)).await;
+        let last = events(&told).pop().unwrap();
+        assert_eq!((last["error"]["code"].as_str(), told.cut), (Some("upstream_broke"), false), "{targets:?}");
+        let record = rig.record();
+        assert_eq!(pick(&record, ["outcome", "is_success"]), json!(["cut", false]));
+    }
+}
+
+#[tokio::test]
+async fn what_has_said_nothing_yet_begins_anew_with_anybody() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    for path in [CHAT, MESSAGES] {
+        let config = config(&json!("continue"), &[well("&fault=cut&after=0"), well("&prefix=off")]);
+        let told = rig.send(streamed(&config, path)).await;
+        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn whoever_begins_anew_is_not_asked_to_go_on() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("")]);
+    let told = rig.send(streamed(&config, CHAT)).await;
+    assert!(events(&told).pop().unwrap()["error"].is_object());
+    assert_eq!(
+        steps(&rig.record()),
+        json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["unable", "targets[1]"]])
+    );
+    settled(&provider, 1).await;
+}
+
+#[tokio::test]
+async fn explain_says_how_a_target_recovers() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = config(&json!("continue"), &[well("&prefix=on"), json!({"provider": "mock", "recovery": "off"})]);
+    let asked = json!({"path": CHAT, "headers": {"x-gateway-config": config.to_string()}, "body": serde_json::from_str::<Value>(&words("m", true)).unwrap()});
+    let ask = Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+    let said = rig.send(ask).await.json();
+    let said: Vec<_> = said["targets"].as_array().unwrap().iter().map(|target| target["recovery"].clone()).collect();
+    assert_eq!(said, [json!({"mode": "continue", "continues": true}), json!({"mode": "off", "continues": false})]);
+}

@@ -1,0 +1,281 @@
+//! Credentials that are fetched before a request can carry them: tokens of Google and Entra ID, keys of Amazon's roles.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use std::sync::{Arc, Mutex};
+
+use aws_lc_rs::{
+    encoding::AsDer,
+    rsa::{KeyPair, KeySize},
+    signature::{self, KeyPair as _, UnparsedPublicKey},
+};
+use base64::{Engine as _, prelude::*};
+use harness::{
+    Ask, CHAT, Rig,
+    scripted::{Scripted, request},
+    words,
+};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+/// Somebody who gives credentials, and what was asked for.
+struct Issuer {
+    server: Scripted,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Issuer {
+    /// The answer to each request, counted from 1, with its status.
+    async fn giving(answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (kept, answer) = (Arc::clone(&asked), Arc::new(answer));
+        let server = Scripted::start(move |mut stream, _| {
+            let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
+            async move {
+                while let Some(bytes) = request(&mut stream).await {
+                    let number = {
+                        let mut kept = kept.lock().unwrap();
+                        kept.push(String::from_utf8(bytes).unwrap());
+                        kept.len()
+                    };
+                    let (status, body) = answer(number);
+                    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
+                    stream.write_all([head, body].concat().as_bytes()).await.unwrap();
+                }
+            }
+        })
+        .await;
+        Self { server, asked }
+    }
+
+    async fn of_tokens() -> Self {
+        Self::giving(|number| (200, json!({"access_token": format!("token-{number}"), "expires_in": 3600}).to_string()))
+            .await
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// The fields of the form that came in a request.
+    fn form(&self, number: usize) -> Vec<(String, String)> {
+        let asked = self.asked();
+        let (_, body) = asked[number].split_once("\r\n\r\n").unwrap();
+        url::form_urlencoded::parse(body.as_bytes()).into_owned().collect()
+    }
+}
+
+fn rig() -> Rig {
+    Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+}
+
+fn ask(provider: &str, at: &Server) -> Ask {
+    Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-provider", provider)
+        .header("x-gateway-custom-host", &at.url())
+        .body(words("gemini-2.5-pro", false))
+}
+
+fn vertex(at: &Server, key_file: &str) -> Ask {
+    ask("vertex-ai", at)
+        .header("x-gateway-vertex-project-id", "p")
+        .header("x-gateway-vertex-region", "europe-west4")
+        .header("x-gateway-vertex-service-account-json", key_file)
+}
+
+fn pem(key: &KeyPair) -> String {
+    let der = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der<'_>>::as_der(key).unwrap();
+    let text = BASE64_STANDARD.encode(der.as_ref());
+    let lines: Vec<_> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
+}
+
+fn key_file(key: &KeyPair, issuer: &str) -> String {
+    json!({"type": "service_account", "client_email": "a@p.iam.gserviceaccount.com", "private_key_id": "k-1",
+        "private_key": pem(key), "token_uri": format!("{issuer}/token")})
+    .to_string()
+}
+
+/// What the provider was sent as authorization, request by request.
+fn carried(provider: &Server) -> Vec<String> {
+    provider.ledger().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_service_account_signs_for_a_token_once_and_the_token_is_carried() {
+    let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
+    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+    let file = key_file(&key, &issuer.server.url());
+    for _ in 0..3 {
+        rig.send(vertex(&provider, &file)).await;
+    }
+    assert_eq!(carried(&provider), vec!["Bearer token-1"; 3]);
+    assert_eq!(issuer.asked().len(), 1, "it is kept");
+    let form = issuer.form(0);
+    assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
+    let (said, signed) = form[1].1.rsplit_once('.').unwrap();
+    let public = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, key.public_key());
+    public.verify(said.as_bytes(), &BASE64_URL_SAFE_NO_PAD.decode(signed).unwrap()).expect("the account signed it");
+    let (head, claims) = said.split_once('.').unwrap();
+    let part = |text: &str| serde_json::from_slice::<Value>(&BASE64_URL_SAFE_NO_PAD.decode(text).unwrap()).unwrap();
+    let (head, claims) = (part(head), part(claims));
+    assert_eq!(head, json!({"alg": "RS256", "typ": "JWT", "kid": "k-1"}));
+    assert_eq!(claims["iss"], "a@p.iam.gserviceaccount.com");
+    assert_eq!(claims["scope"], "https://www.googleapis.com/auth/cloud-platform");
+    assert_eq!(claims["aud"], format!("{}/token", issuer.server.url()));
+    assert_eq!(claims["exp"].as_u64().unwrap() - claims["iat"].as_u64().unwrap(), 3600);
+}
+
+#[tokio::test]
+async fn who_gives_no_token_is_named_and_what_is_secret_is_not() {
+    let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
+    let denied = json!({"error": "invalid_grant", "error_description": "Invalid JWT\r\nSignature."}).to_string();
+    let issuer = Issuer::giving(move |_| (400, denied.clone())).await;
+    let provider = Server::start().await;
+    let told = rig().send(vertex(&provider, &key_file(&key, &issuer.server.url()))).await;
+    assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
+    assert!(told.text().contains("Invalid JWT") && !told.text().contains("PRIVATE KEY"), "{}", told.text());
+    let told = rig().send(vertex(&provider, "{\"private_key\": \"s3cret\"}")).await;
+    assert!(told.text().contains("client_email") && !told.text().contains("s3cret"), "{}", told.text());
+    assert!(provider.ledger().is_empty(), "nothing is sent without");
+}
+
+#[tokio::test]
+async fn a_credential_that_does_not_come_is_waited_for_no_longer_than_the_answer() {
+    let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
+    let silent = Scripted::start(|mut stream, _| async move {
+        let _ = request(&mut stream).await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let provider = Server::start().await;
+    let ask = vertex(&provider, &key_file(&key, &silent.url())).header("x-gateway-request-timeout", "100");
+    let told = rig().send(ask).await;
+    assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
+    assert!(told.text().contains("takes too long") && provider.ledger().is_empty(), "{}", told.text());
+}
+
+#[tokio::test]
+async fn an_application_of_entra_id_carries_its_token_to_azure() {
+    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+    let azure = || {
+        ask("azure-openai", &provider)
+            .header("x-gateway-azure-resource-name", "res")
+            .header("x-gateway-azure-api-version", "2024-10-21")
+            .header("x-gateway-azure-deployment-id", "d")
+            .header("x-gateway-azure-auth-mode", "entra")
+            .header("x-gateway-azure-entra-tenant-id", "t-1")
+            .header("x-gateway-azure-entra-client-id", "c-1")
+            .header("x-gateway-azure-entra-client-secret", "s3cret")
+    };
+    let host = issuer.server.url();
+    for _ in 0..2 {
+        rig.send(azure().header("x-gateway-azure-authority-host", &host)).await;
+    }
+    assert_eq!(carried(&provider), vec!["Bearer token-1"; 2]);
+    assert!(issuer.asked()[0].starts_with("POST /t-1/oauth2/v2.0/token HTTP/1.1\r\n"));
+    let form = issuer.form(0);
+    let field = |name: &str| form.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    assert_eq!(field("grant_type"), Some("client_credentials"));
+    assert_eq!((field("client_id"), field("client_secret")), (Some("c-1"), Some("s3cret")));
+    assert_eq!(field("scope"), Some("https://cognitiveservices.azure.com/.default"));
+    // Another scope is another token.
+    rig.send(azure().header("x-gateway-azure-authority-host", &host).header("x-gateway-azure-entra-scope", "api://x"))
+        .await;
+    assert_eq!(carried(&provider)[2], "Bearer token-2");
+    let entry = &provider.ledger()[0];
+    assert!(!format!("{entry:?}").contains("s3cret"), "{entry:?}");
+}
+
+#[tokio::test]
+async fn a_stored_secret_is_not_taken_to_an_authority_that_a_request_names() {
+    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+    let options = json!({"resource_name": "res", "api_version": "2024-10-21", "azure_auth_mode": "entra",
+        "azure_entra_tenant_id": "t", "azure_entra_client_id": "c", "azure_entra_client_secret": "s3cret",
+        "azure_authority_host": issuer.server.url()});
+    let row = json!({"slug": "az", "provider": "azure-openai", "options": options, "custom_host": provider.url()});
+    rig.apply(&json!({"epoch": "1", "providers": [row]}));
+    let evil = Issuer::of_tokens().await;
+    let ask = Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-provider", "@az")
+        .header("x-gateway-azure-deployment-id", "d")
+        .header("x-gateway-azure-authority-host", &evil.server.url())
+        .body(words("gpt-4o", false));
+    let told = rig.send(ask).await;
+    assert_eq!(carried(&provider), ["Bearer token-1"], "{}", told.text());
+    assert!(evil.asked().is_empty() && issuer.asked().len() == 1);
+}
+
+const GIVEN: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA-GIVEN</AccessKeyId>\
+    <SecretAccessKey>given</SecretAccessKey><SessionToken>session==</SessionToken>\
+    <Expiration>2999-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>";
+
+#[tokio::test]
+async fn a_role_is_taken_on_once_and_its_keys_sign_what_follows() {
+    let issuer = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+    let (provider, rig) = (Server::start().await, rig());
+    let bedrock = || {
+        ask("bedrock", &provider)
+            .header("x-gateway-aws-region", "eu-west-1")
+            .header("x-gateway-aws-access-key-id", "AKID")
+            .header("x-gateway-aws-secret-access-key", "s3cret")
+            .header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r")
+            .header("x-gateway-aws-external-id", "ext-1")
+            .header("x-gateway-aws-sts-endpoint", &issuer.server.url())
+            .header("authorization", "Bearer sk-caller")
+    };
+    for _ in 0..2 {
+        rig.send(bedrock()).await;
+    }
+    let asked = issuer.asked();
+    assert_eq!(asked.len(), 1, "it is kept");
+    assert!(
+        asked[0].contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/") && asked[0].contains("/eu-west-1/sts/")
+    );
+    let form = issuer.form(0);
+    for (name, value) in [("Action", "AssumeRole"), ("RoleArn", "arn:aws:iam::1:role/r"), ("ExternalId", "ext-1")] {
+        assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?}");
+    }
+    let entries = provider.ledger();
+    assert_eq!(entries.len(), 2);
+    for entry in entries {
+        let signed = entry.header("authorization").unwrap();
+        assert!(
+            signed.starts_with("AWS4-HMAC-SHA256 Credential=ASIA-GIVEN/") && signed.contains("/bedrock/"),
+            "{signed}"
+        );
+        assert_eq!(entry.header("x-amz-security-token"), Some("session=="));
+        assert!(!format!("{entry:?}").contains("s3cret"));
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_is_not_given_is_an_error_that_falls_back() {
+    let denied = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not yours</Message></Error></ErrorResponse>";
+    let issuer = Issuer::giving(move |_| (403, denied.to_owned())).await;
+    let provider = Server::start().await;
+    let targets = json!([
+        {"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1", "aws_access_key_id": "AKID",
+         "aws_secret_access_key": "s", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": issuer.server.url()},
+        {"provider": "openai", "api_key": "sk-2", "custom_host": format!("{}/v1", provider.url())}]);
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": targets});
+    let ask = Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-config", &config.to_string())
+        .body(words("mock", false));
+    let told = rig().send(ask).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(carried(&provider), ["Bearer sk-2"]);
+    let alone = json!({"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1",
+        "aws_access_key_id": "AKID", "aws_secret_access_key": "s", "aws_role_arn": "r", "aws_sts_endpoint": issuer.server.url()});
+    let ask = Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-config", &alone.to_string())
+        .body(words("mock", false));
+    let told = rig().send(ask).await;
+    assert!(told.status == 502 && told.text().contains("not yours"), "{}", told.text());
+}

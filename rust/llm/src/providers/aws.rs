@@ -1,0 +1,117 @@
+//! What Amazon's services have in common: the region, the keys that requests are signed with, roles that are taken on.
+
+use super::{Grant, Known, Options, Role, Signature, options::known, segment};
+
+pub(super) const OPTIONS: &[Known] = &[
+    known("aws_region", "aws-region"),
+    known("aws_access_key_id", "aws-access-key-id"),
+    known("aws_secret_access_key", "aws-secret-access-key"),
+    known("aws_session_token", "aws-session-token"),
+    known("aws_bedrock_model", "aws-bedrock-model"),
+    known("aws_auth_type", "aws-auth-type"),
+    known("aws_role_arn", "aws-role-arn"),
+    known("aws_external_id", "aws-external-id"),
+    known("aws_role_session_name", "aws-role-session-name"),
+    known("aws_sts_endpoint", "aws-sts-endpoint"),
+];
+
+/// As whom a role is taken on, where nobody says.
+const SESSION_NAME: &str = "penstock";
+
+pub(super) fn region(options: &Options) -> Result<&str, String> {
+    let region = options.get("aws_region").ok_or("no region: send x-gateway-aws-region")?;
+    if segment::is_label(region) { Ok(region) } else { Err("aws_region must be letters, digits and dashes".into()) }
+}
+
+/// The keys among the options. Those that may take a role on sign nothing else.
+pub(super) fn signature<'o>(service: &'static str, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+    if takes_role(options)? {
+        return Ok(None);
+    }
+    let Some((id, secret)) = keys(options)? else { return Ok(None) };
+    Ok(Some(Signature { service, region: region(options)?, id, secret, token: options.get("aws_session_token") }))
+}
+
+/// The role that is to be taken on.
+pub(super) fn grant(service: &'static str, options: &Options) -> Result<Option<Grant>, String> {
+    if !takes_role(options)? {
+        return Ok(None);
+    }
+    let arn = options.get("aws_role_arn").ok_or("no role: send x-gateway-aws-role-arn")?.to_owned();
+    let missing = "a role is taken on with keys: send x-gateway-aws-access-key-id and x-gateway-aws-secret-access-key";
+    let (id, secret) = keys(options)?.ok_or(missing)?;
+    let region = region(options)?;
+    let text = |key| options.get(key).map(ToOwned::to_owned);
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    Ok(Some(Grant::Role(Box::new(Role {
+        arn,
+        external_id: text("aws_external_id"),
+        session_name: text("aws_role_session_name").unwrap_or_else(|| SESSION_NAME.to_owned()),
+        endpoint: text("aws_sts_endpoint").unwrap_or_else(|| format!("https://sts.{region}.{domain}")),
+        region: region.to_owned(),
+        id: id.to_owned(),
+        secret: secret.to_owned(),
+        token: text("aws_session_token"),
+        service,
+    }))))
+}
+
+fn takes_role(options: &Options) -> Result<bool, String> {
+    match options.get("aws_auth_type") {
+        Some("assumedRole") => Ok(true),
+        None => Ok(options.get("aws_role_arn").is_some()),
+        Some("accessKey" | "apiKey") => Ok(false),
+        Some(other) => {
+            Err(format!("aws_auth_type `{other}` is not available in this version: accessKey, apiKey or assumedRole"))
+        }
+    }
+}
+
+fn keys(options: &Options) -> Result<Option<(&str, &str)>, String> {
+    match (options.get("aws_access_key_id"), options.get("aws_secret_access_key")) {
+        (None, None) => Ok(None),
+        (Some(id), Some(secret)) => Ok(Some((id, secret))),
+        _ => Err("aws_access_key_id and aws_secret_access_key go together".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(given: &[(&str, &str)]) -> Options {
+        let mut options = Options::default();
+        for (key, value) in given {
+            options.put(*OPTIONS.iter().find(|option| option.key == *key).unwrap(), (*value).to_owned());
+        }
+        options
+    }
+
+    const ID: (&str, &str) = ("aws_access_key_id", "AKID");
+    const SECRET: (&str, &str) = ("aws_secret_access_key", "s");
+    const REGION: (&str, &str) = ("aws_region", "us-east-1");
+    const ROLE: (&str, &str) = ("aws_role_arn", "arn:aws:iam::1:role/r");
+
+    #[test]
+    fn keys_go_together_and_a_region_must_be_there() {
+        let signed = |given: &[(&str, &str)]| signature("s", &options(given)).map(|found| found.is_some());
+        assert!(signed(&[ID]).is_err() && signed(&[ID, SECRET]).is_err());
+        assert_eq!(signed(&[]), Ok(false));
+        assert_eq!(signed(&[ID, SECRET, REGION]), Ok(true));
+        assert!(region(&options(&[("aws_region", "evil.example/")])).is_err());
+    }
+
+    #[test]
+    fn keys_that_take_a_role_on_sign_nothing_else() {
+        let given = options(&[ID, SECRET, REGION, ROLE, ("aws_external_id", "x")]);
+        assert_eq!(signature("s", &given).unwrap(), None);
+        let Some(Grant::Role(role)) = grant("s", &given).unwrap() else { panic!("a role") };
+        assert_eq!(
+            (role.endpoint.as_str(), role.external_id.as_deref()),
+            ("https://sts.us-east-1.amazonaws.com", Some("x"))
+        );
+        assert!(grant("s", &options(&[REGION, ROLE])).unwrap_err().contains("keys"));
+        assert!(grant("s", &options(&[("aws_auth_type", "assumedRole")])).unwrap_err().contains("no role"));
+        assert!(grant("s", &options(&[("aws_auth_type", "serviceRole")])).unwrap_err().contains("serviceRole"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Providers that make images or vectors and nothing else, in ways of their own: a row each.
+
+use super::{Asked, Credential, Group, Options, Provider, segment, write_path};
+use crate::{
+    operation::Operation,
+    translation::wires::{Wire, painting, vectors},
+};
+
+pub(super) struct Drawing {
+    slug: &'static str,
+    base_url: &'static str,
+    credential: Credential,
+    operation: Operation,
+    wire: fn(&str) -> &'static dyn Wire,
+    target: fn(&str) -> Result<String, String>,
+}
+
+pub(super) static ROWS: &[Drawing] = &[
+    Drawing {
+        slug: "nomic",
+        base_url: "https://api-atlas.nomic.ai/v1",
+        credential: Credential::Bearer,
+        operation: Operation::Embed,
+        wire: |_| &vectors::NOMIC,
+        target: |_| Ok("/embedding/text".into()),
+    },
+    Drawing {
+        slug: "segmind",
+        base_url: "https://api.segmind.com/v1",
+        credential: Credential::Header("x-api-key"),
+        operation: Operation::ImageGenerate,
+        wire: |_| &painting::SEGMIND,
+        target: |model| Ok(format!("/{}", segment::model(model)?)),
+    },
+    Drawing {
+        slug: "stability-ai",
+        base_url: "https://api.stability.ai",
+        credential: Credential::Bearer,
+        operation: Operation::ImageGenerate,
+        wire: |model| if is_engine(model) { &painting::ENGINE } else { &painting::FORM },
+        target: stability,
+    },
+];
+
+/// The engines of the older API.
+fn is_engine(model: &str) -> bool {
+    model.starts_with("stable-diffusion-")
+}
+
+fn stability(model: &str) -> Result<String, String> {
+    if is_engine(model) {
+        return Ok(format!("/v1/generation/{}/text-to-image", segment::model(model)?));
+    }
+    let name = if model.starts_with("sd3") { "sd3" } else { model };
+    Ok(format!("/v2beta/stable-image/generate/{}", segment::model(name)?))
+}
+
+impl Provider for Drawing {
+    fn slug(&self) -> &'static str {
+        self.slug
+    }
+
+    fn base_url(&self) -> &'static str {
+        self.base_url
+    }
+
+    fn offers(&self) -> &'static [Group] {
+        &[]
+    }
+
+    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+        (operation == self.operation).then(|| (self.wire)(model))
+    }
+
+    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if asked.operation == self.operation {
+            out.extend_from_slice((self.target)(asked.model)?.as_bytes());
+        } else {
+            write_path(self, asked, out);
+        }
+        Ok(())
+    }
+
+    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
+        self.credential
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_engine_has_the_older_path() {
+        let old = "stable-diffusion-xl-1024-v1-0";
+        assert_eq!(stability(old).unwrap(), format!("/v1/generation/{old}/text-to-image"));
+        assert_eq!(stability("core").unwrap(), "/v2beta/stable-image/generate/core");
+        assert_eq!(stability("sd3.5-large").unwrap(), "/v2beta/stable-image/generate/sd3");
+        assert!(stability("").is_err());
+    }
+}

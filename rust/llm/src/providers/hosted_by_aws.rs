@@ -1,0 +1,204 @@
+//! Others' APIs at Amazon: Anthropic's, `OpenAI`'s, and `SageMaker`'s endpoints; signed, or with a key.
+
+use super::{
+    CHAT, Credential, FILES, Grant, Group, Known, MESSAGES, Options, Provider, RESPONSES, Signature,
+    aws::{self, region},
+    by_chat,
+    options::known,
+};
+use crate::{
+    dialect::Dialect,
+    operation::Operation,
+    translation::{
+        self,
+        wires::{Wire, chat, messages},
+    },
+};
+
+pub(super) struct ClaudePlatform;
+pub(super) struct Mantle;
+pub(super) struct SageMaker;
+
+/// What requests are signed for, as Amazon calls each.
+const CLAUDE: &str = "aws-external-anthropic";
+const MANTLE: &str = "bedrock-mantle";
+const SAGEMAKER: &str = "sagemaker";
+
+const CLAUDE_OPTIONS: &[Known] = &[
+    aws::OPTIONS[0],
+    aws::OPTIONS[1],
+    aws::OPTIONS[2],
+    aws::OPTIONS[3],
+    aws::OPTIONS[4],
+    aws::OPTIONS[5],
+    aws::OPTIONS[6],
+    aws::OPTIONS[7],
+    aws::OPTIONS[8],
+    Known {
+        key: "anthropic_aws_workspace_id",
+        header: "anthropic-aws-workspace-id",
+        sent_as: Some("anthropic-workspace-id"),
+    },
+    Known { key: "anthropic_version", header: "anthropic-version", sent_as: Some("anthropic-version") },
+    Known { key: "anthropic_beta", header: "anthropic-beta", sent_as: Some("anthropic-beta") },
+];
+
+impl Provider for ClaudePlatform {
+    fn slug(&self) -> &'static str {
+        "claude-platform-aws"
+    }
+
+    fn base_url(&self) -> &'static str {
+        ""
+    }
+
+    fn offers(&self) -> &'static [Group] {
+        &[MESSAGES, FILES]
+    }
+
+    fn options(&self) -> &'static [Known] {
+        CLAUDE_OPTIONS
+    }
+
+    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        Ok(Some(format!("https://aws-external-anthropic.{}.api.aws/v1", region(options)?)))
+    }
+
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        self.wire(operation, "").map(|_| "/messages")
+    }
+
+    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        (translation::is_talk(operation) && operation != Operation::Messages).then_some(&messages::ANTHROPIC)
+    }
+
+    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
+        Credential::Header("x-api-key")
+    }
+
+    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+        aws::signature(CLAUDE, options)
+    }
+
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        aws::grant(CLAUDE, options)
+    }
+
+    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
+        Some(("anthropic-version", "2023-06-01"))
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Anthropic
+    }
+}
+
+impl Provider for Mantle {
+    fn slug(&self) -> &'static str {
+        "bedrock-mantle"
+    }
+
+    fn base_url(&self) -> &'static str {
+        ""
+    }
+
+    fn offers(&self) -> &'static [Group] {
+        &[CHAT, RESPONSES]
+    }
+
+    fn options(&self) -> &'static [Known] {
+        aws::OPTIONS
+    }
+
+    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        Ok(Some(format!("https://bedrock-mantle.{}.api.aws/v1", region(options)?)))
+    }
+
+    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        by_chat(self.offers(), operation).then_some(&chat::COMPATIBLE)
+    }
+
+    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+        aws::signature(MANTLE, options)
+    }
+
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        aws::grant(MANTLE, options)
+    }
+}
+
+const fn told(key: &'static str, header: &'static str, sent_as: &'static str) -> Known {
+    Known { key, header, sent_as: Some(sent_as) }
+}
+
+const SAGEMAKER_OPTIONS: &[Known] = &[
+    aws::OPTIONS[0],
+    aws::OPTIONS[1],
+    aws::OPTIONS[2],
+    aws::OPTIONS[3],
+    aws::OPTIONS[4],
+    aws::OPTIONS[5],
+    aws::OPTIONS[6],
+    aws::OPTIONS[7],
+    aws::OPTIONS[8],
+    told("amzn_sagemaker_custom_attributes", "amzn-sagemaker-custom-attributes", "x-amzn-sagemaker-custom-attributes"),
+    told("amzn_sagemaker_target_model", "amzn-sagemaker-target-model", "x-amzn-sagemaker-target-model"),
+    told("amzn_sagemaker_target_variant", "amzn-sagemaker-target-variant", "x-amzn-sagemaker-target-variant"),
+    told(
+        "amzn_sagemaker_target_container_hostname",
+        "amzn-sagemaker-target-container-hostname",
+        "x-amzn-sagemaker-target-container-hostname",
+    ),
+    told("amzn_sagemaker_inference_id", "amzn-sagemaker-inference-id", "x-amzn-sagemaker-inference-id"),
+    told(
+        "amzn_sagemaker_enable_explanations",
+        "amzn-sagemaker-enable-explanations",
+        "x-amzn-sagemaker-enable-explanations",
+    ),
+    told(
+        "amzn_sagemaker_inference_component",
+        "amzn-sagemaker-inference-component",
+        "x-amzn-sagemaker-inference-component",
+    ),
+    told("amzn_sagemaker_session_id", "amzn-sagemaker-session-id", "x-amzn-sagemaker-session-id"),
+    known("amzn_sagemaker_model_name", "amzn-sagemaker-model-name"),
+];
+
+/// Bodies are those of whatever runs there: they pass as they are.
+impl Provider for SageMaker {
+    fn slug(&self) -> &'static str {
+        "sagemaker"
+    }
+
+    fn base_url(&self) -> &'static str {
+        ""
+    }
+
+    fn offers(&self) -> &'static [Group] {
+        &[]
+    }
+
+    fn options(&self) -> &'static [Known] {
+        SAGEMAKER_OPTIONS
+    }
+
+    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        Ok(Some(format!("https://runtime.sagemaker.{}.amazonaws.com", region(options)?)))
+    }
+
+    fn wire(&self, _operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        None
+    }
+
+    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+        aws::signature(SAGEMAKER, options)
+    }
+
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        aws::grant(SAGEMAKER, options)
+    }
+
+    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+        options.get("amzn_sagemaker_model_name")
+    }
+}

@@ -1,0 +1,148 @@
+//! Images to be made: a prompt out, bytes or addresses back, in the shape that `OpenAI` gave them.
+
+use serde_json::{Value, json};
+
+use super::{
+    answering::Answering,
+    asked::{Fields, Refusal, body, string},
+    lost::Lost,
+};
+
+/// What is to be drawn.
+#[derive(Debug, Default)]
+pub struct Picture {
+    pub model: String,
+    pub prompt: String,
+    /// How many.
+    pub count: Option<Value>,
+    /// Width and height.
+    pub size: Option<(u64, u64)>,
+    /// Everything else, of which a wire takes what it knows.
+    pub fields: Fields,
+    pub lost: Lost,
+}
+
+impl Picture {
+    pub fn read(json: &[u8]) -> Result<Self, Refusal> {
+        let mut fields = body(json)?;
+        let missing = || Refusal::new("prompt", "must be a string");
+        Ok(Self {
+            model: string(&mut fields, "model").unwrap_or_default(),
+            prompt: string(&mut fields, "prompt").ok_or_else(missing)?,
+            count: fields.shift_remove("n").filter(|count| !count.is_null()),
+            size: size(&mut fields)?,
+            fields,
+            lost: Lost::default(),
+        })
+    }
+
+    /// Moves a parameter as it is, if there is one.
+    pub fn hand(&mut self, key: &str, to: &mut Value, name: &str) {
+        if let Some(value) = self.fields.shift_remove(key).filter(|value| !value.is_null()) {
+            to[name] = value;
+        }
+    }
+
+    pub fn hand_all(&mut self, keys: &[&str], to: &mut Value) {
+        for key in keys {
+            self.hand(key, to, key);
+        }
+    }
+
+    /// Width and height, under the names that a provider has for them.
+    pub fn hand_sides(&mut self, to: &mut Value, (width, height): (&str, &str)) {
+        if let Some((wide, high)) = self.size.take() {
+            (to[width], to[height]) = (wide.into(), high.into());
+        }
+    }
+
+    pub fn hand_count(&mut self, to: &mut Value, name: &str) {
+        if let Some(count) = self.count.take() {
+            to[name] = count;
+        }
+    }
+
+    /// Width to height in the smallest numbers.
+    pub fn hand_ratio(&mut self, to: &mut Value, name: &str) {
+        if let Some((wide, high)) = self.size.take() {
+            let by = divisor(wide, high);
+            to[name] = format!("{}:{}", wide / by, high / by).into();
+        }
+    }
+
+    /// Refuses more than one picture.
+    pub fn refuse_several(&mut self) -> Result<(), Refusal> {
+        match self.count.take() {
+            Some(count) if count != 1 => Err(Refusal::new("n", "this model makes one image: it must be 1")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What nobody took.
+    pub fn into_lost(mut self) -> Lost {
+        let is_left = |(name, is_there): (&'static str, bool)| is_there.then_some(name);
+        let left = [("n", self.count.is_some_and(|count| count != 1)), ("size", self.size.is_some())];
+        left.into_iter().filter_map(is_left).for_each(|name| self.lost.add(name));
+        // Bytes are what comes where nothing else can; who asked for them loses nothing.
+        let is_default = |key: &str, value: &Value| value.is_null() || key == "response_format" && value == "b64_json";
+        self.fields.iter().filter(|(key, value)| !is_default(key, value)).for_each(|(key, _)| self.lost.add(key));
+        self.lost
+    }
+}
+
+fn size(fields: &mut Fields) -> Result<Option<(u64, u64)>, Refusal> {
+    let Some(text) = string(fields, "size").filter(|text| text != "auto") else { return Ok(None) };
+    let sides = text.split_once('x').and_then(|(wide, high)| Some((wide.parse().ok()?, high.parse().ok()?)));
+    let sides = sides.filter(|(wide, high)| *wide > 0 && *high > 0);
+    sides.map(Some).ok_or_else(|| Refusal::new("size", "must be auto, or width and height such as 1024x1024"))
+}
+
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// What was drawn: each the bytes as base64, or where they are.
+pub struct Drawn(pub Vec<Value>);
+
+impl Drawn {
+    /// Under a pointer, in an array or alone: texts, or objects with the text behind a key.
+    pub fn found(answer: &Value, pointer: &str, key: &str, told: &str) -> Option<Self> {
+        let one = |item: &Value| {
+            let text = item.as_str().or_else(|| item[key].as_str())?;
+            Some(json!({told: text}))
+        };
+        let found: Vec<_> = match answer.pointer(pointer)? {
+            Value::Array(items) => items.iter().filter_map(one).collect(),
+            item => one(item).into_iter().collect(),
+        };
+        Some(Self(found)).filter(|drawn| !drawn.0.is_empty())
+    }
+
+    pub fn told(self, answering: &Answering) -> Vec<u8> {
+        json!({"created": answering.created, "data": self.0, "provider": answering.provider}).to_string().into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_two_numbers_and_a_ratio_is_in_the_smallest() {
+        let read = |size: &str| Picture::read(json!({"prompt": "p", "size": size}).to_string().as_bytes());
+        let mut picture = read("1792x1024").unwrap();
+        let mut to = json!({});
+        picture.hand_ratio(&mut to, "aspect_ratio");
+        assert_eq!(to["aspect_ratio"], "7:4");
+        assert_eq!(read("auto").unwrap().size, None);
+        for wrong in ["large", "0x10", "10x", "-1x2"] {
+            assert_eq!(read(wrong).unwrap_err().path, "size");
+        }
+    }
+
+    #[test]
+    fn what_nobody_took_is_lost_but_for_what_comes_anyway() {
+        let picture = Picture::read(br#"{"prompt":"p","n":2,"style":"vivid","response_format":"b64_json"}"#).unwrap();
+        assert_eq!(picture.into_lost().text(), "n, style");
+    }
+}

@@ -1,0 +1,250 @@
+//! Providers that make images in ways of their own: a body each, and the place where the images are.
+#![allow(clippy::unnecessary_wraps, reason = "the bodies have one signature, though not all can be refused")]
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::{Broken, Found, Listener, Wire, chat, invoke::artifacts};
+use crate::translation::{
+    asked::{Asked, Refusal},
+    picture::{Drawn, Picture},
+    piece::Taker,
+};
+
+/// Writes what is sent.
+type Body = fn(&mut Picture) -> Result<Value, Refusal>;
+
+/// One way.
+pub struct Painting {
+    body: Body,
+    /// Where the images are, the key of each, and whether that is an address or the bytes.
+    at: &'static str,
+    key: &'static str,
+    told: &'static str,
+    /// The body is a form.
+    is_form: bool,
+}
+
+/// One whose images come as their bytes.
+const fn bytes(body: Body, at: &'static str, key: &'static str) -> Painting {
+    Painting { body, at, key, told: "b64_json", is_form: false }
+}
+
+pub static SILICONFLOW: Painting =
+    Painting { body: siliconflow, at: "/images", key: "url", told: "url", is_form: false };
+pub static HYPERBOLIC: Painting = bytes(hyperbolic, "/images", "image");
+pub static SEGMIND: Painting = bytes(segmind, "/image", "");
+pub static FIREWORKS: Painting = bytes(fireworks, "", "base64");
+pub static WORKERS: Painting = bytes(workers, "/result/image", "");
+/// Stability's older engines, and those that take forms.
+pub static ENGINE: Painting = bytes(engine, "/artifacts", "base64");
+pub static FORM: Painting = Painting { is_form: true, ..bytes(stable, "/image", "") };
+/// Imagen, at both of Google's.
+pub static IMAGEN: Painting = bytes(imagen, "/predictions", "bytesBase64Encoded");
+/// Gemini's models that answer with images: they are found among the parts.
+pub static GEMINI: Painting = bytes(gemini, "", "");
+
+/// What stands between the fields of a form; a prompt that holds it is refused.
+const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
+
+fn siliconflow(picture: &mut Picture) -> Result<Value, Refusal> {
+    let mut out = json!({"model": picture.model, "prompt": picture.prompt});
+    if let Some((wide, high)) = picture.size.take() {
+        out["image_size"] = format!("{wide}x{high}").into();
+    }
+    picture.hand_count(&mut out, "batch_size");
+    picture.hand_all(
+        &["image_size", "batch_size", "num_inference_steps", "guidance_scale", "negative_prompt", "seed"],
+        &mut out,
+    );
+    // Addresses are what it gives.
+    if picture.fields.shift_remove("response_format").is_some_and(|format| format != "url") {
+        picture.lost.add("response_format");
+    }
+    Ok(out)
+}
+
+fn hyperbolic(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut out = json!({"model_name": picture.model, "prompt": picture.prompt});
+    picture.hand_sides(&mut out, ("width", "height"));
+    picture.hand_all(
+        &["height", "width", "backend", "steps", "cfg_scale", "negative_prompt", "seed", "enable_refiner"],
+        &mut out,
+    );
+    Ok(out)
+}
+
+fn segmind(picture: &mut Picture) -> Result<Value, Refusal> {
+    let mut out = json!({"prompt": picture.prompt, "base64": true});
+    picture.hand_count(&mut out, "samples");
+    picture.hand_sides(&mut out, ("img_width", "img_height"));
+    picture.hand("steps", &mut out, "num_inference_steps");
+    picture.hand("qr_size", &mut out, "size");
+    picture.hand_all(
+        &[
+            "style",
+            "negative_prompt",
+            "scheduler",
+            "guidance_scale",
+            "seed",
+            "strength",
+            "refiner",
+            "control_scale",
+            "high_noise_fraction",
+            "control_start",
+            "control_end",
+            "qr_text",
+            "invert",
+            "num_inference_steps",
+        ],
+        &mut out,
+    );
+    Ok(out)
+}
+
+fn fireworks(picture: &mut Picture) -> Result<Value, Refusal> {
+    let mut out = json!({"prompt": picture.prompt});
+    picture.hand_count(&mut out, "samples");
+    picture.hand_sides(&mut out, ("width", "height"));
+    picture.hand_all(
+        &[
+            "cfg_scale",
+            "sampler",
+            "seed",
+            "steps",
+            "safety_check",
+            "negative_prompt",
+            "lora_adapter_name",
+            "lora_weight_filename",
+        ],
+        &mut out,
+    );
+    Ok(out)
+}
+
+fn workers(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut out = json!({"prompt": picture.prompt});
+    picture.hand_sides(&mut out, ("width", "height"));
+    picture.hand_all(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
+    Ok(out)
+}
+
+fn engine(picture: &mut Picture) -> Result<Value, Refusal> {
+    Ok(artifacts(picture))
+}
+
+fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut out = json!({"prompt": picture.prompt});
+    picture.hand_ratio(&mut out, "aspect_ratio");
+    picture.hand_all(
+        &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
+        &mut out,
+    );
+    // Of one path, several models.
+    if picture.model.starts_with("sd3") {
+        out["model"] = picture.model.as_str().into();
+    }
+    Ok(out)
+}
+
+fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
+    let mut parameters = json!({});
+    picture.hand_count(&mut parameters, "sampleCount");
+    picture.hand_ratio(&mut parameters, "aspectRatio");
+    for (key, name) in [("style", "sampleImageStyle"), ("negative_prompt", "negativePrompt")] {
+        picture.hand(key, &mut parameters, name);
+    }
+    let more = [
+        "aspectRatio",
+        "seed",
+        "negativePrompt",
+        "personGeneration",
+        "safetySetting",
+        "addWatermark",
+        "sampleImageSize",
+    ];
+    picture.hand_all(&more, &mut parameters);
+    if let Some(kind) = picture.fields.shift_remove("mimeType") {
+        parameters["outputOptions"] = json!({"mimeType": kind});
+    }
+    if let Some(quality) = picture.fields.shift_remove("quality").filter(|quality| !quality.is_null()) {
+        let quality = match quality.as_str() {
+            Some("hd" | "high") => json!(100),
+            Some(_) => json!(75),
+            None => quality,
+        };
+        parameters["outputOptions"]["compressionQuality"] = quality;
+    }
+    Ok(json!({"instances": [{"prompt": picture.prompt}], "parameters": parameters}))
+}
+
+fn gemini(picture: &mut Picture) -> Result<Value, Refusal> {
+    picture.refuse_several()?;
+    let mut config = json!({"responseModalities": ["TEXT", "IMAGE"]});
+    let mut image = json!({});
+    picture.hand_ratio(&mut image, "aspectRatio");
+    if image != json!({}) {
+        config["imageConfig"] = image;
+    }
+    picture.hand("seed", &mut config, "seed");
+    Ok(json!({"contents": [{"role": "user", "parts": [{"text": picture.prompt}]}], "generationConfig": config}))
+}
+
+/// The images among the parts of an answer.
+fn parts(answer: &Value) -> Option<Drawn> {
+    let parts = answer.pointer("/candidates/0/content/parts")?.as_array()?;
+    let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
+    Some(Drawn(data.collect())).filter(|drawn| !drawn.0.is_empty())
+}
+
+/// A form of texts.
+fn form(fields: &Value) -> Result<Vec<u8>, Refusal> {
+    let mut out = String::new();
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        if text.contains(BOUNDARY) {
+            return Err(Refusal::new(name, "must not hold what ends a field of a form"));
+        }
+        // A String takes every write.
+        let _ = write!(out, "--{BOUNDARY}\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n");
+    }
+    Ok(format!("{out}--{BOUNDARY}--\r\n").into_bytes())
+}
+
+impl Wire for Painting {
+    fn draw(&self, picture: &mut Picture) -> Result<Vec<u8>, Refusal> {
+        let body = (self.body)(picture)?;
+        if self.is_form { form(&body) } else { Ok(body.to_string().into_bytes()) }
+    }
+
+    fn drawn(&self, answer: &Value) -> Option<Drawn> {
+        if answer.get("candidates").is_some() {
+            return parts(answer);
+        }
+        Drawn::found(answer, self.at, self.key, self.told)
+    }
+
+    fn content_type(&self) -> String {
+        if self.is_form { format!("multipart/form-data; boundary={BOUNDARY}") } else { "application/json".into() }
+    }
+
+    fn write(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider makes images only"))
+    }
+
+    fn read(&self, _answer: &[u8], _taker: &mut dyn Taker) -> Result<(), Broken> {
+        Err(Broken("it is no conversation".into()))
+    }
+
+    fn listener(&self) -> Box<dyn Listener> {
+        chat::OPENAI.listener()
+    }
+
+    fn error(&self, answer: &[u8]) -> Found {
+        chat::error(answer)
+    }
+}

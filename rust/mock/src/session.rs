@@ -1,0 +1,170 @@
+//! A WebSocket: realtime sessions and responses, answered event by event, and told by events of ours how to misbehave.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+/// The protocol that is chosen where it is offered.
+const PROTOCOL: &str = "realtime";
+const WORDS: [&str; 3] = ["Hello", " from", " mock"];
+
+/// What a request for a WebSocket says.
+pub struct Upgrade {
+    key: String,
+    chooses: bool,
+    is_responses: bool,
+    model: String,
+}
+
+impl Upgrade {
+    /// `None` where none is asked for.
+    pub fn of(head: &[u8], target: &[u8]) -> Option<Self> {
+        let head = String::from_utf8_lossy(head);
+        let field = |wanted: &str| {
+            let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+            fields.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim())
+        };
+        field("upgrade").filter(|value| value.eq_ignore_ascii_case("websocket"))?;
+        let target = String::from_utf8_lossy(target);
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let model = query.split('&').find_map(|pair| pair.strip_prefix("model=")).unwrap_or("mock");
+        let offered = field("sec-websocket-protocol").unwrap_or_default();
+        Some(Self {
+            key: field("sec-websocket-key")?.to_owned(),
+            chooses: offered.split(',').any(|name| name.trim() == PROTOCOL),
+            is_responses: path.ends_with("/responses"),
+            model: model.to_owned(),
+        })
+    }
+
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    pub fn accepted(&self) -> String {
+        let accept = derive_accept_key(self.key.as_bytes());
+        let chosen = if self.chooses { "sec-websocket-protocol: realtime\r\n" } else { "" };
+        format!(
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+            sec-websocket-accept: {accept}\r\n{chosen}\r\n"
+        )
+    }
+}
+
+/// What one has said and heard.
+pub struct Session {
+    socket: WebSocketStream<TcpStream>,
+    upgrade: Upgrade,
+    turns: u64,
+    pings: u64,
+}
+
+/// What is to be done after an event.
+enum Then {
+    Go,
+    End,
+}
+
+/// How a session ended: whether it was closed as it should be.
+pub async fn converse(stream: TcpStream, read: Vec<u8>, upgrade: Upgrade) -> bool {
+    let socket = WebSocketStream::from_partially_read(stream, read, Role::Server, None).await;
+    let mut session = Session { socket, upgrade, turns: 0, pings: 0 };
+    session.run().await.is_ok()
+}
+
+impl Session {
+    async fn run(&mut self) -> Result<(), Error> {
+        if !self.upgrade.is_responses {
+            let about = json!({"id": "sess_mock", "object": "realtime.session", "model": self.upgrade.model});
+            self.say(&json!({"type": "session.created", "session": about})).await?;
+        }
+        loop {
+            match self.socket.next().await.ok_or(Error::ConnectionClosed)?? {
+                Message::Text(text) => {
+                    let event: Value = serde_json::from_str(&text).unwrap_or_default();
+                    if let Then::End = self.answer(&event).await? {
+                        return Ok(());
+                    }
+                }
+                Message::Binary(bytes) => self.socket.send(Message::Binary(bytes)).await?,
+                Message::Ping(_) => self.pings += 1,
+                Message::Close(_) => {
+                    // The answer to it leaves with the next look.
+                    let _ = self.socket.next().await;
+                    return Ok(());
+                }
+                Message::Pong(_) | Message::Frame(_) => (),
+            }
+        }
+    }
+
+    async fn say(&mut self, event: &Value) -> Result<(), Error> {
+        self.socket.send(Message::text(event.to_string())).await
+    }
+
+    async fn answer(&mut self, event: &Value) -> Result<Then, Error> {
+        let number = |name: &str| event[name].as_u64().unwrap_or_default();
+        match event["type"].as_str().unwrap_or_default() {
+            "session.update" => {
+                let about = &event["session"];
+                self.say(&json!({"type": "session.updated", "session": about})).await?;
+            }
+            "conversation.item.create" => {
+                self.say(&json!({"type": "conversation.item.created", "item": event["item"]})).await?;
+            }
+            "response.create" => self.respond().await?,
+            "mock.pings" => {
+                let pings = self.pings;
+                self.say(&json!({"type": "mock.pings", "count": pings})).await?;
+            }
+            "mock.flood" => {
+                let text = "x".repeat(usize::try_from(number("bytes")).unwrap_or_default());
+                for at in 0..number("count") {
+                    self.say(&json!({"type": "mock.piece", "at": at, "text": text})).await?;
+                }
+            }
+            "mock.close" => return self.close(event).await,
+            "mock.drop" => return Ok(Then::End),
+            "mock.silence" => tokio::time::sleep(Duration::from_hours(1)).await,
+            kind => {
+                let message = format!("`{kind}` is not known");
+                self.say(&json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}}))
+                    .await?;
+            }
+        }
+        Ok(Then::Go)
+    }
+
+    async fn respond(&mut self) -> Result<(), Error> {
+        self.turns += 1;
+        let id = format!("resp_mock_{}", self.turns);
+        let about =
+            |status: &str| json!({"id": id, "object": "response", "status": status, "model": self.upgrade.model});
+        let (created, mut done) = (about("in_progress"), about("completed"));
+        self.say(&json!({"type": "response.created", "response": created})).await?;
+        for word in WORDS {
+            self.say(&json!({"type": "response.output_text.delta", "response_id": id, "delta": word})).await?;
+        }
+        let kind = if self.upgrade.is_responses { "response.completed" } else { "response.done" };
+        done["usage"] = json!({"total_tokens": 20, "input_tokens": 12, "output_tokens": 8,
+            "input_token_details": {"text_tokens": 7, "audio_tokens": 5, "cached_tokens": 0},
+            "output_token_details": {"text_tokens": 8, "audio_tokens": 0}});
+        self.say(&json!({"type": kind, "response": done})).await
+    }
+
+    async fn close(&mut self, event: &Value) -> Result<Then, Error> {
+        let code = u16::try_from(event["code"].as_u64().unwrap_or(1000)).unwrap_or(1000);
+        let reason = event["reason"].as_str().unwrap_or_default().to_owned();
+        self.socket.close(Some(CloseFrame { code: CloseCode::from(code), reason: reason.into() })).await?;
+        // Until the other side has said so too.
+        while let Some(Ok(_)) = self.socket.next().await {}
+        Ok(Then::End)
+    }
+}

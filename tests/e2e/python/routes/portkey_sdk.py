@@ -1,0 +1,41 @@
+"""Asks with the portkey-ai SDK on the path by the config that CONFIG holds, in each way that it has; a line of JSON for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import portkey_ai
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ASK = [{"role": "user", "content": "say something"}]
+WAYS: list[Callable[[portkey_ai.Portkey], object]] = [
+    lambda client: client.chat.completions.create(model="mock", messages=ASK).choices[0].message.content,
+    lambda client: "".join(
+        chunk.choices[0].delta.content or ""
+        for chunk in client.chat.completions.create(model="mock", messages=ASK, stream=True)
+        if chunk.choices
+    ),
+    lambda client: client.post("/chat/completions", model="mock", messages=ASK).choices[0]["message"]["content"],
+]
+
+
+def came_of(way: Callable[[portkey_ai.Portkey], object]) -> list[object]:
+    """The status, and what the gateway said of retries; or 200 and whether there was an answer."""
+    client = portkey_ai.Portkey(
+        api_key="k", base_url=os.environ["GATEWAY"] + "/v1", config=json.loads(os.environ["CONFIG"])
+    )
+    try:
+        return [200, bool(way(client))]
+    except Exception as error:  # noqa: BLE001 — it has several, of its own and of what it brings along
+        response = getattr(error, "response", None)
+        return [response.status_code, response.headers.get("x-should-retry")] if response is not None else [repr(error)]
+
+
+for one in WAYS:
+    print(json.dumps(came_of(one)))
+sys.stderr.write(portkey_ai.__version__)

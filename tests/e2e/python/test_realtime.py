@@ -1,0 +1,59 @@
+"""Realtime sessions and responses over WebSockets, as the official OpenAI SDK speaks them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import openai
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.gateway import Gateway
+
+KEY = "pk-e2e-0123456789"
+
+
+@pytest.fixture
+def served(gateway: Callable[..., Gateway]) -> Gateway:
+    return gateway({"keys": [{"name": "e2e", "key": KEY}]})
+
+
+@pytest.fixture
+def client(served: Gateway) -> Iterator[openai.OpenAI]:
+    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": KEY}
+    with openai.OpenAI(
+        base_url=f"{served.base_url}/v1", api_key="provider-key", default_headers=headers, max_retries=0, timeout=10
+    ) as client:
+        yield client
+
+
+def test_a_realtime_session(client: openai.OpenAI, served: Gateway):
+    with client.realtime.connect(model="gpt-realtime") as connection:
+        connection.session.update(session={"type": "realtime", "instructions": "be brief"})
+        connection.response.create()
+        words, used = "", 0
+        for event in connection:
+            if event.type == "response.output_text.delta":
+                words += event.delta
+            elif event.type == "response.done":
+                assert event.response.usage
+                used = event.response.usage.total_tokens or 0
+                break
+    assert (words, used) == ("Hello from mock", 20)
+    (record,) = served.records(1)
+    assert (record["operation"], record["outcome"], record["total_units"]) == ("realtime", "complete", 20)
+
+
+def test_responses_over_a_websocket(client: openai.OpenAI, served: Gateway):
+    with client.responses.connect() as connection:
+        connection.response.create(model="mock", input="say something")
+        kinds: list[str] = []
+        for event in connection:
+            kinds.append(event.type)
+            if event.type == "response.completed":
+                break
+    assert kinds[0] == "response.created"
+    (record,) = served.records(1)
+    assert (record["operation"], record["total_units"]) == ("createModelResponse", 20)

@@ -1,0 +1,205 @@
+"""Workers and nodes share answers, breakers and the word that something was saved through Redis; without it each goes on alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.conftest import initialise
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.serving import counters, edges, running
+from tests.integration.wire import CHAT, JSON, Answer, ask, asked
+from tests.processes import wait
+from tests.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+    from tests.postgres import Postgres
+
+KEPT = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
+GUARDED = {
+    "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": 3, "cooldown_interval": 30000}},
+    "targets": [
+        {"provider": "mock", "override_params": {"model": "mock?status=503"}},
+        {"provider": "mock", "override_params": {"model": "mock?chunks=1"}},
+    ],
+}
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, provider: Mock, redis: RedisServer) -> Iterator[list[Gateway]]:
+    """Two gateways of two workers each."""
+    tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    env = {"REDIS_URL": redis.url}
+    with running(folders[0], tables, env=env) as one, running(folders[1], tables, env=env) as two:
+        for node in (one, two):
+            edges(node, 2)
+            wait("Redis at both workers", lambda node=node: counters(node).get("penstock_redis_up") == 2 or None, 10)
+        yield [one, two]
+
+
+def send(node: Gateway, config: object, body: bytes = b"") -> Answer:
+    return ask(node.base_url, CHAT, body or asked(), {"x-gateway-config": json.dumps(config), **JSON})
+
+
+def question(number: int) -> bytes:
+    return asked("mock?chunks=1", seed=number)
+
+
+def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provider: Mock, redis: RedisServer):
+    assert send(nodes[0], KEPT, question(1)).get("x-gateway-cache-status") == "MISS"
+
+    def is_shared() -> bool | None:
+        # Each answer is for other workers too: twenty connections reach all of them.
+        answers = [send(node, KEPT, question(1)) for node in nodes for _ in range(10)]
+        return all(answer.get("x-gateway-cache-status") == "HIT" for answer in answers) or None
+
+    wait("the answer at all workers", is_shared)
+    before = len(provider.ledger())
+    assert before <= 2
+    for turn in range(40):
+        answer = send(nodes[turn % 2], GUARDED)
+        assert (answer.status, answer.get("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
+    failed = [entry for entry in provider.ledger() if entry["model"] == "mock?status=503"]
+    # Three open it, and each other worker may have one on its way; were it each worker's own there would be twelve.
+    assert 3 <= len(failed) <= 6
+    wait("it is open everywhere", lambda: all(open_breakers(node) == 2 for node in nodes) or None)
+    figures = counters(nodes[1])
+    assert figures["penstock_redis_lookups_total"] >= figures["penstock_redis_hits_total"] >= 1
+    assert figures["penstock_cache_hits_total"] >= 10
+    assert figures["penstock_circuit_breaker_skips_total"] >= 10
+    for node in nodes:
+        assert redis.PASSWORD not in node.program.output()
+
+
+def open_breakers(node: Gateway) -> float:
+    return counters(node).get("penstock_circuit_breakers_open", 0)
+
+
+class Load:
+    """Eight callers who ask something new each time, until told to stop; both nodes in turn."""
+
+    def __init__(self, nodes: list[Gateway]) -> None:
+        self.nodes = nodes
+        self.phase = "well"
+        self.took: dict[str, list[float]] = {}
+        self.failed: list[tuple[str, int]] = []
+        self._over = threading.Event()
+
+    def _call(self, caller: int) -> None:
+        number = 0
+        while not self._over.is_set():
+            number += 1
+            phase, began = self.phase, time.perf_counter()
+            config = KEPT if number % 4 else GUARDED
+            status = send(self.nodes[number % 2], config, question(caller * 1_000_000 + number)).status
+            self.took.setdefault(phase, []).append(time.perf_counter() - began)
+            if status != 200:
+                self.failed.append((phase, status))
+
+    def run(self, work: Any) -> None:  # noqa: ANN401
+        with ThreadPoolExecutor(8) as pool:
+            calling = [pool.submit(self._call, caller) for caller in range(8)]
+            try:
+                work()
+            finally:
+                self._over.set()
+            for call in calling:
+                call.result(20)
+
+
+def test_under_load_redis_frozen_or_killed_fails_nobody_and_delays_hardly_anybody(
+    nodes: list[Gateway], redis: RedisServer
+):
+    load = Load(nodes)
+
+    def up(node: Gateway) -> float:
+        return counters(node)["penstock_redis_up"]
+
+    def come_back() -> None:
+        wait("Redis at all workers", lambda: sum(map(up, nodes)) == 4 or None, 10)
+
+    def faults() -> None:
+        time.sleep(1)
+        load.phase = "frozen"
+        redis.freeze()
+        wait("it is noticed", lambda: sum(map(up, nodes)) == 0 or None, 10)
+        load.phase = "known to be frozen"
+        time.sleep(1)
+        load.phase = "well again"
+        redis.thaw()
+        come_back()
+        load.phase = "killed"
+        redis.stop()
+        time.sleep(1)
+        redis.start()
+        come_back()
+
+    load.run(faults)
+    assert not load.failed
+    counts = {phase: len(took) for phase, took in load.took.items()}
+    assert all(count >= 20 for count in counts.values()), counts
+    longest = {phase: max(took) for phase, took in load.took.items()}
+    # A request waits 50 ms at most; the rest is for one machine that runs all of this.
+    assert all(seconds < 0.05 + 4 * longest["well"] + 0.5 for seconds in longest.values()), longest
+    slow = sum(counters(node)["penstock_redis_slow_total"] for node in nodes)
+    # Those of the eight callers that were waiting when each of four workers noticed.
+    assert slow <= 40, slow
+
+
+def test_what_is_saved_on_one_node_is_used_on_the_other_at_once_and_without_redis_soon(
+    tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer
+):
+    env = {
+        "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
+        "PENSTOCK_STORE_URL": postgres.database(),
+        "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "=",
+        "REDIS_URL": redis.url,
+    }
+    tables = {"mock": {"host": provider.url}}
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    initialise(folders[0], env)
+    with running(folders[0], tables, env=env) as one, running(folders[1], tables, env=env) as two:
+        admin = Client(one)
+        (workspace,) = admin.shown("/v1/workspaces")["data"]
+        inside = {"workspace_id": workspace["id"]}
+        caller = admin.with_key(scopes=["completions.write"], **inside)
+
+        def used(slug: str) -> bool | None:
+            headers = {"x-gateway-api-key": caller.key, "x-gateway-config": slug, **JSON}
+            return ask(two.base_url, CHAT, asked(), headers).status == 200 or None
+
+        def save(name: str) -> float:
+            slug = admin.made("/v1/configs", {"name": name, "config": {"provider": "mock"}, **inside})["slug"]
+            began = time.monotonic()
+            wait(f"{name} at the other node", lambda: used(slug), 6)
+            return time.monotonic() - began
+
+        save("first")
+        took = [save(f"config {number}") for number in range(8)]
+        # The other node looks by itself once a second: half a second each time is no accident.
+        assert max(took) < 0.5, took
+        redis.stop()
+        assert save("without") < 5

@@ -1,0 +1,54 @@
+"""A Redis server of a test's own, which keeps nothing on the disk and can be frozen and killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from tests.processes import Program, free_port, wait
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class RedisServer:
+    """One server on loopback, with a password."""
+
+    PASSWORD = "redis-password-of-the-tests"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://:{self.PASSWORD}@127.0.0.1:{self.port}/0"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or a new one in the place of one that was killed."""
+        found = shutil.which("redis-server")
+        if found is None:
+            raise FileNotFoundError("redis-server is missing; hint: make test")
+        options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self.folder}
+        given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        command = [found, *given, "--requirepass", self.PASSWORD]
+        self.program = Program(command, self.folder / "redis.log", env={}, cwd=self.folder)
+        wait("Redis", self._ready, 10)
+
+    def freeze(self) -> None:
+        """Stop it where it is."""
+        os.kill(self.program.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.kill(self.program.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        self.program.kill()
+
+    def _ready(self) -> bool | None:
+        self.program.must_live()
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0 or None

@@ -1,0 +1,98 @@
+"""What the engine is told of prices: whole pico-dollars, from the public list and from the operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from penstock import engine
+from penstock.kit import tariffs
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = """
+[[prices]]
+provider = "openai"
+model = "gpt-4o"
+valid_from = 2026-02-01
+[prices.pay_as_you_go]
+request_token = { price = 0.0002 }
+additional_units = { cache_write_1h = { price = 0.0004 } }
+
+[[prices]]
+provider = "openai"
+model = "gpt-4o"
+[prices.fixed_cost]
+price = 1.5
+
+[[prices]]
+provider = "openai"
+model = "whisper"
+[prices.finetune_config.pay_per_hour]
+price = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def listed() -> dict[str, Any]:
+    return msgspec.json.decode(tariffs.listed())
+
+
+def named(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
+    """Give the prices of the model that goes by exactly this name."""
+
+    def says(clause: dict[str, Any]) -> bool:
+        return clause.get("is") == name or any(says(one) for one in clause.get("any", []))
+
+    return next(model["prices"] for model in listed["lists"][provider] if says(model["names"]))
+
+
+def test_the_list_is_told_in_pico_dollars_for_a_token(listed: dict[str, Any]):
+    rates = named(listed, "openai", "gpt-4o")[-1]["rates"]
+    assert rates == {"input": [[0, 2_500_000]], "output": [[0, 10_000_000]], "cache_read": [[0, 1_250_000]]}
+    long = [
+        price for model in listed["lists"]["google"] for price in model["prices"] if len(price["rates"]["input"]) > 1
+    ]
+    assert all(tiers[0][0] == 0 for price in long for tiers in price["rates"].values())
+    assert long
+
+
+def test_who_sells_others_models_names_their_lists(listed: dict[str, Any]):
+    assert listed["sellers"]["azure-openai"][:2] == ["azure", "openai"]
+    assert listed["sellers"]["bedrock"] == ["aws"]
+    used = {name for names in listed["sellers"].values() for name in names}
+    assert set(listed["lists"]) <= used
+
+
+def test_patterns_look_ahead_nowhere(listed: dict[str, Any]):
+    assert b"(?!" not in tariffs.listed()
+    assert any("not" in str(model["names"]) for model in listed["lists"]["google"])
+
+
+def test_what_the_operator_says_comes_in_the_order_of_its_days(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    file.write_text(OWN)
+    mine = tariffs.published(Settings(file=str(file)))["said"]
+    first, second = mine[0]["prices"]
+    assert (first["request"], first["rates"], "from" in first) == (15_000_000_000, {}, False)
+    assert second["rates"] == {"input": [(0, 2_000_000)], "cache_write_1h": [(0, 4_000_000)]}
+    assert second["from"] == 1_769_904_000
+    assert mine[1] == {"provider": "openai", "model": "whisper", "prices": []}
+
+
+def test_a_price_that_changes_changes_its_version(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    versions: set[str] = set()
+    for price in ("0.0002", "0.0002", "0.0003"):
+        file.write_text(OWN.replace("0.0002", price))
+        versions.add(tariffs.published(Settings(file=str(file)))["said"][0]["prices"][1]["version"])
+    assert len(versions) == 2
+
+
+def test_the_engine_takes_the_list_as_it_is():
+    content = {"epoch": "1", "prices": tariffs.published(Settings())}
+    engine.check("snapshot", msgspec.json.encode(content))
