@@ -10,6 +10,7 @@ BIN := .venv/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAMPS := .cache/stamps
 NODE := tests/e2e/node
+CODEX := tests/e2e/codex
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # The extension links when Python loads it, so its crate is built by maturin and checked by clippy, but has no test binary.
 CRATES := --workspace --exclude penstock-py
@@ -24,7 +25,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --req
 COMPILE := $(BIN)/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-header --no-emit-index-url
 # SDKs that the tests use besides the newest; each is installed into a folder of its own.
-SDKS := anthropic-0 openai-1 openai-2 portkey-ai-2
+SDKS := anthropic-0 openai-1 openai-2 others portkey-ai-2
 
 SAY := @printf '\n▸ %s\n'
 done = @mkdir -p $(STAMPS) && touch $@
@@ -44,7 +45,7 @@ run: build ## build what is out of date, start the gateway with its pretend prov
 build: $(STAMPS)/run $(STAMPS)/engine $(STAMPS)/mock ## build the extension and the pretend provider in release
 
 .PHONY: test
-test: build $(STAMPS)/test $(STAMPS)/node $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/servers ## install what the tests need and run all of them
+test: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/servers ## install what the tests need and run all of them
 	@.ci/steps check test-rust test-python
 
 .PHONY: test-rust
@@ -53,7 +54,7 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/servers $(VENV) ## the Rust tests alone
 	@cargo test $(CRATES) $(ARGS)
 
 .PHONY: test-python
-test-python: build $(STAMPS)/test $(STAMPS)/node $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/servers ## the Python and Node tests alone; ARGS go to pytest
+test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/servers ## the Python and Node tests alone; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -78,7 +79,7 @@ docs: build ## write the generated pages in docs/ again
 	@$(BIN)/python docs/generate.py
 
 .PHONY: bench
-bench: build $(STAMPS)/bench ## measure the parts: criterion and pytest-benchmark
+bench: build $(STAMPS)/bench $(STAMPS)/sdk-others ## measure the parts: criterion and pytest-benchmark
 	$(SAY) 'criterion, then pytest-benchmark (about 5 minutes)'
 	@cargo bench $(CRATES) --benches
 	@$(BIN)/python -m pytest benches --benchmark-only $(ARGS)
@@ -111,7 +112,7 @@ audit: ## licences, sources and doubled versions of the Rust dependencies (needs
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here
-	rm -rf .venv .cache/stamps .cache/sdk target $(NODE)/node_modules python/penstock/_engine*.so
+	rm -rf .venv .cache/stamps .cache/sdk target $(NODE)/node_modules $(CODEX)/node_modules python/penstock/_engine*.so
 	find . -name __pycache__ -not -path './.cache/*' -prune -exec rm -rf {} +
 
 # ── what the verbs stand on; each is done again only when what it was made from has changed ──────────────────────────
@@ -162,6 +163,11 @@ $(STAMPS)/node: $(NODE)/package.json $(NODE)/package-lock.json
 	$(SAY) 'installing the locked Node packages of the end-to-end tests (about half a minute)'
 	@command -v npm >/dev/null || { echo 'npm is missing; hint: Node 20 brings it'; exit 1; }
 	@cd $(NODE) && npm ci --no-audit --no-fund
+	$(done)
+
+$(STAMPS)/codex: $(CODEX)/package.json $(CODEX)/package-lock.json
+	$(SAY) 'installing Codex CLI for its end-to-end test (some seconds, 400 MB)'
+	@cd $(CODEX) && npm ci --no-audit --no-fund
 	$(done)
 
 # Debian keeps PostgreSQL's programs out of the path.

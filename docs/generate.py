@@ -120,7 +120,8 @@ def routes_page() -> str:
     return page(
         "Routes",
         "The operations of the data plane. The id is what records and policies call it; `:id` is one segment of the "
-        "path, forwarded percent-encoded as it came. Queries are forwarded as they are.",
+        "path, forwarded percent-encoded as it came, `*` the name of a model. Queries are forwarded as they are. Where "
+        "clients of Google and Amazon put them, the last six are found too: below `/v1beta`, and without `/v1`.",
         table(["method", "path", "id", "body"], rows),
         "## Everything else",
         "Any other path below `/v1`, and any other method of these, is passed through as `proxy`: the provider's "

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.gateway import Gateway, Mock, Tables
+from tests.processes import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     StartGateway = Callable[..., Gateway]
 
@@ -41,3 +44,14 @@ def gateway(tmp_path: Path, mock: Mock) -> Iterator[StartGateway]:
             return running
 
         yield start
+
+
+@pytest.fixture
+def aimock(tmp_path: Path) -> Iterator[str]:
+    """`@copilotkit/aimock` on a free port."""
+    folder = Path(__file__).parent / "e2e/node"
+    node = shutil.which("node") or "node"
+    command = [node, folder / "node_modules/.bin/llmock", "--port", "0", "--fixtures", folder / "fixtures.json"]
+    program = Program(command, tmp_path / "aimock.log", env={"PATH": os.environ["PATH"]}, cwd=tmp_path)
+    yield program.listening()
+    program.kill()

@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes import Program
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.gateway import Gateway, Mock
 
 FOLDER = Path(__file__).parent / "node"
 NODE = shutil.which("node") or "node"
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
-
-
-@pytest.fixture
-def aimock(tmp_path: Path) -> Iterator[str]:
-    """`@copilotkit/aimock` on a free port."""
-    command = [NODE, FOLDER / "node_modules/.bin/llmock", "--port", "0", "--fixtures", FOLDER / "fixtures.json"]
-    program = Program(command, tmp_path / "aimock.log", env=ENVIRONMENT, cwd=tmp_path)
-    yield program.listening()
-    program.kill()
 
 
 def run(test: str, **environment: str) -> None:
@@ -50,6 +39,19 @@ def run(test: str, **environment: str) -> None:
 def test_the_sdks_through_the_gateway_to_the_mock(gateway: Callable[..., Gateway]):
     served = gateway({"server": {"heartbeat_seconds": 0.05}})
     run("sdks.test.mjs", GATEWAY=served.base_url)
+
+
+def test_vercels_sdk_reaches_every_provider_in_every_way_that_it_has(gateway: Callable[..., Gateway], mock: Mock):
+    prefixes = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": ""}
+    saved = [
+        {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
+        for slug, prefix in prefixes.items()
+    ]
+    saved[-1]["options"] = {"aws_region": "eu-west-1"}
+    key = "pk-gateway-0123456789"
+    keys = [{"name": "k", "id": "k-1", "key": key}]
+    served = gateway({"keys": keys, "providers": saved, "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
+    run("ai.test.mjs", GATEWAY=served.base_url, KEY=key, PROVIDERS=" ".join(prefixes))
 
 
 def test_every_route_of_the_sdks_through_the_gateway(gateway: Callable[..., Gateway]):

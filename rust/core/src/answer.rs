@@ -5,7 +5,7 @@ use std::{mem, time::Duration};
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{Dialect, Failure, error_event},
-    usage::{Meter, Metered, Skim, Usage},
+    usage::{FrameMeter, Meter, Metered, Skim, Usage},
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -93,6 +93,8 @@ impl Answer {
 #[derive(Default)]
 pub enum Reading {
     Events(Meter),
+    /// A stream of Amazon's.
+    Frames(Box<FrameMeter>),
     /// A whole answer that is too large to be held.
     Body(Skim),
     Packed(Packed),
@@ -116,6 +118,7 @@ impl Reading {
     fn feed(&mut self, bytes: &[u8]) {
         match self {
             Self::Events(meter) => meter.feed(bytes),
+            Self::Frames(meter) => meter.feed(bytes),
             Self::Body(skim) => skim.feed(bytes),
             Self::Packed(packed) => packed.feed(bytes),
             Self::Nothing => (),
@@ -134,6 +137,10 @@ impl Reading {
             Self::Packed(packed) => Read { answered: Some(Answered::Packed(packed)), ..Read::default() },
             Self::Body(skim) => {
                 Read { usage: skim.finish(dialect), answered: Some(Answered::Length(skim.length())), ..Read::default() }
+            }
+            Self::Frames(meter) => {
+                let Metered { usage, terminated, error_event: failed, .. } = meter.finish();
+                Read { usage, answered: None, is_events: true, is_told: failed || terminated, failed }
             }
             Self::Events(meter) => {
                 let Metered { usage, terminated, finished, error_event: failed, deltas, .. } = meter.finish();
@@ -349,6 +356,8 @@ impl Stream {
     /// The end: the record closes, and where the end is not a good one the caller is told so.
     fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, Cut> {
         self.over = true;
+        // Nothing can be said in the middle of a frame.
+        let is_within = matches!(&self.reading, Reading::Frames(meter) if meter.is_within());
         let read = mem::take(&mut self.reading).finish(self.dialect, error.is_some());
         let is_cut = !read.is_told && (error.is_some() || (self.ends_with_event && read.is_events));
         let rest = if is_cut { Bytes::new() } else { self.held.rest() };
@@ -363,7 +372,7 @@ impl Stream {
             }
             record.settle(read.usage, read.answered, if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
-        match (is_cut, read.is_events) {
+        match (is_cut, read.is_events && !is_within) {
             (false, _) => Ok((!rest.is_empty()).then_some(rest)),
             (true, true) => Ok(Some(told(self.dialect, error, self.held.is_open()))),
             (true, false) => Err(Cut),

@@ -37,8 +37,8 @@ pub struct Call<'c> {
 }
 
 impl Call<'_> {
-    /// The dialect in which the caller writes, reads and is told of errors. Where a path is of both, Anthropic's clients
-    /// are known by their paths, or by the version that they ask for.
+    /// The dialect in which the caller writes, reads and is told of errors. Where a path is of several, clients are known
+    /// by how theirs begin, Anthropic's also by the version that they ask for.
     pub fn dialect(&self) -> Dialect {
         let Route { operation, path, .. } = self.route;
         let is_anthropics = || {
@@ -46,7 +46,13 @@ impl Call<'_> {
                 || path.starts_with("/messages/")
                 || self.head.headers.get("anthropic-version").is_some()
         };
-        operation.dialect().unwrap_or_else(|| if is_anthropics() { Dialect::Anthropic } else { Dialect::OpenAi })
+        let by_path = || match path {
+            _ if path.starts_with("/v1beta/") => Dialect::Gemini,
+            _ if path.starts_with("/model/") || path.starts_with("/guardrail/") => Dialect::Bedrock,
+            _ if is_anthropics() => Dialect::Anthropic,
+            _ => Dialect::OpenAi,
+        };
+        operation.dialect().unwrap_or_else(by_path)
     }
 }
 
@@ -130,6 +136,8 @@ pub fn catalogue() -> serde_json::Value {
         let dialect = match provider.dialect() {
             Dialect::OpenAi => "openai",
             Dialect::Anthropic => "anthropic",
+            Dialect::Gemini => "gemini",
+            Dialect::Bedrock => "bedrock",
         };
         let offers: Vec<_> = Operation::ALL.iter().filter(|one| provider.serves(**one)).map(|one| one.id()).collect();
         let options: Vec<_> = provider.options().iter().map(|option| (option.key, option.header)).collect();
@@ -251,7 +259,9 @@ impl<'c> Choice<'c> {
             None => None,
         };
         let has_key = credential.is_some() || grant.is_some() || provider.token(&options).is_some();
-        let authorization = if has_key || !is_callers { None } else { self.caller.authorization(headers) };
+        // What Amazon's clients sign is good for the host that they were given, and nowhere else.
+        let is_meant = is_callers && self.call.dialect() != Dialect::Bedrock;
+        let authorization = if has_key || !is_meant { None } else { self.caller.authorization(headers) };
         let gateway_key = self.caller.sent;
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
         let (strict, passthrough) = (features.strict.resolve(control.strict), node.passthrough);

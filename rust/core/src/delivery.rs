@@ -24,6 +24,10 @@ use crate::{
     upstream::{self, AnswerHead, Incoming},
 };
 
+/// The kinds of streams.
+const EVENTS: &str = "text/event-stream";
+const FRAMES: &str = "application/vnd.amazon.eventstream";
+
 /// Answers up to this size are read whole before they are passed on.
 pub const WHOLE: usize = 256 * 1024;
 
@@ -44,6 +48,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     record.facts.status = status;
     record.facts.first_byte = Some(record.elapsed());
     let is_events = is_events(&answered.headers);
+    let is_frames = is_kind(&answered.headers, FRAMES);
     let is_small = is_small(&answered.headers, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
@@ -71,7 +76,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
             Err(error) => return refuse(&error, call, record),
         }
     }
-    if !is_events {
+    if !is_events && !is_frames {
         // The status is still ours to choose until something of the body is there.
         let first = tokio::select! {
             biased;
@@ -91,19 +96,25 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ if !is_plain => Reading::Nothing,
         Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, call.route.operation)),
         _ if is_events => Reading::Events(Meter::new(dialect)),
+        _ if is_frames => Reading::Frames(Box::default()),
         _ if is_json && has_cost => Reading::Body(Skim::default()),
         _ => Reading::Nothing,
     };
     let ends_with_event = asked_for(call).ends_with_event() && status < 300;
     let every = spread(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
-    let beats = is_events && is_plain && call.route.operation != Operation::Proxy && !every.is_zero();
+    let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
 
 /// Up to a quarter less, by the random part of an id: the heartbeats of streams that began together must not fall together.
 fn spread(every: Duration, id: uuid::Uuid) -> Duration {
     every.saturating_sub(every / 4 * u32::from(id.as_bytes()[15]) / u32::from(u8::MAX))
+}
+
+/// Whether a comment may stand in a stream. Google's own clients take every line for JSON.
+fn may_beat(call: &Call<'_>, dialect: Dialect) -> bool {
+    call.route.operation != Operation::Proxy && dialect != Dialect::Gemini
 }
 
 /// What a request asks for, also where it is forwarded as it came.
@@ -127,11 +138,13 @@ pub fn is_readable_stream(incoming: &Incoming) -> bool {
 
 /// Whether an answer is passed on whole: where its length is not said, JSON is tried.
 pub fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
-    !is_events(headers) && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
+    !is_events(headers)
+        && !is_kind(headers, FRAMES)
+        && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
 }
 
 pub fn is_events(headers: &Headers) -> bool {
-    is_kind(headers, "text/event-stream")
+    is_kind(headers, EVENTS)
 }
 
 fn is_kind(headers: &Headers, kind: &str) -> bool {

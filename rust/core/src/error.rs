@@ -258,7 +258,7 @@ impl Error {
 
     fn body(&self, dialect: Dialect, request_id: Option<&str>) -> Vec<u8> {
         let message = self.message();
-        if dialect == Dialect::Anthropic {
+        if dialect != Dialect::OpenAi {
             let failure = Failure { status: self.status(), kind: None, message: &message, code: None, request_id };
             return dialect::error_body(dialect, &failure);
         }

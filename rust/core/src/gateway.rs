@@ -259,12 +259,15 @@ impl Gateway {
                 Error::HeaderInvalid { name: "content-encoding", message }
             }
         })?;
-        facts.stream = peek.streams();
         if let Some(user) = &peek.user {
             facts.metadata.add_user(user);
         }
+        let streams = peek.streams();
+        (facts.model, facts.stream) = match call.route.model() {
+            Some(model) => (model.into_owned(), operation.streams()),
+            None => (peek.model.unwrap_or_default(), streams),
+        };
         facts.user = peek.user;
-        facts.model = peek.model.unwrap_or_default();
         Ok(Body::Whole(bytes))
     }
 

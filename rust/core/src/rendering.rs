@@ -155,6 +155,9 @@ fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// With these begin fields that providers themselves read.
+const OF_PROVIDERS: [&[u8]; 3] = [b"anthropic-", b"openai-", b"x-amzn-bedrock-"];
+
 /// What of the caller's fields goes on to the provider.
 struct Passing<'p> {
     call: &'p Call<'p>,
@@ -180,7 +183,7 @@ impl Passing<'_> {
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
             b"anthropic-beta" if self.said.is_carried => true,
             _ if self.said.is_translated && !self.is_of_the_provider(name) => false,
-            _ => name.starts_with(b"anthropic-") || name.starts_with(b"openai-"),
+            _ => OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix)),
         };
         // What is said under the gateway's prefix, or was stored, is meant.
         is_wanted && !self.target.sets(name)

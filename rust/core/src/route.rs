@@ -1,6 +1,9 @@
 //! The path of a data-plane request, taken apart: what it asks for, and what a provider's own client says in it.
 
-use penstock_llm::{operation::Operation, providers::Stated};
+use std::borrow::Cow;
+
+use penstock_llm::{dialect::Dialect, operation::Operation, providers::Stated};
+use percent_encoding::percent_decode_str;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route<'r> {
@@ -14,7 +17,11 @@ impl<'r> Route<'r> {
     /// `None` where the path is not one of the data plane.
     pub fn of(method: &str, path: &'r str) -> Option<Self> {
         let Some(rest) = below(path, "/v1") else {
-            return below(path, "/openai").map(|rest| Self::of_azure(method, rest));
+            return below(path, "/openai")
+                .map(|rest| Self::of_azure(method, rest))
+                .or_else(|| Self::of_google(method, path))
+                .or_else(|| Self::of_amazon(method, path))
+                .or_else(|| Self::of_cohere(path));
         };
         match rest.strip_prefix("/proxy").filter(|rest| rest.starts_with('/')) {
             Some(raw) => Some(Self { operation: Operation::Proxy, path: raw, stated: Stated::default() }),
@@ -32,6 +39,31 @@ impl<'r> Route<'r> {
 
     fn plain(method: &str, path: &'r str) -> Self {
         Self { operation: Operation::of(method, path), path, stated: Stated::default() }
+    }
+
+    /// The paths of Google's own clients, whose API has versions of its own; what is not read goes on under the same.
+    fn of_google(method: &str, path: &'r str) -> Option<Self> {
+        let rest = below(path, "/v1beta")?;
+        let route = Self::plain(method, rest);
+        let is_read = route.operation.dialect() == Some(Dialect::Gemini);
+        Some(if is_read { route } else { Self { operation: Operation::Proxy, path, ..route } })
+    }
+
+    /// The paths of Amazon's own clients, which have no version.
+    fn of_amazon(method: &str, path: &'r str) -> Option<Self> {
+        below(path, "/model").or_else(|| below(path, "/guardrail"))?;
+        Some(Self::plain(method, path))
+    }
+
+    /// The paths of Cohere's own client, which are not read: they go to who has them.
+    fn of_cohere(path: &'r str) -> Option<Self> {
+        let is_known = matches!(path, "/v2/chat" | "/v2/embed" | "/v2/rerank");
+        is_known.then_some(Self { operation: Operation::Proxy, path, stated: Stated::default() })
+    }
+
+    /// The model, where the path names it.
+    pub fn model(&self) -> Option<Cow<'r, str>> {
+        self.operation.model_in(self.path).map(|name| percent_decode_str(name).decode_utf8_lossy())
     }
 
     /// The paths of Azure's own client: it says there which deployment is meant, or that its API has a version of its own.
@@ -64,6 +96,37 @@ mod tests {
         let raw = route("/v1/proxy/chat/completions").unwrap();
         assert_eq!((raw.operation, raw.path), (Operation::Proxy, "/chat/completions"));
         assert_eq!((route("/v1"), route("/v1/"), route("/v2/x"), route("/v1x/y")), (None, None, None, None));
+    }
+
+    #[test]
+    fn clients_of_google_and_amazon_name_the_model_in_the_path() {
+        let route = |path| {
+            let route = Route::of("POST", path).unwrap();
+            (route.operation.id(), route.path, route.model().map(Cow::into_owned))
+        };
+        let named = |model: &str| Some(model.to_owned());
+        assert_eq!(
+            route("/v1beta/models/gemini:generateContent"),
+            ("generateContent", "/models/gemini:generateContent", named("gemini"))
+        );
+        assert_eq!(route("/v1/models/@mine/gpt:streamGenerateContent").2, named("@mine/gpt"));
+        assert_eq!(
+            route("/model/%40mine%2Fgpt%3A0/converse-stream"),
+            ("converseStream", "/model/%40mine%2Fgpt%3A0/converse-stream", named("@mine/gpt:0"))
+        );
+        for raw in [
+            "/v1beta/models/m:countTokens",
+            "/v1beta/files",
+            "/model/m/count-tokens",
+            "/guardrail/g/version/1/apply",
+            "/v2/chat",
+        ] {
+            assert_eq!(route(raw), ("proxy", raw, None));
+        }
+        assert_eq!(
+            (Route::of("GET", "/model"), Route::of("GET", "/models/x"), Route::of("GET", "/v1beta")),
+            (None, None, None)
+        );
     }
 
     #[test]

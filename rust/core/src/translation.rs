@@ -3,7 +3,10 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use penstock_llm::translation::{Question, Translation, wires::Wire};
+use penstock_llm::{
+    operation::Operation,
+    translation::{Question, Translation, wires::Wire},
+};
 
 use crate::{
     body::Body,
@@ -30,6 +33,7 @@ pub async fn say(
     wire: &'static dyn Wire,
     facts: &mut Facts,
 ) -> Result<(Body, Translation)> {
+    refuse_array(call, target)?;
     let body = body.collect().await?;
     let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
     let is_large = body.len() > SAID_HERE;
@@ -57,13 +61,23 @@ pub async fn say(
     Ok((Body::Whole(body.into()), translation))
 }
 
+/// Who does not ask for events would get one array that ends with the last of them.
+fn refuse_array(call: &Call<'_>, target: &Target<'_>) -> Result<()> {
+    let wants_events = call.head.query.split('&').any(|pair| pair == "alt=sse");
+    if call.route.operation != Operation::StreamGenerateContent || wants_events {
+        return Ok(());
+    }
+    let message = "streams are told as events: ask for them with `?alt=sse`".into();
+    Err(Error::Untranslatable { provider: target.provider.slug(), path: "alt".into(), message })
+}
+
 /// The answer as the caller's own provider would give it.
 pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
     let Incoming { mut head, mut body } = incoming;
     let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
     let kind = head.headers.text("content-type").unwrap_or_default();
     if head.status == 200 && is_plain && translation.is_stream(kind) {
-        head.headers = retyped(head.headers, b"text/event-stream");
+        head.headers = retyped(head.headers, translation.stream_type().as_bytes());
         let mut transcoder = translation.stream();
         let body = body.through(move |piece| match piece {
             Some(piece) => transcoder.push(piece),

@@ -14,6 +14,7 @@ use penstock_mock::Server;
 use tokio::{io::AsyncWriteExt, time::sleep};
 
 const BEAT: &str = ": keep-alive\n\n";
+// A stream's beats come up to a quarter earlier than is set: as many more as there may be.
 
 fn beating(url: &str, milliseconds: u64) -> Rig {
     Rig::with(url, |settings| settings.heartbeat_ms = milliseconds)
@@ -31,7 +32,7 @@ async fn every_pause_between_two_events_has_its_beats_and_the_rest_is_the_provid
         let model = "mock?chunks=3&chunk_ms=110";
         let told = rig.send(stream(path, model)).await;
         let beats = told.text().matches(BEAT).count();
-        assert!((6..=16).contains(&beats), "{beats} in {}", told.text());
+        assert!((6..=22).contains(&beats), "{beats} in {}", told.text());
         let original = direct(provider.addr, path, &words(model, true)).await;
         assert_eq!(without_beats(&told), String::from_utf8(original).unwrap());
         assert_eq!(rig.record()["outcome"], "complete");
@@ -72,7 +73,7 @@ async fn pausing(more: &'static str) -> Scripted {
 async fn beats_in_the_middle_of_an_event_are_heard_before_it() {
     let told = beating(&pausing("").await.url(), 20).send(stream(CHAT, "m")).await;
     let beats = told.text().matches(BEAT).count();
-    assert!((2..=6).contains(&beats), "{}", told.text());
+    assert!((2..=8).contains(&beats), "{}", told.text());
     let expected = format!("data: {{}}\n\n{}data: {{\"half\":1}}\n\ndata: [DONE]\n\n", BEAT.repeat(beats));
     assert_eq!(told.text(), expected);
 }
@@ -100,7 +101,7 @@ async fn beats_do_not_make_a_silence_last_longer_than_it_may() {
     });
     let start = Instant::now();
     let told = rig.send(stream(CHAT, "mock?fault=stall&after=2")).await;
-    assert_eq!(told.text().matches(BEAT).count(), 3, "{}", told.text());
+    assert!((3..=4).contains(&told.text().matches(BEAT).count()), "{}", told.text());
     assert_eq!(told.last_event().1["error"]["code"], "idle_timeout");
     assert!(start.elapsed() < Duration::from_secs(2));
 }

@@ -14,6 +14,7 @@ use harness::{
     scripted::{Scripted, chunks, request},
     words,
 };
+use penstock_llm::stream::aws_event_stream::Frames;
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -224,6 +225,169 @@ async fn a_stream_that_is_cut_never_looks_complete() {
     }
 }
 
+/// What stands around the model in the paths of whole and streamed requests.
+type Paths = [(&'static str, &'static str); 2];
+
+/// Clients of Google and Amazon: provider, whole, streamed, and where.
+const CLIENTS: [(&str, [&str; 2], Paths); 5] = [
+    ("openai", ["generateContent", "streamGenerateContent"], GEMINI),
+    ("anthropic", ["generateContent", "streamGenerateContent"], GEMINI),
+    ("anthropic", ["converse", "converseStream"], CONVERSE),
+    ("google", ["converse", "converseStream"], CONVERSE),
+    ("openai", ["invokeModel", "invokeModelStream"], INVOKE),
+];
+const GEMINI: Paths = [("/v1beta/models/", ":generateContent"), ("/v1beta/models/", ":streamGenerateContent?alt=sse")];
+const CONVERSE: Paths = [("/model/", "/converse"), ("/model/", "/converse-stream")];
+const INVOKE: Paths = [("/model/", "/invoke"), ("/model/", "/invoke-with-response-stream")];
+
+fn without_model(asked: &[u8]) -> (String, Vec<u8>) {
+    let mut asked: Value = serde_json::from_slice(asked).unwrap();
+    let model = asked.as_object_mut().unwrap().shift_remove("model").unwrap();
+    (model.as_str().unwrap().to_owned(), asked.to_string().into_bytes())
+}
+
+#[tokio::test]
+async fn clients_of_google_and_amazon_reach_other_providers_whole() {
+    for (provider, [operation, _], [(before, after), _]) in CLIENTS {
+        let case = golden(&format!("{provider}/{operation}/tools"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let (model, asked) = without_model(&read("asked.json"));
+        let rig = Played::rig();
+        let told = rig.send(played.ask(provider, &format!("{before}{model}{after}"), asked)).await;
+        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
+        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap(), "{provider}");
+        assert_eq!(played.sent().1, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
+        let found = pick(&rig.record(), ["operation", "ai_model", "req_units", "res_units", "stream_mode"]);
+        assert_eq!(found, json!([operation, model, 30, 20, false]), "{provider}");
+    }
+}
+
+#[tokio::test]
+async fn clients_of_google_and_amazon_get_streams_as_they_read_them() {
+    for (provider, [_, operation], [_, (before, after)]) in CLIENTS {
+        let case = golden(&format!("{provider}/{operation}/stream"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let (model, asked) = without_model(&read("asked.json"));
+        let played = Played::answering(200, "text/event-stream", read("answered.sse"), 33).await;
+        let rig = Played::rig();
+        let told = rig.send(played.ask(provider, &format!("{before}{model}{after}"), asked)).await;
+        assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
+        let kind = told.header("content-type").unwrap();
+        if after.starts_with(':') {
+            assert_eq!(kind, "text/event-stream");
+            assert_eq!(told.text(), String::from_utf8(read("returned.sse")).unwrap(), "{provider}");
+        } else {
+            assert_eq!(kind, "application/vnd.amazon.eventstream");
+            let returned = String::from_utf8(read("returned.txt")).unwrap();
+            assert_eq!(
+                names(&told.body),
+                returned.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>()
+            );
+        }
+        let found = pick(&rig.record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        assert_eq!(found, json!([operation, "complete", 20, true]), "{provider}");
+    }
+}
+
+/// What the frames of a stream are called.
+fn names(bytes: &[u8]) -> Vec<String> {
+    let mut frames = Frames::new(1 << 20);
+    frames.push(bytes);
+    let names = std::iter::from_fn(|| frames.take()).map(|frame| frame.unwrap().name).collect();
+    assert!(!frames.is_within());
+    names
+}
+
+#[tokio::test]
+async fn clients_of_google_and_amazon_are_told_of_errors_in_their_own_words() {
+    for (provider, [operation, _], [(before, after), _]) in CLIENTS {
+        let case = golden(&format!("{provider}/{operation}/error"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let played = Played::answering(429, "application/json", read("answered.json"), 50).await;
+        let (model, asked) = without_model(&read("asked.json"));
+        let rig = Played::rig();
+        let path = format!("{before}{model}{after}");
+        let told = rig.send(played.ask(provider, &path, asked)).await;
+        let refused = rig.send(Ask::new("POST", &path).header("content-type", "application/json").body("{}")).await;
+        let word = |told: &harness::Told| match told.json() {
+            told if after.starts_with(':') => told["error"]["status"].as_str().unwrap().to_owned(),
+            told => told["__type"].as_str().unwrap().to_owned(),
+        };
+        assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word(&told).as_str()), "{}", told.text());
+        assert!(["INVALID_ARGUMENT", "ValidationException"].contains(&word(&refused).as_str()), "{}", refused.text());
+        assert_eq!((told.status, refused.status), (429, 400));
+        // A stream that breaks off says so where it can.
+        let answered = fs::read(golden(&format!("{provider}/{operation}Stream/stream/answered.sse")));
+        let Ok(answered) = answered else { continue };
+        let played = Played::answering(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
+        let cut =
+            rig.send(played.ask(provider, &format!("{before}{model}{after}-stream"), b"{\"messages\":[]}".to_vec()));
+        if after == "/converse" {
+            assert_eq!(names(&cut.await.body).last().map(String::as_str), Some("serviceUnavailableException"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
+    let case = golden("openai/generateContent/whole");
+    let answered = fs::read(case.join("answered.json")).unwrap();
+    let played = Played::answering(200, "application/json", answered, 50).await;
+    let (_, asked) = without_model(&fs::read(case.join("asked.json")).unwrap());
+    let url = played.provider.url();
+    let saved = json!({"epoch": "1", "providers": [
+        {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
+    let rig = Played::rig();
+    rig.gateway.apply(saved.to_string().as_bytes()).unwrap();
+    let ask = |path: &str| Ask::new("POST", path).header("content-type", "application/json").body(asked.clone());
+    for path in ["/v1beta/models/@mine/gpt-4o:generateContent", "/v1/models/%40mine%2Fgpt-4o:generateContent"] {
+        let told = rig.send(ask(path)).await;
+        assert_eq!((told.status, played.sent().1["model"].as_str()), (200, Some("gpt-4o")), "{}", told.text());
+    }
+    let target = json!({"provider": "@mine", "override_params": {"model": "gpt-5", "temperature": 0}});
+    let config = json!({"strategy": {"mode": "conditional", "default": "b",
+        "conditions": [{"query": {"params.model": "fast"}, "then": "a"}]},
+        "targets": [{"name": "a", "provider": "@mine", "override_params": target["override_params"]},
+            {"name": "b", "provider": "@mine"}]});
+    let asked = |model: &str| {
+        ask(&format!("/v1beta/models/{model}:generateContent")).header("x-gateway-config", &config.to_string())
+    };
+    assert_eq!(rig.send(asked("fast")).await.status, 200);
+    assert_eq!(pick(&played.sent().1, ["model", "temperature"]), json!(["gpt-5", 0]));
+    assert_eq!(rig.send(asked("slow")).await.status, 200);
+    assert_eq!(pick(&played.sent().1, ["model", "temperature"]), json!(["slow", 0.5]));
+}
+
+#[tokio::test]
+async fn who_speaks_the_callers_own_dialect_gets_and_gives_the_very_bytes() {
+    let body = br#"{ "contents" : [{"parts":[{"text":"Hi"}]}], "unknown": 1 }"#.to_vec();
+    let answer = br#"{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":2,"cachedContentTokenCount":3,"totalTokenCount":15},"x":1}"#;
+    for config in [json!({"provider": "google"}), json!({"provider": "google", "retry": {"attempts": 1}})] {
+        let played = Played::answering(200, "application/json", answer.to_vec(), 20).await;
+        let rig = Played::rig();
+        let mut config = config.clone();
+        config["custom_host"] = played.provider.url().into();
+        config["api_key"] = "sk-1".into();
+        let ask = Ask::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
+            .header("content-type", "application/json")
+            .header("x-gateway-config", &config.to_string());
+        let told = rig.send(ask.body(body.clone())).await;
+        assert_eq!((told.status, told.body.as_slice()), (200, answer.as_slice()));
+        let (head, _) = played.sent();
+        assert!(head.starts_with("POST /v1beta/models/gemini-2.5-pro:generateContent?x=1 HTTP/1.1"), "{head}");
+        assert!(played.sent.lock().unwrap().ends_with(&body));
+        assert_eq!(pick(&rig.record(), ["req_units", "res_units"]), json!([9, 6]));
+    }
+    let stream = frames(&golden("bedrock/chatComplete/stream/answered.hex"));
+    let played = Played::answering(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
+    let rig = Played::rig();
+    let told = rig.send(played.ask("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
+    assert_eq!((told.status, told.body.as_slice()), (200, stream.as_slice()));
+    assert!(played.sent().0.starts_with("POST /model/m%3A0/converse-stream HTTP/1.1"));
+    assert_eq!(pick(&rig.record(), ["outcome", "req_units", "res_units"]), json!(["complete", 20, 5]));
+}
+
 #[tokio::test]
 async fn what_cannot_be_said_is_refused_before_anything_is_sent() {
     let played = Played::answering(200, "application/json", Vec::new(), 50).await;
@@ -361,6 +525,47 @@ async fn the_pretend_provider_is_reached_in_the_dialect_it_is_not_asked_in() {
     );
 }
 
+#[tokio::test]
+async fn everybody_reaches_a_provider_that_reads_what_it_is_sent() {
+    let mock = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let callers = [
+        ("google/chatComplete", CHAT),
+        ("google/messages", MESSAGES),
+        ("google/createModelResponse", "/v1/responses"),
+        ("openai/generateContent", "/v1beta/models/mock:generateContent"),
+        ("anthropic/converse", "/model/mock/converse"),
+        ("openai/invokeModel", "/model/mock/invoke"),
+    ];
+    for (asked, path) in callers {
+        let case = golden(&format!("{asked}/tools"));
+        let (_, asked) = without_model(&fs::read(case.join("asked.json")).unwrap());
+        let named = path.starts_with("/v1/");
+        let asked = if named {
+            String::from_utf8(asked).unwrap().replacen('{', "{\"model\":\"mock\",", 1).into()
+        } else {
+            asked
+        };
+        for (provider, prefix) in [("openai", "/v1"), ("anthropic", "/v1"), ("google", ""), ("bedrock", "")] {
+            let is_native = (provider == "google" && path.starts_with("/v1beta"))
+                || (provider == "bedrock" && !path.starts_with("/v1"));
+            if is_native {
+                continue;
+            }
+            let ask = Ask::new("POST", path)
+                .header("x-gateway-provider", provider)
+                .header("x-gateway-custom-host", &format!("{}{prefix}", mock.url()))
+                .header("x-gateway-aws-region", "eu-west-1")
+                .header("content-type", "application/json")
+                .header("authorization", "Bearer sk-1")
+                .body(asked.clone());
+            let told = rig.send(ask).await;
+            assert_eq!(told.status, 200, "{path} to {provider}: {}", told.text());
+            assert!(told.text().contains("Hello from the pretend provider"), "{path} to {provider}: {}", told.text());
+            assert_eq!(pick(&rig.record(), ["req_units", "res_units"]), json!([12, 8]), "{path} to {provider}");
+        }
+    }
+}
 /// Cases of Claude at who hosts it: the path, and what of the caller's betas goes where.
 const HOSTED: [(&str, &str, &str, &str); 4] = [
     ("bedrock", "carried_betas", "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke HTTP/1.1", ""),

@@ -14,6 +14,8 @@ pub enum Takes {
 
 /// A segment of a request's path that may be anything.
 const ANY: &str = ":id";
+/// The name of a model in a path, which some clients write with slashes in it.
+const MODEL: char = '*';
 
 struct Row {
     operation: Operation,
@@ -46,7 +48,7 @@ macro_rules! operations {
             path: $path,
             id: $id,
             takes: Takes::$takes,
-            is_pattern: has_colon($path),
+            is_pattern: is_pattern($path),
         }),*];
     };
 }
@@ -86,6 +88,12 @@ operations! {
     (CancelBatch, "POST", "/batches/:id/cancel", "cancelBatch", Nothing),
     (RetrieveFinetune, "GET", "/fine_tuning/jobs/:id", "retrieveFinetune", Nothing),
     (CancelFinetune, "POST", "/fine_tuning/jobs/:id/cancel", "cancelFinetune", Nothing),
+    (GenerateContent, "POST", "/models/*:generateContent", "generateContent", Json),
+    (StreamGenerateContent, "POST", "/models/*:streamGenerateContent", "streamGenerateContent", Json),
+    (Converse, "POST", "/model/*/converse", "converse", Json),
+    (ConverseStream, "POST", "/model/*/converse-stream", "converseStream", Json),
+    (InvokeModel, "POST", "/model/*/invoke", "invokeModel", Json),
+    (InvokeModelStream, "POST", "/model/*/invoke-with-response-stream", "invokeModelStream", Json),
 }
 
 impl Operation {
@@ -118,6 +126,10 @@ impl Operation {
     pub fn dialect(self) -> Option<Dialect> {
         match self {
             Self::Messages | Self::MessagesCountTokens => Some(Dialect::Anthropic),
+            Self::GenerateContent | Self::StreamGenerateContent => Some(Dialect::Gemini),
+            Self::Converse | Self::ConverseStream | Self::InvokeModel | Self::InvokeModelStream => {
+                Some(Dialect::Bedrock)
+            }
             Self::Proxy
             | Self::Models
             | Self::ListFiles
@@ -131,12 +143,26 @@ impl Operation {
 
     /// Whether a good stream of it ends with an event that says so.
     pub fn ends_with_event(self) -> bool {
-        matches!(self, Self::ChatComplete | Self::Complete | Self::Messages | Self::CreateModelResponse)
+        self.is_counted() || self.streams()
+    }
+
+    /// Whether its name says that the answer is a stream.
+    pub fn streams(self) -> bool {
+        matches!(self, Self::StreamGenerateContent | Self::ConverseStream | Self::InvokeModelStream)
+    }
+
+    /// The model that the path of its request names, percent-encoded as it came; `None` where the body does.
+    pub fn model_in(self, path: &str) -> Option<&str> {
+        self.row().and_then(|row| between(row.path, path))
     }
 
     /// Whether its request and its answer are text, which can be counted where the provider did not.
     pub fn is_countable(self) -> bool {
-        self.ends_with_event() || self == Self::Embed
+        self.is_counted() || self == Self::Embed
+    }
+
+    fn is_counted(self) -> bool {
+        matches!(self, Self::ChatComplete | Self::Complete | Self::Messages | Self::CreateModelResponse)
     }
 
     /// Whether it brings something to be worked on, which may cost tokens.
@@ -162,6 +188,9 @@ impl Row {
 }
 
 fn fits(pattern: &str, path: &str) -> bool {
+    if pattern.contains(MODEL) {
+        return between(pattern, path).is_some();
+    }
     let mut segments = path.split('/');
     let all = pattern.split('/').all(|wanted| match segments.next() {
         Some(segment) if wanted == ANY => !segment.is_empty(),
@@ -170,10 +199,16 @@ fn fits(pattern: &str, path: &str) -> bool {
     all && segments.next().is_none()
 }
 
-const fn has_colon(path: &str) -> bool {
+/// What of a path stands where a pattern has a model's name.
+fn between<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
+    let (before, after) = pattern.split_once(MODEL)?;
+    path.strip_prefix(before)?.strip_suffix(after).filter(|name| !name.is_empty())
+}
+
+const fn is_pattern(path: &str) -> bool {
     let mut rest = path.as_bytes();
     while let [first, more @ ..] = rest {
-        if *first == b':' {
+        if *first == b':' || *first == b'*' {
             return true;
         }
         rest = more;
@@ -195,7 +230,12 @@ mod tests {
     #[test]
     fn every_operation_is_found_by_its_own_row() {
         for (operation, row) in Operation::ALL.iter().zip(ROWS) {
-            assert_eq!(Operation::of(row.method, &row.path.replace(ANY, "x-1")), *operation, "{}", row.path);
+            assert_eq!(
+                Operation::of(row.method, &row.path.replace(ANY, "x-1").replace(MODEL, "x-1")),
+                *operation,
+                "{}",
+                row.path
+            );
             assert_eq!((operation.id(), operation.takes()), (row.id, Some(row.takes)));
         }
         assert_eq!((Operation::Proxy.id(), Operation::Proxy.takes()), ("proxy", None));
@@ -211,6 +251,22 @@ mod tests {
         {
             assert_eq!(found(path), Operation::Proxy, "{path}");
         }
+    }
+
+    #[test]
+    fn a_model_in_a_path_has_any_name() {
+        for (path, operation, model) in [
+            ("/models/gemini-2.5-pro:generateContent", Operation::GenerateContent, "gemini-2.5-pro"),
+            ("/models/@mine/a:b:streamGenerateContent", Operation::StreamGenerateContent, "@mine/a:b"),
+            ("/model/arn%3Aaws%2Fx/converse", Operation::Converse, "arn%3Aaws%2Fx"),
+            ("/model/m/invoke-with-response-stream", Operation::InvokeModelStream, "m"),
+        ] {
+            assert_eq!((Operation::of("POST", path), operation.model_in(path)), (operation, Some(model)));
+        }
+        for path in ["/models/:generateContent", "/model//converse", "/models/m:countTokens", "/model/m/count-tokens"] {
+            assert_eq!(Operation::of("POST", path), Operation::Proxy, "{path}");
+        }
+        assert_eq!(Operation::ChatComplete.model_in("/chat/completions"), None);
     }
 
     #[test]

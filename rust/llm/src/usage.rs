@@ -8,6 +8,7 @@ use crate::dialect::{
 };
 pub use crate::stream::{
     deltas::Deltas,
+    frame_meter::FrameMeter,
     meter::{Meter, Metered},
     session::Session,
     skim::Skim,
@@ -122,6 +123,8 @@ pub(crate) struct Counts {
     input: u64,
     output: u64,
     total: u64,
+    /// Gemini's own tools put this into the prompt beside what was counted of it.
+    tool_use: u64,
     cache_read: u64,
     cache_write: u64,
     cache_write_5m: u64,
@@ -152,7 +155,7 @@ impl Counts {
     fn read_fields(&mut self, answer: &[u8]) -> Result<(), PeekError> {
         fields(answer, |key, at| {
             match key {
-                b"usage" => self.read(&answer[at]),
+                b"usage" | b"usageMetadata" => self.read(&answer[at]),
                 b"meta" => self.read_meta(&answer[at]),
                 _ => (),
             }
@@ -191,11 +194,26 @@ impl Counts {
 
     fn take(&mut self, key: &[u8], value: &[u8]) {
         let slot = match key {
-            b"prompt_tokens" | b"input_tokens" => &mut self.input,
-            b"completion_tokens" | b"output_tokens" => &mut self.output,
-            b"total_tokens" => &mut self.total,
-            b"cache_read_input_tokens" | b"prompt_cache_hit_tokens" | b"cached_tokens" => &mut self.cache_read,
-            b"cache_creation_input_tokens" => &mut self.cache_write,
+            b"prompt_tokens" | b"input_tokens" | b"promptTokenCount" | b"inputTokens" | b"inputTokenCount" => {
+                &mut self.input
+            }
+            b"toolUsePromptTokenCount" => &mut self.tool_use,
+            b"completion_tokens"
+            | b"output_tokens"
+            | b"candidatesTokenCount"
+            | b"outputTokens"
+            | b"outputTokenCount" => &mut self.output,
+            b"thoughtsTokenCount" => &mut self.reasoning,
+            b"total_tokens" | b"totalTokenCount" | b"totalTokens" => &mut self.total,
+            b"cache_read_input_tokens"
+            | b"prompt_cache_hit_tokens"
+            | b"cached_tokens"
+            | b"cachedContentTokenCount"
+            | b"cacheReadInputTokens"
+            | b"cacheReadInputTokenCount" => &mut self.cache_read,
+            b"cache_creation_input_tokens" | b"cacheWriteInputTokens" | b"cacheWriteInputTokenCount" => {
+                &mut self.cache_write
+            }
             b"cache_creation" | b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
                 return self.read_details(value, true);
             }
@@ -246,7 +264,8 @@ impl Counts {
         if !self.seen {
             return None;
         }
-        let mut usage = Usage { input: self.input, output: self.output, ..Usage::default() };
+        let mut usage =
+            Usage { input: self.input.saturating_add(self.tool_use), output: self.output, ..Usage::default() };
         if self.input == 0 && self.output == 0 {
             // Some that rerank or embed give the sum alone.
             usage.input = self.total;
@@ -254,7 +273,7 @@ impl Counts {
         let long = self.cache_write_1h;
         let short = self.cache_write_5m.max(self.cache_write.saturating_sub(long));
         match dialect {
-            Dialect::OpenAi => {
+            Dialect::OpenAi | Dialect::Gemini => {
                 usage.cache_read = carve(&mut usage.input, self.cache_read);
                 usage.cache_read_audio = carve(&mut usage.cache_read, self.cached_audio);
                 usage.cache_read_image = carve(&mut usage.cache_read, self.cached_image);
@@ -264,14 +283,17 @@ impl Counts {
                 usage.audio_in = carve(&mut usage.input, self.audio_in.saturating_sub(usage.cache_read_audio));
                 usage.image_in = carve(&mut usage.input, self.image_in.saturating_sub(usage.cache_read_image));
             }
-            Dialect::Anthropic => {
+            Dialect::Anthropic | Dialect::Bedrock => {
                 usage.cache_read = self.cache_read;
                 usage.cache_write_1h = long;
                 usage.cache_write_5m = short;
             }
         }
-        usage.reasoning =
-            if self.reasoning_is_extra() { self.reasoning } else { carve(&mut usage.output, self.reasoning) };
+        usage.reasoning = if dialect == Dialect::Gemini || self.reasoning_is_extra() {
+            self.reasoning
+        } else {
+            carve(&mut usage.output, self.reasoning)
+        };
         usage.audio_out = carve(&mut usage.output, self.audio_out);
         usage.image_out = carve(&mut usage.output, self.image_out);
         Some(usage)

@@ -36,7 +36,7 @@ fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
                 let mut transcoder = translation.stream();
                 let mut returned = transcoder.push(bytes).to_vec();
                 returned.extend_from_slice(&transcoder.finish());
-                case.expect("returned.sse", &returned);
+                case.expect_stream(&returned);
             }
         }
         let lost = translation.answering.unsaid.text(&translation.lost);

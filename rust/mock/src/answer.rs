@@ -39,6 +39,7 @@ impl Head {
         if let Some(wait) = behaviour.retry_after.as_ref().filter(|_| status >= 400) {
             extra.extend(["retry-after: ", wait, "\r\n"]);
         }
+        extra += family.error_headers(status);
         let close = marks.has(Marks::CLOSE);
         Self { status, family, content_type: "application/json", extra, framing: Framing::Length(0), close }
     }
@@ -108,7 +109,7 @@ impl Script {
             split: ask.behaviour.chunks_before_fault(),
             middle: Vec::new(),
             closing: shape.closing(ask).into(),
-            done: shape.done().into(),
+            done: shape.done(ask).into(),
         }
     }
 
@@ -153,9 +154,10 @@ pub fn stream(shape: &dyn Shape, ask: &Ask<'_>, status: u32, marks: Marks) -> Ve
     if let Some(fault) = fault {
         fault.rewrite(&mut script, shape, ask);
     }
+    script.map(|said| shape.frame(said));
     let mut head = Head::new(status, shape.family(), ask.behaviour, marks);
     head.extra += "cache-control: no-cache\r\n";
-    head.content_type = "text/event-stream; charset=utf-8";
+    head.content_type = shape.stream_kind();
     head.framing = if marks.has(Marks::HTTP_1_0) { Framing::UntilClose } else { Framing::Chunked };
     let steps = match fault {
         Some(fault) if fault.claims(0).is_some() => faults::mislabelled(&script, head, fault),

@@ -40,6 +40,10 @@ pub struct Behaviour {
     pub stamp: bool,
     /// Token usage: always, never, or when the provider would send it.
     pub usage: Option<bool>,
+    /// The tool to call, unless the request brings what a tool gave back.
+    pub call: Option<String>,
+    /// With what it is called, as JSON.
+    pub arguments: Option<String>,
 }
 
 impl Default for Behaviour {
@@ -61,6 +65,8 @@ impl Default for Behaviour {
             retry_after: None,
             stamp: false,
             usage: None,
+            call: None,
+            arguments: None,
         }
     }
 }
@@ -110,6 +116,8 @@ impl Behaviour {
             "retry_after" => self.retry_after = Some(value.to_owned()),
             "stamp" => self.stamp = switch(key, value)?,
             "usage" => self.usage = Some(switch(key, value)?),
+            "call" => self.call = Some(value.to_owned()),
+            "arguments" => self.arguments = Some(value.to_owned()),
             _ => return Err(format!("unknown mock key \"{key}\"")),
         }
         Ok(())
@@ -159,7 +167,7 @@ fn fault(value: &str) -> Result<Fault, String> {
         .ok_or_else(|| format!("unknown mock fault \"{value}\", known: {}", Fault::names().join(" ")))
 }
 
-fn decode(value: &str) -> Cow<'_, str> {
+pub fn decode(value: &str) -> Cow<'_, str> {
     if !value.contains(['%', '+']) {
         return Cow::Borrowed(value);
     }

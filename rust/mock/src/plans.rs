@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::answer::{contents, finish, generated, stream, whole};
-use crate::behaviour::Behaviour;
+use crate::behaviour::{Behaviour, decode};
 use crate::faults::Fault;
 use crate::ledger::join_headers;
 use crate::request::{Marks, describe, is_true, string_field, unescape};
 use crate::shapes::anthropic::{self, Messages};
+use crate::shapes::bedrock::{Converse, Invoke};
+use crate::shapes::gemini::Content;
 use crate::shapes::objects::{self, Contents, Wanted};
 use crate::shapes::openai::{self, Chat, Completion};
 use crate::shapes::responses::Responses;
@@ -42,7 +44,24 @@ pub struct Question<'a> {
 impl Question<'_> {
     /// The raw text of the body's model.
     pub fn model(&self) -> &[u8] {
-        string_field(self.body, "\"model\"").unwrap_or_default()
+        self.named()
+            .map_or_else(|| string_field(self.body, "\"model\"").unwrap_or_default(), |(model, _)| model.as_bytes())
+    }
+
+    /// What the path names and is to be done with it, where it does: Gemini's way, and Bedrock's.
+    fn named(&self) -> Option<(&str, &str)> {
+        let path = self.path();
+        let gemini = || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| verb.ends_with("Content"));
+        let found = path.strip_prefix("/model/").and_then(|rest| rest.split_once('/')).or_else(gemini);
+        found.filter(|_| self.method == b"POST")
+    }
+
+    /// The model's own name.
+    fn model_name(&self, raw: &[u8]) -> String {
+        match self.named() {
+            Some((model, _)) => decode(model).into_owned(),
+            None => unescape(raw),
+        }
     }
 
     fn path(&self) -> &str {
@@ -59,7 +78,12 @@ impl Question<'_> {
             "/v1/completions" => Some(&Completion),
             "/v1/messages" => Some(&Messages),
             "/v1/responses" => Some(&Responses),
-            _ => None,
+            _ => match self.named()?.1 {
+                "generateContent" | "streamGenerateContent" => Some(&Content),
+                "converse" | "converse-stream" => Some(&Converse),
+                "invoke" | "invoke-with-response-stream" => Some(&Invoke),
+                _ => None,
+            },
         }
     }
 }
@@ -75,21 +99,26 @@ pub struct Plans {
 impl Plans {
     pub fn find(&self, question: Question<'_>, raw_model: &[u8]) -> Rc<Plan> {
         let Some(shape) = question.shape() else {
-            return Rc::new(plan_other(question, &unescape(raw_model), self.turn(raw_model)));
+            return Rc::new(plan_other(question, &question.model_name(raw_model), self.turn(raw_model)));
         };
         let mut marks = question.marks;
-        marks.set(Marks::STREAM, is_true(question.body, "\"stream\""));
+        let streams = question.named().is_some_and(|(_, verb)| verb.contains("stream"));
+        marks.set(Marks::STREAM, streams || is_true(question.body, "\"stream\""));
+        marks.set(Marks::ANSWERS_CALL, answers_call(question.body));
+        if let Some(steps) = refused(shape, question, marks) {
+            return Rc::new(Plan { steps, fault: None });
+        }
         marks.set(Marks::INCLUDE_USAGE, marks.has(Marks::STREAM) && is_true(question.body, "\"include_usage\""));
         if depends_on_more(raw_model) {
             let turn = self.turn(raw_model);
-            return Rc::new(plan_generated(shape, question, &unescape(raw_model), (marks, turn)));
+            return Rc::new(plan_generated(shape, question, &question.model_name(raw_model), (marks, turn)));
         }
         let mut key = self.key.borrow_mut();
         write_key(&mut key, question, raw_model, marks);
         if let Some(plan) = self.kept.borrow().get(key.as_slice()) {
             return Rc::clone(plan);
         }
-        let plan = Rc::new(plan_generated(shape, question, &unescape(raw_model), (marks, 0)));
+        let plan = Rc::new(plan_generated(shape, question, &question.model_name(raw_model), (marks, 0)));
         self.keep(&key, &plan);
         plan
     }
@@ -117,6 +146,24 @@ impl Plans {
             kept.insert(key.to_vec(), Rc::clone(plan));
         }
     }
+}
+
+/// Whether a request brings what a tool gave back, in any of the providers' words for it.
+fn answers_call(body: &[u8]) -> bool {
+    const WORDS: [&str; 5] =
+        ["\"tool_call_id\"", "\"tool_result\"", "\"functionResponse\"", "\"toolResult\"", "\"function_call_output\""];
+    WORDS.iter().any(|word| memchr::memmem::find(body, word.as_bytes()).is_some())
+}
+
+/// The answer to a request that is none, from those who look.
+fn refused(shape: &dyn Shape, question: Question<'_>, marks: Marks) -> Option<Vec<Step>> {
+    question.named()?;
+    let problem = match serde_json::from_slice(question.body) {
+        Ok(body) => shape.fault(&body)?,
+        Err(error) => error.to_string(),
+    };
+    let family = shape.family();
+    Some(whole(400, family, &family.error(400, &problem), &Behaviour::default(), marks))
 }
 
 /// Whether the answer depends on more than what the plans are kept by.
@@ -154,7 +201,8 @@ fn plan_generated(shape: &dyn Shape, question: Question<'_>, model: &str, (marks
     plan(question, model, turn, |behaviour, status| {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let include_usage = marks.has(Marks::INCLUDE_USAGE);
-        let ask = Ask { model: before_keys(model), include_usage, behaviour, created };
+        let answers_call = marks.has(Marks::ANSWERS_CALL);
+        let ask = Ask { model: before_keys(model), include_usage, behaviour, created, answers_call };
         let answer = if marks.has(Marks::STREAM) { stream } else { generated };
         answer(shape, &ask, status, marks)
     })

@@ -37,6 +37,8 @@ impl Marks {
     pub const INCLUDE_USAGE: u16 = 64;
     pub const HEAD: u16 = 128;
     pub const UPGRADES: u16 = 256;
+    /// The request brings what a tool gave back.
+    pub const ANSWERS_CALL: u16 = 512;
 
     pub fn has(self, mark: u16) -> bool {
         self.0 & mark != 0

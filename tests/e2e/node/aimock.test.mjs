@@ -39,6 +39,34 @@ test("chat, streamed tool call", async () => {
   assert.deepEqual(JSON.parse(call.function.arguments), { zone: "UTC" });
 });
 
+const DIALECTS = [
+  ["anthropic", "/v1", {}],
+  ["google", "", {}],
+  ["bedrock", "", { "x-gateway-aws-region": "eu-west-1" }],
+  ["cohere", "", {}],
+];
+for (const [provider, prefix, beside] of DIALECTS) {
+  const headers = { "x-gateway-provider": provider, "x-gateway-custom-host": `${AIMOCK}${prefix}`, ...beside };
+  const client = new OpenAI({ ...options("openai"), baseURL: `${GATEWAY}/v1`, defaultHeaders: headers });
+
+  test(`chat in the dialect of ${provider}, streamed as whole`, async () => {
+    const answer = await client.chat.completions.create({ model: "a-model", messages });
+    assert.equal(answer.choices[0].message.content, SAID);
+    const stream = await client.chat.completions.create({ model: "a-model", messages, stream: true });
+    let text = "";
+    for await (const chunk of stream) text += chunk.choices[0]?.delta?.content ?? "";
+    assert.equal(text, SAID);
+  });
+
+  test(`a tool call in the dialect of ${provider}, streamed`, async () => {
+    const asked = [{ role: "user", content: "what time is it?" }];
+    const final = await client.chat.completions.stream({ model: "a-model", messages: asked }).finalChatCompletion();
+    const [call] = final.choices[0].message.tool_calls;
+    assert.deepEqual([call.function.name, JSON.parse(call.function.arguments)], ["clock", { zone: "UTC" }]);
+    assert.equal(final.choices[0].finish_reason, "tool_calls");
+  });
+}
+
 test("messages, whole", async () => {
   const answer = await anthropic.messages.create({ model: "claude-test", max_tokens: 64, messages });
   assert.equal(answer.content[0].text, SAID);

@@ -96,7 +96,7 @@ impl<'w> Walk<'w> {
             self.note(|| Step::Kept { at });
             return Ok(served);
         }
-        let mut served = self.send(node, target, prepared.body).await?;
+        let mut served = self.send(node, target, prepared.into_body(self.call)).await?;
         served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);

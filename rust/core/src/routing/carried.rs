@@ -6,8 +6,10 @@ use serde_json::Value;
 
 use crate::{
     body::Body,
+    call::Call,
     error::{Error, Result},
     features::parameters::Parameters,
+    record::Facts,
 };
 
 /// JSON up to this size is changed in far less than a millisecond.
@@ -18,6 +20,8 @@ pub struct Carried {
     whole: Option<Bytes>,
     once: Option<Body>,
     is_json: bool,
+    /// Model and stream were said in the path: while it is routed the body names the model too, as everybody else's.
+    is_by_path: bool,
     /// The model that the caller asks for.
     pub model: String,
     pub stream: bool,
@@ -32,12 +36,17 @@ pub struct Prepared {
 
 impl Carried {
     /// `is_json`: it was read and is a JSON object.
-    pub fn new(body: Body, is_json: bool, model: String, stream: bool) -> Self {
-        let (whole, once) = match body {
+    pub fn new(call: &Call<'_>, body: Body, is_json: bool, facts: &Facts) -> Self {
+        let (mut whole, once) = match body {
             Body::Whole(bytes) => (Some(bytes), None),
             fed @ Body::Fed(..) => (None, Some(fed)),
         };
-        Self { whole, once, is_json, model, stream }
+        let (model, stream) = (facts.model.clone(), facts.stream);
+        let is_by_path = call.route.model().is_some();
+        if is_by_path {
+            whole = whole.map(|bytes| naming(&bytes, &model));
+        }
+        Self { whole, once, is_json, is_by_path, model, stream }
     }
 
     /// Whether it can be sent once more.
@@ -52,6 +61,7 @@ impl Carried {
             whole: Some(whole),
             once: None,
             is_json: self.is_json,
+            is_by_path: self.is_by_path,
             model: self.model.clone(),
             stream: self.stream,
         })
@@ -87,7 +97,9 @@ impl Carried {
             let elsewhere = tokio::task::spawn_blocking(move || changed(&parameters, &bytes)).await;
             elsewhere.map_err(|_| Error::Panicked)?
         };
-        Ok(changed?.unwrap_or(same))
+        let stream = same.stream;
+        let changed = changed?.unwrap_or(same);
+        Ok(if self.is_by_path { Prepared { stream, ..changed } } else { changed })
     }
 }
 
@@ -99,14 +111,32 @@ fn changed(parameters: &Parameters, bytes: &[u8]) -> Result<Option<Prepared>> {
     Ok(Some(Prepared { body: Body::Whole(changed.into()), model, stream }))
 }
 
+/// The same with this model in it; what is no object stays as it is.
+fn naming(bytes: &Bytes, model: &str) -> Bytes {
+    let named = edit::set(bytes, &[], &[edit::field("model", &Value::from(model))]);
+    named.map_or_else(|_| bytes.clone(), Bytes::from)
+}
+
+fn nameless(bytes: Bytes) -> Bytes {
+    let path = edit::Path::parse("model");
+    let rest = path.ok().and_then(|path| edit::remove(&bytes, &[path]).ok().flatten());
+    rest.map_or(bytes, Bytes::from)
+}
+
 impl Prepared {
     /// The same with another name of the model.
     pub fn name_model(&mut self, model: &str) {
         model.clone_into(&mut self.model);
-        if let Body::Whole(bytes) = &self.body
-            && let Ok(changed) = edit::set(bytes, &[], &[edit::field("model", &Value::from(model))])
-        {
-            self.body = Body::Whole(changed.into());
+        if let Body::Whole(bytes) = &self.body {
+            self.body = Body::Whole(naming(bytes, model));
+        }
+    }
+
+    /// The body as its target gets it.
+    pub fn into_body(self, call: &Call<'_>) -> Body {
+        match self.body {
+            Body::Whole(bytes) if call.route.model().is_some() => Body::Whole(nameless(bytes)),
+            body => body,
         }
     }
 }

@@ -136,7 +136,8 @@ impl Continuation {
         };
         let choice = gateway.choice(snapshot, &call, &caller);
         let plan = choice.plan().ok()?;
-        let carried = Carried::new(Body::Whole(place.body.clone()), true, place.model.clone(), true);
+        let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts);
+        (carried.model, carried.stream) = (place.model.clone(), true);
         let known = (facts.provider, facts.model.clone(), facts.lost.clone(), facts.decision.take());
         let mut walk = Walk::new(gateway, &choice, &plan, facts, carried);
         (walk.facts.decision, walk.until) = (known.3, place.until);

@@ -66,7 +66,7 @@ pub(crate) async fn explain(gateway: &Gateway, choice: &Choice<'_>, body: Body) 
     let body = if asked.body.is_null() { Bytes::new() } else { Bytes::from(asked.body.to_string()) };
     let is_json = !body.is_empty();
     let body = gateway.read(&call, Body::Whole(body), &mut facts).await?;
-    let carried = Carried::new(body, is_json, facts.model.clone(), facts.stream);
+    let carried = Carried::new(&call, body, is_json, &facts);
     let mut walk = Walk::new(gateway, &choice, &plan, &mut facts, carried);
     let mut targets = Vec::new();
     for node in walk.order(&plan.config.root)? {

@@ -48,7 +48,7 @@ pub(crate) async fn route(
     if let (true, Body::Whole(bytes)) = (operation.is_countable(), &body) {
         facts.asked = Some(gateway.sink.counting.keep(bytes));
     }
-    let carried = Carried::new(body, is_json, facts.model.clone(), facts.stream);
+    let carried = Carried::new(choice.call, body, is_json, facts);
     Walk::new(gateway, choice, plan, facts, carried).go().await
 }
 
@@ -60,13 +60,13 @@ pub(crate) async fn readdress(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Served> {
-    let carried = Carried::new(body, true, facts.model.clone(), facts.stream);
+    let carried = Carried::new(choice.call, body, true, facts);
     Walk::new(gateway, choice, plan, facts, carried).go().await
 }
 
 /// The paths of the targets of a request without a body, in the order in which they are asked as long as they fail.
 pub(crate) fn order(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Vec<String>> {
-    let carried = Carried::new(Body::empty(), false, facts.model.clone(), facts.stream);
+    let carried = Carried::new(choice.call, Body::empty(), false, facts);
     let nodes = Walk::new(gateway, choice, plan, facts, carried).order(&plan.config.root)?;
     Ok(nodes.into_iter().map(|node| node.path.clone()).collect())
 }

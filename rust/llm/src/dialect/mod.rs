@@ -1,8 +1,10 @@
-//! The two dialects that callers and providers speak, what is read of a request, and how errors are said in each.
+//! The dialects that callers and providers speak, what is read of a request, and how errors are said in each.
 
+pub mod bedrock;
 pub mod chat;
 pub mod edit;
 mod form;
+pub mod gemini;
 pub mod messages;
 mod peek;
 pub(crate) mod scan;
@@ -16,6 +18,8 @@ pub use scan::{MAX_DEPTH, PeekError};
 pub enum Dialect {
     OpenAi,
     Anthropic,
+    Gemini,
+    Bedrock,
 }
 
 /// What went wrong, to be said in the caller's dialect.
@@ -34,21 +38,26 @@ pub fn error_body(dialect: Dialect, failure: &Failure) -> Vec<u8> {
     match dialect {
         Dialect::OpenAi => chat::error_body(failure),
         Dialect::Anthropic => messages::error_body(failure),
+        Dialect::Gemini => gemini::error_body(failure),
+        Dialect::Bedrock => bedrock::error_body(failure),
     }
 }
 
-/// An error as one event of a stream, its blank line included.
+/// An error as one event or frame of a stream.
 pub fn error_event(dialect: Dialect, failure: &Failure) -> Vec<u8> {
     match dialect {
         Dialect::OpenAi => chat::error_event(failure),
         Dialect::Anthropic => messages::error_event(failure),
+        Dialect::Gemini => gemini::error_event(failure),
+        Dialect::Bedrock => bedrock::error_event(failure),
     }
 }
 
-/// The event that ends a good stream.
+/// What ends a good stream; nothing where the last of what it says does.
 pub fn terminal_event(dialect: Dialect) -> &'static [u8] {
     match dialect {
         Dialect::OpenAi => chat::DONE,
         Dialect::Anthropic => messages::STOP,
+        Dialect::Gemini | Dialect::Bedrock => b"",
     }
 }

@@ -1,7 +1,7 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, Credential, Grant, Group, Known, Options, Provider, Signature, anthropic,
+    Asked, BEDROCK, Credential, Grant, Group, Known, Options, Provider, Signature, anthropic,
     aws::{self, region},
     segment,
 };
@@ -25,7 +25,7 @@ impl Provider for Bedrock {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[]
+        &[BEDROCK]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -40,6 +40,7 @@ impl Provider for Bedrock {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
+            own if BEDROCK.contains(&own) => None,
             Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => Some(&hosted::BEDROCK),
             Operation::MessagesCountTokens | Operation::Models => Some(&Converse),
             Operation::Embed => invoke::embedding(model).map(|wire| wire as &dyn Wire),
@@ -53,7 +54,8 @@ impl Provider for Bedrock {
             out.extend_from_slice(b"/foundation-models");
             return Ok(());
         }
-        if self.wire(asked.operation, asked.model).is_none() {
+        let own = BEDROCK.contains(&asked.operation).then(|| own(asked.operation));
+        if self.wire(asked.operation, asked.model).is_none() && own.is_none() {
             if asked.operation != Operation::Proxy {
                 return Err(format!("the model `{}` cannot be asked for {} here", asked.model, asked.operation.id()));
             }
@@ -62,14 +64,14 @@ impl Provider for Bedrock {
         }
         let model = segment::model(options.get("aws_bedrock_model").unwrap_or(asked.model))?;
         let is_carried = asked.operation == Operation::Messages && is_claude(asked.model);
-        let verb = match (asked.operation, asked.streams) {
+        let verb = own.unwrap_or(match (asked.operation, asked.streams) {
             (Operation::MessagesCountTokens, _) => "count-tokens",
             (Operation::Embed | Operation::ImageGenerate, _) => "invoke",
             (_, false) if is_carried => "invoke",
             (_, true) if is_carried => "invoke-with-response-stream",
             (_, false) => "converse",
             (_, true) => "converse-stream",
-        };
+        });
         out.extend_from_slice(format!("/model/{model}/{verb}").as_bytes());
         Ok(())
     }
@@ -88,6 +90,16 @@ impl Provider for Bedrock {
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         aws::grant("bedrock", options)
+    }
+}
+
+/// What its own clients ask for.
+fn own(operation: Operation) -> &'static str {
+    match operation {
+        Operation::ConverseStream => "converse-stream",
+        Operation::InvokeModel => "invoke",
+        Operation::InvokeModelStream => "invoke-with-response-stream",
+        _ => "converse",
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES,
-    OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, TRANSCRIBE, by_chat, options::sent, segment,
-    write_path,
+    OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_chat, options::sent,
+    segment, write_path,
 };
 use crate::{
     operation::Operation,
@@ -183,7 +183,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("triton", "", "", &[]),
     row("upstage", "https://api.upstage.ai/v1/solar", "", &[CHAT, EMBED]),
     row("voyage", "https://api.voyageai.com/v1", "", &[EMBED, RERANK]),
-    row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND]),
+    row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND, STORED]),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]),
     row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]),
 ];

@@ -1,6 +1,6 @@
 //! Google AI Studio: Gemini, the model in the path, the key in a header of its own.
 
-use super::{Asked, Credential, Group, Options, Provider, segment};
+use super::{Asked, Credential, GEMINI, Group, Options, Provider, segment};
 use crate::{
     operation::Operation,
     translation::{
@@ -21,11 +21,12 @@ impl Provider for Google {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[]
+        &[GEMINI]
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
+            own if GEMINI.contains(&own) => None,
             Operation::ImageGenerate => Some(painting(model)),
             Operation::Embed | Operation::MessagesCountTokens | Operation::Models => Some(&gemini::STUDIO),
             _ => translation::is_talk(operation).then_some(&gemini::STUDIO),
@@ -39,18 +40,33 @@ impl Provider for Google {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
             return Ok(());
         }
-        if self.wire(asked.operation, asked.model).is_none() {
+        let is_its_own = GEMINI.contains(&asked.operation);
+        if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
         let model = segment::model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
-        let path = format!("{version}/models/{model}:{}", verb_of(asked));
-        out.extend_from_slice(path.as_bytes());
+        out.extend_from_slice(format!("{version}/models/{model}:").as_bytes());
+        if is_its_own {
+            write_own(asked, out);
+        } else {
+            out.extend_from_slice(verb_of(asked).as_bytes());
+        }
         Ok(())
     }
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Header("x-goog-api-key")
+    }
+}
+
+/// What its own clients ask for, in the way that they chose.
+pub(super) fn write_own(asked: &Asked<'_>, out: &mut Vec<u8>) {
+    let streams = asked.operation.streams();
+    out.extend_from_slice(if streams { b"streamGenerateContent" } else { b"generateContent" });
+    if !asked.query.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(asked.query.as_bytes());
     }
 }
 

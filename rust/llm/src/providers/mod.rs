@@ -76,8 +76,13 @@ const SPEECH: Group = &[Operation::CreateSpeech];
 const TRANSCRIBE: Group = &[Operation::CreateTranscription, Operation::CreateTranslation];
 const REALTIME: Group = &[Operation::Realtime];
 const OCR: Group = &[Operation::Ocr];
+const GEMINI: Group = &[Operation::GenerateContent, Operation::StreamGenerateContent];
+const BEDROCK: Group =
+    &[Operation::Converse, Operation::ConverseStream, Operation::InvokeModel, Operation::InvokeModelStream];
 const RERANK: Group = &[Operation::Rerank];
 const RESPOND: Group = &[Operation::CreateModelResponse];
+/// Of what was answered before and is kept.
+const STORED: Group = &[Operation::GetModelResponse, Operation::DeleteModelResponse];
 const RESPONSES: Group = &[
     Operation::CreateModelResponse,
     Operation::GetModelResponse,

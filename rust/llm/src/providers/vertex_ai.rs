@@ -1,6 +1,8 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
-use super::{Asked, Grant, Group, Known, Options, Provider, anthropic, options::known, segment};
+use super::{
+    Asked, GEMINI, Grant, Group, Known, Options, Provider, anthropic, google::write_own, options::known, segment,
+};
 use crate::{
     operation::Operation,
     translation::{
@@ -30,7 +32,7 @@ impl Provider for VertexAi {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[]
+        &[GEMINI]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -55,6 +57,9 @@ impl Provider for VertexAi {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         let publisher = publisher(model).0;
+        if publisher == "google" && GEMINI.contains(&operation) {
+            return None;
+        }
         let wire: &'static dyn Wire = match (operation, publisher) {
             (Operation::Models, _) | (Operation::MessagesCountTokens, "google") => &gemini::VERTEX,
             (Operation::Messages | Operation::MessagesCountTokens, "anthropic") => &hosted::VERTEX,
@@ -73,7 +78,8 @@ impl Provider for VertexAi {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
             return Ok(());
         }
-        if self.wire(asked.operation, asked.model).is_none() {
+        let is_its_own = publisher(asked.model).0 == "google" && GEMINI.contains(&asked.operation);
+        if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
@@ -87,12 +93,16 @@ impl Provider for VertexAi {
         let path = match publisher {
             "meta" => format!("/v1beta1/{place}/endpoints/openapi/chat/completions"),
             "endpoints" => format!("{version}/{place}/endpoints/{escaped}/chat/completions"),
+            _ if is_its_own => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:"),
             _ if asked.operation == Operation::MessagesCountTokens && publisher == "anthropic" => {
                 format!("{version}/{place}/publishers/anthropic/models/count-tokens:rawPredict")
             }
             _ => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:{}", verb_of(asked, publisher)),
         };
         out.extend_from_slice(path.as_bytes());
+        if is_its_own {
+            write_own(asked, out);
+        }
         Ok(())
     }
 }

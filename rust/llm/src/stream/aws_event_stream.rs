@@ -63,6 +63,11 @@ impl Frames {
         frame
     }
 
+    /// Whether what is left is the beginning of a frame.
+    pub fn is_within(&self) -> bool {
+        !self.carry.is_empty()
+    }
+
     fn cut(&mut self) -> Result<Option<Frame>, Fault> {
         let Some(prelude) = self.carry.first_chunk::<PRELUDE>() else { return Ok(None) };
         if crc32(&prelude[..8]) != number(&prelude[8..]) {
@@ -146,7 +151,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, step)
 }
 
-/// A frame as the service writes it; for those who pretend to be it.
+/// A frame as the service writes it.
 pub fn encode(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let mut headers = Vec::new();
     let named = if kind == "exception" { ":exception-type" } else { ":event-type" };

@@ -24,6 +24,9 @@ static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 static DONE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"[DONE]"));
 static RESPONSE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response."));
+static USAGE_METADATA: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usageMetadata\""));
+static FINISH_REASON: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finishReason\""));
+static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
 static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
@@ -162,6 +165,8 @@ impl Meter {
         let is_terminal = match self.dialect {
             Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes),
             Dialect::Anthropic => STOP.find(bytes).is_some(),
+            Dialect::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
+            Dialect::Bedrock => false,
         };
         is_terminal
             || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
@@ -185,8 +190,9 @@ impl Meter {
 
     fn take(&mut self, key: &[u8], value: &[u8]) {
         match key {
-            b"usage" => self.counts.read(value),
-            b"model" if self.model.is_none() => {
+            b"usage" | b"usageMetadata" => self.counts.read(value),
+            b"candidates" | b"promptFeedback" => self.terminated |= ends_content(value),
+            b"model" | b"modelVersion" if self.model.is_none() => {
                 self.model = unescape(value).filter(|model| !model.is_empty());
             }
             b"error" => self.error_event |= value != b"null",
@@ -212,6 +218,14 @@ impl Meter {
             _ => {}
         }
     }
+}
+
+/// Whether there is a reason why content ended, or was refused.
+fn ends_content(bytes: &[u8]) -> bool {
+    let is_said = |finder: &Finder, length: usize| {
+        finder.find_iter(bytes).any(|at| matches!(value_start(bytes, at + length), Some((_, b'"'))))
+    };
+    is_said(&FINISH_REASON, 14) || is_said(&BLOCKED, 13)
 }
 
 /// Whether the last choice that says so has ended. It is looked for from the end, where it stands as a rule.

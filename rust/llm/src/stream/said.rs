@@ -92,6 +92,8 @@ impl Said {
             match (value, self.dialect) {
                 (Some(value), Dialect::OpenAi) => self.take_chunk(&value),
                 (Some(value), Dialect::Anthropic) => self.take_message_event(&value),
+                // Who reads these is not told more by others.
+                (Some(_), Dialect::Gemini | Dialect::Bedrock) => self.has_more = true,
                 (None, _) => (),
             }
         }

@@ -76,6 +76,7 @@ impl Seam {
             Some(value) if value.is_object() => match self.dialect {
                 Dialect::OpenAi => self.chunk(value),
                 Dialect::Anthropic => self.message_event(value),
+                Dialect::Gemini | Dialect::Bedrock => event.raw.to_vec(),
             },
             _ => event.raw.to_vec(),
         }

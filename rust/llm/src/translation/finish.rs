@@ -45,6 +45,40 @@ pub fn to_anthropic(reason: &str) -> &str {
     }
 }
 
+/// A provider's word in Google's.
+pub fn to_gemini(reason: &str) -> &str {
+    match reason {
+        "STOP"
+        | "MAX_TOKENS"
+        | "SAFETY"
+        | "RECITATION"
+        | "LANGUAGE"
+        | "OTHER"
+        | "BLOCKLIST"
+        | "PROHIBITED_CONTENT"
+        | "SPII"
+        | "MALFORMED_FUNCTION_CALL"
+        | "IMAGE_SAFETY" => reason,
+        other => match to_openai(other) {
+            "length" => "MAX_TOKENS",
+            "content_filter" => "SAFETY",
+            _ => "STOP",
+        },
+    }
+}
+
+/// A provider's word in Amazon's.
+pub fn to_bedrock(reason: &str) -> &str {
+    match reason {
+        "guardrail_intervened" | "content_filtered" | "model_context_window_exceeded" => reason,
+        other => match to_anthropic(other) {
+            "refusal" => "content_filtered",
+            "pause_turn" => "end_turn",
+            known => known,
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +97,17 @@ mod tests {
             ("never heard of", "stop", "end_turn"),
         ] {
             assert_eq!((to_openai(word), to_anthropic(word)), (openai, anthropic), "{word}");
+        }
+        for (word, gemini, bedrock) in [
+            ("stop", "STOP", "end_turn"),
+            ("tool_calls", "STOP", "tool_use"),
+            ("max_tokens", "MAX_TOKENS", "max_tokens"),
+            ("RECITATION", "RECITATION", "end_turn"),
+            ("refusal", "SAFETY", "content_filtered"),
+            ("guardrail_intervened", "SAFETY", "guardrail_intervened"),
+            ("stop_sequence", "STOP", "stop_sequence"),
+        ] {
+            assert_eq!((to_gemini(word), to_bedrock(word)), (gemini, bedrock), "{word}");
         }
     }
 }

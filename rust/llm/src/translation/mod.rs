@@ -26,7 +26,7 @@ use self::{
     embedding::Texts,
     picture::Picture,
     teller::Teller,
-    wires::{Broken, Wire},
+    wires::{Broken, Frames, Wire},
 };
 use crate::{
     dialect::{Dialect, Failure, error_body},
@@ -55,7 +55,13 @@ enum Caller {
     Chat,
     Messages,
     Responses,
-    Embed { is_packed: bool },
+    Gemini,
+    Converse,
+    /// In the words that Claude's models have on Bedrock.
+    Invoke,
+    Embed {
+        is_packed: bool,
+    },
     Draw,
     Count,
     List,
@@ -85,13 +91,27 @@ impl Translation {
             Caller::Chat => (callers::chat::read(question.body)?, Fields::default()),
             Caller::Messages => (callers::messages::read(question.body)?, Fields::default()),
             Caller::Responses => callers::responses::read(question.body)?,
+            Caller::Gemini => {
+                (callers::gemini::read(question.body, question.model, operation.streams())?, Fields::default())
+            }
+            Caller::Converse => {
+                (callers::converse::read(question.body, question.model, operation.streams())?, Fields::default())
+            }
+            Caller::Invoke => (
+                callers::converse::invoke::read(question.body, question.model, operation.streams())?,
+                Fields::default(),
+            ),
             Caller::Embed { .. } => return Self::of_texts(question, wire),
             Caller::Draw => return Self::of_picture(question, wire),
             Caller::Count => return Self::of_count(question, wire),
             Caller::List => return Ok((Self::new(question, (caller, wire), Lost::default()), Vec::new())),
         };
         let images = !question.strict || asked.asks_for_images();
-        let blocks = images || asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null());
+        let shows_thoughts = match caller {
+            Caller::Gemini => callers::gemini::shows_thoughts(&asked),
+            _ => asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
+        };
+        let blocks = images || shows_thoughts;
         let plain = Self::new(question, (caller, wire), Lost::default());
         let answering = Answering {
             model: asked.model.clone(),
@@ -165,7 +185,9 @@ impl Translation {
                 return Ok(listing::told(listed, &self.answering));
             }
             Caller::Chat => Box::new(callers::chat::Whole::new(self.answering.clone())),
-            Caller::Messages => Box::new(callers::messages::Whole::new(self.answering.clone())),
+            Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(self.answering.clone())),
+            Caller::Gemini => Box::new(callers::gemini::Whole::new(self.answering.clone())),
+            Caller::Converse => Box::new(callers::converse::Whole::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
         };
         self.wire.read(answer, &mut *teller)?;
@@ -182,6 +204,9 @@ impl Translation {
                 Box::new(callers::chat::Stream::new(self.answering.clone()))
             }
             Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
+            Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
+            Caller::Converse => Box::new(callers::converse::Stream::new(self.answering.clone())),
+            Caller::Invoke => Box::new(callers::converse::invoke::Stream::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
         };
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
@@ -204,14 +229,23 @@ impl Translation {
             code: found.code.as_deref(),
             request_id: None,
         };
+        // The kinds of one dialect are not those of another: the status says it.
+        let plain = Failure { kind: None, code: None, ..failure };
         match self.caller {
-            // The kinds of one dialect are not those of the other: the status says it.
-            Caller::Messages | Caller::Count => {
-                error_body(Dialect::Anthropic, &Failure { kind: None, code: None, ..failure })
-            }
+            Caller::Messages | Caller::Count => error_body(Dialect::Anthropic, &plain),
+            Caller::Gemini => error_body(Dialect::Gemini, &plain),
+            Caller::Converse | Caller::Invoke => error_body(Dialect::Bedrock, &plain),
             Caller::Chat | Caller::Responses | Caller::Embed { .. } | Caller::Draw | Caller::List => {
                 with_provider(error_body(Dialect::OpenAi, &failure), provider)
             }
+        }
+    }
+
+    /// Of the streams that the caller reads.
+    pub fn stream_type(&self) -> &'static str {
+        match self.caller {
+            Caller::Converse | Caller::Invoke => Frames::AwsEventStream.content_type(),
+            _ => Frames::Events.content_type(),
         }
     }
 
@@ -228,7 +262,7 @@ impl Translation {
 
 /// Whether an operation talks, and can be said in another way than it came.
 pub fn is_talk(operation: Operation) -> bool {
-    matches!(caller(operation), Some(Caller::Chat | Caller::Messages | Caller::Responses))
+    !matches!(caller(operation), None | Some(Caller::Embed { .. } | Caller::Draw | Caller::Count | Caller::List))
 }
 
 fn caller(operation: Operation) -> Option<Caller> {
@@ -236,6 +270,9 @@ fn caller(operation: Operation) -> Option<Caller> {
         Operation::ChatComplete => Some(Caller::Chat),
         Operation::Messages => Some(Caller::Messages),
         Operation::CreateModelResponse => Some(Caller::Responses),
+        Operation::GenerateContent | Operation::StreamGenerateContent => Some(Caller::Gemini),
+        Operation::Converse | Operation::ConverseStream => Some(Caller::Converse),
+        Operation::InvokeModel | Operation::InvokeModelStream => Some(Caller::Invoke),
         Operation::Embed => Some(Caller::Embed { is_packed: false }),
         Operation::ImageGenerate => Some(Caller::Draw),
         Operation::MessagesCountTokens => Some(Caller::Count),

@@ -8,10 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use penstock_llm::{
+    dialect::Dialect,
     operation::Operation,
     providers,
+    stream::aws_event_stream::Frames,
     translation::{Question, Refusal, Translation},
 };
 use serde_json::{Value, json};
@@ -120,8 +123,15 @@ impl Case {
     pub fn sibling(&self) -> Option<Self> {
         let case =
             if self.label == "stream" { "whole".to_owned() } else { self.label.strip_suffix("_stream")?.to_owned() };
-        let path = self.path.with_file_name(&case);
-        path.exists().then(|| Self { label: case, path, ..self.clone() })
+        // Some ask for a stream under another name.
+        let operation = match self.operation.as_str() {
+            "streamGenerateContent" => "generateContent",
+            "converseStream" => "converse",
+            "invokeModelStream" => "invokeModel",
+            same => same,
+        };
+        let path = self.path.parent()?.with_file_name(operation).join(&case);
+        path.exists().then(|| Self { label: case, path, operation: operation.to_owned(), ..self.clone() })
     }
 
     pub fn expect(&self, file: &str, found: &[u8]) {
@@ -135,6 +145,15 @@ impl Case {
         assert_eq!(found.trim_end(), expected.trim_end(), "{}/{file}", self.name());
     }
 
+    /// Events as they are; frames as what they say, a line each.
+    pub fn expect_stream(&self, found: &[u8]) {
+        if self.operation().dialect() != Some(Dialect::Bedrock) {
+            return self.expect("returned.sse", found);
+        }
+        let lines: Vec<_> = frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
+        self.expect("returned.txt", lines.join("\n").as_bytes());
+    }
+
     /// Compared as text, so that the order of keys counts.
     pub fn expect_json(&self, file: &str, found: &[u8]) {
         let found: Value = serde_json::from_slice(found).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
@@ -142,8 +161,30 @@ impl Case {
     }
 }
 
+/// What the frames of a stream are called and say. What a chunk brings is shown as it is within.
+pub fn frames(stream: &[u8]) -> Vec<(String, Value)> {
+    let mut frames = Frames::new(1 << 20);
+    frames.push(stream);
+    let read = std::iter::from_fn(|| frames.take()).map(|frame| {
+        let frame = frame.unwrap();
+        let mut payload: Value = serde_json::from_slice(&frame.payload).unwrap();
+        if let Some(bytes) = payload["bytes"].as_str() {
+            payload = serde_json::from_slice(&STANDARD.decode(bytes).unwrap()).unwrap();
+        }
+        (frame.name, payload)
+    });
+    let read = read.collect();
+    assert!(!frames.is_within(), "half a frame is left");
+    read
+}
+
 /// What a client puts together from a stream, in the shape of a whole answer.
 pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
+    match operation {
+        "converseStream" => return conversation(&frames(stream)),
+        "invokeModelStream" => return message(&frames(stream).into_iter().map(|(_, event)| event).collect::<Vec<_>>()),
+        _ => (),
+    }
     let text = std::str::from_utf8(stream).unwrap();
     let events: Vec<Value> = text
         .lines()
@@ -153,10 +194,78 @@ pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
         .collect();
     match operation {
         "messages" => message(&events),
+        "streamGenerateContent" => content(&events),
         // The last event has it all.
         "createModelResponse" => events.last().unwrap()["response"].clone(),
         _ => completion(&events),
     }
+}
+
+fn content(events: &[Value]) -> Value {
+    let mut whole = events.last().unwrap().clone();
+    let mut parts: Vec<Value> = Vec::new();
+    for part in events.iter().flat_map(|event| event["candidates"][0]["content"]["parts"].as_array().unwrap()) {
+        let is_open = |last: &&mut Value| {
+            part["text"].is_string()
+                && last["text"].is_string()
+                && last["thought"] == part["thought"]
+                && last["thoughtSignature"].is_null()
+        };
+        match parts.last_mut().filter(is_open) {
+            Some(last) => {
+                append(&mut last["text"], &part["text"]);
+                if part["thoughtSignature"].is_string() {
+                    last["thoughtSignature"] = part["thoughtSignature"].clone();
+                }
+                last.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+            }
+            None if part["text"] == "" && part["thoughtSignature"].is_null() => (),
+            None => parts.push(part.clone()),
+        }
+    }
+    whole["candidates"][0]["content"]["parts"] = parts.into();
+    whole
+}
+
+fn conversation(frames: &[(String, Value)]) -> Value {
+    let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut arguments: BTreeMap<u64, Value> = BTreeMap::new();
+    let (mut stop, mut usage) = (Value::Null, Value::Null);
+    for (name, payload) in frames {
+        let index = payload["contentBlockIndex"].as_u64().unwrap_or_default();
+        match name.as_str() {
+            "contentBlockStart" => {
+                blocks.insert(index, payload["start"].clone());
+                arguments.insert(index, "".into());
+            }
+            "contentBlockDelta" => {
+                let delta = &payload["delta"];
+                let block = blocks.entry(index).or_insert_with(|| json!({}));
+                if delta["text"].is_string() {
+                    append(&mut block["text"], &delta["text"]);
+                }
+                for key in ["text", "signature"] {
+                    if delta["reasoningContent"][key].is_string() {
+                        append(&mut block["reasoningContent"]["reasoningText"][key], &delta["reasoningContent"][key]);
+                    }
+                }
+                if delta["reasoningContent"]["redactedContent"].is_string() {
+                    *block = delta.clone();
+                }
+                if delta["toolUse"]["input"].is_string() {
+                    append(arguments.get_mut(&index).unwrap(), &delta["toolUse"]["input"]);
+                }
+            }
+            "messageStop" => stop = payload["stopReason"].clone(),
+            "metadata" => usage = payload["usage"].clone(),
+            _ => (),
+        }
+    }
+    for (index, json) in arguments {
+        blocks.get_mut(&index).unwrap()["toolUse"]["input"] = serde_json::from_str(json.as_str().unwrap()).unwrap();
+    }
+    let message = json!({"role": "assistant", "content": blocks.into_values().collect::<Value>()});
+    json!({"output": {"message": message}, "stopReason": stop, "usage": usage})
 }
 
 fn completion(events: &[Value]) -> Value {

@@ -14,7 +14,9 @@ impl Shape for Messages {
     }
 
     fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
-        message(ask, &json!([{"type": "text", "text": text}]), &json!("end_turn"), ask.behaviour.chunks)
+        let mut content = vec![json!({"type": "text", "text": text})];
+        content.extend(ask.call_with_input().map(|(name, input)| tool_use(name, &input)));
+        message(ask, &content.into(), &json!(stop_reason(ask)), ask.behaviour.chunks)
     }
 
     fn opening(&self, ask: &Ask<'_>) -> String {
@@ -28,15 +30,27 @@ impl Shape for Messages {
     }
 
     fn closing(&self, ask: &Ask<'_>) -> String {
-        let mut delta = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null}});
+        let mut delta =
+            json!({"type": "message_delta", "delta": {"stop_reason": stop_reason(ask), "stop_sequence": null}});
         if ask.behaviour.usage != Some(false) {
-            delta["usage"] = json!({"output_tokens": ask.behaviour.chunks});
+            delta["usage"] = usage(ask.behaviour.chunks);
         }
-        event(&json!({"type": "content_block_stop", "index": 0})) + &event(&delta)
+        let mut call = String::new();
+        if let Some((name, arguments)) = ask.call() {
+            let block = tool_use(name, &json!({}));
+            call += &event(&json!({"type": "content_block_start", "index": 1, "content_block": block}));
+            let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
+            for part in [begin, end] {
+                let delta = json!({"type": "input_json_delta", "partial_json": part});
+                call += &event(&json!({"type": "content_block_delta", "index": 1, "delta": delta}));
+            }
+            call += &event(&json!({"type": "content_block_stop", "index": 1}));
+        }
+        event(&json!({"type": "content_block_stop", "index": 0})) + &call + &event(&delta)
     }
 
-    fn done(&self) -> &'static str {
-        "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+    fn done(&self, _ask: &Ask<'_>) -> String {
+        event(&json!({"type": "message_stop"}))
     }
 
     fn ping(&self) -> &'static str {
@@ -52,6 +66,14 @@ impl Shape for Messages {
     }
 }
 
+pub fn stop_reason(ask: &Ask<'_>) -> &'static str {
+    if ask.call().is_some() { "tool_use" } else { "end_turn" }
+}
+
+fn tool_use(name: &str, input: &Value) -> Value {
+    json!({"type": "tool_use", "id": "toolu_mock", "name": name, "input": input})
+}
+
 // The event's name is its type, always.
 fn event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or("message"))
@@ -63,12 +85,15 @@ fn message(ask: &Ask<'_>, content: &Value, stop: &Value, output_tokens: u32) -> 
         "content": content, "stop_reason": stop, "stop_sequence": null,
     });
     if ask.behaviour.usage != Some(false) {
-        message["usage"] = json!({
-            "input_tokens": INPUT_TOKENS, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
-            "output_tokens": output_tokens, "service_tier": "standard",
-        });
+        message["usage"] = usage(output_tokens);
+        message["usage"]["service_tier"] = "standard".into();
     }
     message
+}
+
+fn usage(output_tokens: u32) -> Value {
+    json!({"input_tokens": INPUT_TOKENS, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0,
+        "output_tokens": output_tokens})
 }
 
 pub fn error(status: u32, message: &str) -> Value {

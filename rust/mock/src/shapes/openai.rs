@@ -27,6 +27,10 @@ impl Shape for Chat {
                 "finish_reason": "stop",
             }],
         });
+        if let Some((name, arguments)) = ask.call() {
+            answer["choices"][0]["message"]["tool_calls"] = json!([tool_call(name, arguments)]);
+            answer["choices"][0]["finish_reason"] = "tool_calls".into();
+        }
         if ask.behaviour.usage != Some(false) {
             answer["usage"] = usage(ask);
         }
@@ -44,12 +48,24 @@ impl Shape for Chat {
     }
 
     fn closing(&self, ask: &Ask<'_>) -> String {
-        let last = chat_chunk(ask, &json!({}), &json!("stop"));
+        let mut last = String::new();
+        if let Some((name, arguments)) = ask.call() {
+            // As it comes: first which tool, then what it is given in pieces.
+            let mut call = tool_call(name, "");
+            call["index"] = 0.into();
+            last += &chat_chunk(ask, &json!({"tool_calls": [call]}), &Value::Null);
+            let more = |text: &str| json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]});
+            let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
+            last += &chat_chunk(ask, &more(begin), &Value::Null);
+            last += &chat_chunk(ask, &more(end), &Value::Null);
+        }
+        let finish = if ask.call().is_some() { "tool_calls" } else { "stop" };
+        last += &chat_chunk(ask, &json!({}), &json!(finish));
         last + &usage_event(ask, "chat.completion.chunk", "chatcmpl-mock")
     }
 
-    fn done(&self) -> &'static str {
-        DONE
+    fn done(&self, _ask: &Ask<'_>) -> String {
+        DONE.to_owned()
     }
 
     fn ping(&self) -> &'static str {
@@ -90,8 +106,8 @@ impl Shape for Completion {
         event(&text_completion(ask, "", &json!("stop"))) + &usage_event(ask, "text_completion", "cmpl-mock")
     }
 
-    fn done(&self) -> &'static str {
-        DONE
+    fn done(&self, _ask: &Ask<'_>) -> String {
+        DONE.to_owned()
     }
 
     fn ping(&self) -> &'static str {
@@ -105,6 +121,10 @@ impl Shape for Completion {
     fn malformed(&self) -> &'static str {
         "data: {\"id\":\"cmpl-mock\",\"object\":\"text_completion\",\"choices\":[{\"text\":\"brok\n\n"
     }
+}
+
+fn tool_call(name: &str, arguments: &str) -> Value {
+    json!({"id": "call_mock", "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
 pub fn event(data: &Value) -> String {
@@ -200,7 +220,7 @@ fn floats(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn base64(bytes: &[u8]) -> String {
+pub fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {

@@ -14,11 +14,7 @@ impl Shape for Responses {
     }
 
     fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
-        let mut response = response(ask, "completed", &json!([message("completed", text)]));
-        if ask.behaviour.usage != Some(false) {
-            response["usage"] = usage(ask.behaviour.chunks);
-        }
-        response
+        completed(ask, text)
     }
 
     fn opening(&self, ask: &Ask<'_>) -> String {
@@ -39,17 +35,30 @@ impl Shape for Responses {
 
     fn closing(&self, ask: &Ask<'_>) -> String {
         let text = super::text(ask.behaviour);
-        event(&json!({"type": "response.output_text.done", "sequence_number": 4, "item_id": "msg_mock",
+        let mut said = event(&json!({"type": "response.output_text.done", "sequence_number": 4, "item_id": "msg_mock",
             "output_index": 0, "content_index": 0, "text": text, "logprobs": []}))
             + &event(&json!({"type": "response.output_item.done", "sequence_number": 5, "output_index": 0,
-                "item": message("completed", &text)}))
+                "item": message("completed", &text)}));
+        if let Some((name, arguments)) = ask.call() {
+            let item = function_call(name, "", "in_progress");
+            said += &event(
+                &json!({"type": "response.output_item.added", "sequence_number": 6, "output_index": 1, "item": item}),
+            );
+            said += &event(&json!({"type": "response.function_call_arguments.delta", "sequence_number": 7,
+                "item_id": "fc_mock", "output_index": 1, "delta": arguments}));
+            said += &event(&json!({"type": "response.function_call_arguments.done", "sequence_number": 8,
+                "item_id": "fc_mock", "output_index": 1, "name": name, "arguments": arguments}));
+            let item = function_call(name, arguments, "completed");
+            said += &event(
+                &json!({"type": "response.output_item.done", "sequence_number": 9, "output_index": 1, "item": item}),
+            );
+        }
+        said
     }
 
-    fn done(&self) -> &'static str {
-        "event: response.completed\ndata: {\"type\":\"response.completed\",\"sequence_number\":6,\"response\":{\
-         \"id\":\"resp_mock\",\"object\":\"response\",\"created_at\":1700000000,\"status\":\"completed\",\"error\":null,\
-         \"model\":\"mock\",\"output\":[],\"parallel_tool_calls\":true,\"tool_choice\":\"auto\",\"tools\":[],\
-         \"usage\":{\"input_tokens\":12,\"output_tokens\":8,\"total_tokens\":20}}}\n\n"
+    fn done(&self, ask: &Ask<'_>) -> String {
+        let whole = completed(ask, &super::text(ask.behaviour));
+        event(&json!({"type": "response.completed", "sequence_number": 10, "response": whole}))
     }
 
     fn ping(&self) -> &'static str {
@@ -65,6 +74,21 @@ impl Shape for Responses {
     fn malformed(&self) -> &'static str {
         "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"del\n\n"
     }
+}
+
+fn completed(ask: &Ask<'_>, text: &str) -> Value {
+    let mut output = vec![message("completed", text)];
+    output.extend(ask.call().map(|(name, arguments)| function_call(name, arguments, "completed")));
+    let mut response = response(ask, "completed", &output.into());
+    if ask.behaviour.usage != Some(false) {
+        response["usage"] = usage(ask.behaviour.chunks);
+    }
+    response
+}
+
+fn function_call(name: &str, arguments: &str, status: &str) -> Value {
+    json!({"type": "function_call", "id": "fc_mock", "call_id": "call_mock", "name": name, "arguments": arguments,
+        "status": status})
 }
 
 fn event(data: &Value) -> String {

@@ -189,7 +189,7 @@ impl Listener for Hearing {
             taker.take(Piece::Usage(usage.into()));
         }
         // A call of a function ends with the same word as everything else.
-        let is_call = self.calls > 0 && reason == "STOP";
+        let is_call = self.calls > 0 && matches!(reason.as_str(), "STOP" | "FUNCTION_CALL");
         taker.take(Piece::Finish { reason: if is_call { "tool_calls" } else { &reason }, stop_sequence: None });
         taker.take(Piece::End);
     }

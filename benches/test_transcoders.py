@@ -1,0 +1,90 @@
+"""How fast Anthropic's stream becomes chat completions, beside LiteLLM's and Portkey's transformation of the same stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benches.compare.peers.portkey import Portkey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "benches/transcoders"
+LITELLM = ROOT / ".cache/sdk/others"
+BUILD = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "transcode")
+CHUNKS, ROUNDS = 400, 60
+LITELLM_TIMES, PORTKEY_TIMES = 50, 10
+START = {"type": "message_start", "message": {"id": "msg_01", "type": "message", "role": "assistant", "content": []}}
+USAGE = {"input_tokens": 25, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}
+
+
+def stream() -> bytes:
+    """As Anthropic sends it: a text in many words, then a tool."""
+    message = {**START["message"], "model": "claude-sonnet-4-5", "stop_reason": None, "usage": USAGE}
+    events = [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": f" word {n}"}}
+            for n in range(CHUNKS)
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {**USAGE, "output_tokens": CHUNKS},
+        },
+        {"type": "message_stop"},
+    ]
+    return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
+
+
+def transcoded(command: Sequence[str | Path], given: bytes, env: Mapping[str, str] | None = None) -> tuple[str, float]:
+    """The text that came of the stream, and the microseconds for each of its events: the median of all rounds."""
+    path = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [*command, str(ROUNDS)], input=given, check=True, capture_output=True, env={**path, **(env or {})}
+    )
+    told, *rounds = done.stdout.splitlines()
+    chunks = [json.loads(line[6:]) for line in json.loads(told).splitlines() if line.startswith("data: {")]
+    text = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+    return text, median(map(int, rounds)) / given.count(b"\n\n") / 1000
+
+
+def test_a_stream_is_said_in_another_dialect_far_faster(
+    benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not LITELLM.is_dir():
+        pytest.skip("the SDKs are not installed; hint: make test")
+    subprocess.run(BUILD, cwd=ROOT, check=True)
+    asked = subprocess.run(
+        ("cargo", "metadata", "--no-deps", "--format-version", "1"), cwd=ROOT, check=True, capture_output=True
+    )
+    program = Path(json.loads(asked.stdout)["target_directory"]) / "release/examples/transcode"
+    portkey = Portkey()
+    portkey.install()
+    bundle = portkey.modules / "@portkey-ai/gateway/build/start-server.js"
+    given = stream()
+    settings = {"PYTHONPATH": str(LITELLM), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    ours = benchmark.pedantic(transcoded, args=([program], given), rounds=1)
+    litellm = transcoded([sys.executable, "-S", "-W", "ignore", SCRIPTS / "litellm_stream.py"], given, settings)
+    theirs = transcoded(["node", SCRIPTS / "portkey_stream.mjs", bundle], given)
+    assert ours[0] == litellm[0] == theirs[0] == "".join(f" word {n}" for n in range(CHUNKS))
+    slower = litellm[1] / ours[1], theirs[1] / ours[1]
+    with capsys.disabled():
+        print(
+            f"\nµs for each event of a stream: {ours[1]:.2f}, LiteLLM {litellm[1]:.1f} ({slower[0]:.0f} ×), Portkey {theirs[1]:.2f} ({slower[1]:.1f} ×)"
+        )
+    assert slower[0] >= LITELLM_TIMES
+    assert slower[1] >= PORTKEY_TIMES

@@ -1,0 +1,65 @@
+//! Says Anthropic's streams as chat completions for others to compare with: `transcode ROUNDS` reads one stream's events, and
+//! prints what becomes of them once and the nanoseconds that each round took, all of its bytes anew.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    process::ExitCode,
+    time::Instant,
+};
+
+use bytes::Bytes;
+use penstock_llm::{
+    operation::Operation,
+    providers,
+    translation::{Question, Translation},
+};
+
+const ASKED: &[u8] =
+    br#"{"model":"claude","max_tokens":1024,"messages":[{"role":"user","content":"Hello"}],"stream":true}"#;
+
+fn main() -> ExitCode {
+    let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok());
+    match rounds.ok_or_else(|| io::Error::other("usage: transcode ROUNDS")).and_then(transcode) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            drop(writeln!(io::stderr(), "{error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn transcode(rounds: usize) -> io::Result<()> {
+    let mut stream = Vec::new();
+    io::stdin().read_to_end(&mut stream)?;
+    let events: Vec<Bytes> = events(&stream).map(Bytes::copy_from_slice).collect();
+    let translation = translation().ok_or_else(|| io::Error::other("anthropic is not translated"))?;
+    let mut output = io::stdout().lock();
+    for round in 0..=rounds {
+        let begun = Instant::now();
+        let mut transcoder = translation.stream();
+        let mut told: Vec<Bytes> = events.iter().map(|event| transcoder.push(event.clone())).collect();
+        told.push(transcoder.finish());
+        let took = begun.elapsed().as_nanos();
+        if round == 0 {
+            let told: Vec<_> = told.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+            writeln!(output, "{}", serde_json::to_string(&told.concat())?)?;
+        } else {
+            writeln!(output, "{took}")?;
+        }
+    }
+    output.flush()
+}
+
+/// One by one, as they come from a provider that thinks in between.
+fn events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let text = std::str::from_utf8(stream).unwrap_or_default();
+    text.split_inclusive("\n\n").map(str::as_bytes)
+}
+
+fn translation() -> Option<Translation> {
+    let (operation, provider) = (Operation::ChatComplete, providers::find("anthropic")?);
+    let wire = provider.wire(operation, "claude")?;
+    let question =
+        Question { operation, provider, body: ASKED, model: "claude", betas: None, strict: true, now: 1_700_000_000 };
+    Translation::of(&question, wire).ok().map(|(translation, _)| translation)
+}

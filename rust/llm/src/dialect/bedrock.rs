@@ -1,0 +1,37 @@
+//! Amazon's way of saying that something failed, in an answer and in the frames of a stream.
+
+use serde_json::json;
+
+use super::Failure;
+use crate::stream::aws_event_stream::encode;
+
+/// Clients look for the name of an error in a header, and here where there is none.
+pub fn error_body(failure: &Failure) -> Vec<u8> {
+    json!({"__type": kind_of(failure.status), "message": failure.message}).to_string().into_bytes()
+}
+
+pub fn error_event(failure: &Failure) -> Vec<u8> {
+    let name = match failure.status {
+        429 => "throttlingException",
+        408 | 504 => "modelTimeoutException",
+        502 | 503 | 529 => "serviceUnavailableException",
+        400..500 => "validationException",
+        _ => "modelStreamErrorException",
+    };
+    encode("exception", name, json!({"message": failure.message}).to_string().as_bytes())
+}
+
+fn kind_of(status: u16) -> &'static str {
+    match status {
+        401 | 403 => "AccessDeniedException",
+        402 => "ServiceQuotaExceededException",
+        404 => "ResourceNotFoundException",
+        408 | 504 => "ModelTimeoutException",
+        409 => "ConflictException",
+        424 => "ModelErrorException",
+        429 => "ThrottlingException",
+        502 | 503 | 529 => "ServiceUnavailableException",
+        400..500 => "ValidationException",
+        _ => "InternalServerException",
+    }
+}

@@ -1,0 +1,154 @@
+//! Writes a streamed conversation's next message, in frames.
+
+use serde_json::{Value, json};
+
+use super::usage;
+use crate::{
+    dialect::{Failure, bedrock},
+    stream::aws_event_stream::encode,
+    translation::{
+        answering::Answering,
+        finish,
+        piece::{Piece, Taker},
+        teller::Teller,
+    },
+    usage::Usage,
+};
+
+#[derive(Debug)]
+pub struct Stream {
+    answering: Answering,
+    out: Vec<u8>,
+    is_begun: bool,
+    blocks: usize,
+    open: Option<Kind>,
+    /// Which block each call is.
+    calls: Vec<usize>,
+    usage: Usage,
+    finish: String,
+    over: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    Call,
+}
+
+impl Stream {
+    pub fn new(answering: Answering) -> Self {
+        Self {
+            answering,
+            out: Vec::new(),
+            is_begun: false,
+            blocks: 0,
+            open: None,
+            calls: Vec::new(),
+            usage: Usage::default(),
+            finish: String::new(),
+            over: false,
+        }
+    }
+
+    fn frame(&mut self, name: &str, payload: &Value) {
+        self.out.extend_from_slice(&encode("event", name, payload.to_string().as_bytes()));
+    }
+
+    fn begin(&mut self) {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.frame("messageStart", &json!({"role": "assistant"}));
+        }
+    }
+
+    /// The block of this kind that is open, or a new one.
+    fn open(&mut self, kind: Kind) -> usize {
+        if self.open != Some(kind) || kind == Kind::Call {
+            self.begin();
+            self.close();
+            self.open = Some(kind);
+            self.blocks += 1;
+        }
+        self.blocks - 1
+    }
+
+    fn close(&mut self) {
+        if self.open.take().is_some() {
+            let index = self.blocks - 1;
+            self.frame("contentBlockStop", &json!({"contentBlockIndex": index}));
+        }
+    }
+
+    fn delta(&mut self, index: usize, delta: &Value) {
+        self.frame("contentBlockDelta", &json!({"contentBlockIndex": index, "delta": delta}));
+    }
+
+    fn say(&mut self, kind: Kind, delta: &Value) {
+        let index = self.open(kind);
+        self.delta(index, delta);
+    }
+
+    fn call(&mut self, id: &str, name: &str) {
+        let index = self.open(Kind::Call);
+        let start = json!({"toolUse": {"toolUseId": id, "name": name}});
+        self.frame("contentBlockStart", &json!({"contentBlockIndex": index, "start": start}));
+        self.calls.push(index);
+    }
+
+    fn end(&mut self) {
+        self.begin();
+        self.close();
+        self.over = true;
+        let reason = finish::to_bedrock(&self.finish);
+        self.frame("messageStop", &json!({"stopReason": reason}));
+        let usage = usage(&self.usage);
+        self.frame("metadata", &json!({"usage": usage}));
+    }
+}
+
+impl Taker for Stream {
+    fn take(&mut self, piece: Piece<'_>) {
+        if self.over {
+            return;
+        }
+        match piece {
+            Piece::Start { .. } => self.begin(),
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
+            Piece::Text(text) | Piece::Refusal(text) => self.say(Kind::Text, &json!({"text": text})),
+            Piece::Thinking(text) => self.say(Kind::Thinking, &json!({"reasoningContent": {"text": text}})),
+            Piece::Signature(text) => {
+                self.say(Kind::Thinking, &json!({"reasoningContent": {"signature": text}}));
+                self.close();
+            }
+            Piece::Redacted(data) => {
+                self.close();
+                self.say(Kind::Thinking, &json!({"reasoningContent": {"redactedContent": data}}));
+                self.close();
+            }
+            // A frame has no place for a comment.
+            Piece::Seal(_) => self.answering.lose("thought_signature"),
+            Piece::Image { .. } => self.answering.lose("image"),
+            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
+            Piece::Call { id, name, .. } => self.call(id, name),
+            Piece::Arguments { call, json } => {
+                if let (Some(block), false) = (self.calls.get(call), json.is_empty()) {
+                    self.delta(*block, &json!({"toolUse": {"input": json}}));
+                }
+            }
+            Piece::Usage(usage) => self.usage = usage,
+            Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
+            Piece::Failed { kind, message, code } => {
+                self.over = true;
+                let failure = Failure { status: 500, kind, message, code, request_id: None };
+                self.out.extend_from_slice(&bedrock::error_event(&failure));
+            }
+            Piece::End => self.end(),
+        }
+    }
+}
+
+impl Teller for Stream {
+    fn told(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+}

@@ -1,0 +1,228 @@
+//! Bedrock's shapes: conversations, and Claude's messages, whole or in frames; errors, and what it refuses.
+
+use serde_json::{Value, json};
+
+use super::anthropic::{Messages, stop_reason};
+use super::openai::base64;
+use super::{Ask, Family, Shape};
+
+const INPUT_TOKENS: u32 = 12;
+
+/// The fields that a request to converse may have.
+const FIELDS: [&str; 12] = [
+    "messages",
+    "system",
+    "inferenceConfig",
+    "toolConfig",
+    "guardrailConfig",
+    "additionalModelRequestFields",
+    "additionalModelResponseFieldPaths",
+    "promptVariables",
+    "requestMetadata",
+    "performanceConfig",
+    "serviceTier",
+    "outputConfig",
+];
+
+const KIND: &str = "application/vnd.amazon.eventstream";
+
+pub struct Converse;
+
+/// Each frame is a line: its name, then what it says.
+impl Shape for Converse {
+    fn family(&self) -> Family {
+        Family::Bedrock
+    }
+
+    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+        let mut content = vec![json!({"text": text})];
+        if let Some((name, input)) = ask.call_with_input() {
+            content.push(json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name, "input": input}}));
+        }
+        let message = json!({"role": "assistant", "content": content});
+        let mut answer = json!({"output": {"message": message}, "stopReason": stop_reason(ask)});
+        if ask.behaviour.usage != Some(false) {
+            answer["usage"] = usage(ask);
+        }
+        answer["metrics"] = json!({"latencyMs": 1});
+        answer
+    }
+
+    fn opening(&self, _ask: &Ask<'_>) -> String {
+        line("messageStart", &json!({"role": "assistant"}))
+    }
+
+    fn piece(&self, _ask: &Ask<'_>, text: &str) -> String {
+        line("contentBlockDelta", &json!({"contentBlockIndex": 0, "delta": {"text": text}}))
+    }
+
+    fn closing(&self, ask: &Ask<'_>) -> String {
+        let mut said = line("contentBlockStop", &json!({"contentBlockIndex": 0}));
+        if let Some((name, arguments)) = ask.call() {
+            let start = json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name}});
+            said += &line("contentBlockStart", &json!({"contentBlockIndex": 1, "start": start}));
+            let delta = json!({"toolUse": {"input": arguments}});
+            said += &line("contentBlockDelta", &json!({"contentBlockIndex": 1, "delta": delta}));
+            said += &line("contentBlockStop", &json!({"contentBlockIndex": 1}));
+        }
+        said + &line("messageStop", &json!({"stopReason": stop_reason(ask)}))
+    }
+
+    fn done(&self, ask: &Ask<'_>) -> String {
+        if ask.behaviour.usage == Some(false) {
+            return String::new();
+        }
+        line("metadata", &json!({"usage": usage(ask), "metrics": {"latencyMs": 1}}))
+    }
+
+    fn ping(&self) -> &'static str {
+        ""
+    }
+
+    fn error_event(&self) -> String {
+        line("!serviceUnavailableException", &json!({"message": "Too many connections, please wait."}))
+    }
+
+    fn malformed(&self) -> &'static str {
+        "contentBlockDelta {\"contentBlockIndex\":0,\"delta\":{\"te\n"
+    }
+
+    fn fault(&self, body: &Value) -> Option<String> {
+        let fields = body.as_object()?;
+        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+            return Some(format!(
+                "The model returned the following errors: extraneous key [{unknown}] is not permitted"
+            ));
+        }
+        let turns = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if turns.first().is_none_or(|turn| turn["role"] != "user") {
+            return Some("A conversation must start with a user message.".into());
+        }
+        let mut open: Vec<&Value> = Vec::new();
+        for (at, turn) in turns.iter().enumerate() {
+            if turn["role"] != ["user", "assistant"][at % 2] {
+                return Some("A conversation must alternate between user and assistant roles.".into());
+            }
+            let blocks = turn["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+            if blocks.iter().any(|block| block.as_object().is_none_or(|block| block.len() != 1)) {
+                return Some(format!("messages.{at}.content: a block must have exactly one member."));
+            }
+            let ids = |kind: &str| -> Vec<&Value> {
+                blocks.iter().filter_map(|block| block.get(kind)).map(|block| &block["toolUseId"]).collect()
+            };
+            if turn["role"] == "user" && ids("toolResult") != open {
+                return Some(format!(
+                    "Expected toolResult blocks at messages.{at}.content for the following Ids: {open:?}"
+                ));
+            }
+            open = ids("toolUse");
+        }
+        None
+    }
+
+    fn frame(&self, said: &[u8]) -> Vec<u8> {
+        said.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).flat_map(framed).collect()
+    }
+
+    fn stream_kind(&self) -> &'static str {
+        KIND
+    }
+}
+
+/// Claude's own shapes, each event in a frame.
+pub struct Invoke;
+
+impl Shape for Invoke {
+    fn family(&self) -> Family {
+        Family::Bedrock
+    }
+
+    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+        Messages.whole(ask, text)
+    }
+
+    fn opening(&self, ask: &Ask<'_>) -> String {
+        Messages.opening(ask)
+    }
+
+    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
+        Messages.piece(ask, text)
+    }
+
+    fn closing(&self, ask: &Ask<'_>) -> String {
+        Messages.closing(ask)
+    }
+
+    fn done(&self, ask: &Ask<'_>) -> String {
+        Messages.done(ask)
+    }
+
+    fn ping(&self) -> &'static str {
+        Messages.ping()
+    }
+
+    fn error_event(&self) -> String {
+        Messages.error_event()
+    }
+
+    fn malformed(&self) -> &'static str {
+        Messages.malformed()
+    }
+
+    fn fault(&self, body: &Value) -> Option<String> {
+        let is_fine = body["anthropic_version"] == "bedrock-2023-05-31" && body.get("model").is_none();
+        (!is_fine).then(|| "anthropic_version: Field required, and model: Extra inputs are not permitted".into())
+    }
+
+    fn frame(&self, said: &[u8]) -> Vec<u8> {
+        let data = said.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: "));
+        let chunk = |event: &[u8]| json!({"bytes": base64(event)}).to_string();
+        data.flat_map(|event| encoded("event", "chunk", chunk(event).as_bytes())).collect()
+    }
+
+    fn stream_kind(&self) -> &'static str {
+        KIND
+    }
+}
+
+fn line(name: &str, payload: &Value) -> String {
+    format!("{name} {payload}\n")
+}
+
+fn framed(line: &[u8]) -> Vec<u8> {
+    let at = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
+    let (name, payload) = (String::from_utf8_lossy(&line[..at]), line.get(at + 1..).unwrap_or_default());
+    match name.strip_prefix('!') {
+        Some(name) => encoded("exception", name, payload),
+        None => encoded("event", &name, payload),
+    }
+}
+
+/// One frame with its lengths and checksums.
+fn encoded(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
+    let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
+    let mut headers = Vec::new();
+    for (key, value) in [(named, name), (":content-type", "application/json"), (":message-type", kind)] {
+        headers.push(key.len() as u8);
+        headers.extend_from_slice(key.as_bytes());
+        headers.push(7);
+        headers.extend_from_slice(&(value.len() as u16).to_be_bytes());
+        headers.extend_from_slice(value.as_bytes());
+    }
+    let total = 16 + headers.len() + payload.len();
+    let mut frame = [(total as u32).to_be_bytes(), (headers.len() as u32).to_be_bytes()].concat();
+    frame.extend_from_slice(&crc32fast::hash(&frame).to_be_bytes());
+    frame.extend_from_slice(&headers);
+    frame.extend_from_slice(payload);
+    frame.extend_from_slice(&crc32fast::hash(&frame).to_be_bytes());
+    frame
+}
+
+fn usage(ask: &Ask<'_>) -> Value {
+    let output = ask.behaviour.chunks;
+    json!({"inputTokens": INPUT_TOKENS, "outputTokens": output, "totalTokens": INPUT_TOKENS.saturating_add(output)})
+}
+
+pub fn error(message: &str) -> Value {
+    json!({"message": message})
+}

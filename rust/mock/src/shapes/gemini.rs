@@ -1,0 +1,122 @@
+//! Gemini's shapes: content whole or as events, errors; and what it refuses.
+
+use serde_json::{Value, json};
+
+use super::{Ask, Family, Shape, openai};
+
+const PROMPT_TOKENS: u32 = 12;
+
+/// The fields that a request may have.
+const FIELDS: [&str; 8] = [
+    "contents",
+    "systemInstruction",
+    "tools",
+    "toolConfig",
+    "generationConfig",
+    "safetySettings",
+    "cachedContent",
+    "labels",
+];
+
+pub struct Content;
+
+impl Shape for Content {
+    fn family(&self) -> Family {
+        Family::Gemini
+    }
+
+    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+        let mut parts = vec![json!({"text": text})];
+        parts.extend(function_call(ask));
+        content(ask, &parts.into(), Some("STOP"))
+    }
+
+    fn opening(&self, _ask: &Ask<'_>) -> String {
+        String::new()
+    }
+
+    fn piece(&self, ask: &Ask<'_>, text: &str) -> String {
+        openai::event(&content(ask, &json!([{"text": text}]), None))
+    }
+
+    fn closing(&self, ask: &Ask<'_>) -> String {
+        function_call(ask).map_or_else(String::new, |call| openai::event(&content(ask, &json!([call]), None)))
+    }
+
+    fn done(&self, ask: &Ask<'_>) -> String {
+        openai::event(&content(ask, &json!([{"text": ""}]), Some("STOP")))
+    }
+
+    fn ping(&self) -> &'static str {
+        ": ping\n\n"
+    }
+
+    fn error_event(&self) -> String {
+        openai::event(&error(503, "The model is overloaded."))
+    }
+
+    fn malformed(&self) -> &'static str {
+        "data: {\"candidates\":[{\"content\":{\"parts\":[{\"te\n\n"
+    }
+
+    fn fault(&self, body: &Value) -> Option<String> {
+        let fields = body.as_object()?;
+        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+            return Some(format!("Invalid JSON payload received. Unknown name \"{unknown}\": Cannot find field."));
+        }
+        let Some(turns) = body["contents"].as_array().filter(|turns| !turns.is_empty()) else {
+            return Some("* GenerateContentRequest.contents: contents is not specified".into());
+        };
+        let mut open = 0;
+        for turn in turns {
+            if !matches!(turn["role"].as_str(), None | Some("user" | "model")) {
+                return Some("Please use a valid role: user, model.".into());
+            }
+            let parts = turn["parts"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let count = |kind: &str| parts.iter().filter(|part| part[kind].is_object()).count();
+            if parts.is_empty() {
+                return Some("* GenerateContentRequest.contents: must include at least one parts field".into());
+            }
+            if turn["role"] != "model" && count("functionResponse") != open {
+                let rule = "the number of function response parts is equal to the number of function call parts";
+                return Some(format!("Please ensure that {rule} of the function call turn."));
+            }
+            open = if turn["role"] == "model" { count("functionCall") } else { 0 };
+        }
+        None
+    }
+}
+
+fn function_call(ask: &Ask<'_>) -> Option<Value> {
+    let (name, args) = ask.call_with_input()?;
+    Some(json!({"functionCall": {"name": name, "args": args}, "thoughtSignature": "bW9jaw=="}))
+}
+
+fn content(ask: &Ask<'_>, parts: &Value, finish: Option<&str>) -> Value {
+    let mut candidate = json!({"content": {"parts": parts, "role": "model"}, "index": 0});
+    if let Some(finish) = finish {
+        candidate["finishReason"] = finish.into();
+    }
+    let mut answer = json!({"candidates": [candidate]});
+    if ask.behaviour.usage != Some(false) {
+        let output = ask.behaviour.chunks;
+        answer["usageMetadata"] = json!({"promptTokenCount": PROMPT_TOKENS, "candidatesTokenCount": output,
+            "totalTokenCount": PROMPT_TOKENS.saturating_add(output)});
+    }
+    answer["modelVersion"] = ask.model.into();
+    answer["responseId"] = "mock".into();
+    answer
+}
+
+pub fn error(status: u32, message: &str) -> Value {
+    let word = match status {
+        401 => "UNAUTHENTICATED",
+        403 => "PERMISSION_DENIED",
+        404 => "NOT_FOUND",
+        429 => "RESOURCE_EXHAUSTED",
+        503 => "UNAVAILABLE",
+        500.. => "INTERNAL",
+        _ => "INVALID_ARGUMENT",
+    };
+    json!({"error": {"code": status, "message": message, "status": word}})
+}

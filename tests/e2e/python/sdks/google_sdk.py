@@ -1,0 +1,76 @@
+"""Google's own SDK."""
+
+from __future__ import annotations
+
+from google import genai
+from google.genai import errors, types
+from said import ARGUMENTS, GATEWAY, KEY, PROMPT, PROVIDERS, REFUSING, SCHEMA, asking, calling, model, refused, say
+
+WEATHER = types.FunctionDeclaration(name="weather", description="The weather", parameters_json_schema=SCHEMA)
+TOOLS = [types.Tool(function_declarations=[WEATHER])]
+
+
+def client(headers: dict[str, str], version: str = "v1beta") -> genai.Client:
+    options = types.HttpOptions(base_url=GATEWAY, api_version=version, headers=headers)
+    return genai.Client(api_key=KEY, http_options=options)
+
+
+def content(answer: types.GenerateContentResponse, text: str) -> object:
+    usage = answer.usage_metadata
+    assert usage
+    return [text, usage.prompt_token_count, usage.candidates_token_count]
+
+
+def whole(provider: str) -> object:
+    made = client({}, "v1")
+    answer = made.models.generate_content(model=model(provider), contents=PROMPT)
+    return content(answer, answer.text or "")
+
+
+def streamed(provider: str) -> object:
+    made = client({})
+    chunks = list(made.models.generate_content_stream(model=model(provider), contents=PROMPT))
+    return content(chunks[-1], "".join(chunk.text or "" for chunk in chunks))
+
+
+def tool(provider: str) -> object:
+    made = client(calling())
+    config = types.GenerateContentConfig(
+        tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
+    )
+    first = made.models.generate_content(model=model(provider), contents=PROMPT, config=config)
+    assert first.function_calls
+    assert first.candidates
+    call = first.function_calls[0]
+    result = types.Part.from_function_response(name="weather", response={"output": "rain"})
+    turns = [
+        types.Content(role="user", parts=[types.Part(text=PROMPT)]),
+        first.candidates[0].content,
+        types.Content(role="user", parts=[result]),
+    ]
+    second = made.models.generate_content(model=model(provider), contents=turns, config=config)
+    return [call.name, call.args == ARGUMENTS, bool(second.text)]
+
+
+def tool_streamed(provider: str) -> object:
+    config = types.GenerateContentConfig(
+        tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
+    )
+    made = client(calling())
+    chunks = made.models.generate_content_stream(model=model(provider), contents=PROMPT, config=config)
+    calls = [call for chunk in chunks for call in chunk.function_calls or ()]
+    return [[call.name, call.args == ARGUMENTS] for call in calls]
+
+
+def error(provider: str) -> object:
+    made = client(asking(**REFUSING))
+    return refused(
+        lambda: made.models.generate_content(model=model(provider), contents=PROMPT),
+        errors.ClientError,
+        lambda error: [error.code, error.status],
+    )
+
+
+for provider in PROVIDERS:
+    for call in (whole, streamed, tool, tool_streamed, error):
+        say(provider, call.__name__, lambda call=call, provider=provider: call(provider))

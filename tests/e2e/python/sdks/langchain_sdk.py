@@ -1,0 +1,67 @@
+"""LangChain, by its packages for OpenAI and for Anthropic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_anthropic import ChatAnthropic
+from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+from said import ARGUMENTS, GATEWAY, KEY, PROMPT, PROVIDERS, REFUSING, SCHEMA, asking, calling, model, refused, say
+
+TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": SCHEMA}}
+
+
+def openai(provider: str, headers: dict[str, str]) -> Any:
+    base = f"{GATEWAY}/v1"
+    return ChatOpenAI(
+        model=model(provider), base_url=base, api_key=KEY, default_headers=headers, max_retries=0, stream_usage=True
+    )
+
+
+def anthropic(provider: str, headers: dict[str, str]) -> Any:
+    return ChatAnthropic(
+        model=model(provider), base_url=GATEWAY, api_key=KEY, default_headers=headers, max_retries=0, max_tokens=64
+    )
+
+
+def text(message: Any) -> str:
+    content = message.content
+    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+
+
+def told(message: Any) -> object:
+    usage = message.usage_metadata
+    return [text(message), usage["input_tokens"], usage["output_tokens"]]
+
+
+def whole(make: Any, provider: str) -> object:
+    return told(make(provider, {}).invoke(PROMPT))
+
+
+def streamed(make: Any, provider: str) -> object:
+    chunks = list(make(provider, {}).stream(PROMPT))
+    whole: AIMessageChunk = chunks[0]
+    for chunk in chunks[1:]:
+        whole += chunk
+    return told(whole)
+
+
+def tool(make: Any, provider: str) -> object:
+    bound = make(provider, calling()).bind_tools([TOOL])
+    first = bound.invoke(PROMPT)
+    call = first.tool_calls[0]
+    second = bound.invoke([HumanMessage(PROMPT), first, ToolMessage("rain", tool_call_id=call["id"])])
+    return [call["name"], call["args"] == ARGUMENTS, bool(text(second))]
+
+
+def error(make: Any, provider: str) -> object:
+    made = make(provider, asking(**REFUSING))
+    return refused(lambda: made.invoke(PROMPT), Exception, lambda error: [getattr(error, "status_code", repr(error))])
+
+
+for provider in PROVIDERS:
+    for make in (openai, anthropic):
+        for call in (whole, streamed, tool, error):
+            made = lambda call=call, make=make, provider=provider: call(make, provider)  # noqa: E731
+            say(f"{provider} by {make.__name__}", call.__name__, made)

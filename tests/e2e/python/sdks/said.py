@@ -1,0 +1,51 @@
+"""What a script of one SDK asks for in the environment, and how it says what came of each call: a line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GATEWAY, KEY = os.environ["GATEWAY"], os.environ["KEY"]
+PROVIDERS = os.environ["PROVIDERS"].split()
+PROMPT = "say something"
+ARGUMENTS = {"city": "Oslo"}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def model(provider: str) -> str:
+    """Name a model of the provider that was saved under this slug."""
+    return f"@{provider}/mock"
+
+
+def asking(**mock: str) -> dict[str, str]:
+    """Header fields that tell the pretend provider what to do, and the gateway that they are for it."""
+    fields = {f"x-mock-{key}": value for key, value in mock.items()}
+    return {**fields, "x-gateway-forward-headers": ",".join(fields)} if fields else {}
+
+
+def calling(tool: str = "weather") -> dict[str, str]:
+    return asking(call=tool, arguments=json.dumps(ARGUMENTS))
+
+
+REFUSING = {"status": "429"}
+
+
+def say(provider: str, call: str, made: Callable[[], object]) -> None:
+    try:
+        came = made()
+    except Exception as error:  # noqa: BLE001 — whatever it is, the test shows it
+        came = f"{type(error).__name__}: {error}"
+    print(json.dumps([provider, call, came]), flush=True)
+
+
+def refused(made: Callable[[], object], kind: type[Exception], status: Callable[[Exception], object]) -> object:
+    """Give the status with which a call fails, as the SDK's own exception has it."""
+    try:
+        made()
+    except kind as error:
+        return status(error)
+    return "it did not fail"

@@ -1,0 +1,115 @@
+"""The SDKs of other vendors and what people build on, through the gateway to a provider of each dialect, which reads what it is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.gateway import Gateway, Mock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCRIPTS = Path(__file__).parent / "sdks"
+PACKAGES = Path(__file__).parents[3] / ".cache/sdk/others"
+KEY = "pk-gateway-0123456789"
+TEXT = "Hello from the pretend provider: all is well. "
+PROVIDERS = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": ""}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """Serve four providers, each of them the pretend one in another dialect."""
+    folder = tmp_path_factory.mktemp("sdks")
+    mock = Mock(folder)
+    saved = [
+        {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
+        for slug, prefix in PROVIDERS.items()
+    ]
+    saved[-1]["options"] = {"aws_region": "eu-west-1"}
+    tables = {
+        "keys": [{"name": "k", "id": "k-1", "key": KEY}],
+        "providers": saved,
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    }
+    running = Gateway(folder, tables, {})
+    yield running
+    running.stop()
+    mock.stop()
+
+
+def said(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, str], object]:
+    """Run a script with those packages and nothing else of this environment; what came of each call."""
+    done = subprocess.run(
+        # What an SDK uses may be on its way out; that is not for these tests to say.
+        [sys.executable, "-S", "-W", "ignore", SCRIPTS / script],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        stdin=subprocess.DEVNULL,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PACKAGES),
+            "GATEWAY": served.base_url,
+            "KEY": KEY,
+            "PROVIDERS": " ".join(providers),
+            # None of them is to look anywhere but here.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "LANGCHAIN_TRACING_V2": "false",
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {(provider, call): came for provider, call, came in map(json.loads, done.stdout.splitlines())}
+
+
+CALLS = ("whole", "streamed", "tool", "error")
+
+
+@pytest.mark.parametrize(
+    ("script", "refusal"),
+    [
+        ("google_sdk.py", [429, "RESOURCE_EXHAUSTED"]),
+        ("boto3_sdk.py", [429, "ThrottlingException"]),
+        ("mistral_sdk.py", [429]),
+        ("litellm_sdk.py", [429]),
+        ("langchain_sdk.py", [429]),
+        ("agents_sdk.py", [429]),
+    ],
+)
+def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
+    served: Gateway, script: str, refusal: list[object]
+):
+    came = said(script, served, list(PROVIDERS))
+    expected: dict[str, object] = {
+        "whole": [TEXT, 12, 8],
+        "streamed": [TEXT, 12, 8],
+        "tool": ["weather", True, True],
+        "tool_streamed": [["weather", True]],
+        "error": refusal,
+        "invoke_whole": [TEXT, 12, 8],
+        "invoke_streamed": [TEXT, 12, 8],
+        "instructed": True,
+    }
+    wrong = {named: found for named, found in came.items() if found != expected[named[1]]}
+    assert not wrong
+    assert len({provider.split()[0] for provider, _ in came}) == len(PROVIDERS)
+    assert set(CALLS) <= {call for _, call in came}
+
+
+def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., Gateway], aimock: str):
+    tables = {
+        "keys": [{"name": "k", "id": "k-1", "key": KEY}],
+        "providers": [{"slug": "cohere", "provider": "cohere", "api_key": "sk-stored", "custom_host": aimock}],
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    }
+    came = said("cohere_sdk.py", gateway(tables), ["cohere"])
+    weather = "Sunny, with a light wind from the west and no cloud before the evening."
+    assert came == {("cohere", "whole"): weather, ("cohere", "streamed"): weather, ("cohere", "error"): [404]}
