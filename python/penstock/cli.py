@@ -53,11 +53,15 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: the other commands need neither Granian nor an event loop.
     from penstock import serve as server
+    from penstock.kit import tariffs
     from penstock.listen import refuse_open_host
-    from penstock.snapshot import gather_good
+    from penstock.snapshot import Snapshot, gather_good
 
     stored, admin_key = prepared(settings)
-    snapshot = gather_good(settings, stored)
+    # Read here, so that every process has it. What finding the snapshot good takes, 7 MB, they need not inherit.
+    tariffs.listed()
+    found = process.apart(lambda: msgspec.msgpack.encode(gather_good(settings, stored)))
+    snapshot = msgspec.msgpack.decode(found, type=Snapshot)
     refuse_open_host(settings, snapshot.keys)
     if admin_key:
         show(admin_key)

@@ -125,7 +125,7 @@ async def _hear(talk: Conversation, receive: Receive, room: asyncio.Event) -> No
     """Pass on what the caller says, no faster than it is taken."""
     while (message := await receive())["type"] == "websocket.receive":
         said = message.get("text")
-        said = message.get("bytes") if said is None else said
+        said = message.get("bytes", b"") if said is None else said
         while not talk.give(said):
             await room.wait()
             room.clear()

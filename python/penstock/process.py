@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import logging
 import os
 import resource
@@ -29,6 +30,15 @@ def few_arenas() -> None:
     """Tell glibc to share its heap between threads: ours allocate little and idle memory counts."""
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
+
+
+def settle(*, collect: bool = True) -> None:
+    """Once all that stays is there: leave it alone from now on, and give back what was needed on the way."""
+    if collect:
+        gc.collect()
+    gc.freeze()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def room_for_connections() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import multiprocessing
@@ -191,8 +190,7 @@ class Supervisor:
         """Start everything, keep it running until asked to stop, and stop it."""
         multiprocessing.set_start_method("fork", force=True)
         # Whatever is imported by now is shared with the children for as long as nobody writes to it.
-        gc.collect()
-        gc.freeze()
+        process.settle()
         try:
             for child in self.children:
                 child.start()
@@ -304,7 +302,7 @@ class Supervisor:
         process.leave_on_signal(
             partial(app.drain, deadline), notice=self.settings.notice_seconds, at_latest=deadline + EDGE_GRACE / 2
         )
-        gc.freeze()
+        process.settle(collect=False)
         return app
 
     def _load_control(self) -> Any:  # noqa: ANN401
@@ -324,8 +322,7 @@ class Supervisor:
 
         # If the supervisor dies, the edge workers still drain and hand over their records here.
         process.leave_when_alone(self._lifeline, process.leave_on_signal(close, at_latest=CONTROL_GRACE))
-        gc.collect()
-        gc.freeze()
+        process.settle()
         return app
 
 

@@ -1,13 +1,18 @@
 //! What requests cost: prices as they were published, found by provider and model, summed up in whole nano-dollars.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
+    fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use penstock_llm::usage::Usage;
 use regex::Regex;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 
 use crate::error::Problem;
 
@@ -106,7 +111,43 @@ pub struct PublishedPrice {
     request: u64,
     /// By bucket: pico-dollars for a token, where more than so many are asked.
     #[serde(default)]
-    rates: BTreeMap<String, Vec<(u64, u64)>>,
+    rates: Said,
+}
+
+/// Which bucket costs what, where more than so many tokens are asked. There are thousands: they are kept in little room.
+#[derive(Debug, Clone, Default)]
+struct Said {
+    rates: Vec<(usize, u64, u64)>,
+    unknown: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for Said {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Saying)
+    }
+}
+
+struct Saying;
+
+impl<'de> Visitor<'de> for Saying {
+    type Value = Said;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("prices by bucket")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Said, A::Error> {
+        let mut said = Said::default();
+        while let Some(name) = members.next_key::<Cow<str>>()? {
+            let tiers = members.next_value::<Vec<(u64, u64)>>()?;
+            match NAMES.iter().position(|(known, _)| *known == name) {
+                Some(bucket) => said.rates.extend(tiers.into_iter().map(|(start, rate)| (bucket, start, rate))),
+                None => said.unknown.push(name.into_owned()),
+            }
+        }
+        said.rates.shrink_to_fit();
+        Ok(said)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -264,11 +305,10 @@ pub fn compile(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Pr
 impl Price {
     fn compile(published: PublishedPrice, path: &str, problems: &mut Vec<Problem>) -> Self {
         let PublishedPrice { version, from, daily, request, rates } = published;
-        for name in rates.keys().filter(|name| NAMES.iter().all(|(known, _)| known != name)) {
+        for name in &rates.unknown {
             problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
         }
-        let mut starts: Vec<u64> =
-            rates.values().flatten().map(|(start, _)| *start).filter(|start| *start > 0).collect();
+        let mut starts: Vec<u64> = rates.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
         starts.sort_unstable_by(|one, other| other.cmp(one));
         starts.dedup();
         let tiers = starts.into_iter().map(|start| (start, rates_at(&rates, start))).collect();
@@ -299,18 +339,20 @@ impl Price {
 }
 
 /// All rates of a request of this length; what has no price of its own takes that of what it is a kind of.
-fn rates_at(rates: &BTreeMap<String, Vec<(u64, u64)>>, length: u64) -> Rates {
-    let own = |name: &str| {
-        let tiers = rates.get(name)?.iter().filter(|(start, _)| *start <= length);
-        tiers.max_by_key(|(start, _)| *start).map(|(_, rate)| *rate)
+fn rates_at(rates: &Said, length: u64) -> Rates {
+    let own = |bucket: usize| {
+        let tiers = rates.rates.iter().filter(|(of, start, _)| *of == bucket && *start <= length);
+        tiers.max_by_key(|(_, start, _)| *start).map(|(_, _, rate)| *rate)
     };
-    NAMES.map(|(name, mut stands_in)| {
-        let mut rate = own(name);
-        while let (None, Some(other)) = (rate, stands_in) {
-            rate = own(other);
-            stands_in = NAMES.iter().find(|(name, _)| *name == other).and_then(|(_, next)| *next);
+    std::array::from_fn(|mut bucket| {
+        loop {
+            if let Some(rate) = own(bucket) {
+                return rate;
+            }
+            let stands_in = NAMES[bucket].1.and_then(|other| NAMES.iter().position(|(name, _)| *name == other));
+            let Some(other) = stands_in else { return 0 };
+            bucket = other;
         }
-        rate.unwrap_or_default()
     })
 }
 

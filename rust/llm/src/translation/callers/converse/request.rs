@@ -230,7 +230,7 @@ fn tools(mut config: Fields, asked: &mut Asked) -> Result<(), Refusal> {
     }
     let Some(choice) = taken(&mut config, "toolChoice") else { return Ok(()) };
     let (kind, mut value) = only(choice, "toolConfig.toolChoice")?;
-    asked.choice = Some(match (kind.as_str(), value["name"].take()) {
+    asked.choice = Some(match (kind.as_str(), value.get_mut("name").map(Value::take).unwrap_or_default()) {
         ("auto", _) => Choice::Auto,
         ("any", _) => Choice::Any,
         ("tool", Value::String(name)) => Choice::Tool(name),
@@ -244,7 +244,7 @@ fn tool(mut spec: Fields, path: &str) -> Result<Tool, Refusal> {
     Ok(Tool::Function {
         name: needed(&mut spec, "name", path)?,
         description: string(&mut spec, "description"),
-        schema: schema["json"].take(),
+        schema: schema.get_mut("json").map(Value::take).unwrap_or_default(),
         strict: spec.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: None,
     })
