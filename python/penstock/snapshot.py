@@ -213,9 +213,11 @@ def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: 
     return Snapshot(epoch, data, len(rows["keys"]) + stored.key_count)
 
 
-def gather_good(settings: Settings, stored: Stored = NOTHING) -> Snapshot:
-    """Gather, and have the engine's own parser agree."""
+def gather_good(settings: Settings, stored: Stored = NOTHING, good: str | None = None) -> Snapshot:
+    """Gather, and have the engine's own parser agree, unless it is the one of this epoch, with which it has agreed."""
     snapshot = gather(settings, stored=stored)
+    if snapshot.epoch == good:
+        return snapshot
     try:
         engine.check("snapshot", snapshot.data)
     except engine.EngineError as error:

@@ -153,7 +153,8 @@ class Publisher:
             stored, self._due = await gather(connection, self._vault, self._secrets)
             stored = msgspec.structs.replace(stored, jwt=jwt)
         async with self._published.turn:
-            snapshot = await asyncio.to_thread(gather_good, self._settings, stored)
+            known = self._published.current.epoch
+            snapshot = await asyncio.to_thread(gather_good, self._settings, stored, known)
             self._number = number
             self._published.stored = stored
             if snapshot.epoch != self._published.current.epoch:

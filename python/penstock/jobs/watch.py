@@ -59,7 +59,8 @@ class Watcher:
 
     async def _take(self) -> None:
         try:
-            snapshot = await asyncio.to_thread(gather_good, self._settings, self._published.stored)
+            known = self._published.current.epoch
+            snapshot = await asyncio.to_thread(gather_good, self._settings, self._published.stored, known)
         except PenstockError as error:
             log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
             return
