@@ -71,7 +71,7 @@ impl Engine {
 
     /// Compiles a snapshot and puts it in the place of the old one; `EngineError` tells every problem.
     fn apply(&self, py: Python<'_>, snapshot: &[u8]) -> PyResult<()> {
-        py.detach(|| apart(|| self.gateway.apply(snapshot))).map_err(|problems| errors::invalid(py, &problems))
+        py.detach(|| self.gateway.apply(snapshot)).map_err(|problems| errors::invalid(py, &problems))
     }
 
     /// Takes a request that came through the server's own task; `done` is called when it is answered.
@@ -208,14 +208,6 @@ impl Engine {
     }
 }
 
-/// On a thread of its own, which gives back what it needed on the way: compiling takes many times the room of what is kept.
-fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| match scope.spawn(work).join() {
-        Ok(done) => done,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
-}
-
 /// Checks a document with the parser that requests go through. `kind`: `config` or `snapshot`. `limits`: most targets at
 /// the root of a config, of a conditional one, and below each of them.
 #[pyfunction]
@@ -226,7 +218,7 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usi
         "config" => Config::parse(data, Unknown::Refused)
             .and_then(|config| limits.map_or(Ok(()), |limits| config.check(limits)))
             .err(),
-        "snapshot" => apart(|| Snapshot::compile(data).err()),
+        "snapshot" => Snapshot::compile(data).err(),
         other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
     };
     problems.map_or(Ok(()), |problems| Err(errors::invalid(py, &problems)))

@@ -33,8 +33,7 @@ pub enum Issued {
 
 /// What a target's requests carry, where that must be fetched; kept until shortly before it expires.
 pub async fn fetch(gateway: &Gateway, target: &Target<'_>, grant: &Grant) -> Result<Arc<Issued>> {
-    let mark = gateway.shared.mark(grant);
-    let work = gateway.shared.wallet.find(mark, || issue(gateway, grant));
+    let work = gateway.shared.wallet.find(grant, || issue(gateway, grant));
     let patience = PATIENCE.min(target.timeout);
     let found = tokio::time::timeout(patience, work).await.unwrap_or_else(|_| Err("it takes too long".into()));
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     future::Future,
+    hash::{BuildHasher, Hash, RandomState},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -22,7 +23,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 type Outcome = Result<Arc<Issued>, String>;
 
 #[derive(Default)]
-pub struct Wallet(Mutex<HashMap<u64, Arc<Slot>>>);
+pub struct Wallet {
+    slots: Mutex<HashMap<u64, Arc<Slot>>>,
+    /// The worker's own, never what nodes share: nobody outside may work out what falls together with another's credential.
+    seed: RandomState,
+}
 
 /// One credential.
 #[derive(Default)]
@@ -39,13 +44,13 @@ struct Kept {
 }
 
 impl Wallet {
-    /// The credential of this mark: the one that is kept, or a new one.
-    pub async fn find<F, W>(&self, mark: u64, fetch: F) -> Outcome
+    /// The credential of whoever is described: the one that is kept, or a new one.
+    pub async fn find<F, W>(&self, whose: impl Hash, fetch: F) -> Outcome
     where
         F: FnOnce() -> W,
         W: Future<Output = Result<(Issued, Duration), String>>,
     {
-        let slot = self.slot(mark);
+        let slot = self.slot(self.seed.hash_one(whose));
         let kept = slot.look();
         let turn = match kept {
             Some(Kept { outcome, renew, .. }) if renew > Instant::now() => return outcome,
@@ -68,7 +73,7 @@ impl Wallet {
     }
 
     fn slot(&self, mark: u64) -> Arc<Slot> {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= MOST && !slots.contains_key(&mark) {
             slots.retain(|_, slot| slot.look().is_some());
             if slots.len() >= MOST {
