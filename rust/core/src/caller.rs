@@ -42,11 +42,15 @@ const PLACEHOLDER: &str = "OPENAI_API_KEY";
 
 /// Admits a caller, or says why not. Where keys are configured (or asked for by a setting) one must be sent.
 pub fn admit<'c>(
+    passport: Option<&'c (Arc<Passport>, &'c str)>,
     snapshot: &'c Snapshot,
     require: bool,
     headers: &'c Headers,
     control: &Control<'c>,
 ) -> Result<Caller<'c>> {
+    if let Some((passport, text)) = passport {
+        return Ok(Caller { key: Some(&passport.key), sent: Some(text) });
+    }
     if !require && !snapshot.has_keys() {
         return Ok(Caller::default());
     }
@@ -161,7 +165,7 @@ mod tests {
         let snapshot = Snapshot::compile(KEYS.as_bytes()).unwrap();
         let headers = headers(fields);
         let control = Control::read(&headers, &[]);
-        let caller = admit(&snapshot, false, &headers, &control).map_err(|error| match error {
+        let caller = admit(None, &snapshot, false, &headers, &control).map_err(|error| match error {
             Error::KeyMissing => "missing",
             Error::KeyUnknown => "unknown",
             Error::KeyExpired => "expired",
@@ -209,7 +213,7 @@ mod tests {
         let odd: Headers =
             [(&b"x-gateway-api-key"[..], &b"\xff"[..]), (b"authorization", b"Bearer abc")].into_iter().collect();
         let snapshot = Snapshot::compile(KEYS.as_bytes()).unwrap();
-        let refused = admit(&snapshot, false, &odd, &Control::read(&odd, &[]));
+        let refused = admit(None, &snapshot, false, &odd, &Control::read(&odd, &[]));
         assert!(matches!(refused.err(), Some(Error::KeyUnknown)));
     }
 
@@ -234,8 +238,8 @@ mod tests {
     #[test]
     fn an_open_gateway_admits_everyone() {
         let headers = Headers::default();
-        assert!(admit(&Snapshot::default(), false, &headers, &Control::default()).is_ok());
-        assert!(admit(&Snapshot::default(), true, &headers, &Control::default()).is_err());
+        assert!(admit(None, &Snapshot::default(), false, &headers, &Control::default()).is_ok());
+        assert!(admit(None, &Snapshot::default(), true, &headers, &Control::default()).is_err());
     }
 
     #[test]

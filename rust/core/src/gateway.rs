@@ -197,14 +197,9 @@ impl Gateway {
             return Err(Error::Overloaded);
         }
         let passport = caller::passport(snapshot, &call.head.headers, &call.control)?;
-        let caller = match &passport {
-            Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
-            None => caller::admit(snapshot, self.settings.require_key, &call.head.headers, &call.control)?,
-        };
-        if let Some(key) = caller.key {
-            facts.api_key_id = Some(key.id.to_string());
-            snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
-        }
+        let require = self.settings.require_key;
+        let caller = caller::admit(passport.as_ref(), snapshot, require, &call.head.headers, &call.control)?;
+        facts.called_by(&caller, snapshot);
         let choice = self.choice(snapshot, call, &caller);
         if routing::is_asked(call) {
             return Box::pin(routing::explain(self, &choice, body)).await;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::{
     call::{Call, Target},
-    caller::Caller,
+    caller::{self, Caller},
     config::{Config, Unknown},
     error::{Error, Problem, Result},
     headers::{Control, Head, Headers, control_name, is_field},
@@ -184,7 +184,9 @@ fn config_asks(snapshot: &Snapshot, head: &Head, control: &Control<'_>, config: 
         return Config::parse(config.as_bytes(), Unknown::Ignored)
             .is_ok_and(|config| config.root.fetch_integrated_models);
     }
-    let caller: Option<Caller<'_>> = crate::caller::admit(snapshot, true, &head.headers, control).ok();
+    // Who shows a token in the place of a key has a workspace too.
+    let passport = caller::passport(snapshot, &head.headers, control).ok().flatten();
+    let caller = caller::admit(passport.as_ref(), snapshot, true, &head.headers, control).ok();
     let workspace = caller.as_ref().and_then(Caller::workspace);
     snapshot.config(workspace, config).is_some_and(|config| config.root.fetch_integrated_models)
 }

@@ -16,6 +16,7 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     call::Call,
+    caller::Caller,
     counting::{Answered, Asked, Counting},
     headers::{Control, Head},
     line::Line,
@@ -28,6 +29,7 @@ use crate::{
     routing::decision::{CacheStatus, Decision},
     settings::Settings,
     shared::answers::Filling,
+    snapshot::Snapshot,
 };
 
 /// How a request ended.
@@ -132,6 +134,14 @@ impl Facts {
             .unwrap_or_default();
         self.follow(control, head);
         self.note(control, head, sink);
+    }
+
+    /// Who was admitted, and what is always said of their requests.
+    pub fn called_by(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
+        if let Some(key) = caller.key {
+            self.api_key_id = Some(key.id.to_string());
+            snapshot.metadata(key).into_iter().for_each(|said| self.metadata.impose(said));
+        }
     }
 
     /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.

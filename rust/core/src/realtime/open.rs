@@ -8,7 +8,7 @@ use super::offered;
 use crate::{
     body::Body,
     call::{Call, Choice, Plan, Target},
-    caller::{self, Caller},
+    caller,
     config::Node,
     credentials::{self, Issued},
     deadline::Deadline,
@@ -36,22 +36,9 @@ pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts
     }
     let (fields, control) = (&call.head.headers, &call.control);
     let passport = caller::passport(snapshot, fields, control)?;
-    let caller = match &passport {
-        Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
-        None => caller::admit(snapshot, gateway.settings.require_key, fields, control)?,
-    };
-    if let Some(key) = caller.key {
-        facts.api_key_id = Some(key.id.to_string());
-        snapshot.metadata(key).into_iter().for_each(|said| facts.metadata.impose(said));
-    }
-    let choice = Choice {
-        settings: &gateway.settings,
-        bases: &gateway.bases,
-        snapshot,
-        inline_configs: &gateway.shared.inline_configs,
-        call,
-        caller: &caller,
-    };
+    let caller = caller::admit(passport.as_ref(), snapshot, gateway.settings.require_key, fields, control)?;
+    facts.called_by(&caller, snapshot);
+    let choice = gateway.choice(snapshot, call, &caller);
     let plan = choice.plan()?;
     facts.config = plan.slug.map(ToOwned::to_owned);
     facts.metadata.check()?;

@@ -19,7 +19,7 @@ use crate::{
     answer::{Answer, Contents},
     body::Body,
     call::{Call, Target},
-    caller::{self, Caller},
+    caller,
     config::Node,
     delivery::{self, Served},
     features::{circuit_breaker::Verdict, recovery::Mode},
@@ -130,10 +130,8 @@ impl Continuation {
         let control = Control::read(&head.headers, &gateway.settings.header_aliases);
         let call = Call { route: Route::of(&head.method, &head.path)?, head, control };
         let passport = caller::passport(snapshot, &head.headers, &call.control).ok()?;
-        let caller = match &passport {
-            Some((passport, text)) => Caller { key: Some(&passport.key), sent: Some(text) },
-            None => caller::admit(snapshot, gateway.settings.require_key, &head.headers, &call.control).ok()?,
-        };
+        let require = gateway.settings.require_key;
+        let caller = caller::admit(passport.as_ref(), snapshot, require, &head.headers, &call.control).ok()?;
         let choice = gateway.choice(snapshot, &call, &caller);
         let plan = choice.plan().ok()?;
         let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts);
