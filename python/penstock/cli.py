@@ -58,7 +58,7 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     from penstock.snapshot import Snapshot, gather_good
 
     stored, admin_key = prepared(settings)
-    # Read here, so that every process has it. What finding the snapshot good takes, 7 MB, they need not inherit.
+    # Read here, so that every process has it. What finding the snapshot good takes, 2 MB, they need not inherit.
     tariffs.listed()
     found = process.apart(lambda: msgspec.msgpack.encode(gather_good(settings, stored)))
     snapshot = msgspec.msgpack.decode(found, type=Snapshot)
