@@ -119,7 +119,7 @@ def _prices(price: ConditionalPrice | ModelPrice) -> Iterator[dict[str, Any]]:
 def _versioned(
     rates: dict[str, Any],
     request: int,
-    start: Any,  # noqa: ANN401
+    start: Any,  # noqa: ANN401 - a date, or none
     daily: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Name a price after what it says: whatever changes in it changes its version."""

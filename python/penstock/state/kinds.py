@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.kit.ids import mask
-from penstock.state.document import Thing, bare, changes, listed, without
+from penstock.state.document import Thing, bare, changes, is_over, listed, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +61,8 @@ class Kind:
     named_by: tuple[str, ...] = ("slug", "name")
     # Whether a new one gets the slug that is written.
     keeps_slug = True
+    # The field that names a person by e-mail address, who must be a user already.
+    person = ""
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -90,9 +92,13 @@ class Kind:
         shown |= {name: bare(shown[name]) for name in ("usage_limits", "rotation_policy") if name in shown}
         return {**shown, "secret_mappings": ground.mappings(row)} if "secret_mappings" in shown else shown
 
-    def differs(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> Thing:  # noqa: ARG002
+    def differs(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> Thing:  # noqa: ARG002 - for kinds that hold lists
         """Give what is to be changed."""
         return changes({name: thing[name] for name in self.fields if name in thing}, there)
+
+    def is_needless(self, _ground: Ground, thing: Thing) -> bool:
+        """Whether one that is not there need not be made."""
+        return is_over(thing)
 
     def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
         """Make one, and give what was answered."""
@@ -128,6 +134,7 @@ class Users(Kind):
     """People, who come by invitation alone."""
 
     name, path, fields, fixed, named_by = "users", USERS, ("role",), ("email",), ("email",)
+    person = "email"
 
     def stays(self, _ground: Ground, there: Thing) -> bool:
         """Keep the owner."""
@@ -150,15 +157,20 @@ class Invites(Kind):
         places = [{**one, "id": ground.slugs.get(one["id"], one["id"])} for one in row["workspaces"]]
         return {**super().written(ground, row), "workspaces": places}
 
+    def is_needless(self, ground: Ground, thing: Thing) -> bool:
+        """Leave out who is there already."""
+        return thing.get("email") in ground.ids or super().is_needless(ground, thing)
+
     def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
-        """Invite; who is there already is not."""
-        return {} if thing["email"] in ground.ids else super().make(ground, place, {"workspaces": [], **thing})
+        """Invite."""
+        return super().make(ground, place, {"workspaces": [], **thing})
 
 
 class Members(Kind):
     """People in a workspace."""
 
     name, path, fields, fixed, named_by = "members", WORKSPACES, ("role",), ("email",), ("email",)
+    person = "email"
 
     def read(self, ground: Ground, place: Thing | None) -> list[Thing]:
         """Read them below their workspace."""
@@ -276,6 +288,7 @@ class ApiKeys(Kind):
     fields = ("name", "description", "scopes", "defaults", "alert_emails", "rotation_policy", *LIMITS)
     fixed = ("type", "user")
     named_by = ("id", "name")
+    person = "user"
     keeps_slug = False
 
     def is_one(self, _ground: Ground, row: Thing, place: Thing | None) -> bool:

@@ -11,7 +11,6 @@ from penstock.state.document import (
     Thing,
     bare,
     changes,
-    is_over,
     listed,
     match,
     renamed,
@@ -185,8 +184,11 @@ class Plan:
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
         founded = {**fields, "defaults": without(fields.get("defaults") or {}, "user_api_key_config")}
         if changed := changes(cast("Thing", renamed(fields, self._renamed)), found or founded):
-            send = lambda: self._ground.remote.ask("PUT", f"{WORKSPACES}/{place['id']}", self._now(changed))  # noqa: E731
-            self._add("~", f"workspace {workspace['name']}: {', '.join(changed)}", path, send)
+
+            def act() -> None:
+                self._ground.remote.ask("PUT", f"{WORKSPACES}/{place['id']}", self._now(changed))
+
+            self._add("~", f"workspace {workspace['name']}: {', '.join(changed)}", path, act)
 
     def _things(self, kind: Kind, above: str, wanted: Thing, there: Thing, place: Thing | None) -> None:
         """Compare the things of a kind in one place; a kind that is not written stays as it is."""
@@ -211,11 +213,11 @@ class Plan:
                 self._removals.append(Step("-", f"{inside}{kind.name} {kind.called(gone)}", "", act))
 
     def _make(self, kind: Kind, path: str, what: str, thing: Thing, place: Thing | None) -> None:
-        if is_over(thing) or (kind.name == "invites" and thing.get("email") in self._ground.ids):
+        if kind.is_needless(self._ground, thing):
             return
-        person = {"users": "email", "members": "email", "api_keys": "user"}.get(kind.name, "")
-        if (email := thing.get(person)) and email not in self._ground.ids:
-            self._problems.append(Problem(f"{path}.{person}", f"{email!r} is no user here; hint: organisation.invites"))
+        if (email := thing.get(kind.person)) and email not in self._ground.ids:
+            problem = Problem(f"{path}.{kind.person}", f"{email!r} is no user here; hint: organisation.invites")
+            self._problems.append(problem)
 
         def act() -> None:
             made = kind.make(self._ground, place, self._now(thing))
@@ -228,7 +230,10 @@ class Plan:
 
     def _change(self, kind: Kind, path: str, what: str, thing: Thing, found: Thing, place: Thing | None) -> None:
         if changed := kind.differs(cast("Thing", renamed(thing, self._renamed)), found, prune=self._prune):
-            act = lambda: kind.change(self._ground, place, found, self._now(changed))  # noqa: E731
+
+            def act() -> None:
+                kind.change(self._ground, place, found, self._now(changed))
+
             self._add("~", f"{what}: {', '.join(changed)}", path, act)
 
     def _rename(self, thing: Mapping[str, Any], found: Mapping[str, Any]) -> None:
