@@ -2,7 +2,7 @@
 
 use super::{Grant, Known, Options, Role, Signature, options::known, segment};
 
-pub(super) const OPTIONS: &[Known] = &[
+pub(super) const OPTIONS: [Known; 10] = [
     known("aws_region", "aws-region"),
     known("aws_access_key_id", "aws-access-key-id"),
     known("aws_secret_access_key", "aws-secret-access-key"),

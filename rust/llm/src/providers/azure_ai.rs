@@ -2,7 +2,10 @@
 
 use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Grant, Group, IMAGE, IMAGE_EDIT, Known, OCR,
-    Options, Provider, RERANK, SPEECH, TRANSCRIBE, azure_openai::write_query, by_chat, entra, options::known,
+    Options, Provider, RERANK, SPEECH, TRANSCRIBE,
+    azure_openai::write_query,
+    by_chat, entra,
+    options::{joined, known},
 };
 use crate::{
     operation::Operation,
@@ -14,19 +17,16 @@ use crate::{
 
 pub(super) struct AzureAi;
 
-const OPTIONS: &[Known] = &[
-    entra::OPTIONS[0],
-    entra::OPTIONS[1],
-    entra::OPTIONS[2],
-    entra::OPTIONS[3],
-    entra::OPTIONS[4],
-    entra::OPTIONS[5],
-    known("azure_foundry_url", "azure-foundry-url"),
-    known("api_version", "azure-api-version"),
-    known("azure_ad_token", "azure-ad-token"),
-    Known { key: "deployment_id", header: "azure-deployment-id", sent_as: Some("azureml-model-deployment") },
-    Known { key: "azure_extra_parameters", header: "azure-extra-parameters", sent_as: Some("extra-parameters") },
-];
+const OPTIONS: [Known; 11] = joined(
+    entra::OPTIONS,
+    [
+        known("azure_foundry_url", "azure-foundry-url"),
+        known("api_version", "azure-api-version"),
+        known("azure_ad_token", "azure-ad-token"),
+        Known { key: "deployment_id", header: "azure-deployment-id", sent_as: Some("azureml-model-deployment") },
+        Known { key: "azure_extra_parameters", header: "azure-extra-parameters", sent_as: Some("extra-parameters") },
+    ],
+);
 
 impl Provider for AzureAi {
     fn slug(&self) -> &'static str {
@@ -42,7 +42,7 @@ impl Provider for AzureAi {
     }
 
     fn options(&self) -> &'static [Known] {
-        OPTIONS
+        &OPTIONS
     }
 
     fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {

@@ -3,27 +3,24 @@
 use super::{
     Asked, Credential, Grant, Group, Known, Options, Provider, entra,
     openai::OFFERS,
-    options::{known, sent},
+    options::{joined, known, sent},
     segment::escaped,
 };
 use crate::operation::Operation;
 
 pub(super) struct AzureOpenAi;
 
-const OPTIONS: &[Known] = &[
-    entra::OPTIONS[0],
-    entra::OPTIONS[1],
-    entra::OPTIONS[2],
-    entra::OPTIONS[3],
-    entra::OPTIONS[4],
-    entra::OPTIONS[5],
-    known("resource_name", "azure-resource-name"),
-    known("deployment_id", "azure-deployment-id"),
-    known("api_version", "azure-api-version"),
-    known("azure_ad_token", "azure-ad-token"),
-    known("azure_model_name", "azure-model-name"),
-    sent("openai_beta", "openai-beta"),
-];
+const OPTIONS: [Known; 12] = joined(
+    entra::OPTIONS,
+    [
+        known("resource_name", "azure-resource-name"),
+        known("deployment_id", "azure-deployment-id"),
+        known("api_version", "azure-api-version"),
+        known("azure_ad_token", "azure-ad-token"),
+        known("azure_model_name", "azure-model-name"),
+        sent("openai_beta", "openai-beta"),
+    ],
+);
 
 /// Access tokens are JSON web tokens and begin so; keys of the service are not.
 const TOKEN_PREFIX: &str = "eyJ";
@@ -45,7 +42,7 @@ impl Provider for AzureOpenAi {
     }
 
     fn options(&self) -> &'static [Known] {
-        OPTIONS
+        &OPTIONS
     }
 
     fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {

@@ -29,7 +29,7 @@ impl Provider for Bedrock {
     }
 
     fn options(&self) -> &'static [Known] {
-        aws::OPTIONS
+        &aws::OPTIONS
     }
 
     fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {

@@ -4,7 +4,7 @@ use super::{
     CHAT, Credential, FILES, Grant, Group, Known, MESSAGES, Options, Provider, RESPONSES, Signature,
     aws::{self, region},
     by_chat,
-    options::known,
+    options::{joined, known},
 };
 use crate::{
     dialect::Dialect,
@@ -24,24 +24,18 @@ const CLAUDE: &str = "aws-external-anthropic";
 const MANTLE: &str = "bedrock-mantle";
 const SAGEMAKER: &str = "sagemaker";
 
-const CLAUDE_OPTIONS: &[Known] = &[
-    aws::OPTIONS[0],
-    aws::OPTIONS[1],
-    aws::OPTIONS[2],
-    aws::OPTIONS[3],
-    aws::OPTIONS[4],
-    aws::OPTIONS[5],
-    aws::OPTIONS[6],
-    aws::OPTIONS[7],
-    aws::OPTIONS[8],
-    Known {
-        key: "anthropic_aws_workspace_id",
-        header: "anthropic-aws-workspace-id",
-        sent_as: Some("anthropic-workspace-id"),
-    },
-    Known { key: "anthropic_version", header: "anthropic-version", sent_as: Some("anthropic-version") },
-    Known { key: "anthropic_beta", header: "anthropic-beta", sent_as: Some("anthropic-beta") },
-];
+const CLAUDE_OPTIONS: [Known; 13] = joined(
+    aws::OPTIONS,
+    [
+        Known {
+            key: "anthropic_aws_workspace_id",
+            header: "anthropic-aws-workspace-id",
+            sent_as: Some("anthropic-workspace-id"),
+        },
+        Known { key: "anthropic_version", header: "anthropic-version", sent_as: Some("anthropic-version") },
+        Known { key: "anthropic_beta", header: "anthropic-beta", sent_as: Some("anthropic-beta") },
+    ],
+);
 
 impl Provider for ClaudePlatform {
     fn slug(&self) -> &'static str {
@@ -57,7 +51,7 @@ impl Provider for ClaudePlatform {
     }
 
     fn options(&self) -> &'static [Known] {
-        CLAUDE_OPTIONS
+        &CLAUDE_OPTIONS
     }
 
     fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
@@ -107,7 +101,7 @@ impl Provider for Mantle {
     }
 
     fn options(&self) -> &'static [Known] {
-        aws::OPTIONS
+        &aws::OPTIONS
     }
 
     fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
@@ -131,38 +125,36 @@ const fn told(key: &'static str, header: &'static str, sent_as: &'static str) ->
     Known { key, header, sent_as: Some(sent_as) }
 }
 
-const SAGEMAKER_OPTIONS: &[Known] = &[
-    aws::OPTIONS[0],
-    aws::OPTIONS[1],
-    aws::OPTIONS[2],
-    aws::OPTIONS[3],
-    aws::OPTIONS[4],
-    aws::OPTIONS[5],
-    aws::OPTIONS[6],
-    aws::OPTIONS[7],
-    aws::OPTIONS[8],
-    told("amzn_sagemaker_custom_attributes", "amzn-sagemaker-custom-attributes", "x-amzn-sagemaker-custom-attributes"),
-    told("amzn_sagemaker_target_model", "amzn-sagemaker-target-model", "x-amzn-sagemaker-target-model"),
-    told("amzn_sagemaker_target_variant", "amzn-sagemaker-target-variant", "x-amzn-sagemaker-target-variant"),
-    told(
-        "amzn_sagemaker_target_container_hostname",
-        "amzn-sagemaker-target-container-hostname",
-        "x-amzn-sagemaker-target-container-hostname",
-    ),
-    told("amzn_sagemaker_inference_id", "amzn-sagemaker-inference-id", "x-amzn-sagemaker-inference-id"),
-    told(
-        "amzn_sagemaker_enable_explanations",
-        "amzn-sagemaker-enable-explanations",
-        "x-amzn-sagemaker-enable-explanations",
-    ),
-    told(
-        "amzn_sagemaker_inference_component",
-        "amzn-sagemaker-inference-component",
-        "x-amzn-sagemaker-inference-component",
-    ),
-    told("amzn_sagemaker_session_id", "amzn-sagemaker-session-id", "x-amzn-sagemaker-session-id"),
-    known("amzn_sagemaker_model_name", "amzn-sagemaker-model-name"),
-];
+const SAGEMAKER_OPTIONS: [Known; 19] = joined(
+    aws::OPTIONS,
+    [
+        told(
+            "amzn_sagemaker_custom_attributes",
+            "amzn-sagemaker-custom-attributes",
+            "x-amzn-sagemaker-custom-attributes",
+        ),
+        told("amzn_sagemaker_target_model", "amzn-sagemaker-target-model", "x-amzn-sagemaker-target-model"),
+        told("amzn_sagemaker_target_variant", "amzn-sagemaker-target-variant", "x-amzn-sagemaker-target-variant"),
+        told(
+            "amzn_sagemaker_target_container_hostname",
+            "amzn-sagemaker-target-container-hostname",
+            "x-amzn-sagemaker-target-container-hostname",
+        ),
+        told("amzn_sagemaker_inference_id", "amzn-sagemaker-inference-id", "x-amzn-sagemaker-inference-id"),
+        told(
+            "amzn_sagemaker_enable_explanations",
+            "amzn-sagemaker-enable-explanations",
+            "x-amzn-sagemaker-enable-explanations",
+        ),
+        told(
+            "amzn_sagemaker_inference_component",
+            "amzn-sagemaker-inference-component",
+            "x-amzn-sagemaker-inference-component",
+        ),
+        told("amzn_sagemaker_session_id", "amzn-sagemaker-session-id", "x-amzn-sagemaker-session-id"),
+        known("amzn_sagemaker_model_name", "amzn-sagemaker-model-name"),
+    ],
+);
 
 /// Bodies are those of whatever runs there: they pass as they are.
 impl Provider for SageMaker {
@@ -179,7 +171,7 @@ impl Provider for SageMaker {
     }
 
     fn options(&self) -> &'static [Known] {
-        SAGEMAKER_OPTIONS
+        &SAGEMAKER_OPTIONS
     }
 
     fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {

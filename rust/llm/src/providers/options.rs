@@ -23,6 +23,21 @@ pub(super) const fn sent(key: &'static str, header: &'static str) -> Known {
     Known { key, header, sent_as: Some(header) }
 }
 
+/// The options of a family of providers, and those that one of them has besides.
+pub(super) const fn joined<const A: usize, const B: usize, const ALL: usize>(
+    family: [Known; A],
+    own: [Known; B],
+) -> [Known; ALL] {
+    assert!(ALL == A + B, "as many as both together");
+    let mut all = [known("", ""); ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < A { family[at] } else { own[at - A] };
+        at += 1;
+    }
+    all
+}
+
 /// Options and their values. Usually there are none, which costs nothing.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Options(Vec<(Known, String)>);
