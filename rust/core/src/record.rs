@@ -144,6 +144,29 @@ impl Facts {
         }
     }
 
+    /// What the same request to another target knows as it begins.
+    pub fn twin(&self) -> Self {
+        Self {
+            provider: self.provider,
+            model: self.model.clone(),
+            user: self.user.clone(),
+            stream: self.stream,
+            metadata: self.metadata.clone(),
+            lost: self.lost.clone(),
+            unsaid: self.unsaid.clone(),
+            tariff: self.tariff.clone(),
+            upstream: self.upstream,
+            ..Self::default()
+        }
+    }
+
+    /// Takes over what is true of the target that answered, and not of the request.
+    pub fn adopt(&mut self, other: Self) {
+        let Self { provider, model, stream, lost, unsaid, tariff, upstream, .. } = other;
+        (self.provider, self.model, self.stream, self.upstream) = (provider, model, stream, upstream);
+        (self.lost, self.unsaid, self.tariff) = (lost, unsaid, tariff);
+    }
+
     /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.
     fn follow(&mut self, control: &Control<'_>, head: &Head) {
         let own = |text: Option<&str>| text.map(ToOwned::to_owned);

@@ -158,6 +158,31 @@ async fn explain_says_when_a_second_would_be_sent() {
 }
 
 #[tokio::test]
+async fn what_it_cost_is_the_price_of_the_target_that_won() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let (slow, late, quick) = ("mock?first_ms=4000", "mock?first_ms=200", "mock?chunks=2");
+    let priced = |slug: &str| {
+        let rates = json!({"input": [[0, 1000]], "output": [[0, 1000]]});
+        let model =
+            |model: &str| json!({"slug": model, "enabled": true, "prices": [{"version": slug, "rates": rates}]});
+        let models = [slow, late, quick].map(model);
+        json!({"id": slug, "allow_all": true, "models": models})
+    };
+    let saved = |slug: &str| json!({"slug": slug, "provider": "mock", "models": slug});
+    let both = ["dear", "cheap"];
+    let (models, providers) = (both.map(priced), both.map(saved));
+    rig.apply(&json!({"epoch": "1", "models": models, "providers": providers}));
+    let at = |slug: &str, model: &str| json!({"provider": format!("@{slug}"), "override_params": {"model": model}});
+    for (first, second, won) in
+        [(at("dear", slow), at("cheap", quick), "cheap"), (at("dear", late), at("cheap", slow), "dear")]
+    {
+        let told = rig.send(by(&hedged(&always(30), &[first, second]))).await;
+        assert_eq!((told.status, &rig.record()["price_version"]), (200, &json!(won)), "{}", told.text());
+    }
+}
+
+#[tokio::test]
 async fn it_needs_a_fallback() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -136,9 +136,9 @@ impl Continuation {
         let plan = choice.plan().ok()?;
         let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts);
         (carried.model, carried.stream) = (place.model.clone(), true);
-        let known = (facts.provider, facts.model.clone(), facts.lost.clone(), facts.decision.take());
+        let (known, decision) = (facts.twin(), facts.decision.take());
         let mut walk = Walk::new(gateway, &choice, &plan, facts, carried);
-        (walk.facts.decision, walk.until) = (known.3, place.until);
+        (walk.facts.decision, walk.until) = (decision, place.until);
         let at = place.at.clone();
         walk.note(|| Step::Broke { at, error });
         for node in successors(&mut walk, &plan.config.root, &place.at) {
@@ -149,7 +149,7 @@ impl Continuation {
                 return Some((served, asked, node.path.clone()));
             }
         }
-        (facts.provider, facts.model, facts.lost) = (known.0, known.1, known.2);
+        facts.adopt(known);
         None
     }
 

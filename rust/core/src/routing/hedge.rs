@@ -115,13 +115,7 @@ impl<'w> Walk<'w> {
     /// What the second attempt finds out, until it is known whether anybody wants to know.
     fn twin_facts(&self) -> Facts {
         let strategy = self.plan.config.root.strategy.name();
-        Facts {
-            model: self.facts.model.clone(),
-            stream: self.facts.stream,
-            metadata: self.facts.metadata.clone(),
-            decision: Some(Box::new(Decision::new(strategy))),
-            ..Facts::default()
-        }
+        Facts { decision: Some(Box::new(Decision::new(strategy))), ..self.facts.twin() }
     }
 
     /// Says what became of both, and goes on as if the one whose answer counts had been alone.
@@ -149,9 +143,8 @@ impl<'w> Walk<'w> {
     }
 
     /// Takes over the steps of the second attempt, and where its answer counts all that it found out.
-    fn adopt(&mut self, facts: Facts, counts: bool) {
-        let Facts { provider, model, stream, lost, upstream, filling, decision, .. } = facts;
-        let Some(other) = decision else { return };
+    fn adopt(&mut self, mut facts: Facts, counts: bool) {
+        let Some(other) = facts.decision.take() else { return };
         self.decide(|own| {
             if counts {
                 own.option.clone_from(&other.option);
@@ -160,9 +153,8 @@ impl<'w> Walk<'w> {
             other.steps.into_iter().for_each(|step| own.add(step));
         });
         if counts {
-            let own = &mut *self.facts;
-            (own.provider, own.model, own.stream, own.lost) = (provider, model, stream, lost);
-            (own.upstream, own.filling) = (upstream, filling);
+            self.facts.filling = facts.filling.take();
+            self.facts.adopt(facts);
         }
     }
 }
