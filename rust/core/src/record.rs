@@ -145,6 +145,7 @@ impl Facts {
     }
 
     /// What the same request to another target knows as it begins.
+    #[must_use]
     pub fn twin(&self) -> Self {
         Self {
             provider: self.provider,
