@@ -206,6 +206,12 @@ pub trait Provider: Sync {
         None
     }
 
+    /// Whether a stream of completions says what it cost when `stream_options` ask for it. Who refuses them says it unasked,
+    /// or not at all. `version` is that of the API, where the request says one.
+    fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
+        true
+    }
+
     /// Whether this model goes on from the beginning of an answer with which its messages end. Others begin anew, or refuse it.
     fn continues(&self, _model: &str) -> bool {
         false

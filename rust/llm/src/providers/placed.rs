@@ -117,11 +117,17 @@ impl Provider for Placed {
         Ok(())
     }
 
+    fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
+        // What it serves of Amazon's refuses them; each of its events says what was used so far.
+        self.slug != "databricks"
+    }
+
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         if self.draws(operation) {
             return Some(&painting::WORKERS);
         }
-        (self.lists(operation) || by_chat(self.offers, operation)).then_some(&chat::COMPATIBLE)
+        let wire = if self.slug == "databricks" { &chat::UNASKED } else { &chat::COMPATIBLE };
+        (self.lists(operation) || by_chat(self.offers, operation)).then_some(wire)
     }
 }
 
