@@ -72,6 +72,7 @@ impl Gateway {
     pub fn new(settings: Settings) -> std::result::Result<Self, Vec<Problem>> {
         let bases =
             Bases::new(settings.mock_host.as_deref()).map_err(|message| vec![Problem::new("$.mock_host", message)])?;
+        credentials::check(&settings.identity)?;
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
