@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod batches;
 pub mod body;
 pub mod call;
 pub mod caller;
