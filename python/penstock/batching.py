@@ -42,6 +42,9 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
     ] = 25
     interval_ms: Annotated[int, Meta(ge=0, le=3_600_000, description="length of the interval")] = 5000
     retries: Annotated[int, Meta(ge=0, le=10, description="further attempts at a line that may yet succeed")] = 3
+    poll_ms: Annotated[
+        int, Meta(ge=10, description="time between two questions how far a batch is that a provider runs")
+    ] = 30_000
     window_seconds: Annotated[int, Meta(ge=1, description="time for all lines of a batch; what is left is expired")] = (
         DAY
     )

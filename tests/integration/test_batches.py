@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -12,8 +10,20 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from tests.gateway import Gateway
-from tests.integration.managed import ADMIN_KEY, Client, refused
+from tests.integration.batching import (
+    CHAT,
+    OPENED,
+    TABLES,  # noqa: F401 - the fixture `admin` reads it here
+    Restarted,
+    answers,
+    begun,
+    ended,
+    jsonl,
+    line,
+    sdk,
+    workspace,
+)
+from tests.integration.managed import Client, refused
 from tests.integration.serving import control, counters
 from tests.processes import wait
 
@@ -23,17 +33,6 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-TABLES: dict[str, Any] = {
-    "batches": {"interval_ms": 5, "retries": 1, "lines": 60, "line_bytes": 2048, "waiting": 3},
-    "files": {"workspace_bytes": 400_000},
-    "metrics": {"enabled": True},
-}
-CHAT = "/v1/chat/completions"
-IMMEDIATE: Any = "immediate"
-
-
-OPENED: list[openai.OpenAI] = []
-
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
@@ -41,60 +40,6 @@ def closed() -> Iterator[None]:
     yield
     while OPENED:
         OPENED.pop().close()
-
-
-def workspace(admin: Client, name: str) -> Client:
-    """A workspace of its own, with a key for it and a provider in it."""
-    made = admin.made("/v1/admin/workspaces", {"name": name})
-    key = admin.with_key(workspace_id=made["id"], scopes=["completions.write"])
-    integration = {
-        "name": "mock",
-        "ai_provider_id": "mock",
-        "key": "k",
-        "workspace_id": made["id"],
-        "slug": f"m-{name}",
-    }
-    admin.made("/v1/integrations", integration)
-    wait("the key at the edge", lambda: key.get("/v1/models").status == 200 or None)
-    return key
-
-
-def sdk(client: Client, **headers: str) -> openai.OpenAI:
-    sent = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
-    base = f"{client.gateway.base_url}/v1"
-    OPENED.append(openai.OpenAI(api_key=client.key, base_url=base, default_headers=sent, max_retries=0))
-    return OPENED[-1]
-
-
-def line(number: int, content: str = "hi", **body: object) -> dict[str, Any]:
-    asked = {"model": "gpt-mock", "messages": [{"role": "user", "content": content}], **body}
-    return {"custom_id": f"line-{number}", "method": "POST", "url": CHAT, "body": asked}
-
-
-def jsonl(*lines: object) -> bytes:
-    return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
-
-
-def begun(ai: openai.OpenAI, content: bytes, **more: Any) -> Any:  # noqa: ANN401
-    here = {"x-gateway-provider": "gateway"}
-    file = ai.files.create(file=("lines.jsonl", content), purpose="batch", extra_headers=here)
-    return ai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=IMMEDIATE, **more)
-
-
-def ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) -> Any:  # noqa: ANN401
-    over = {"completed", "failed", "cancelled", "expired"}
-
-    def look() -> Any:  # noqa: ANN401
-        batch = ai.batches.retrieve(batch_id)
-        return batch if batch.status in over else None
-
-    return wait(f"the end of {batch_id}", look, seconds)
-
-
-def answers(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
-    assert file_id
-    lines = ai.files.content(file_id).text.splitlines()
-    return {one["custom_id"]: one for one in map(json.loads, lines)}
 
 
 @pytest.fixture(scope="module")
@@ -270,26 +215,6 @@ def test_what_was_begun_is_waited_for_when_a_batch_is_cancelled_and_no_further_l
     assert ai.batches.cancel(batch.id).status == "cancelled"
     with pytest.raises(openai.ConflictError):
         ai.batches.cancel(ended(ai, begun(ai, jsonl(line(1))).id).id)
-
-
-class Restarted:
-    """A gateway whose folder outlives it."""
-
-    def __init__(self, folder: Path, mock: Mock, **batches: object) -> None:
-        self.folder = folder
-        self.tables = {"mock": {"host": mock.url}, **TABLES, "batches": {**TABLES["batches"], **batches}}
-        self.env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
-        self.start()
-
-    def start(self) -> None:
-        self.gateway = Gateway(self.folder, self.tables, self.env)
-
-    def kill(self) -> None:
-        self.gateway.program.kill()
-        shutil.rmtree(self.gateway.temporary)
-
-    def caller(self, key: str) -> Client:
-        return Client(self.gateway, key)
 
 
 @pytest.fixture

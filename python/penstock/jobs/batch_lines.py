@@ -14,11 +14,14 @@ import msgspec
 from sqlalchemy import insert, select, update
 
 from penstock.errors import AwayError, LostError, UnavailableError
+from penstock.jobs.talk import JSON, Call
+from penstock.kit.batches import COMPLETED, EXPIRED
 from penstock.kit.files import BATCH
 from penstock.store.tables import batch_lines, batches
 
 if TYPE_CHECKING:
-    from penstock.jobs.edge import Edge, Reply
+    from penstock.jobs.edge import Edge
+    from penstock.jobs.talk import Reply
     from penstock.kit.batch_input import Input, Line
     from penstock.metrics import BatchFigures
     from penstock.settings import Settings
@@ -65,8 +68,8 @@ class Lines:
         self._writing = asyncio.Lock()
         self._left = False
 
-    async def run(self, given: Input) -> bool:
-        """Send every line that has no answer yet, until no further one is to begin; say whether all were sent."""
+    async def run(self, given: Input) -> str:
+        """Send every line that has no answer yet, until no further one is to begin; say how that ended."""
         done = await self._done()
         async with asyncio.TaskGroup() as under_way:
             async for number, line in given.requests():
@@ -78,7 +81,7 @@ class Lines:
                     self._left = True
                     break
                 under_way.create_task(self._line(number, line))
-        return not self._left
+        return EXPIRED if self._left else COMPLETED
 
     async def _done(self) -> set[int]:
         query = select(batch_lines.c.number).where(batch_lines.c.batch_id == self._row["id"])
@@ -114,7 +117,8 @@ class Lines:
         while True:
             reply, lost = None, ""
             try:
-                reply = await self._edge.ask(line.url, self._headers, body, self._settings.batches.answer_bytes)
+                call = Call("POST", line.url, self._headers, body, JSON)
+                reply = await self._edge.ask(call, self._settings.batches.answer_bytes)
             except AwayError:
                 # It has not been asked. Another process will soon be there, or this one ends.
                 if self.stop.is_set():

@@ -11,8 +11,10 @@ from uuid import UUID, uuid5
 import msgspec
 from sqlalchemy import delete, insert, or_, select, update
 
-from penstock.errors import MissingError, PenstockError, UnavailableError
+from penstock.errors import LostError, MissingError, PenstockError, UnavailableError
 from penstock.jobs.batch_lines import Lines, Way, told
+from penstock.jobs.handed_over import HandedOver
+from penstock.jobs.provider_batches import Talk
 from penstock.kit.batch_input import Input, Wrong
 from penstock.kit.batches import (
     ACTIVE,
@@ -71,7 +73,7 @@ class Runner:
         self._me = new_id()
         self._rung = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._lines: dict[str, Lines] = {}
+        self._stops: dict[str, asyncio.Event] = {}
         self._edge: Edge | None = None
         self._purged = 0.0
 
@@ -130,8 +132,8 @@ class Runner:
             if row is None:
                 # It may have ended just now.
                 task.cancel()
-            elif (row.status == CANCELLING or row.expires_at <= now()) and row_id in self._lines:
-                self._lines[row_id].stop.set()
+            elif (row.status == CANCELLING or row.expires_at <= now()) and row_id in self._stops:
+                self._stops[row_id].set()
 
     async def _due(self, most: int) -> list[str]:
         if most <= 0:
@@ -156,11 +158,13 @@ class Runner:
             log.warning("the batch %s is not run here any more: %s", row_id, error)
         except MissingError as error:
             await self._give_up(row_id, Wrong("input_file_missing", error.message))
+        except LostError as error:
+            await self._give_up(row_id, Wrong("provider_failed", error.message))
         except Exception:
             log.exception("the batch %s failed", row_id)
             await self._give_up(row_id, Wrong("internal", "something went wrong"))
         finally:
-            self._lines.pop(row_id, None)
+            self._stops.pop(row_id, None)
             self.ring()
 
     async def _give_up(self, row_id: str, why: Wrong) -> None:
@@ -173,8 +177,12 @@ class Runner:
         if row["status"] == VALIDATING:
             row = await self._validate(row)
         if row["status"] == IN_PROGRESS:
-            moments = {} if await self._answer(row) else {EXPIRED: now()}
-            row = await self._turn(row_id, FINALIZING, (IN_PROGRESS,), also=moments)
+            end = await self._answer(row)
+            moments = {EXPIRED: now()} if end == EXPIRED else {}
+            # Cancelled at its provider, by whom it may.
+            row = await self._turn(row_id, CANCELLING if end == CANCELLED else FINALIZING, (IN_PROGRESS,), also=moments)
+        elif row["status"] == CANCELLING and row["job"] and "id" in row["job"]:
+            await self._answer(row)
         if row["status"] in {FINALIZING, CANCELLING}:
             await self._finish(row)
 
@@ -214,8 +222,8 @@ class Runner:
             return await self._turn(row["id"], FAILED, (VALIDATING,), errors=errors)
         return await self._turn(row["id"], IN_PROGRESS, (VALIDATING,), total=total)
 
-    async def _answer(self, row: Row) -> bool:
-        """Send what has no answer yet; say whether all was sent."""
+    async def _answer(self, row: Row) -> str:
+        """Have all lines answered, here or by a provider, and say how that ended."""
         if self._edge is None:
             # What speaks HTTP is loaded with the first batch: most gateways never have one.
             from penstock.jobs.edge import Edge  # noqa: PLC0415
@@ -224,10 +232,14 @@ class Runner:
         async with self._database.reading() as connection:
             sealed = await self._office.vault.open(connection, row["sealed"], row["id"])
         headers = msgspec.json.decode(sealed, type=dict[str, str])
-        lines = Lines(row, headers, Way(self._edge, self._database, self._settings, self._figures))
-        self._lines[row["id"]] = lines
+        way = Way(self._edge, self._database, self._settings, self._figures)
+        talk = Talk(row, headers, self._edge, self._blobs)
+        run = HandedOver(row, talk, way) if row["job"] else Lines(row, headers, way)
+        if row["status"] == CANCELLING:
+            run.stop.set()
+        self._stops[row["id"]] = run.stop
         self.ring()
-        return await lines.run(Input(self._blobs, self._settings, row))
+        return await run.run(Input(self._blobs, self._settings, row))
 
     async def _finish(self, row: Row) -> None:
         """Put the answers together as files, and end."""

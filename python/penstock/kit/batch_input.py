@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.engine import EngineError, say_line
 from penstock.kit.files import lines
 
 if TYPE_CHECKING:
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 LONGEST_NAME = 512
 # More than these are not told.
 MOST_ERRORS = 100
+
+
+def speaks_otherwise(provider: str) -> bool:
+    """Whether a provider runs batches in words of its own."""
+    return provider == "anthropic"
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -48,6 +54,7 @@ class Input:
         self._file_id: str = row["input_file_id"]
         self._endpoint: str = row["endpoint"]
         self._model: str | None = row["model"]
+        self._provider: str | None = row["job"]["provider"] if row["job"] else None
 
     async def check(self) -> tuple[int, list[Wrong]]:
         """Count the lines, and say what is wrong with them."""
@@ -103,8 +110,24 @@ class Input:
             yield "invalid_url", f"url is {line.url!r}: expected {self._endpoint!r}, the endpoint of the batch", "url"
         if line.body.get("stream"):
             yield "invalid_body", "body.stream is not allowed: an answer is one line", "body.stream"
-        if not isinstance(line.body.get("model"), str):
+        model = line.body.get("model")
+        if not isinstance(model, str):
             yield "missing_model", "body.model is needed where the batch names none", "body.model"
+        elif self._provider and model.startswith("@"):
+            yield (
+                "invalid_model",
+                f"body.model is {model!r}: a provider runs this batch, and names no other",
+                "body.model",
+            )
+        if self._provider and speaks_otherwise(self._provider):
+            yield from self._unsaid(self._provider, line)
+
+    def _unsaid(self, provider: str, line: Line) -> Iterator[tuple[str, str, str]]:
+        try:
+            say_line(provider, line.url, msgspec.json.encode(line.body))
+        except EngineError as error:
+            problem = error.problems[0]
+            yield "untranslatable", f"it cannot be said to {provider}: {problem['message']}", problem["path"]
 
 
 def _param(message: str) -> str | None:

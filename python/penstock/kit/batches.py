@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from sqlalchemy import select
 
+from penstock.engine import catalogue
+from penstock.kit.batch_input import speaks_otherwise
 from penstock.kit.files import BATCH, FILE, SECOND, Seconds, inner, missing
-from penstock.kit.record import now, refuse
-from penstock.store.tables import batches
+from penstock.kit.record import now, refuse, unknown
+from penstock.store.tables import batches, integrations, providers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +24,7 @@ VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "f
 CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
 ACTIVE = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
 OVER = (COMPLETED, CANCELLED, EXPIRED, FAILED)
-IMMEDIATE = "immediate"
+IMMEDIATE, OFFER = "immediate", "createBatch"
 
 PREFIX, OURS = "x-gateway-", "gateway"
 # Where callers put a provider's credential, and what they say to a provider about whose account pays.
@@ -141,6 +144,33 @@ def carried(
     found.update(_checked(options, prefixes))
     # Last: nobody else's key is used.
     return {**found, KEY: key}
+
+
+async def provider_of(desk: Tenant, headers: Mapping[str, str]) -> str:
+    """Say which provider runs a batch by itself, as the engine knows it; a config may lead to several."""
+    named = headers.get(f"{PREFIX}provider") or ""
+    slug = headers.get(f"{PREFIX}virtual-key") or named.removeprefix("@")
+    if not slug:
+        message = (
+            f"is '24h', for which {PREFIX}provider or {PREFIX}virtual-key must name who runs it; hint: gateway_options"
+        )
+        raise refuse("completion_window", message)
+    kind = named
+    if slug != named:
+        query = select(integrations.c.ai_provider_id).join(providers, providers.c.integration_id == integrations.c.id)
+        row = await desk.first(query.where(providers.c.slug == slug, providers.c.status == "active"), providers)
+        if row is None:
+            raise unknown("gateway_options", f"name the provider {slug!r}, which is not saved in this workspace")
+        kind = row["ai_provider_id"]
+    able = sorted(
+        provider["slug"]
+        for provider in catalogue()
+        if speaks_otherwise(provider["slug"]) or OFFER in provider["offers"]
+    )
+    if kind not in able:
+        message = f"is '24h', which {kind!r} does not run here: expected {', '.join(able)}; hint: immediate takes any provider"
+        raise refuse("completion_window", message)
+    return kind
 
 
 def _ours(name: str, prefixes: Iterable[str]) -> str | None:

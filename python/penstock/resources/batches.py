@@ -49,7 +49,10 @@ class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Meta(description="where its lines go"),
     ]
     completion_window: Annotated[
-        Literal["immediate"], Meta(description="`immediate`: the gateway itself sends line by line")
+        Literal["immediate", "24h"],
+        Meta(
+            description="`immediate`: the gateway itself sends line by line; `24h`: the provider that is named runs it"
+        ),
     ]
     metadata: Annotated[
         Annotated[dict[_Key, _Value], Meta(max_length=16)] | None,
@@ -103,9 +106,14 @@ async def create(
         file = await file_kit.find(desk, data.input_file_id)
         if file["purpose"] != "batch":
             raise refuse("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
+        job = None
+        if data.completion_window != kit.IMMEDIATE:
+            job = {"provider": await kit.provider_of(desk, headers)}
         row_id = new_id()
         sealed = await desk.seal(msgspec.json.encode(headers).decode(), row_id)
-        row = await desk.insert(batches, {**_row(data, settings, file["id"]), "id": row_id, "sealed": sealed})
+        row = await desk.insert(
+            batches, {**_row(data, settings, file["id"]), "id": row_id, "job": job, "sealed": sealed}
+        )
     runner.ring()
     return kit.shown(row)
 
@@ -119,7 +127,7 @@ async def _check_room(desk: Desk, most: int) -> None:
 
 def _row(data: NewBatch, settings: Settings, file_id: str) -> dict[str, Any]:
     moment = now()
-    nothing_yet = ("output_file_id", "error_file_id", "internal_output_file_id", "errors", "job", "run_by", "run_until")
+    nothing_yet = ("output_file_id", "error_file_id", "internal_output_file_id", "errors", "run_by", "run_until")
     return {
         "endpoint": data.endpoint,
         "completion_window": data.completion_window,

@@ -21,6 +21,7 @@ mod held;
 mod inline;
 pub mod jwt;
 mod line;
+pub mod lines;
 pub mod masking;
 pub mod metadata;
 pub mod metrics;
