@@ -81,6 +81,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     request_counts: Annotated[Counts, Meta(description="how many lines there are, and how they went")]
     metadata: Annotated[dict[str, str] | None, Meta(description="what its maker said of it")]
     model: Annotated[str | None, Meta(description="for lines that name none")]
+    provider_job_id: Annotated[str | None, Meta(description="what it is called at the provider that runs it")]
     object: Annotated[str, Meta(description="`batch`")] = "batch"
 
 
@@ -103,6 +104,7 @@ def shown(row: Row) -> Batch:
         request_counts=Counts(total=row["total"], completed=row["completed"], failed=row["failed"]),
         metadata=details.get("metadata"),
         model=row["model"],
+        provider_job_id=(row["job"] or {}).get("id"),
         in_progress_at=moments.get(IN_PROGRESS),
         finalizing_at=moments.get(FINALIZING),
         completed_at=moments.get(COMPLETED),
