@@ -14,6 +14,7 @@ from penstock import issuers
 from penstock.batching import Batches, Files
 from penstock.contradictions import contradictions
 from penstock.errors import Problem, SettingsError
+from penstock.identity import Identity
 from penstock.issuers import Issuer, Jwt
 from penstock.routing import Routing
 from penstock.secret import Secret
@@ -274,6 +275,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: Store = Store()
     jwt: Jwt = Jwt()
     secrets: Secrets = Secrets()
+    identity: Identity = Identity()
     files: Files = Files()
     batches: Batches = Batches()
     metrics: Metrics = Metrics()
@@ -337,6 +339,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         # With a store keys come and go: the last one that goes must not open the gateway.
         return not self.loopback or self.store_url is not None if asked is None else asked
 
+    @property
+    def container_url(self) -> str | None:
+        """Where a container is given keys: on ECS a path is named."""
+        path = self.identity.aws_container_path
+        return f"http://169.254.170.2{path}" if path else self.identity.aws_container_url or None
+
     def engine_json(self, worker: int) -> bytes:
         """Say what the engine of one edge worker must know."""
         return msgspec.json.encode(
@@ -377,6 +385,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "http_proxy": _revealed(self.upstream.http_proxy),
                 "no_proxy": self.upstream.no_proxy,
                 "tls_ca": self.upstream.tls_ca or None,
+                "identity": {
+                    "lend": self.identity.lend,
+                    "aws_role_arn": self.identity.aws_role_arn or None,
+                    "aws_web_identity_token_file": self.identity.aws_web_identity_token_file or None,
+                    "aws_container_url": self.container_url,
+                    "aws_container_token": _revealed(self.identity.aws_container_token),
+                    "aws_container_token_file": self.identity.aws_container_token_file or None,
+                    "aws_metadata_url": self.identity.aws_metadata_url,
+                },
             }
         )
 

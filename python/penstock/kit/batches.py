@@ -89,6 +89,7 @@ def shown(row: Row) -> Batch:
     """Show a row."""
     moments: dict[str, int] = {status: moment // SECOND for status, moment in row["moments"].items()}
     details: dict[str, Any] = row["details"] or {}
+    job: dict[str, Any] = row["job"] or {}
     output = row["internal_output_file_id"] or row["output_file_id"]
     return Batch(
         id=BATCH + row["id"],
@@ -104,7 +105,7 @@ def shown(row: Row) -> Batch:
         request_counts=Counts(total=row["total"], completed=row["completed"], failed=row["failed"]),
         metadata=details.get("metadata"),
         model=row["model"],
-        provider_job_id=(row["job"] or {}).get("id"),
+        provider_job_id=job.get("id"),
         in_progress_at=moments.get(IN_PROGRESS),
         finalizing_at=moments.get(FINALIZING),
         completed_at=moments.get(COMPLETED),

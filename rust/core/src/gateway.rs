@@ -30,7 +30,7 @@ use crate::{
     features::inspect_stream,
     grace::Grace,
     headers::{self, Control, Head},
-    models,
+    include_usage, models,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Said},
     route::Route,
@@ -73,6 +73,7 @@ impl Gateway {
     pub fn new(settings: Settings) -> std::result::Result<Self, Vec<Problem>> {
         let bases =
             Bases::new(settings.mock_host.as_deref()).map_err(|message| vec![Problem::new("$.mock_host", message)])?;
+        credentials::check(&settings.identity)?;
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
@@ -291,11 +292,12 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         // Of a target before.
-        facts.unsaid = None;
+        (facts.unsaid, facts.hides_usage) = (None, false);
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
+        let body = include_usage::ask(call, target, body, facts);
         let (incoming, deadline) = self.exchange(call, target, (body, None), facts).await?;
         let dialect = dialect_of(call, target);
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {

@@ -18,6 +18,7 @@ pub mod gateway;
 pub mod grace;
 pub mod headers;
 mod held;
+mod include_usage;
 mod inline;
 pub mod jwt;
 mod line;
