@@ -33,6 +33,7 @@ from penstock.errors import (
 )
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
+from penstock.kit.answer import Answer
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary
 from penstock.kit.proxies import Proxies
@@ -106,6 +107,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         route_handlers=routers(resources.names()) if store else [*routers(resources.STORELESS), *closed()],
         dependencies={name: provide(part) for name, part in parts.items()} | (store.dependencies if store else {}),
         exception_handlers={Exception: answer},
+        response_class=Answer,
         openapi_config=schema.description(),
         lifespan=[jobs],
         before_send=[store.before_send] if store else [],

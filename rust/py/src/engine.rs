@@ -62,11 +62,12 @@ impl Engine {
         })
     }
 
-    /// Starts the engine's thread. `event_loop` is the worker's; call it after the fork.
-    fn start(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Starts the engine's thread. `event_loop` is the worker's; call it after the fork. `step_back` is called on each thread
+    /// that must give way to those that serve requests.
+    fn start(&self, event_loop: &Bound<'_, PyAny>, step_back: Py<PyAny>) -> PyResult<()> {
         let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
         drop(self.call_soon.set(call_soon.unbind()));
-        let runtime = Runtime::start(Arc::clone(&self.gateway))?;
+        let runtime = Runtime::start(Arc::clone(&self.gateway), Arc::new(move || told_to(&step_back)))?;
         self.runtime.set(runtime).map_err(|_| PyRuntimeError::new_err("the engine was started already"))
     }
 
@@ -131,6 +132,15 @@ impl Engine {
             }
         });
     }
+}
+
+/// Where it may not be said, it is only a little slower for others.
+fn told_to(step_back: &Py<PyAny>) {
+    Python::attach(|py| {
+        if let Err(error) = step_back.call0(py) {
+            error.write_unraisable(py, None);
+        }
+    });
 }
 
 impl Engine {
