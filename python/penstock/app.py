@@ -41,7 +41,7 @@ from penstock.metrics import BatchFigures, Figures
 from penstock.resources import schema
 from penstock.secret import Secret
 from penstock.settings import Settings, Store
-from penstock.snapshot import Published, Snapshot
+from penstock.snapshot import NOTHING, Published, Snapshot
 
 if TYPE_CHECKING:
     import socket
@@ -154,6 +154,8 @@ def open_store(settings: Settings, published: Published, url: Secret, batch_figu
     database = Database(settings.store, url)
     key = master(settings)
     vault, kept = Vault(key), Kept(settings, key)
+    # Until the store was read: a file that is gathered without its rows would close the gateway to every key in it.
+    published.stored = kept.last() or NOTHING
     tokens = known_tokens(settings, kept)
     identities = Identities(database, tokens)
     publisher = Publisher(settings, published, database, vault, Secrets(settings), kept, tokens)

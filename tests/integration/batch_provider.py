@@ -17,6 +17,8 @@ class BatchProvider:
         self.batches: dict[str, dict[str, Any]] = {}
         self.asked: list[tuple[str, str]] = []
         self.credentials: set[str] = set()
+        # So many requests are told to come again.
+        self.busy = 0
         self.lock = threading.Lock()
         handler = type("Bound", (_Answers,), {"provider": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -62,13 +64,19 @@ class _Answers(BaseHTTPRequestHandler):
             path = self.path.removeprefix("/v1")
             self.provider.asked.append((self.command, path))
             self.provider.credentials.add(self.headers.get("x-api-key") or self.headers.get("authorization", ""))
-            status, answer = self._route(path, body)
+            status, answer = self._refusal() or self._route(path, body)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def _refusal(self) -> tuple[int, Any] | None:
+        if not self.provider.busy:
+            return None
+        self.provider.busy -= 1
+        return 429, {"error": {"message": "later", "type": "rate_limit_error"}}
 
     def _route(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider

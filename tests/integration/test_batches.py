@@ -186,6 +186,33 @@ def test_batches_of_another_workspace_are_as_good_as_none(admin: Client, caller:
     refused(Client(caller.gateway, "nobody").get("/v1/batches"), 401, "AB05")
 
 
+def test_every_route_is_for_keys_of_the_workspace_that_may_call_models(admin: Client, caller: Client):
+    ai = sdk(caller, provider="@m-batching")
+    batch = ended(ai, begun(ai, jsonl(line(1))).id)
+    place = next(row["id"] for row in admin.shown("/v1/admin/workspaces")["data"] if row["name"] == "batching")
+    weak = admin.with_key(workspace_id=place, scopes=["logs.list"])
+    made = {"input_file_id": batch.input_file_id, "endpoint": CHAT, "completion_window": "immediate"}
+    one, file = f"/v1/batches/{batch.id}", f"/v1/files/{batch.input_file_id}"
+    routes: list[tuple[str, str, object]] = [
+        ("GET", "/v1/batches", None),
+        ("POST", "/v1/batches", made),
+        ("GET", one, None),
+        ("GET", f"{one}/output", None),
+        ("POST", f"{one}/cancel", {}),
+        ("PUT", f"/v2/batches/{batch.id}", {"internal_output_file_id": batch.output_file_id}),
+        ("GET", "/v1/files", None),
+        ("POST", "/v1/files", {}),
+        ("GET", file, None),
+        ("GET", f"{file}/content", None),
+        ("DELETE", file, None),
+    ]
+    for method, path, body in routes:
+        refused(Client(admin.gateway, "nobody").ask(method, path, body), 401, "AB05")
+        for client in (admin, weak):
+            refused(client.ask(method, path, body), 403, "AB03", "completions.write")
+    assert ai.files.retrieve(batch.input_file_id)
+
+
 def test_another_output_can_be_put_in_its_place(caller: Client):
     ai = sdk(caller, provider="@m-batching")
     batch = ended(ai, begun(ai, jsonl(line(1))).id)
@@ -253,6 +280,7 @@ def test_a_batch_goes_on_after_kill_9_and_sends_no_line_twice_that_was_answered(
         here.start()
     ai = sdk(here.caller(caller.key))
     done = ended(ai, batch.id)
+    assert done.error_file_id is None, ai.files.content(done.error_file_id).text
     assert (done.status, done.request_counts.completed) == ("completed", 40)
     assert list(answers(ai, done.output_file_id)) == [f"line-{number}" for number in range(40)]
     seen = asked_for(mock)

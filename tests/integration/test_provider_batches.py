@@ -65,10 +65,13 @@ def at_the_provider(there: BatchProvider) -> None:
 
 def test_a_provider_runs_a_batch_and_its_answers_come_in_openais_shape(caller: Client, there: BatchProvider):
     ai = sdk(caller, provider="@m-w")
+    there.busy = 2
     lines = [{**line(number, f"word {number}"), "custom_id": f"mine: {number}"} for number in range(1, 5)]
     batch = begun(ai, jsonl(*lines), DAY, metadata={"a": "b"})
     at_the_provider(there)
     assert ai.batches.retrieve(batch.id).status == "in_progress"
+    name = next(iter(there.batches))
+    wait("its name there", lambda: caller.shown(f"/v1/batches/{batch.id}")["provider_job_id"] == name or None)
     there.finish(good=3)
     batch = ended(ai, batch.id)
     assert (batch.status, batch.completion_window, batch.metadata) == ("completed", DAY, {"a": "b"})

@@ -92,7 +92,9 @@ class Runner:
                 except PenstockError as error:
                     log.warning("batches wait: %s", error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._rung.wait(), INTERVAL)
+                    # Nobody else begins batches in an embedded store: who does it here rings.
+                    is_quiet = self._database.embedded and not self._running
+                    await asyncio.wait_for(self._rung.wait(), PURGE_SECONDS if is_quiet else INTERVAL)
                 self._rung.clear()
         finally:
             for task in self._running.values():
@@ -178,6 +180,9 @@ class Runner:
             row = await self._validate(row)
         if row["status"] == IN_PROGRESS:
             end = await self._answer(row)
+            if end == CANCELLED and row["expires_at"] <= now():
+                # Its provider was asked to end it because there was no more time.
+                end = EXPIRED
             moments = {EXPIRED: now()} if end == EXPIRED else {}
             # Cancelled at its provider, by whom it may.
             row = await self._turn(row_id, CANCELLING if end == CANCELLED else FINALIZING, (IN_PROGRESS,), also=moments)

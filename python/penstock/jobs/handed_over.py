@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from penstock.errors import AwayError, LostError
+from penstock.errors import AwayError, LostError, UnavailableError
 from penstock.jobs.batch_lines import told
-from penstock.jobs.provider_batches import RefusedError, Talk, Told, speaking_to
+from penstock.jobs.provider_batches import BusyError, RefusedError, Talk, Told, speaking_to
 from penstock.kit.batches import CANCELLED, COMPLETED, EXPIRED, FAILED
 from penstock.store.tables import batch_lines, batches
 
@@ -29,6 +29,7 @@ PAGE = 200
 RAW = "raw:"
 # So often a provider is asked after a batch that should be over by now.
 LAST_QUESTIONS = 60
+PAUSE = 1.0
 
 
 class HandedOver:
@@ -46,7 +47,10 @@ class HandedOver:
     async def run(self, given: Input) -> str:
         """Say how it ended, once its answers are here."""
         if "id" not in self._job:
-            await self._note(id=await self._submit(given))
+            name = await self._submit(given)
+            if name is None:
+                return CANCELLED
+            await self._note(id=name)
         if "ended" not in self._job:
             seen = await self._ended()
             if seen.status == FAILED:
@@ -64,20 +68,30 @@ class HandedOver:
         await self._write({"job": self._job})
 
     async def _write(self, values: dict[str, Any]) -> None:
-        async with self._database.writing() as connection:
-            await connection.execute(update(batches).where(batches.c.id == self._row_id).values(values))
-
-    async def _submit(self, given: Input) -> str:
         while True:
             try:
+                async with self._database.writing() as connection:
+                    await connection.execute(update(batches).where(batches.c.id == self._row_id).values(values))
+            except UnavailableError as error:
+                # What it is called there must not be forgotten: it would be handed over again.
+                log.warning("what is known of the batch %s waits for the store: %s", self._row_id, error)
+                await asyncio.sleep(PAUSE)
+            else:
+                return
+
+    async def _submit(self, given: Input) -> str | None:
+        """Hand it over, and give what it is called there; nothing where its end was asked for before."""
+        while not self.stop.is_set():
+            try:
                 return await self._provider.submit(given)
-            except AwayError:
+            except (AwayError, BusyError):
                 # Nothing was done; with a broken answer in its place nobody knows, and it is not tried again.
                 await self._wait()
             except RefusedError:
                 raise
             except LostError as error:
                 raise RefusedError(f"it could not be handed over: {error.message}") from None
+        return None
 
     async def _ended(self) -> Seen:
         questions = 0

@@ -203,7 +203,8 @@ class Talk:
 def _read(reply: Reply, form: type[Form]) -> Form:
     if reply.status >= GOOD:
         message = f"{reply.status}: {reply.body[:500].decode('utf-8', 'replace')}"
-        raise RefusedError(message) if reply.status in REFUSALS else LostError(message)
+        kinds = {**dict.fromkeys(REFUSALS, RefusedError), **dict.fromkeys(BUSY, BusyError)}
+        raise kinds.get(reply.status, LostError)(message)
     try:
         return msgspec.json.decode(reply.body, type=form)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -215,6 +216,11 @@ class RefusedError(LostError):
     """The same question would be answered the same way again."""
 
 
+class BusyError(LostError):
+    """Nothing was done, and another time it may be."""
+
+
+BUSY = (429, 503, 529)
 REFUSALS = frozenset([400, 401, 403, 404, 405, 413, 415, 422])
 
 

@@ -81,6 +81,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     request_counts: Annotated[Counts, Meta(description="how many lines there are, and how they went")]
     metadata: Annotated[dict[str, str] | None, Meta(description="what its maker said of it")]
     model: Annotated[str | None, Meta(description="for lines that name none")]
+    provider_job_id: Annotated[str | None, Meta(description="what it is called at the provider that runs it")]
     object: Annotated[str, Meta(description="`batch`")] = "batch"
 
 
@@ -88,6 +89,7 @@ def shown(row: Row) -> Batch:
     """Show a row."""
     moments: dict[str, int] = {status: moment // SECOND for status, moment in row["moments"].items()}
     details: dict[str, Any] = row["details"] or {}
+    job: dict[str, Any] = row["job"] or {}
     output = row["internal_output_file_id"] or row["output_file_id"]
     return Batch(
         id=BATCH + row["id"],
@@ -103,6 +105,7 @@ def shown(row: Row) -> Batch:
         request_counts=Counts(total=row["total"], completed=row["completed"], failed=row["failed"]),
         metadata=details.get("metadata"),
         model=row["model"],
+        provider_job_id=job.get("id"),
         in_progress_at=moments.get(IN_PROGRESS),
         finalizing_at=moments.get(FINALIZING),
         completed_at=moments.get(COMPLETED),
