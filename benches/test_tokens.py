@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pydoc_data.topics
 import random
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -91,6 +92,7 @@ def hostile(seed: int) -> dict[str, str]:
         "letters": drawn(lower),
         "capitals": drawn(lower.upper()),
         "both cases": drawn(lower + lower.upper()),
+        "words of 200 letters": re.sub(r"(.{200})", r"\1 ", drawn(lower)),
         "digits": drawn("0123456789"),
         "symbols": drawn("!#$%&()*+,-.:;<=>?@[]^_{|}~"),
         "spaces": " " * CHUNK,

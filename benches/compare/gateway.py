@@ -56,8 +56,9 @@ class Gateway:
     def path(self, ask: Ask) -> str:
         return self.peer.path_kept() if ask.kept else self.peer.path(streamed=ask.streamed)
 
-    def headers(self, ask: Ask) -> dict[str, str]:
-        said = self.peer.headers_kept(self.stand) if ask.kept else self.peer.headers(self.stand)
+    def headers(self, ask: Ask | None = None) -> dict[str, str]:
+        """What every request says; of one that is to be kept, what makes it so too."""
+        said = self.peer.headers_kept(self.stand) if ask and ask.kept else self.peer.headers(self.stand)
         return {**said, "content-type": "application/json"}
 
     def body(self, ask: Ask) -> bytes:

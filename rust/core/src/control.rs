@@ -97,7 +97,7 @@ pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>
             lines = gateway.sink.outbox.batch() => lines,
         };
         if let Some(lines) = lines {
-            hand_over(&gateway, &mut feed, &lines).await;
+            hand_over(&gateway, &mut feed, lines).await;
         }
     }
 }
@@ -109,7 +109,7 @@ pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
         if let Some(path) = gateway.settings.record_socket() {
             let mut feed = Feed::new(path);
             while let Some(lines) = gateway.sink.outbox.take() {
-                hand_over(gateway, &mut feed, &lines).await;
+                hand_over(gateway, &mut feed, lines).await;
             }
         }
         post(gateway, "/internal/metrics", counters(gateway)).await;
@@ -117,9 +117,9 @@ pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
     drop(tokio::time::timeout(deadline, rest).await);
 }
 
-async fn hand_over(gateway: &Gateway, feed: &mut Feed, lines: &Bytes) {
+async fn hand_over(gateway: &Gateway, feed: &mut Feed, lines: Vec<u8>) {
     let (mut pause, mut again) = (SHORTEST_PAUSE, false);
-    while !matches!(tokio::time::timeout(PATIENCE, feed.hand_over(lines, again)).await, Ok(Ok(true))) {
+    while !matches!(tokio::time::timeout(PATIENCE, feed.hand_over(&lines, again)).await, Ok(Ok(true))) {
         sleep(pause).await;
         // It may have been written, and only the word of it been lost: the control process looks.
         again = true;

@@ -104,6 +104,8 @@ pub struct Facts {
     pub lost: Lost,
     /// What the caller could not be told of the answer; more may come while it is told.
     pub unsaid: Option<Unsaid>,
+    /// What a stream says of its usage was asked for in the caller's name, and is not passed on.
+    pub hides_usage: bool,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
@@ -157,15 +159,16 @@ impl Facts {
             unsaid: self.unsaid.clone(),
             tariff: self.tariff.clone(),
             upstream: self.upstream,
+            hides_usage: self.hides_usage,
             ..Self::default()
         }
     }
 
     /// Takes over what is true of the target that answered, and not of the request.
     pub fn adopt(&mut self, other: Self) {
-        let Self { provider, model, stream, lost, unsaid, tariff, upstream, .. } = other;
+        let Self { provider, model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
         (self.provider, self.model, self.stream, self.upstream) = (provider, model, stream, upstream);
-        (self.lost, self.unsaid, self.tariff) = (lost, unsaid, tariff);
+        (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
     }
 
     /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.
@@ -448,7 +451,7 @@ mod tests {
         let mut record = Record::open(head(), Arc::clone(&sink));
         record.facts.masked = vec!["x-user".into()];
         record.close(Outcome::Complete);
-        let text = String::from_utf8(sink.outbox.take().unwrap().to_vec()).unwrap();
+        let text = String::from_utf8(sink.outbox.take().unwrap()).unwrap();
         for secret in ["sk-1", "sk-2", "sk-3", "red", "ann"] {
             assert!(!text.contains(secret), "{secret} in {text}");
         }

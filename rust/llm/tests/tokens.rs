@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn long_runs_are_counted_as_in_one_piece(parts in prop::collection::vec(part(), 1..6)) {
+    fn long_runs_are_counted_as_in_one_piece(parts in prop::collection::vec(part(), 1..8)) {
         let text = parts.concat();
         for name in ["o200k_base", "cl100k_base", "llama3", "qwen2", "p50k_base", "r50k_base", "deepseek_v3"] {
             let exact = tiktoken::get_encoding(name).unwrap().count(&text);
@@ -210,9 +210,12 @@ fn part() -> impl Strategy<Value = String> {
         "ابتثجحخدذرز",
         "abcdeабвгд的一是",
         "ABCDEabcdeÀàßΑα",
+        "abcdefghijABCDEFGHIJ",
+        "abcdefghijX",
         "0123456789",
     ];
-    let run = (prop::sample::select(kinds.to_vec()), 100..3000usize, any::<u64>(), any::<bool>());
+    let length = prop_oneof![20..300usize, 100..3000usize];
+    let run = (prop::sample::select(kinds.to_vec()), length, any::<u64>(), any::<bool>());
     let run = run.prop_map(|(kind, length, seed, repeats)| {
         let kind: Vec<char> = kind.chars().collect();
         let mut state = seed;
@@ -223,7 +226,8 @@ fn part() -> impl Strategy<Value = String> {
         (0..length).map(pick).collect()
     });
     let between = prop::sample::select(vec![
-        "", " ", "\n", "a", "A", "'s", "Ab", "1", "!", "/", "\u{301}", "中", "\u{a0}", "。", "ы", "!\n", " \n ",
+        "", " ", " ", "  ", "\n", "a ", "a\n", "a", "A", "'s", "Ab", "1", "!", "/", "\u{301}", "中", "\u{a0}", "。",
+        "ы", "!\n", " \n ",
     ]);
     prop_oneof![3 => run, 2 => between.prop_map(str::to_owned)]
 }

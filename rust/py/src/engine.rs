@@ -13,6 +13,7 @@ use penstock_core::{
     config::{Config, TargetLimits, Unknown, schema},
     error::Problem,
     gateway::{Gateway, Request},
+    lines::{self, Line},
     settings::Settings,
     snapshot::Snapshot,
 };
@@ -244,4 +245,29 @@ pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, schema::schema().to_string().as_bytes())
+}
+
+/// What a provider is sent for a line of a batch, and what of it cannot be told, with commas.
+#[pyfunction]
+pub fn say_line<'py>(
+    py: Python<'py>,
+    provider: &str,
+    path: &str,
+    body: &[u8],
+) -> PyResult<(Bound<'py, PyBytes>, String)> {
+    let said = lines::said(Line { provider, path, body }).map_err(|problem| errors::invalid(py, &[problem]))?;
+    Ok((PyBytes::new(py, &said.body), said.lost))
+}
+
+/// A provider's answer to a line of a batch, an error too, as its caller reads it.
+#[pyfunction]
+pub fn tell_line<'py>(
+    py: Python<'py>,
+    provider: &str,
+    path: &str,
+    body: &[u8],
+    answer: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let told = lines::told(Line { provider, path, body }, answer);
+    told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::invalid(py, &[problem]))
 }

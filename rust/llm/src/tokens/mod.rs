@@ -5,6 +5,7 @@
 mod bodies;
 mod ranks;
 mod runs;
+mod words;
 
 pub use bodies::{count_answer, count_messages};
 

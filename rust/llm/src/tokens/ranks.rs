@@ -5,8 +5,12 @@ use tiktoken::CoreBpe;
 /// What `merge` takes at most: a place in it has so many bits beside the rank.
 pub const LONGEST: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 10;
-/// No such token; greater than any rank with a place.
+/// No such token.
 const NONE: u32 = u32::MAX;
+/// So many are compared at once.
+const LANES: usize = 16;
+/// Ranks have fewer bits; as bits of a number it is one of those that every machine compares quickly.
+const NORMAL: u32 = 1 << 29;
 const KNOWN_BITS: usize = 1 << 21;
 
 /// A vocabulary's tokens by their bytes.
@@ -19,6 +23,8 @@ pub struct Ranks {
     slots: Box<[Slot]>,
     /// Those of more than eight bytes.
     long: Vec<u8>,
+    /// How many bytes each has.
+    lengths: Box<[u16]>,
 }
 
 #[derive(Clone, Copy)]
@@ -39,9 +45,11 @@ impl Ranks {
             known: vec![0; KNOWN_BITS / 64].into(),
             slots: vec![EMPTY; (2 * count).next_power_of_two()].into(),
             long: Vec::new(),
+            lengths: vec![0; count].into(),
         };
         for rank in 0..count as u32 {
             let token = vocabulary.decode(&[rank]);
+            ranks.lengths[rank as usize] = token.len() as u16;
             if !is_special(vocabulary, &token) {
                 ranks.insert(&token, rank);
             }
@@ -72,6 +80,11 @@ impl Ranks {
         }
     }
 
+    /// How many bytes a token has.
+    pub fn length(&self, token: u32) -> usize {
+        self.lengths.get(token as usize).copied().unwrap_or_default().into()
+    }
+
     fn rank(&self, bytes: &[u8]) -> u32 {
         if let [first, second] = *bytes {
             return self.pairs[pair(first, second)];
@@ -100,16 +113,30 @@ impl Ranks {
         }
     }
 
-    /// Where each token ends in a piece of up to `LONGEST` bytes: the pair that makes the token of the lowest rank is merged
-    /// first, of equal ones the first, until no pair makes one.
+    /// How many tokens a piece of up to `LONGEST` bytes has.
+    pub fn count(&self, piece: &[u8], parts: &mut Parts) -> usize {
+        if piece.len() < 2 || self.rank(piece) != NONE { piece.len().min(1) } else { self.join(piece, parts) }
+    }
+
+    /// Where each token ends in a piece of up to `LONGEST` bytes.
     pub fn merge(&self, piece: &[u8], parts: &mut Parts) -> Vec<usize> {
+        self.join(piece, parts);
         let length = piece.len().min(LONGEST);
+        std::iter::successors(Some(parts.end(0)), |end| (*end < length).then(|| parts.end(*end))).collect()
+    }
+
+    /// Merges the pair that makes the token of the lowest rank first, of equal ones the first, until no pair makes one; says
+    /// how many parts are left.
+    fn join(&self, piece: &[u8], parts: &mut Parts) -> usize {
+        let length = piece.len().min(LONGEST);
+        let mut left = length;
         parts.split(length);
         for at in 1..length {
             parts.rank(at - 1, self.rank(&piece[at - 1..=at]));
         }
         while let Some(at) = parts.lowest() {
             let end = parts.join(at);
+            left -= 1;
             if end < length {
                 parts.rank(at, self.rank(&piece[at..parts.end(end)]));
             }
@@ -118,15 +145,16 @@ impl Ranks {
                 parts.rank(before, self.rank(&piece[before..end]));
             }
         }
-        std::iter::successors(Some(parts.end(0)), |end| (*end < length).then(|| parts.end(*end))).collect()
+        left
     }
 }
 
 /// A piece that is being merged; each part is known by the place where it starts.
 #[derive(Default)]
 pub struct Parts {
-    /// The rank of what a part and the next one make, with the part's place behind it.
-    ranked: Vec<u32>,
+    /// The rank of what a part and the next one make with the part's place behind it, as bits: numbers of this kind are in
+    /// the same order as their bits, and the least of four is found in one step.
+    ranked: Vec<[f32; LANES]>,
     ends: Vec<u16>,
     before: Vec<u16>,
 }
@@ -136,7 +164,7 @@ impl Parts {
     fn split(&mut self, length: usize) {
         let length = length as u16;
         self.ranked.clear();
-        self.ranked.resize(length.into(), NONE);
+        self.ranked.resize(usize::from(length).div_ceil(LANES), [f32::INFINITY; LANES]);
         self.ends.clear();
         self.ends.extend(1..=length);
         self.before.clear();
@@ -152,13 +180,27 @@ impl Parts {
     }
 
     fn rank(&mut self, at: usize, rank: u32) {
-        self.ranked[at] = if rank == NONE { NONE } else { rank << PLACE_BITS | at as u32 };
+        let bits = NORMAL | rank << PLACE_BITS | at as u32;
+        self.ranked[at / LANES][at % LANES] = if rank == NONE { f32::INFINITY } else { f32::from_bits(bits) };
     }
 
     /// The part to join with the next one.
     fn lowest(&self) -> Option<usize> {
-        let lowest = self.ranked.iter().copied().fold(NONE, u32::min);
-        (lowest != NONE).then_some(lowest as usize & (LONGEST - 1))
+        let less = |one: f32, other: f32| if one < other { one } else { other };
+        let mut lowest = [f32::INFINITY; LANES];
+        for some in &self.ranked {
+            for (lane, one) in lowest.iter_mut().zip(some) {
+                *lane = less(*one, *lane);
+            }
+        }
+        // By halves: in a row each would wait for the one before.
+        for half in [8, 4, 2, 1] {
+            for lane in 0..half {
+                lowest[lane] = less(lowest[lane], lowest[lane + half]);
+            }
+        }
+        let lowest = lowest[0];
+        lowest.is_finite().then(|| lowest.to_bits() as usize & (LONGEST - 1))
     }
 
     /// Joins a part with the next one, and says where they end; what they make with their neighbours is not known then.
@@ -166,8 +208,8 @@ impl Parts {
         let next = self.end(at);
         let end = self.end(next);
         self.ends[at] = end as u16;
-        self.ranked[next] = NONE;
-        self.ranked[at] = NONE;
+        self.rank(next, NONE);
+        self.rank(at, NONE);
         if let Some(before) = self.before.get_mut(end) {
             *before = at as u16;
         }
@@ -201,14 +243,14 @@ fn short(bytes: &[u8]) -> Option<u64> {
     }
 }
 
+/// Of the ends of longer tokens alone: few share them.
 fn hash(bytes: &[u8]) -> u64 {
     let length = bytes.len() as u64;
     if let Some(number) = short(bytes) {
         return mix(length, number);
     }
     let eight = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let last = eight(bytes.last_chunk());
-    bytes.chunks_exact(8).fold(mix(length, last), |hash, chunk| mix(hash, eight(chunk.first_chunk())))
+    mix(mix(length, eight(bytes.last_chunk())), eight(bytes.first_chunk()))
 }
 
 fn mix(hash: u64, number: u64) -> u64 {

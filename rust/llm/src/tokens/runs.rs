@@ -11,6 +11,7 @@ use tiktoken::CoreBpe;
 use super::{
     Encoding,
     ranks::{LONGEST, Parts, Ranks},
+    words::{next_word, pieces},
 };
 
 /// Runs from this length on are merged in windows.
@@ -19,11 +20,11 @@ const LONG: usize = 256;
 const STRIDE: usize = LONG / 2;
 /// The smallest window, and how many bytes the next one begins before its end at least. The end of a window may be cut into
 /// more tokens than belong there: as many of them as two of an overlap of this length do not count either.
-const WINDOW: usize = 96;
-const OVERLAP: usize = 16;
-const BYTES_PER_TOKEN: usize = 8;
+const WINDOW: usize = 80;
+const OVERLAP: usize = 12;
+const BYTES_PER_TOKEN: usize = 6;
 /// A window with more tokens than this is wide enough.
-const PLENTY: usize = 8;
+const PLENTY: usize = 20;
 
 /// How a vocabulary's pattern cuts text, of those where it was checked that what follows a place within a run is cut into
 /// pieces as in the whole text.
@@ -55,11 +56,38 @@ impl Pattern {
 
 /// How many tokens a text has.
 pub(super) fn count(encoding: Encoding, vocabulary: &CoreBpe, text: &str) -> usize {
-    let pattern = PATTERNS.iter().find(|pattern| pattern.name == encoding.name());
-    let found = pattern.and_then(|pattern| Some((pattern, next_run(pattern, text, 0)?)));
-    match found {
-        Some((pattern, run)) => Windows::over(pattern, vocabulary, text, run).count(),
-        None => vocabulary.count(text),
+    let Some(pattern) = PATTERNS.iter().find(|pattern| pattern.name == encoding.name()) else {
+        return vocabulary.count(text);
+    };
+    let (mut tokens, mut from, mut scratch) = (0, 0, Parts::default());
+    while let Some(word) = next_word(text, from, pattern.by_case) {
+        tokens += pattern.count(vocabulary, &text[from..word.start]);
+        from = word.end;
+        for piece in pieces(&text[word], pattern.by_case) {
+            tokens += pattern.count_piece(vocabulary, piece, &mut scratch);
+        }
+    }
+    tokens + pattern.count(vocabulary, &text[from..])
+}
+
+impl Pattern {
+    /// Of a text without words whose pieces are known.
+    fn count(&'static self, vocabulary: &CoreBpe, text: &str) -> usize {
+        match next_run(self, text, 0) {
+            Some(run) => Windows::over(self, vocabulary, text, run).count(),
+            None => vocabulary.count(text),
+        }
+    }
+
+    fn count_piece(&'static self, vocabulary: &CoreBpe, piece: &str, scratch: &mut Parts) -> usize {
+        if piece.len() < LONG {
+            return self.ranks(vocabulary).count(piece.as_bytes(), scratch);
+        }
+        Windows::over(self, vocabulary, piece, 0..piece.len()).count()
+    }
+
+    fn ranks(&self, vocabulary: &CoreBpe) -> &Ranks {
+        self.ranks.get_or_init(|| Ranks::of(vocabulary))
     }
 }
 
@@ -248,12 +276,12 @@ impl<'t> Windows<'t> {
 
     fn read(&mut self, part: &Range<usize>) -> Window {
         let text = &self.text[part.clone()];
+        let ranks = self.pattern.ranks(self.vocabulary);
         if part.start >= self.run.start && part.end <= self.run.end && text.len() <= LONGEST {
-            let ranks = self.pattern.ranks.get_or_init(|| Ranks::of(self.vocabulary));
             return Window(ranks.merge(text.as_bytes(), &mut self.scratch));
         }
         let ends = self.vocabulary.encode(text).into_iter().scan(0, |end, token| {
-            *end += self.vocabulary.decode(&[token]).len();
+            *end += ranks.length(token);
             Some(*end)
         });
         Window(ends.collect())
