@@ -310,6 +310,18 @@ def test_a_slug_is_taken_once(admin: Client, body: dict[str, Any]):
     refused(admin.post("/v1/integrations", {**body, "slug": "once"}), 409, "AB07")
 
 
+def test_the_provider_that_comes_along_has_the_very_slug_while_it_is_free(
+    admin: Client, workspace: dict[str, Any], other: dict[str, Any], body: dict[str, Any]
+):
+    for place, slug in ((workspace, "My_Own"), (other, "Its_Own")):
+        own = {"workspace_id": place["id"]}
+        admin.made("/v1/integrations", {**body, **own, "slug": slug, "default_provider_slug": "The_Very"})
+        shown = admin.shown(f"/v1/providers/The_Very?workspace_id={place['id']}")
+        assert (shown["slug"], shown["integration_id"]) == ("The_Very", slug)
+    admin.made("/v1/integrations", {**body, "slug": "Third", "workspace_id": other["id"]})
+    assert admin.shown(f"/v1/providers/Third?workspace_id={other['id']}")["integration_id"] == "Third"
+
+
 def test_a_workspaces_key_keeps_to_its_own(
     admin: Client, workspace: dict[str, Any], other: dict[str, Any], body: dict[str, Any]
 ):

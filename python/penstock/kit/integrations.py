@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,7 @@ from sqlalchemy import and_, exists, or_, select
 from penstock import engine
 from penstock.errors import MissingError
 from penstock.kit import configurations as forms
-from penstock.kit.ids import mask, new_id, slug, slugify
+from penstock.kit.ids import mask, new_id, slugify
 from penstock.kit.record import now, refuse
 from penstock.kit.resource import Resource
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
@@ -27,6 +28,7 @@ INTEGRATIONS = Resource("integrations", integrations, publishes=True)
 MODELS = Resource("integration_models", integration_models, publishes=True)
 WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishes=True)
 PROVIDERS = Resource("providers", providers, publishes=True)
+LONGEST_ROOT = 200
 
 EMPTY: dict[str, Any] = {
     "description": None,
@@ -156,12 +158,17 @@ def usable(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
     return or_(integrations.c.workspace_id == workspace_id, shared)
 
 
-async def free_slug(desk: Desk, name: str, workspace_id: str | None = None) -> str:
-    """Make a slug of a name for a provider, one that is free in its workspace."""
-    wanted = slugify(name)[:200] or "key"
+async def free_slug(desk: Desk, wanted: str, workspace_id: str | None = None) -> str:
+    """Give a provider this slug, or one like it where the workspace has that already."""
     here = desk.organisation()
     inside = providers.c.workspace_id == (workspace_id or desk.workspace)
-    return slug("", wanted, 200) if await here.count(providers, [inside, providers.c.slug == wanted]) else wanted
+    is_taken = await here.count(providers, [inside, providers.c.slug == wanted])
+    return f"{wanted[:LONGEST_ROOT]}-{secrets.token_hex(3)}" if is_taken else wanted
+
+
+def rooted(name: str) -> str:
+    """Make a slug of a provider's name."""
+    return slugify(name)[:LONGEST_ROOT] or "key"
 
 
 async def provide(desk: Desk, row: Row, workspace_ids: Sequence[str], wanted: str | None) -> None:

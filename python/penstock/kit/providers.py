@@ -68,7 +68,7 @@ async def add(desk: Desk, resource: Resource, data: New, integration_id: str, ta
         "id": new_id(),
         "workspace_id": desk.workspace,
         "integration_id": integration_id,
-        "slug": data.slug or await integrations.free_slug(desk, data.name),
+        "slug": data.slug or await integrations.free_slug(desk, integrations.rooted(data.name)),
         "name": data.name,
         "note": data.note,
         "status": "active",

@@ -1,0 +1,105 @@
+"""Secrets that AWS Secrets Manager keeps, as moto plays it: fetched by name and by ARN, whole and in part, with roles, and refreshed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import httpx2
+import pytest
+
+from tests.integration.wire import CHAT, ask, asked
+from tests.processes import Program, free_port, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.gateway import Mock
+    from tests.integration.managed import Client
+
+REGION = "eu-west-1"
+OWN = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "aws-canary-0123456789"}
+ROLE = "arn:aws:iam::123456789012:role/reader-of-secrets"
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a moto server."""
+    folder, port = tmp_path_factory.mktemp("moto"), free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    program, url = Program(command, folder / "moto.log", env={}, cwd=folder), f"http://127.0.0.1:{port}"
+
+    def look() -> bool | None:
+        program.must_live()
+        try:
+            return httpx2.get(f"{url}/moto-api/", timeout=2).status_code == httpx2.codes.OK or None
+        except httpx2.TransportError:
+            return None
+
+    try:
+        wait("moto", look, 20)
+        yield url
+    finally:
+        program.kill()
+
+
+@pytest.fixture(scope="module")
+def surroundings(aws: str) -> Mapping[str, str]:
+    own = {name.upper(): value for name, value in OWN.items()}
+    return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own}
+
+
+@pytest.fixture(scope="module")
+def kept(aws: str, admin: Client) -> Any:  # noqa: ANN401 - clients are made from the services' descriptions
+    """What keeps the secrets; empty for each gateway."""
+    assert admin
+    httpx2.post(f"{aws}/moto-api/reset").raise_for_status()
+    return boto3.client("secretsmanager", region_name=REGION, endpoint_url=aws, **OWN)
+
+
+@pytest.mark.parametrize(
+    ("auth", "by_arn", "part"),
+    [
+        ({"aws_auth_type": "accessKey", **OWN}, False, None),
+        ({"aws_auth_type": "accessKey", **OWN}, True, "api_key"),
+        ({"aws_auth_type": "serviceRole"}, True, None),
+        ({"aws_auth_type": "assumedRole", "aws_role_arn": ROLE}, False, "api_key"),
+    ],
+)
+def test_what_is_kept_reaches_the_provider_and_so_does_what_it_is_rotated_to(
+    admin: Client,
+    kept: Any,  # noqa: ANN401
+    provider: Mock,
+    auth: dict[str, str],
+    *,
+    by_arn: bool,
+    part: str | None,
+):
+    name = f"{auth['aws_auth_type']}-{'part' if part else 'whole'}-{'arn' if by_arn else 'name'}".lower()
+
+    def text(secret: str) -> str:
+        return json.dumps({part: secret, "other": "x"}) if part else secret
+
+    arn = kept.create_secret(Name=f"prod/{name}", SecretString=text(f"sk-first-{name}"))["ARN"]
+    place = admin.shown("/v1/workspaces")["data"][0]["id"]
+    reference = {"name": name, "manager_type": "aws_sm", "auth_config": {"aws_region": REGION, **auth}}
+    made = admin.made(
+        "/v1/secret-references", {**reference, "secret_path": arn if by_arn else f"prod/{name}", "secret_key": part}
+    )
+    mapping = [{"target_field": "key", "secret_reference_id": made["id"]}]
+    own = {"name": name, "slug": name, "ai_provider_id": "mock", "workspace_id": place}
+    admin.made("/v1/integrations", {**own, "secret_mappings": mapping})
+    key = admin.with_key(workspace_id=place, scopes=["completions.write"]).key
+
+    def used(secret: str) -> bool | None:
+        headers = {"x-gateway-api-key": key, "x-gateway-provider": f"@{name}", "content-type": "application/json"}
+        answer = ask(admin.gateway.base_url, CHAT, asked(), headers)
+        if answer.status != 200:
+            return None
+        return provider.ledger()[-1]["headers"].get("authorization") == f"Bearer {secret}" or None
+
+    wait("the secret", lambda: used(f"sk-first-{name}"), 10)
+    kept.put_secret_value(SecretId=arn, SecretString=text(f"sk-second-{name}"))
+    wait("the new secret", lambda: used(f"sk-second-{name}"), 10)
