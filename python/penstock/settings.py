@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from penstock import issuers
+from penstock.batching import Batches, Files
 from penstock.contradictions import contradictions
 from penstock.errors import Problem, SettingsError
+from penstock.identity import Identity
 from penstock.issuers import Issuer, Jwt
 from penstock.routing import Routing
 from penstock.secret import Secret
@@ -27,7 +29,7 @@ SNAPSHOT_TABLES = ("keys", "providers", "configs")
 PRICES = "prices"
 ISSUERS = "issuers"
 DEFAULT_FILE = "penstock.toml"
-STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
+STORE_FILE, MASTER_KEY_FILE, FILES_FOLDER = "penstock.db", "penstock.key", "files"
 MEBIBYTE = 1024 * 1024
 WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
 
@@ -273,6 +275,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: Store = Store()
     jwt: Jwt = Jwt()
     secrets: Secrets = Secrets()
+    identity: Identity = Identity()
+    files: Files = Files()
+    batches: Batches = Batches()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -312,6 +317,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         made = self.beside(STORE_FILE)
         return Secret(f"sqlite:///{made}") if os.path.exists(made) else None
 
+    @property
+    def files_folder(self) -> str:
+        """The folder of the files that are uploaded to the gateway itself."""
+        return self.files.folder or self.beside(FILES_FOLDER)
+
     def beside(self, name: str) -> str:
         """Give the path of a file in the folder of the settings file, or of the working directory without one."""
         folder = os.path.dirname(self.file) if self.file else os.getcwd()
@@ -328,6 +338,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         asked = self.security.require_key
         # With a store keys come and go: the last one that goes must not open the gateway.
         return not self.loopback or self.store_url is not None if asked is None else asked
+
+    @property
+    def container_url(self) -> str | None:
+        """Where a container is given keys: on ECS a path is named."""
+        path = self.identity.aws_container_path
+        return f"http://169.254.170.2{path}" if path else self.identity.aws_container_url or None
 
     def engine_json(self, worker: int) -> bytes:
         """Say what the engine of one edge worker must know."""
@@ -369,6 +385,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "http_proxy": _revealed(self.upstream.http_proxy),
                 "no_proxy": self.upstream.no_proxy,
                 "tls_ca": self.upstream.tls_ca or None,
+                "identity": {
+                    "lend": self.identity.lend,
+                    "aws_role_arn": self.identity.aws_role_arn or None,
+                    "aws_web_identity_token_file": self.identity.aws_web_identity_token_file or None,
+                    "aws_container_url": self.container_url,
+                    "aws_container_token": _revealed(self.identity.aws_container_token),
+                    "aws_container_token_file": self.identity.aws_container_token_file or None,
+                    "aws_metadata_url": self.identity.aws_metadata_url,
+                },
             }
         )
 

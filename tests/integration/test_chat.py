@@ -77,7 +77,8 @@ def test_a_whole_answer_passes_byte_for_byte(served: Gateway, provider: Mock, pa
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("model", STREAMS)
 def test_a_stream_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
-    same_through(served, provider, path, asked(model, stream=True))
+    # Who wants to see the usage gets the very bytes.
+    same_through(served, provider, path, asked(model, stream=True, stream_options={"include_usage": True}))
 
 
 def test_the_provider_gets_the_body_as_it_was_sent(served: Gateway, provider: Mock):

@@ -162,7 +162,21 @@ def test_the_engine_is_told_what_it_must_know():
         "http_proxy": None,
         "no_proxy": [],
         "tls_ca": None,
+        "identity": {
+            "lend": False,
+            "aws_role_arn": None,
+            "aws_web_identity_token_file": None,
+            "aws_container_url": None,
+            "aws_container_token": None,
+            "aws_container_token_file": None,
+            "aws_metadata_url": "http://169.254.169.254",
+        },
     }
+
+
+def test_a_containers_path_is_one_of_ecs():
+    told = json.loads(load(None, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/c/1"}).engine_json(1))
+    assert told["identity"]["aws_container_url"] == "http://169.254.170.2/v2/c/1"
 
 
 def test_aliases_and_lists_of_headers_have_the_names_that_operators_know():

@@ -24,6 +24,7 @@ SECRET = (
     "aws_secret_access_key",
     "azure_entra_client_secret",
     "custom_headers",
+    "oracle_private_key",
     "vault_secret_id",
     "vault_token",
     "vertex_service_account_json",
@@ -100,6 +101,17 @@ class Aws(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     aws_external_id: Text | None = None
 
 
+class Oracle(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How Oracle's cloud is told who asks, where no API key of its service does."""
+
+    oracle_region: Text
+    oracle_compartment_id: Text | None = None
+    oracle_tenancy: Text | None = None
+    oracle_user: Text | None = None
+    oracle_fingerprint: Text | None = None
+    oracle_private_key: Text | None = None
+
+
 class SageMaker(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A SageMaker endpoint."""
 
@@ -147,6 +159,7 @@ FORMS: dict[str, type[Place]] = {
     "azure-openai": AzureOpenAi,
     "azure-ai": AzureAi,
     "bedrock": Aws,
+    "oracle": Oracle,
     "sagemaker": SageMaker,
     "vertex-ai": VertexAi,
     "workers-ai": WorkersAi,

@@ -5,6 +5,7 @@ use std::{mem, time::Duration};
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{Dialect, Failure, error_event},
+    stream::include_usage,
     usage::{FrameMeter, Meter, Metered, Skim, Usage},
 };
 use tokio::time::{Instant, sleep_until};
@@ -287,6 +288,7 @@ impl Stream {
         self.pace.passed(bytes.len());
         self.reading.feed(&bytes);
         let bytes = self.held.pass(bytes, self.reading.incomplete());
+        let bytes = if self.hides_usage() { include_usage::hide(bytes) } else { bytes };
         if let Some(continuation) = &mut self.continuation
             && !continuation.hear(&bytes)
         {
@@ -300,6 +302,12 @@ impl Stream {
             }
         }
         bytes
+    }
+
+    /// Whether its events say what the caller did not ask for.
+    fn hides_usage(&self) -> bool {
+        let hides = self.record.as_ref().is_some_and(|record| record.facts.hides_usage);
+        hides && matches!(self.reading, Reading::Events(_))
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -356,11 +364,13 @@ impl Stream {
     /// The end: the record closes, and where the end is not a good one the caller is told so.
     fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, Cut> {
         self.over = true;
+        let hides_usage = self.hides_usage();
         // Nothing can be said in the middle of a frame.
         let is_within = matches!(&self.reading, Reading::Frames(meter) if meter.is_within());
         let read = mem::take(&mut self.reading).finish(self.dialect, error.is_some());
         let is_cut = !read.is_told && (error.is_some() || (self.ends_with_event && read.is_events));
         let rest = if is_cut { Bytes::new() } else { self.held.rest() };
+        let rest = if hides_usage { include_usage::hide(rest) } else { rest };
         if let Some(mut record) = self.record.take() {
             record.facts.error = if is_cut {
                 Some(error.map_or("upstream_broke", Error::code))

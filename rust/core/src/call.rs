@@ -86,9 +86,10 @@ pub struct Target<'c> {
 impl Target<'_> {
     /// Whether its requests are signed, and carry no key.
     pub fn is_signed(&self) -> bool {
-        self.grant
-            .as_ref()
-            .map_or_else(|| !matches!(self.provider.signature(&self.options), Ok(None)), |grant| grant.signs())
+        self.grant.as_ref().map_or_else(
+            || !matches!(self.provider.signature(&self.options), Ok(None)),
+            |grant| grant.signs().is_some(),
+        )
     }
 
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
@@ -243,8 +244,7 @@ impl<'c> Choice<'c> {
             None => base_of(provider, self.call.route.operation, &options, own.as_ref())?,
         };
         // Likewise a credential is fetched from where the options say that are stored with it.
-        let grant =
-            provider.grant(&options).map_err(|message| Error::OptionInvalid { provider: provider.slug(), message })?;
+        let grant = self.grant(provider, &options, is_bound)?;
         if is_bound && is_callers {
             self.read_options(provider, &mut options);
         }

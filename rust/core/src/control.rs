@@ -12,12 +12,13 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Head, Headers},
-    snapshot,
     upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
 
 /// Longest wait for an answer of the control process, but for the one that waits for news.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Has the thread that calls it give way to those that serve requests, where both want the same core.
+pub type StepBack = Arc<dyn Fn() + Send + Sync>;
 const LARGEST_SNAPSHOT: usize = 1 << 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -167,10 +168,10 @@ pub async fn tend_shared(gateway: Arc<Gateway>) {
 }
 
 /// Waits for new snapshots and applies them, for ever. While the control process is away the last one holds.
-pub async fn follow_snapshots(gateway: Arc<Gateway>) {
+pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: StepBack) {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        if news(&gateway).await.is_ok() {
+        if news(&gateway, &step_back).await.is_ok() {
             pause = SHORTEST_PAUSE;
             continue;
         }
@@ -179,7 +180,7 @@ pub async fn follow_snapshots(gateway: Arc<Gateway>) {
     }
 }
 
-async fn news(gateway: &Arc<Gateway>) -> Result<()> {
+async fn news(gateway: &Arc<Gateway>, step_back: &StepBack) -> Result<()> {
     let target = format!("/internal/snapshot?epoch={}", gateway.epoch());
     let Incoming { head, mut body } =
         ask(gateway, Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() })
@@ -187,17 +188,18 @@ async fn news(gateway: &Arc<Gateway>) -> Result<()> {
     let bytes = upstream::collect(&mut body, LARGEST_SNAPSHOT).await?.unwrap_or_default();
     match head.status {
         // What does not compile is refused whole; the publisher checks it before, so this is a fault of ours.
-        200 => apply(gateway, bytes).await,
+        200 => apply(gateway, bytes, step_back).await,
         204 => Ok(()),
         _ => Err(Error::ControlDown),
     }
 }
 
 /// Compiles on a thread of its own: here others wait.
-async fn apply(gateway: &Arc<Gateway>, bytes: Bytes) -> Result<()> {
-    let (gateway, (done, applied)) = (Arc::clone(gateway), oneshot::channel());
+async fn apply(gateway: &Arc<Gateway>, bytes: Bytes, step_back: &StepBack) -> Result<()> {
+    let (gateway, step_back) = (Arc::clone(gateway), Arc::clone(step_back));
+    let (done, applied) = oneshot::channel();
     let compiling = std::thread::Builder::new().name("compile".into()).spawn(move || {
-        snapshot::step_back();
+        step_back();
         drop(done.send(gateway.apply(&bytes)));
     });
     compiling.map_err(|_| Error::Overloaded)?;

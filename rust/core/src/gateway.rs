@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::Answer,
+    batches,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
     caller::{self, Caller},
@@ -29,7 +30,7 @@ use crate::{
     features::inspect_stream,
     grace::Grace,
     headers::{self, Control, Head},
-    models,
+    include_usage, models,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Said},
     route::Route,
@@ -72,6 +73,7 @@ impl Gateway {
     pub fn new(settings: Settings) -> std::result::Result<Self, Vec<Problem>> {
         let bases =
             Bases::new(settings.mock_host.as_deref()).map_err(|message| vec![Problem::new("$.mock_host", message)])?;
+        credentials::check(&settings.identity)?;
         Ok(Self {
             upstream: Upstream::new(&settings)?,
             sink: Arc::new(Sink::new(&settings)),
@@ -157,12 +159,27 @@ impl Gateway {
             .map(|(name, message)| Error::HeaderInvalid { name, message });
         if snapshot.is_management(&head.path)
             || models::asks_for_catalogue(&snapshot, &head, &self.settings.header_aliases)
+            || batches::asks_for_ours(&snapshot, &head, &self.settings.header_aliases)
         {
             return match fault {
                 Some(fault) => Answer::error(&fault, Dialect::OpenAi),
                 None => control::forward(self, head, body).await,
             };
         }
+        if batches::is_apart(&snapshot, &head) && fault.is_none() {
+            return Box::pin(batches::walk(self, snapshot, Request { head, body })).await;
+        }
+        self.walk_on(snapshot, Request { head, body }, fault).await
+    }
+
+    /// The rest of the walk of what goes to a provider.
+    pub(crate) async fn walk_on(
+        self: &Arc<Self>,
+        snapshot: Arc<Snapshot>,
+        request: Request,
+        fault: Option<Error>,
+    ) -> Answer {
+        let Request { head, body } = request;
         // The record outlives this walk where the answer is a stream.
         let head = Arc::new(head);
         let Some(route) = Route::of(&head.method, &head.path) else {
@@ -275,11 +292,12 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         // Of a target before.
-        facts.unsaid = None;
+        (facts.unsaid, facts.hides_usage) = (None, false);
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
+        let body = include_usage::ask(call, target, body, facts);
         let (incoming, deadline) = self.exchange(call, target, (body, None), facts).await?;
         let dialect = dialect_of(call, target);
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {

@@ -1,5 +1,7 @@
 //! What a request may not choose by itself: anything where an operator says so, and a host for a credential that is not its own.
 
+use penstock_llm::providers::{Grant, Options, Provider};
+
 use crate::{
     call::Choice,
     config::Node,
@@ -48,6 +50,22 @@ impl Choice<'_> {
             });
         }
         Ok(in_config || in_provider)
+    }
+
+    /// Of whom a target's credential is fetched. What the machine itself is given serves what is stored, where its operator
+    /// lends it; no request may ask for it.
+    pub(crate) fn grant(&self, provider: &dyn Provider, options: &Options, is_stored: bool) -> Result<Option<Grant>> {
+        let refused = |message| Error::OptionInvalid { provider: provider.slug(), message };
+        let grant = provider.grant(options).map_err(refused)?;
+        if !grant.as_ref().is_some_and(Grant::is_machines) || (is_stored && self.settings.identity.lend) {
+            return Ok(grant);
+        }
+        let reason = if is_stored {
+            "its operator does not lend them: `identity.lend`"
+        } else {
+            "only a stored provider or config may ask for them; a request sends keys of its own"
+        };
+        Err(refused(format!("these options ask for the keys of the machine itself, and {reason}")))
     }
 
     /// With `block_inline_config` only what is saved may decide.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod batches;
 pub mod body;
 pub mod call;
 pub mod caller;
@@ -17,9 +18,11 @@ pub mod gateway;
 pub mod grace;
 pub mod headers;
 mod held;
+mod include_usage;
 mod inline;
 pub mod jwt;
 mod line;
+pub mod lines;
 pub mod masking;
 pub mod metadata;
 pub mod metrics;

@@ -104,6 +104,8 @@ pub struct Facts {
     pub lost: Lost,
     /// What the caller could not be told of the answer; more may come while it is told.
     pub unsaid: Option<Unsaid>,
+    /// What a stream says of its usage was asked for in the caller's name, and is not passed on.
+    pub hides_usage: bool,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
@@ -157,15 +159,16 @@ impl Facts {
             unsaid: self.unsaid.clone(),
             tariff: self.tariff.clone(),
             upstream: self.upstream,
+            hides_usage: self.hides_usage,
             ..Self::default()
         }
     }
 
     /// Takes over what is true of the target that answered, and not of the request.
     pub fn adopt(&mut self, other: Self) {
-        let Self { provider, model, stream, lost, unsaid, tariff, upstream, .. } = other;
+        let Self { provider, model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
         (self.provider, self.model, self.stream, self.upstream) = (provider, model, stream, upstream);
-        (self.lost, self.unsaid, self.tariff) = (lost, unsaid, tariff);
+        (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
     }
 
     /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.

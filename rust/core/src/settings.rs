@@ -76,6 +76,38 @@ pub struct Settings {
     pub no_proxy: Vec<String>,
     /// A PEM file of further certificate authorities.
     pub tls_ca: Option<PathBuf>,
+    pub identity: Identity,
+}
+
+/// As whom the machine itself is known to its cloud.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Identity {
+    /// Stored providers and configs may call as the machine.
+    pub lend: bool,
+    /// A token of its own platform's, and the role that is given to who has it.
+    pub aws_web_identity_token_file: Option<PathBuf>,
+    pub aws_role_arn: Option<String>,
+    /// Where a container is given keys, and what it must say for that.
+    pub aws_container_url: Option<String>,
+    pub aws_container_token: Option<Secret>,
+    pub aws_container_token_file: Option<PathBuf>,
+    /// Where an instance is.
+    pub aws_metadata_url: String,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self {
+            lend: false,
+            aws_web_identity_token_file: None,
+            aws_role_arn: None,
+            aws_container_url: None,
+            aws_container_token: None,
+            aws_container_token_file: None,
+            aws_metadata_url: "http://169.254.169.254".to_owned(),
+        }
+    }
 }
 
 impl Settings {
@@ -142,6 +174,7 @@ impl Default for Settings {
             http_proxy: None,
             no_proxy: Vec::new(),
             tls_ca: None,
+            identity: Identity::default(),
         }
     }
 }

@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::{
-    Ask, CHAT, MESSAGES, Rig, by_with, drain, pick,
+    Ask, CHAT, MESSAGES, Rig, all_words, by_with, drain, pick,
     scripted::{CHAT_EVENTS, Scripted, events},
     settled, sha256, stream_of, way, words,
 };
@@ -16,7 +16,8 @@ fn kept() -> Value {
 }
 
 fn ask(path: &str, stream: bool) -> Ask {
-    by_with(&kept(), path, words("mock?chunks=3", stream))
+    let model = "mock?chunks=3";
+    by_with(&kept(), path, if stream { all_words(model) } else { words(model, false) })
 }
 
 #[tokio::test]

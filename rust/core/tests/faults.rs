@@ -4,7 +4,7 @@
 mod harness;
 
 use End::{Alike, Endless, Failed, Passed, Refused, Said, Shortened, Unmarked};
-use harness::{CHAT, MESSAGES, Rig, Told, chat, direct, pick, post, words};
+use harness::{CHAT, MESSAGES, Rig, Told, all_words, chat, direct, pick, post, words};
 use penstock_mock::{Fault, Server};
 use serde_json::{Value, json};
 
@@ -91,7 +91,8 @@ async fn every_fault_ends_as_it_must_and_the_gateway_lives_on() {
                     end => end,
                 };
                 let case = format!("{fault} {path} stream: {stream}");
-                let body = words(&format!("mock?fault={fault}"), stream);
+                let model = format!("mock?fault={fault}");
+                let body = if stream { all_words(&model) } else { words(&model, false) };
                 let told = rig.send(post(path, body.clone())).await;
                 let record = rig.record();
                 assert_end(end, &told, &record, &case);

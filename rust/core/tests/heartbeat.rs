@@ -6,9 +6,9 @@ mod harness;
 use std::time::{Duration, Instant};
 
 use harness::{
-    CHAT, MESSAGES, Rig, Told, direct,
+    CHAT, MESSAGES, Rig, Told, all_words, direct,
     scripted::{EVENTS_HEAD, Scripted, chunks, request},
-    stream, words,
+    stream,
 };
 use penstock_mock::Server;
 use tokio::{io::AsyncWriteExt, time::sleep};
@@ -33,7 +33,7 @@ async fn every_pause_between_two_events_has_its_beats_and_the_rest_is_the_provid
         let told = rig.send(stream(path, model)).await;
         let beats = told.text().matches(BEAT).count();
         assert!((6..=22).contains(&beats), "{beats} in {}", told.text());
-        let original = direct(provider.addr, path, &words(model, true)).await;
+        let original = direct(provider.addr, path, &all_words(model)).await;
         assert_eq!(without_beats(&told), String::from_utf8(original).unwrap());
         assert_eq!(rig.record()["outcome"], "complete");
     }
@@ -44,7 +44,7 @@ async fn a_stream_without_pauses_is_the_providers_byte_for_byte() {
     let provider = Server::start().await;
     let rig = beating(&provider.url(), 500);
     let told = rig.send(stream(CHAT, "mock?chunks=20&chunk_ms=5")).await;
-    assert_eq!(told.body, direct(provider.addr, CHAT, &words("mock?chunks=20&chunk_ms=5", true)).await);
+    assert_eq!(told.body, direct(provider.addr, CHAT, &all_words("mock?chunks=20&chunk_ms=5")).await);
 }
 
 #[tokio::test]

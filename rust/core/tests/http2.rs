@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream, server};
 use harness::{
-    Ask, CHAT, Rig, in_time, post,
+    Ask, CHAT, Rig, all_words, in_time, post,
     scripted::{CHAT_EVENTS, request, whole},
     stream_of,
     tls::{acceptor, file},
@@ -94,7 +94,7 @@ fn chat(port: u16) -> Ask {
 }
 
 fn stream(port: u16) -> Ask {
-    at(port, post(CHAT, words("m", true)))
+    at(port, post(CHAT, all_words("m")))
 }
 
 fn answer(kind: &str) -> Response<()> {

@@ -49,7 +49,7 @@ async fn a_model_that_is_set_to_stream_is_known_to_stream() {
     let rig = Rig::at(&provider.url());
     let config = json!({"provider": "mock", "override_params": {"stream": true}});
     rig.send(by_with(&config, CHAT, r#"{"model":"m"}"#)).await;
-    assert_eq!(bodies.recv().await.unwrap(), r#"{"model":"m","stream":true}"#);
+    assert_eq!(bodies.recv().await.unwrap(), r#"{"stream_options":{"include_usage":true},"model":"m","stream":true}"#);
     assert_eq!(pick(&rig.record(), ["stream_mode", "ai_model"]), json!([true, "m"]));
 }
 

@@ -5,7 +5,10 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::{Ask, Rig, in_time, pick, settled, sha256};
+use harness::{
+    Ask, Rig, in_time, pick, settled, sha256,
+    tls::{acceptor, file},
+};
 use penstock_core::{
     answer::{Answer, Contents},
     realtime::{self, CloseCode, CloseFrame, Connected, Message},
@@ -13,6 +16,8 @@ use penstock_core::{
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
     sync::mpsc::{self, Receiver, Sender},
     task::JoinHandle,
 };
@@ -330,4 +335,43 @@ async fn the_next_target_is_asked_where_one_refuses() {
     talk.close(1000, "").await;
     let told = pick(&rig.record(), ["ai_org", "last_used_option_index", "outcome"]);
     assert_eq!(told, json!(["mock", "config.targets[1]", "complete"]));
+}
+
+/// TLS in front of a provider, under the test authority.
+async fn secured(provider: &Server) -> u16 {
+    let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), provider.addr);
+    let (port, acceptor) = (listener.local_addr().unwrap().port(), acceptor(&[b"h2", b"http/1.1"]));
+    tokio::spawn(async move {
+        while let Ok((io, _)) = listener.accept().await {
+            let Ok(mut outside) = acceptor.accept(io).await else { continue };
+            tokio::spawn(async move {
+                let mut inside = TcpStream::connect(to).await.unwrap();
+                let _ = copy_bidirectional(&mut outside, &mut inside).await;
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_session_goes_over_tls_to_whom_the_operators_authority_vouches_for_and_to_nobody_else() {
+    let provider = Server::start().await;
+    let port = secured(&provider).await;
+    let rig = |trusts: bool| {
+        Rig::with("", |settings| {
+            settings.trusted_custom_hosts = vec!["localhost".into()];
+            settings.tls_ca = trusts.then(|| file("authority.pem"));
+        })
+    };
+    let ask = || ask(REALTIME).header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"));
+    let trusting = rig(true);
+    let mut talk = open(&trusting, ask()).await;
+    assert_eq!(talk.event().await["session"]["model"], "gpt-realtime");
+    talk.say(json!({"type": "response.create"})).await;
+    assert_eq!(talk.until("response.output_text.delta").await["delta"], "Hello");
+    talk.until("response.done").await;
+    talk.close(1000, "done").await;
+    assert_eq!(pick(&trusting.record(), ["outcome", "total_units"]), json!(["complete", 20]));
+    let (status, told) = refused(&rig(false), ask()).await;
+    assert_eq!((status, &told["error"]["code"]), (502, &json!("connect_failed")), "{told}");
 }

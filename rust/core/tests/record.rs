@@ -84,6 +84,31 @@ async fn usage_is_read_from_whole_and_streamed_answers_of_both_dialects() {
 }
 
 #[tokio::test]
+async fn a_streams_usage_is_asked_for_and_shown_to_nobody_who_did_not_ask() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let asks = |options: Value| {
+        let said = json!({"model": "mock?chunks=5", "stream": true, "messages": [{"role": "user", "content": "hi"}],
+            "prompt": "hi", "stream_options": options});
+        said.to_string()
+    };
+    for path in [CHAT, "/v1/completions"] {
+        let plain = rig.send(post(path, words("mock?chunks=5&usage=off", true))).await;
+        assert_eq!(rig.record()["units_estimated"], true);
+        for asked in [words("mock?chunks=5", true), asks(json!({"include_usage": false})), asks(Value::Null)] {
+            let told = rig.send(post(path, asked)).await;
+            let said = pick(&rig.record(), ["req_units", "res_units", "units_estimated"]);
+            assert_eq!(said, json!([12, 5, null]), "{path}");
+            assert!(!told.text().contains("usage") && told.text().ends_with("data: [DONE]\n\n"), "{}", told.text());
+            assert_eq!(told.text().matches("data: ").count(), plain.text().matches("data: ").count());
+        }
+        let told = rig.send(post(path, asks(json!({"include_usage": true})))).await;
+        assert!(told.text().contains("\"completion_tokens\":5"));
+        assert!(rig.record()["units_estimated"].is_null());
+    }
+}
+
+#[tokio::test]
 async fn a_refused_request_has_one_record() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.request_timeout_ms = 30);

@@ -9,7 +9,7 @@ use std::sync::{
 };
 
 use harness::{
-    Ask, CHAT, Rig, post,
+    Ask, CHAT, Rig, all_words, post,
     scripted::{CHAT_EVENTS, EVENTS_HEAD, chunks, events, request, whole},
     tls::{acceptor, file},
     words,
@@ -57,7 +57,8 @@ fn rig(trusts_authority: bool) -> Rig {
 }
 
 fn ask(port: u16, stream: bool) -> Ask {
-    post(CHAT, words("m", stream)).header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
+    post(CHAT, if stream { all_words("m") } else { words("m", false) })
+        .header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
 }
 
 #[tokio::test]

@@ -706,3 +706,22 @@ async fn what_of_an_answer_cannot_be_told_is_named_in_a_header_the_record_and_a_
     assert_eq!(rig.record()["outcome"], "complete");
     assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
 }
+
+#[tokio::test]
+async fn usage_is_asked_of_those_who_take_the_question_and_all_else_goes_as_it_came() {
+    let events = b"data: {\"choices\":[{\"delta\":{}}],\"usage\":null}\n\ndata: [DONE]\n\n";
+    let played = Played::answering(200, "text/event-stream", events.to_vec(), 4096).await;
+    let rig = Played::rig();
+    let body = words("m", true).into_bytes();
+    for (provider, is_asked) in [("openai", true), ("deepseek", true), ("mistral-ai", false), ("databricks", false)] {
+        let told = rig.send(played.ask(provider, CHAT, body.clone())).await;
+        let (_, mut sent) = played.sent();
+        let options = sent.as_object_mut().unwrap().remove("stream_options");
+        assert_eq!(options, is_asked.then(|| json!({"include_usage": true})), "{provider}");
+        assert_eq!(sent, serde_json::from_slice::<Value>(&body).unwrap());
+        assert_eq!(told.text().contains("usage"), !is_asked, "{provider}");
+    }
+    let config = json!({"provider": "openai", "custom_host": played.provider.url(), "passthrough": true});
+    rig.send(harness::by_with(&config, CHAT, body.clone())).await;
+    assert_eq!(played.sent().1, serde_json::from_slice::<Value>(&body).unwrap());
+}

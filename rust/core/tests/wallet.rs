@@ -16,6 +16,7 @@ use harness::{
     scripted::{Scripted, request},
     words,
 };
+use penstock_core::{secret::Secret, settings::Identity};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -278,4 +279,122 @@ async fn a_role_that_is_not_given_is_an_error_that_falls_back() {
         .body(words("mock", false));
     let told = rig().send(ask).await;
     assert!(told.status == 502 && told.text().contains("not yours"), "{}", told.text());
+}
+
+/// A gateway whose machine has this identity, and a stored provider that calls as the machine.
+fn lending(provider: &Server, identity: Identity, options: &Value) -> Rig {
+    let rig = Rig::with("", |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
+        settings.identity = identity;
+    });
+    let row = json!({"slug": "br", "provider": "bedrock", "custom_host": provider.url(), "options": options});
+    rig.apply(&json!({"epoch": "1", "providers": [row]}));
+    rig
+}
+
+fn stored() -> Ask {
+    Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-provider", "@br")
+        .body(words("m", false))
+}
+
+fn machine() -> Value {
+    json!({"aws_region": "eu-west-1", "aws_auth_type": "serviceRole"})
+}
+
+const OWN: &str = r#"{"Code":"Success","AccessKeyId":"ASIA-OWN","SecretAccessKey":"own","Token":"session==",
+    "Expiration":"2999-01-01T00:00:00Z"}"#;
+
+#[tokio::test]
+async fn an_instance_gives_its_keys_to_who_asked_for_a_word_first_and_they_are_kept() {
+    let service = Issuer::giving(|number| match number {
+        1 => (200, "the-word".into()),
+        2 => (200, "my-role\n".into()),
+        _ => (200, OWN.to_owned()),
+    })
+    .await;
+    let provider = Server::start().await;
+    let identity = Identity { lend: true, aws_metadata_url: service.server.url(), ..Identity::default() };
+    let rig = lending(&provider, identity, &machine());
+    for _ in 0..2 {
+        rig.send(stored()).await;
+    }
+    let asked = service.asked();
+    assert_eq!(asked.len(), 3, "{asked:?}");
+    assert!(asked[0].starts_with("PUT /latest/api/token ") && asked[0].contains("-ttl-seconds: 300\r\n"));
+    assert!(asked[1].starts_with("GET /latest/meta-data/iam/security-credentials/ "));
+    assert!(asked[2].starts_with("GET /latest/meta-data/iam/security-credentials/my-role "));
+    assert!(asked[1..].iter().all(|one| one.contains("x-aws-ec2-metadata-token: the-word\r\n")), "{asked:?}");
+    for entry in provider.ledger() {
+        let signed = entry.header("authorization").unwrap();
+        assert!(signed.contains("Credential=ASIA-OWN/") && signed.contains("/eu-west-1/bedrock/"), "{signed}");
+        assert_eq!(entry.header("x-amz-security-token"), Some("session=="));
+    }
+    assert_eq!(provider.ledger().len(), 2);
+}
+
+#[tokio::test]
+async fn a_containers_keys_take_a_role_on() {
+    let container = Issuer::giving(|_| (200, OWN.to_owned())).await;
+    let sts = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+    let provider = Server::start().await;
+    let identity = Identity {
+        lend: true,
+        aws_container_url: Some(format!("{}/v2/credentials/1", container.server.url())),
+        aws_container_token: Some(Secret::new("container-word")),
+        ..Identity::default()
+    };
+    let options = json!({"aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": sts.server.url()});
+    let told = lending(&provider, identity, &options).send(stored()).await;
+    let asked = container.asked();
+    assert!(asked[0].starts_with("GET /v2/credentials/1 ") && asked[0].contains("authorization: container-word\r\n"));
+    assert!(sts.asked()[0].contains("Credential=ASIA-OWN/"), "{}", told.text());
+    assert!(carried(&provider)[0].contains("Credential=ASIA-GIVEN/"));
+}
+
+#[tokio::test]
+async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
+    let sts = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+    let provider = Server::start().await;
+    let file = std::env::temp_dir().join(format!("penstock-web-identity-{}", std::process::id()));
+    std::fs::write(&file, "vouched\n").unwrap();
+    let identity = Identity {
+        lend: true,
+        aws_web_identity_token_file: Some(file.clone()),
+        aws_role_arn: Some("arn:aws:iam::1:role/pod".into()),
+        ..Identity::default()
+    };
+    let mut options = machine();
+    options["aws_sts_endpoint"] = sts.server.url().into();
+    let told = lending(&provider, identity, &options).send(stored()).await;
+    std::fs::remove_file(file).unwrap();
+    let form = sts.form(0);
+    for (name, value) in [
+        ("Action", "AssumeRoleWithWebIdentity"),
+        ("RoleArn", "arn:aws:iam::1:role/pod"),
+        ("WebIdentityToken", "vouched"),
+    ] {
+        assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?} {}", told.text());
+    }
+    assert!(!sts.asked()[0].contains("authorization:"));
+    assert!(carried(&provider)[0].contains("Credential=ASIA-GIVEN/"));
+}
+
+#[tokio::test]
+async fn the_machines_keys_serve_no_request_that_asks_for_them_and_nothing_stored_unless_they_are_lent() {
+    let service = Issuer::giving(|_| (200, OWN.to_owned())).await;
+    let provider = Server::start().await;
+    let own = |lend| Identity { lend, aws_metadata_url: service.server.url(), ..Identity::default() };
+    let told = lending(&provider, own(false), &machine()).send(stored()).await;
+    assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
+    let asking =
+        |ask: Ask| ask.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole");
+    let role = |ask: Ask| ask.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
+    let rig = lending(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
+    for ask in [asking(ask("bedrock", &provider)), asking(stored()), role(asking(stored()))] {
+        let told = rig.send(ask).await;
+        assert!(told.status == 400 && told.text().contains("only a stored provider"), "{}", told.text());
+    }
+    assert!(service.asked().is_empty() && provider.ledger().is_empty());
 }

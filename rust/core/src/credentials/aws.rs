@@ -1,13 +1,17 @@
-//! Roles of Amazon: keys that may take one on are exchanged for keys of a while (STS, `AssumeRole`).
+//! Roles of Amazon: keys, or a token of somebody else's, are exchanged for keys of a while (STS).
 
 use std::time::{Duration, SystemTime};
 
-use penstock_llm::providers::{Role, Signature};
+use penstock_llm::providers::{AmazonKeys, Keys, Role};
 
 use super::{Issued, sigv4, token};
-use crate::upstream::Upstream;
+use crate::upstream::{Base, Upstream};
 
-pub async fn keys(upstream: &Upstream, role: &Role) -> Result<(Issued, Duration), String> {
+/// As whom the role of a web identity is taken on.
+const SESSION_NAME: &str = "penstock";
+
+/// The keys of a role, for who has these.
+pub async fn keys(upstream: &Upstream, role: &Role, with: &Keys) -> Result<(Issued, Duration), String> {
     let mut fields = vec![
         ("Action", "AssumeRole"),
         ("Version", "2011-06-15"),
@@ -16,18 +20,42 @@ pub async fn keys(upstream: &Upstream, role: &Role) -> Result<(Issued, Duration)
     ];
     fields.extend(role.external_id.as_deref().map(|id| ("ExternalId", id)));
     let form = token::form(&fields);
-    let Role { region, id, secret, token: session, endpoint, .. } = role;
-    let with = Signature { service: "sts", region, id, secret, token: session.as_deref() };
-    let signed = |base: &crate::upstream::Base| {
-        let authority = base.origin.authority();
-        let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
-        let mut head = format!("POST {path} HTTP/1.1\r\nhost: {authority}\r\n\r\n").into_bytes();
-        sigv4::sign(&with, &mut head, (&authority, form.as_bytes()), SystemTime::now())?;
+    let Keys { id, secret, token: session } = with;
+    let with = AmazonKeys { service: "sts", region: &role.region, id, secret, token: session.as_deref() };
+    let signed = |base: &Base| {
+        let mut head = unsigned(base);
+        head.extend_from_slice(b"\r\n");
+        sigv4::sign(&with, &mut head, (&base.origin.authority(), form.as_bytes()), SystemTime::now())?;
         // The last fields are still to come.
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)
     };
-    let (status, answer) = token::post(upstream, endpoint, &form, signed).await?;
+    exchange(token::post(upstream, &role.endpoint, &form, signed).await?)
+}
+
+/// The keys of a role, for whom somebody else vouches with a token.
+pub async fn keys_for_identity(
+    upstream: &Upstream,
+    (role, endpoint): (&str, &str),
+    identity: &str,
+) -> Result<(Issued, Duration), String> {
+    let form = token::form(&[
+        ("Action", "AssumeRoleWithWebIdentity"),
+        ("Version", "2011-06-15"),
+        ("RoleArn", role),
+        ("RoleSessionName", SESSION_NAME),
+        ("WebIdentityToken", identity),
+    ]);
+    exchange(token::post(upstream, endpoint, &form, |base| Ok(unsigned(base))).await?)
+}
+
+/// A head that lacks its last fields.
+fn unsigned(base: &Base) -> Vec<u8> {
+    let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
+    format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", base.origin.authority()).into_bytes()
+}
+
+fn exchange((status, answer): (u16, bytes::Bytes)) -> Result<(Issued, Duration), String> {
     let answer = String::from_utf8_lossy(&answer);
     if status >= 300 {
         let words = within(&answer, "Message").unwrap_or_default();

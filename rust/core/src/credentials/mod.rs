@@ -3,6 +3,8 @@
 mod aws;
 mod entra;
 mod google;
+mod machine;
+mod oracle;
 mod sigv4;
 mod token;
 mod wallet;
@@ -12,8 +14,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use penstock_llm::providers::{Grant, Signature};
+use penstock_llm::providers::{AmazonKeys, Grant, Keys, Machine, Role, Signature};
 
+pub use machine::check;
 pub use wallet::Wallet;
 
 use crate::{
@@ -52,7 +55,24 @@ async fn issue(gateway: &Gateway, grant: &Grant) -> std::result::Result<(Issued,
         Grant::Application { authority, tenant, client, secret, scope } => {
             entra::token(&gateway.upstream, (authority, tenant), (client, secret), scope).await
         }
-        Grant::Role(role) => aws::keys(&gateway.upstream, role).await,
+        Grant::Role(role) => aws::keys(&gateway.upstream, role, &taking(gateway, role).await?).await,
+        Grant::Machine(asked) => machine::keys(&gateway.upstream, &gateway.settings.identity, asked).await,
+    }
+}
+
+/// The keys of who takes a role on.
+async fn taking(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, String> {
+    if let Some(keys) = &role.keys {
+        return Ok(keys.clone());
+    }
+    let (region, endpoint) = (role.region.clone(), role.endpoint.clone());
+    let own = Grant::Machine(Machine { region, endpoint, service: "sts" });
+    let found = gateway.shared.wallet.find(&own, || Box::pin(issue(gateway, &own))).await?;
+    match &*found {
+        Issued::Keys { id, secret, token } => {
+            Ok(Keys { id: id.clone(), secret: secret.clone(), token: Some(token.clone()) })
+        }
+        Issued::Token(_) => Err("what was given are no keys".into()),
     }
 }
 
@@ -61,12 +81,16 @@ pub fn sign(target: &Target<'_>, issued: Option<&Issued>, head: &mut Vec<u8>, bo
     let provider = target.provider;
     let lacks = |message| Error::OptionInvalid { provider: provider.slug(), message };
     let with = match (target.grant.as_deref(), issued) {
-        (Some(Grant::Role(role)), Some(Issued::Keys { id, secret, token })) => {
-            Some(Signature { service: role.service, region: &role.region, id, secret, token: Some(token) })
-        }
+        (Some(grant), Some(Issued::Keys { id, secret, token })) => grant
+            .signs()
+            .map(|(service, region)| Signature::Amazon(AmazonKeys { service, region, id, secret, token: Some(token) })),
         (Some(_), _) => None,
         (None, _) => provider.signature(&target.options).map_err(lacks)?,
     };
-    let Some(with) = with else { return Ok(()) };
-    sigv4::sign(&with, head, (&target.base.origin.authority(), body), SystemTime::now()).map_err(lacks)
+    let (authority, now) = (target.base.origin.authority(), SystemTime::now());
+    match with {
+        None => Ok(()),
+        Some(Signature::Amazon(keys)) => sigv4::sign(&keys, head, (&authority, body), now).map_err(lacks),
+        Some(Signature::Oracle(key)) => oracle::sign(&key, head, (&authority, body), now).map_err(lacks),
+    }
 }

@@ -7,11 +7,11 @@ use aws_sigv4::{
     http_request::{SignableBody, SignableRequest, SigningSettings, sign as sign_request},
     sign::v4,
 };
-use penstock_llm::providers::Signature;
+use penstock_llm::providers::AmazonKeys;
 
 /// Adds the fields of the signature to a head. An error says why there can be none.
 pub fn sign(
-    with: &Signature<'_>,
+    with: &AmazonKeys<'_>,
     head: &mut Vec<u8>,
     (authority, body): (&str, &[u8]),
     now: SystemTime,
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     /// The keys and the moment of the published test suite: 2015-08-30T12:36:00Z.
-    const SUITE: Signature<'_> = Signature {
+    const SUITE: AmazonKeys<'_> = AmazonKeys {
         service: "service",
         region: "us-east-1",
         id: "AKIDEXAMPLE",
@@ -61,7 +61,7 @@ mod tests {
     };
     const MOMENT: u64 = 1_440_938_160;
 
-    fn signed(with: &Signature<'_>, line: &str, body: &[u8]) -> String {
+    fn signed(with: &AmazonKeys<'_>, line: &str, body: &[u8]) -> String {
         let mut head = format!("{line} HTTP/1.1\r\nhost: example.amazonaws.com\r\n\r\n").into_bytes();
         let now = UNIX_EPOCH + Duration::from_secs(MOMENT);
         sign(with, &mut head, ("example.amazonaws.com", body), now).unwrap();
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_token_of_a_session_is_sent_and_signed_and_the_secret_is_neither() {
-        let head = signed(&Signature { token: Some("session"), ..SUITE }, "POST /model/a%3Ab/converse", b"{}");
+        let head = signed(&AmazonKeys { token: Some("session"), ..SUITE }, "POST /model/a%3Ab/converse", b"{}");
         assert!(head.contains("x-amz-security-token: session\r\n"), "{head}");
         assert!(head.contains("SignedHeaders=host;x-amz-date;x-amz-security-token,") && !head.contains(SUITE.secret));
     }

@@ -7,6 +7,7 @@ mod dialer;
 mod feed;
 mod http1;
 mod http2;
+mod machine;
 mod origin;
 mod pool;
 mod proxy;
@@ -20,6 +21,7 @@ use bytes::Bytes;
 
 pub use answer_body::AnswerBody;
 pub use feed::Feed;
+pub use machine::Service;
 pub use origin::{Base, Origin};
 pub use resolver::LookUp;
 pub use websocket::{Handshake, LARGEST_MESSAGE, Socket, Upgraded};

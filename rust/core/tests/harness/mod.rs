@@ -195,6 +195,11 @@ pub fn words(model: &str, stream: bool) -> String {
         .to_string()
 }
 
+/// Words for a stream whose usage the caller wants to see: nothing of it is taken out.
+pub fn all_words(model: &str) -> String {
+    words(model, true).replacen('{', r#"{"stream_options":{"include_usage":true},"#, 1)
+}
+
 /// Asks for a whole chat answer.
 pub fn chat(model: &str) -> Ask {
     post(CHAT, words(model, false))
@@ -202,7 +207,7 @@ pub fn chat(model: &str) -> Ask {
 
 /// Asks for a stream: of chat completions or of messages.
 pub fn stream(path: &str, model: &str) -> Ask {
-    post(path, words(model, true))
+    post(path, all_words(model))
 }
 
 /// Asks for a chat answer by a config of its own.

@@ -95,6 +95,15 @@ pub(crate) fn unescape(literal: &[u8]) -> Option<String> {
     serde_json::from_slice(literal).ok()
 }
 
+/// The same where it stands, as long as nothing in it is escaped.
+pub(crate) fn text(literal: &[u8]) -> Option<Cow<'_, str>> {
+    let plain = literal.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    if memchr(b'\\', plain).is_some() {
+        return unescape(literal).map(Cow::Owned);
+    }
+    std::str::from_utf8(plain).ok().map(Cow::Borrowed)
+}
+
 /// The high bit of each byte that is a quote; bits above the first one found may be wrong.
 fn quotes_in(word: u64) -> u64 {
     const LOW: u64 = u64::from_le_bytes([1; 8]);

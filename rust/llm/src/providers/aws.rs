@@ -1,6 +1,6 @@
 //! What Amazon's services have in common: the region, the keys that requests are signed with, roles that are taken on.
 
-use super::{Grant, Known, Options, Role, Signature, options::known, segment};
+use super::{AmazonKeys, Grant, Keys, Known, Machine, Options, Role, Signature, options::known, segment};
 
 pub(super) const OPTIONS: [Known; 10] = [
     known("aws_region", "aws-region"),
@@ -23,46 +23,60 @@ pub(super) fn region(options: &Options) -> Result<&str, String> {
     if segment::is_label(region) { Ok(region) } else { Err("aws_region must be letters, digits and dashes".into()) }
 }
 
-/// The keys among the options. Those that may take a role on sign nothing else.
-pub(super) fn signature<'o>(service: &'static str, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
-    if takes_role(options)? {
-        return Ok(None);
-    }
-    let Some((id, secret)) = keys(options)? else { return Ok(None) };
-    Ok(Some(Signature { service, region: region(options)?, id, secret, token: options.get("aws_session_token") }))
+/// Whose keys sign a request.
+enum Signer {
+    /// Those that are given, if there are any.
+    Given,
+    /// Those of a role.
+    Role,
+    /// Those of the machine that this runs on.
+    Machine,
 }
 
-/// The role that is to be taken on.
+/// The keys among the options. Those that may take a role on sign nothing else.
+pub(super) fn signature<'o>(service: &'static str, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+    let (Signer::Given, Some((id, secret))) = (signer(options)?, keys(options)?) else { return Ok(None) };
+    let token = options.get("aws_session_token");
+    Ok(Some(Signature::Amazon(AmazonKeys { service, region: region(options)?, id, secret, token })))
+}
+
+/// Who is asked for keys.
 pub(super) fn grant(service: &'static str, options: &Options) -> Result<Option<Grant>, String> {
-    if !takes_role(options)? {
+    let signer = signer(options)?;
+    if matches!(signer, Signer::Given) {
         return Ok(None);
     }
-    let arn = options.get("aws_role_arn").ok_or("no role: send x-gateway-aws-role-arn")?.to_owned();
-    let missing = "a role is taken on with keys: send x-gateway-aws-access-key-id and x-gateway-aws-secret-access-key";
-    let (id, secret) = keys(options)?.ok_or(missing)?;
-    let region = region(options)?;
     let text = |key| options.get(key).map(ToOwned::to_owned);
+    let region = region(options)?.to_owned();
     let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    Ok(Some(Grant::Role(Box::new(Role {
-        arn,
-        external_id: text("aws_external_id"),
-        session_name: text("aws_role_session_name").unwrap_or_else(|| SESSION_NAME.to_owned()),
-        endpoint: text("aws_sts_endpoint").unwrap_or_else(|| format!("https://sts.{region}.{domain}")),
-        region: region.to_owned(),
+    let endpoint = text("aws_sts_endpoint").unwrap_or_else(|| format!("https://sts.{region}.{domain}"));
+    if matches!(signer, Signer::Machine) {
+        return Ok(Some(Grant::Machine(Machine { region, endpoint, service })));
+    }
+    let keys = keys(options)?.map(|(id, secret)| Keys {
         id: id.to_owned(),
         secret: secret.to_owned(),
         token: text("aws_session_token"),
+    });
+    Ok(Some(Grant::Role(Box::new(Role {
+        arn: text("aws_role_arn").ok_or("no role: send x-gateway-aws-role-arn")?,
+        external_id: text("aws_external_id"),
+        session_name: text("aws_role_session_name").unwrap_or_else(|| SESSION_NAME.to_owned()),
+        endpoint,
+        region,
+        keys,
         service,
     }))))
 }
 
-fn takes_role(options: &Options) -> Result<bool, String> {
+fn signer(options: &Options) -> Result<Signer, String> {
     match options.get("aws_auth_type") {
-        Some("assumedRole") => Ok(true),
-        None => Ok(options.get("aws_role_arn").is_some()),
-        Some("accessKey" | "apiKey") => Ok(false),
+        Some("assumedRole") => Ok(Signer::Role),
+        Some("serviceRole") => Ok(Signer::Machine),
+        None if options.get("aws_role_arn").is_some() => Ok(Signer::Role),
+        None | Some("accessKey" | "apiKey") => Ok(Signer::Given),
         Some(other) => {
-            Err(format!("aws_auth_type `{other}` is not available in this version: accessKey, apiKey or assumedRole"))
+            Err(format!("aws_auth_type may be accessKey, apiKey, assumedRole or serviceRole, not `{other}`"))
         }
     }
 }
@@ -110,8 +124,18 @@ mod tests {
             (role.endpoint.as_str(), role.external_id.as_deref()),
             ("https://sts.us-east-1.amazonaws.com", Some("x"))
         );
-        assert!(grant("s", &options(&[REGION, ROLE])).unwrap_err().contains("keys"));
-        assert!(grant("s", &options(&[("aws_auth_type", "assumedRole")])).unwrap_err().contains("no role"));
-        assert!(grant("s", &options(&[("aws_auth_type", "serviceRole")])).unwrap_err().contains("serviceRole"));
+        assert!(!Grant::Role(role).is_machines());
+        assert!(grant("s", &options(&[("aws_auth_type", "assumedRole")])).unwrap_err().contains("no "));
+        assert!(grant("s", &options(&[("aws_auth_type", "other")])).unwrap_err().contains("serviceRole"));
+    }
+
+    #[test]
+    fn without_keys_the_machines_own_take_a_role_on_or_sign() {
+        let Some(grant) = grant("s", &options(&[REGION, ROLE])).unwrap() else { panic!("a role") };
+        assert!(grant.is_machines());
+        let given = options(&[REGION, ("aws_auth_type", "serviceRole"), ID, SECRET]);
+        assert_eq!(signature("s", &given).unwrap(), None);
+        let Some(own) = super::grant("s", &given).unwrap() else { panic!("the machine") };
+        assert_eq!((own.is_machines(), own.signs()), (true, Some(("s", "us-east-1"))));
     }
 }

@@ -28,6 +28,9 @@ const TOKEN_PREFIX: &str = "eyJ";
 /// The version whose paths name no deployment and whose queries no version.
 const VERSION_ONE: &str = "v1";
 
+/// Versions before refuse them.
+const FIRST_WITH_STREAM_OPTIONS: &str = "2024-09-01";
+
 impl Provider for AzureOpenAi {
     fn slug(&self) -> &'static str {
         "azure-openai"
@@ -69,6 +72,12 @@ impl Provider for AzureOpenAi {
         write_query(asked, version.filter(|version| *version != VERSION_ONE), out);
         let has_version = version.is_some() || names_version(asked.query) || asked.operation == Operation::Proxy;
         if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
+    }
+
+    fn takes_stream_options(&self, version: Option<&str>, options: &Options) -> bool {
+        // Versions are dates, but for the newest.
+        let version = version.or_else(|| options.get("api_version"));
+        version.is_some_and(|version| version >= FIRST_WITH_STREAM_OPTIONS)
     }
 
     fn credential(&self, key: &str, _prefix: &str) -> Credential {

@@ -51,6 +51,10 @@ impl Provider for Compatible {
         self.slug == "mock" && model.contains("prefix=on")
     }
 
+    fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
+        !TELLS_UNASKED.contains(&self.slug)
+    }
+
     fn path(&self, operation: Operation) -> Option<&'static str> {
         by_chat(self.offers, operation).then_some("/chat/completions")
     }
@@ -59,6 +63,7 @@ impl Provider for Compatible {
         match self.paints {
             _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&chat::COMPATIBLE),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
+            _ if TELLS_UNASKED.contains(&self.slug) => by_chat(self.offers, operation).then_some(&chat::UNASKED),
             _ => by_chat(self.offers, operation).then_some(&chat::COMPATIBLE),
         }
     }
@@ -83,6 +88,9 @@ impl Provider for Compatible {
 
 /// Whose lists of models are arrays, and nothing around them.
 const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
+
+/// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
+const TELLS_UNASKED: [&str; 5] = ["cerebras", "groq", "mistral-ai", "perplexity-ai", "together-ai"];
 
 /// Where the model stands in a path.
 const MODEL: &str = ":model";

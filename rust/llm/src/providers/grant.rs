@@ -9,6 +9,26 @@ pub enum Grant {
     Application { authority: String, tenant: String, client: String, secret: String, scope: String },
     /// Amazon gives keys for a while to who may take a role on.
     Role(Box<Role>),
+    /// Amazon gives the machine that this runs on keys of its own.
+    Machine(Machine),
+}
+
+/// What the keys of the machine are for.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Machine {
+    pub region: String,
+    /// Where keys are given to who has a token of somebody else's.
+    pub endpoint: String,
+    /// What is signed with the keys.
+    pub service: &'static str,
+}
+
+/// Amazon's keys, and the token that belongs to those of a while.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Keys {
+    pub id: String,
+    pub secret: String,
+    pub token: Option<String>,
 }
 
 /// A role, and the keys of who takes it on.
@@ -20,17 +40,28 @@ pub struct Role {
     /// Where roles are given; the region's own service where none is named.
     pub endpoint: String,
     pub region: String,
-    pub id: String,
-    pub secret: String,
-    pub token: Option<String>,
+    /// Those of the machine that this runs on where there are none.
+    pub keys: Option<Keys>,
     /// What is signed with the keys that are given.
     pub service: &'static str,
 }
 
 impl Grant {
-    /// Whether requests are signed with what is given, and carry no token.
-    pub fn signs(&self) -> bool {
-        matches!(self, Self::Role(_))
+    /// The service and the region for which requests are signed with what is given; `None` where they carry a token.
+    pub fn signs(&self) -> Option<(&'static str, &str)> {
+        match self {
+            Self::Role(role) => Some((role.service, &role.region)),
+            Self::Machine(machine) => Some((machine.service, &machine.region)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is given to the machine that this runs on, and to nobody who asks.
+    pub fn is_machines(&self) -> bool {
+        match self {
+            Self::Role(role) => role.keys.is_none(),
+            grant => matches!(grant, Self::Machine(_)),
+        }
     }
 }
 
@@ -41,6 +72,7 @@ impl std::fmt::Debug for Grant {
             Self::ServiceAccount { .. } => "ServiceAccount",
             Self::Application { .. } => "Application",
             Self::Role(_) => "Role",
+            Self::Machine(_) => "Machine",
         })
     }
 }

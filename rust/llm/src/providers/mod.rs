@@ -14,12 +14,13 @@ mod grant;
 mod hosted_by_aws;
 mod openai;
 mod options;
+mod oracle;
 mod placed;
 mod predibase;
 mod segment;
 mod vertex_ai;
 
-pub use grant::{Grant, Role};
+pub use grant::{Grant, Keys, Machine, Role};
 pub use options::{Known, Options};
 
 use crate::{
@@ -42,9 +43,16 @@ pub enum Credential {
     Scheme(&'static str),
 }
 
+/// With what a request is signed, where no key is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signature<'o> {
+    Amazon(AmazonKeys<'o>),
+    Oracle(OracleKey<'o>),
+}
+
 /// With what a request to Amazon is signed (version 4).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Signature<'o> {
+pub struct AmazonKeys<'o> {
     pub service: &'static str,
     pub region: &'o str,
     pub id: &'o str,
@@ -52,14 +60,32 @@ pub struct Signature<'o> {
     pub token: Option<&'o str>,
 }
 
+/// The key of one of Oracle's users, and where they pay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct OracleKey<'o> {
+    pub tenancy: &'o str,
+    pub user: &'o str,
+    pub fingerprint: &'o str,
+    pub compartment: Option<&'o str>,
+    /// In PEM.
+    pub private_key: &'o str,
+}
+
 /// Without what is secret.
-impl std::fmt::Debug for Signature<'_> {
+impl std::fmt::Debug for AmazonKeys<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
-            .debug_struct("Signature")
+            .debug_struct("AmazonKeys")
             .field("service", &self.service)
             .field("region", &self.region)
             .finish_non_exhaustive()
+    }
+}
+
+/// Likewise.
+impl std::fmt::Debug for OracleKey<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("OracleKey").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
     }
 }
 
@@ -103,8 +129,14 @@ const BATCHES: Group = &[
     Operation::GetBatchOutput,
     Operation::CancelBatch,
 ];
-const FINE_TUNING: Group =
-    &[Operation::ListFinetunes, Operation::CreateFinetune, Operation::RetrieveFinetune, Operation::CancelFinetune];
+const FINE_TUNING: Group = &[
+    Operation::ListFinetunes,
+    Operation::CreateFinetune,
+    Operation::RetrieveFinetune,
+    Operation::CancelFinetune,
+    Operation::ListFinetuneEvents,
+    Operation::ListFinetuneCheckpoints,
+];
 /// Forwarded to whoever is named: most have them, and where they do not the provider says so.
 const EVERYWHERE: Group = &[Operation::Models, Operation::Moderate, Operation::Proxy];
 
@@ -204,6 +236,12 @@ pub trait Provider: Sync {
     /// A header that must be present, with the value to send when the caller set none.
     fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
         None
+    }
+
+    /// Whether a stream of completions says what it cost when `stream_options` ask for it. Who refuses them says it unasked,
+    /// or not at all. `version` is that of the API, where the request says one.
+    fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
+        true
     }
 
     /// Whether this model goes on from the beginning of an answer with which its messages end. Others begin anew, or refuse it.

@@ -1,6 +1,8 @@
 //! Providers that speak `OpenAI`'s API at an address with a place in it for what is the customer's: a row each.
 
-use super::{CHAT, EMBED, Group, Known, Options, Provider, RESPOND, by_chat, options::known, segment};
+use super::{
+    CHAT, EMBED, Group, Known, Options, Provider, RESPOND, Signature, by_chat, options::known, oracle, segment,
+};
 use crate::{
     operation::Operation,
     translation::wires::{Wire, chat, painting},
@@ -42,7 +44,7 @@ pub(super) static ROWS: &[Placed] = &[
         slug: "oracle",
         base_url: "https://inference.generativeai.{}.oci.oraclecloud.com/20231130/actions/v1",
         offers: &[CHAT, RESPOND],
-        options: &[known("oracle_region", "oracle-region")],
+        options: oracle::OPTIONS,
         usual: None,
     },
     Placed {
@@ -117,11 +119,21 @@ impl Provider for Placed {
         Ok(())
     }
 
+    fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
+        // What it serves of Amazon's refuses them; each of its events says what was used so far.
+        self.slug != "databricks"
+    }
+
+    fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
+        if self.slug == "oracle" { oracle::signature(options) } else { Ok(None) }
+    }
+
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         if self.draws(operation) {
             return Some(&painting::WORKERS);
         }
-        (self.lists(operation) || by_chat(self.offers, operation)).then_some(&chat::COMPATIBLE)
+        let wire = if self.slug == "databricks" { &chat::UNASKED } else { &chat::COMPATIBLE };
+        (self.lists(operation) || by_chat(self.offers, operation)).then_some(wire)
     }
 }
 

@@ -16,6 +16,9 @@ use crate::{
     usage::Usage,
 };
 
+const BEFORE_DELTA: &[u8] = b",\"choices\":[{\"index\":0,\"delta\":{";
+const AFTER_DELTA: &[u8] = b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+
 #[derive(Debug)]
 pub struct Stream {
     out: Vec<u8>,
@@ -56,17 +59,20 @@ impl Stream {
         self.head.pop();
     }
 
-    /// A chunk with one choice, of which the delta's fields are given.
-    fn chunk(&mut self, delta: impl FnOnce(&mut Vec<u8>)) {
+    /// A chunk with one choice, of which the delta's fields are given, and about how long they are.
+    fn chunk(&mut self, length: usize, delta: impl FnOnce(&mut Vec<u8>)) {
+        // Room that is exact is neither grown nor copied.
+        self.out.reserve(self.head.len() + BEFORE_DELTA.len() + length + AFTER_DELTA.len());
         self.out.extend_from_slice(&self.head);
-        self.out.extend_from_slice(b",\"choices\":[{\"index\":0,\"delta\":{");
+        self.out.extend_from_slice(BEFORE_DELTA);
         delta(&mut self.out);
-        self.out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+        self.out.extend_from_slice(AFTER_DELTA);
     }
 
     fn said(&mut self, key: &'static str, text: &str) {
         let block = self.shown(key);
-        self.chunk(|out| {
+        let length = if block.is_some() { 2 * text.len() + 64 } else { room("content", text) };
+        self.chunk(length, |out| {
             if matches!(key, "text") {
                 field(out, "content", text);
             }
@@ -140,7 +146,7 @@ impl Stream {
         if let Some(signature) = signature {
             call["extra_content"] = json!({"google": {"thought_signature": signature}});
         }
-        self.chunk(|out| {
+        self.chunk(128, |out| {
             let _ = write!(out, "\"tool_calls\":[{call}]");
         });
     }
@@ -187,10 +193,10 @@ impl Taker for Stream {
             Piece::Start { id, model } => {
                 let model = if model.is_empty() { self.answering.model.clone() } else { model.to_owned() };
                 self.begin(id, &model);
-                self.chunk(|out| out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\""));
+                self.chunk(32, |out| out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\""));
             }
             Piece::Text(text) => self.said("text", text),
-            Piece::Refusal(text) => self.chunk(|out| field(out, "refusal", text)),
+            Piece::Refusal(text) => self.chunk(room("refusal", text), |out| field(out, "refusal", text)),
             Piece::Thinking(text) if self.answering.blocks => self.said("thinking", text),
             Piece::Signature(text) if self.answering.blocks => self.said("signature", text),
             Piece::Redacted(data) if self.answering.blocks => self.said("data", data),
@@ -212,7 +218,7 @@ impl Taker for Stream {
                 }
             }
             Piece::Call { id, name, signature } => self.call(id, name, signature),
-            Piece::Arguments { call, json } => self.chunk(|out| {
+            Piece::Arguments { call, json } => self.chunk(json.len() + 64, |out| {
                 let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"function\":{{");
                 field(out, "arguments", json);
                 out.extend_from_slice(b"}}]");
@@ -238,7 +244,14 @@ fn choice(delta: &Value) -> Value {
     json!({"choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": null}]})
 }
 
+/// How long a field is whose text needs no escapes.
+fn room(key: &str, text: &str) -> usize {
+    key.len() + text.len() + "\"\":\"\"".len()
+}
+
 fn field(out: &mut Vec<u8>, key: &str, text: &str) {
-    let _ = write!(out, "\"{key}\":");
+    for part in [b"\"", key.as_bytes(), b"\":"] {
+        out.extend_from_slice(part);
+    }
     let _ = serde_json::to_writer(out, text);
 }

@@ -5,7 +5,7 @@ pub(super) mod request;
 
 pub use answer::error;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Broken, Found, Listener, Wire};
 use crate::translation::{
@@ -19,16 +19,20 @@ pub struct Chat {
     limit: &'static str,
     /// What the model is called in the body, where its name says more.
     name: fn(&str) -> String,
+    /// Usage is part of a stream where it was asked for.
+    asks_usage: bool,
 }
 
 /// As `OpenAI` has it today.
-pub static OPENAI: Chat = Chat { limit: "max_completion_tokens", name: str::to_owned };
+pub static OPENAI: Chat = Chat { limit: "max_completion_tokens", name: str::to_owned, asks_usage: true };
 /// As it was when others became compatible with it.
-pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", name: str::to_owned };
+pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", ..OPENAI };
+/// Likewise, of those whose streams say what they cost in any case.
+pub static UNASKED: Chat = Chat { asks_usage: false, ..COMPATIBLE };
 /// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
-pub static VERTEX: Chat = Chat { limit: "max_tokens", name: of_publisher };
+pub static VERTEX: Chat = Chat { name: of_publisher, ..COMPATIBLE };
 /// A deployment and an adapter on top of it: the body names the adapter.
-pub static ADAPTED: Chat = Chat { limit: "max_tokens", name: of_adapter };
+pub static ADAPTED: Chat = Chat { name: of_adapter, ..COMPATIBLE };
 
 fn of_publisher(model: &str) -> String {
     match model.split_once('.') {
@@ -45,7 +49,11 @@ fn of_adapter(model: &str) -> String {
 impl Wire for Chat {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         asked.model = (self.name)(&asked.model);
-        Ok(Value::Object(request::write(asked, self.limit)?).to_string().into_bytes())
+        let mut written = request::write(asked, self.limit)?;
+        if self.asks_usage && written.contains_key("stream") {
+            written.insert("stream_options".into(), json!({"include_usage": true}));
+        }
+        Ok(Value::Object(written).to_string().into_bytes())
     }
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {

@@ -61,7 +61,6 @@ pub fn write(asked: &mut Asked, limit: &str) -> Result<Fields, Refusal> {
     }
     if asked.stream {
         out.insert("stream".into(), true.into());
-        out.insert("stream_options".into(), json!({"include_usage": true}));
     }
     Ok(out)
 }

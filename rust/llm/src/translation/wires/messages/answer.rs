@@ -6,7 +6,10 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    dialect::Dialect,
+    dialect::{
+        Dialect,
+        scan::{fields, text},
+    },
     translation::{
         piece::{Piece, Place, Taker},
         wires::{Broken, Found, Listener},
@@ -135,7 +138,7 @@ struct Event<'a> {
     #[serde(default, borrow)]
     message: Option<Message<'a>>,
     #[serde(default, borrow)]
-    content_block: Option<Block<'a>>,
+    content_block: Option<&'a RawValue>,
     #[serde(default, borrow)]
     delta: Option<Delta<'a>>,
     #[serde(default, borrow)]
@@ -146,22 +149,50 @@ struct Event<'a> {
 
 #[derive(Deserialize)]
 struct Delta<'a> {
-    #[serde(rename = "type", default, borrow)]
-    kind: Cow<'a, str>,
-    #[serde(default, borrow)]
-    text: Cow<'a, str>,
-    #[serde(default, borrow)]
-    thinking: Cow<'a, str>,
-    #[serde(default, borrow)]
-    signature: Cow<'a, str>,
-    #[serde(default, borrow)]
-    partial_json: Cow<'a, str>,
-    #[serde(default, borrow)]
-    citation: Option<&'a RawValue>,
     #[serde(default, borrow)]
     stop_reason: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     stop_sequence: Option<Cow<'a, str>>,
+}
+
+/// What a block grows by. Most events say nothing else, so nothing is built of them: these are parts of their JSON.
+#[derive(Default)]
+struct Growth<'a> {
+    index: &'a [u8],
+    kind: &'a [u8],
+    said: &'a [u8],
+}
+
+impl<'a> Growth<'a> {
+    /// `None` for any other event.
+    fn of(event: &'a [u8]) -> Option<Self> {
+        let (mut is_growth, mut delta, mut found) = (false, None, Self::default());
+        fields(event, |key, at| {
+            match key {
+                b"type" => is_growth = &event[at] == b"\"content_block_delta\"",
+                b"index" => found.index = &event[at],
+                b"delta" => delta = Some(&event[at]),
+                _ => (),
+            }
+            Ok(())
+        })
+        .ok()?;
+        let delta = delta.filter(|_| is_growth)?;
+        fields(delta, |key, at| {
+            match key {
+                b"type" => found.kind = &delta[at],
+                b"text" | b"thinking" | b"signature" | b"partial_json" | b"citation" => found.said = &delta[at],
+                _ => (),
+            }
+            Ok(())
+        })
+        .ok()?;
+        Some(found)
+    }
+
+    fn index(&self) -> u64 {
+        serde_json::from_slice(self.index).unwrap_or_default()
+    }
 }
 
 #[derive(Deserialize)]
@@ -184,11 +215,13 @@ pub struct Hearing {
 
 impl Listener for Hearing {
     fn hear(&mut self, data: &[u8], taker: &mut dyn Taker) {
+        if let Some(growth) = Growth::of(data) {
+            return self.grow(&growth, taker);
+        }
         // What is no event of this kind says nothing.
         let Ok(event) = serde_json::from_slice::<Event<'_>>(data) else { return };
         match &*event.kind {
-            "content_block_delta" => self.delta(&event, taker),
-            "content_block_start" => self.start(&event, data, taker),
+            "content_block_start" => self.start(&event, taker),
             "content_block_stop" => self.stop(event.index, taker),
             "message_start" => {
                 let Some(message) = &event.message else { return };
@@ -218,41 +251,42 @@ impl Hearing {
         }
     }
 
-    fn start(&mut self, event: &Event<'_>, data: &[u8], taker: &mut dyn Taker) {
-        let Some(block) = &event.content_block else { return };
+    fn start(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
+        let Some(json) = event.content_block.map(RawValue::get) else { return };
+        let Ok(block) = serde_json::from_str::<Block<'_>>(json) else { return };
         if !block.is_known() {
-            let block = serde_json::from_slice::<Value>(data).map(|mut event| event["content_block"].take());
-            self.native = Some((event.index, block.unwrap_or_default(), String::new()));
+            self.native = serde_json::from_str(json).ok().map(|block| (event.index, block, String::new()));
             return;
         }
-        begin(block, taker);
+        begin(&block, taker);
         if block.kind == "tool_use" {
             self.calls.push((event.index, false));
         }
     }
 
-    fn delta(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
-        let Some(delta) = &event.delta else { return };
-        match &*delta.kind {
-            "text_delta" => taker.take(Piece::Text(&delta.text)),
-            "thinking_delta" => taker.take(Piece::Thinking(&delta.thinking)),
-            "signature_delta" => taker.take(Piece::Signature(&delta.signature)),
-            "citations_delta" => {
-                let Some(citation) = delta.citation else { return };
-                let json = format!("[{}]", citation.get());
-                taker.take(Piece::Aside { place: Place::Block, name: "citations", json: &json });
-            }
-            "input_json_delta" if self.native.is_some() => {
-                if let Some((_, _, input)) = &mut self.native {
-                    input.push_str(&delta.partial_json);
-                }
-            }
-            "input_json_delta" if !delta.partial_json.is_empty() => {
-                let Some(call) = self.calls.iter().position(|(block, _)| *block == event.index) else { return };
-                self.calls[call].1 = true;
-                taker.take(Piece::Arguments { call, json: &delta.partial_json });
-            }
+    fn grow(&mut self, growth: &Growth<'_>, taker: &mut dyn Taker) {
+        if growth.kind == b"\"citations_delta\"" {
+            let json = format!("[{}]", String::from_utf8_lossy(growth.said));
+            return taker.take(Piece::Aside { place: Place::Block, name: "citations", json: &json });
+        }
+        let Some(said) = text(growth.said) else { return };
+        match growth.kind {
+            b"\"text_delta\"" => taker.take(Piece::Text(&said)),
+            b"\"thinking_delta\"" => taker.take(Piece::Thinking(&said)),
+            b"\"signature_delta\"" => taker.take(Piece::Signature(&said)),
+            b"\"input_json_delta\"" => self.argue(growth.index(), &said, taker),
             _ => (),
+        }
+    }
+
+    fn argue(&mut self, index: u64, json: &str, taker: &mut dyn Taker) {
+        if let Some((_, _, input)) = &mut self.native {
+            return input.push_str(json);
+        }
+        let call = self.calls.iter().position(|(block, _)| *block == index);
+        if let Some(call) = call.filter(|_| !json.is_empty()) {
+            self.calls[call].1 = true;
+            taker.take(Piece::Arguments { call, json });
         }
     }
 

@@ -1,0 +1,32 @@
+//! Usage that a stream says only when asked is asked for, so that no stream goes uncounted; who did not ask is not told.
+
+use penstock_llm::{operation::Operation, stream::include_usage};
+
+use crate::{
+    body::Body,
+    call::{Call, Target},
+    record::Facts,
+};
+
+/// The body as it is sent to who is asked in the caller's own dialect.
+pub fn ask(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Body {
+    let Body::Whole(bytes) = &body else { return body };
+    if !facts.stream || target.passthrough || !says_usage_when_asked(call, target) {
+        return body;
+    }
+    let Some(asked) = include_usage::ask(bytes) else { return body };
+    facts.hides_usage = true;
+    Body::Whole(asked.into())
+}
+
+fn says_usage_when_asked(call: &Call<'_>, target: &Target<'_>) -> bool {
+    let version = call.route.stated.version.or_else(|| version(&call.head.query));
+    matches!(call.route.operation, Operation::ChatComplete | Operation::Complete)
+        && target.provider.takes_stream_options(version, &target.options)
+        // What comes compressed cannot be taken apart.
+        && !target.forward.contains(b"accept-encoding")
+}
+
+fn version(query: &str) -> Option<&str> {
+    query.split('&').find_map(|pair| pair.strip_prefix("api-version="))
+}

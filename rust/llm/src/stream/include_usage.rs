@@ -1,0 +1,136 @@
+//! The usage of a stream of completions, which is said only to who asks (`stream_options.include_usage`): asking for it in a
+//! caller's name, and taking out what the caller did not ask for.
+
+use std::{ops::Range, sync::LazyLock};
+
+use bytes::Bytes;
+use memchr::memmem::Finder;
+use serde_json::{Map, Value};
+
+use super::sse;
+use crate::{
+    dialect::{edit, peek},
+    usage::value_start,
+};
+
+static OPTIONS: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"stream_options\""));
+static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static CHOICES: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"choices\""));
+
+const ASKED: &[u8] = br#""stream_options":{"include_usage":true},"#;
+
+/// The request for a stream, asking for its usage; `None` where it does so already.
+pub fn ask(body: &[u8]) -> Option<Vec<u8>> {
+    if OPTIONS.find(body).is_some() {
+        return ask_among_options(body);
+    }
+    // It says that it is for a stream: there is something behind the brace.
+    let at = body.iter().position(|byte| *byte == b'{')? + 1;
+    let mut asked = Vec::with_capacity(body.len() + ASKED.len());
+    asked.extend_from_slice(&body[..at]);
+    asked.extend_from_slice(ASKED);
+    asked.extend_from_slice(&body[at..]);
+    Some(asked)
+}
+
+fn ask_among_options(body: &[u8]) -> Option<Vec<u8>> {
+    let found = peek(body).ok()?;
+    if found.include_usage == Some(true) {
+        return None;
+    }
+    let said = found.stream_options_at.and_then(|at| serde_json::from_slice(&body[at]).ok());
+    let mut options = match said {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(options)) => options,
+        // What it says is for the provider to refuse.
+        Some(_) => return None,
+    };
+    options.insert("include_usage".into(), true.into());
+    edit::set(body, &[], &[edit::field("stream_options", &Value::Object(options))]).ok()
+}
+
+/// Whole events without the usage that nobody asked for: the event that says nothing else, and the nulls in all others.
+pub fn hide(events: Bytes) -> Bytes {
+    if USAGE.find(&events).is_none() {
+        return events;
+    }
+    let mut left = Vec::with_capacity(events.len());
+    if events.starts_with(sse::BOM) {
+        left.extend_from_slice(sse::BOM);
+    }
+    for event in sse::split(&events).filter(|event| !is_usage_alone(event)) {
+        let mut copied = 0;
+        for null in nulls(event) {
+            left.extend_from_slice(&event[copied..null.start]);
+            copied = null.end;
+        }
+        left.extend_from_slice(&event[copied..]);
+    }
+    left.into()
+}
+
+fn is_usage_alone(event: &[u8]) -> bool {
+    let says = USAGE.find_iter(event).any(|at| matches!(value_start(event, at + 7), Some((_, b'{'))));
+    says && CHOICES.find(event).is_some_and(|at| match value_start(event, at + 9) {
+        Some((open, b'[')) => event[open + 1..].trim_ascii_start().starts_with(b"]"),
+        _ => false,
+    })
+}
+
+/// Where it says that there is no usage yet, with the comma before. Quotes within strings are escaped, so it is no text.
+fn nulls(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    USAGE.find_iter(event).filter_map(|at| {
+        let (value, _) = value_start(event, at + 7)?;
+        let before = event[..at].trim_ascii_end();
+        (event[value..].starts_with(b"null") && before.ends_with(b",")).then(|| before.len() - 1..value + 4)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(body: &str) -> Option<String> {
+        ask(body.as_bytes()).map(|asked| String::from_utf8(asked).unwrap())
+    }
+
+    #[test]
+    fn usage_is_asked_for_once_and_all_else_stays_as_it_was_written() {
+        assert_eq!(
+            asked(r#" { "model":"m", "stream":true}"#).unwrap(),
+            r#" {"stream_options":{"include_usage":true}, "model":"m", "stream":true}"#
+        );
+        for (said, meant) in [
+            (r#"{"stream_options":{"x":1},"a":[ 1 ]}"#, r#"{"stream_options":{"x":1,"include_usage":true},"a":[ 1 ]}"#),
+            (r#"{"stream_options":null}"#, r#"{"stream_options":{"include_usage":true}}"#),
+            (r#"{"stream_options":{"include_usage":false}}"#, r#"{"stream_options":{"include_usage":true}}"#),
+            (r#"{"a":"stream_options"}"#, r#"{"a":"stream_options","stream_options":{"include_usage":true}}"#),
+        ] {
+            assert_eq!(asked(said).unwrap(), meant);
+        }
+        assert_eq!(asked(r#"{"stream_options":{"include_usage":true}}"#), None);
+        assert_eq!(asked(r#"{"stream_options":7}"#), None);
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_taken_out_and_nothing_else() {
+        let said = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}],\"usage\":null}\n\n\
+            data: {\"choices\": [], \"usage\": null, \"prompt_filter_results\": []}\n\n\
+            data: {\"choices\": [ ], \"usage\": {\"total_tokens\": 3}}\r\n\r\n\
+            data: {\"choices\":[{\"delta\":{}}],\"usage\":{\"total_tokens\":3}}\n\ndata: [DONE]\n\n";
+        let left = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}]}\n\n\
+            data: {\"choices\": [], \"prompt_filter_results\": []}\n\n\
+            data: {\"choices\":[{\"delta\":{}}],\"usage\":{\"total_tokens\":3}}\n\ndata: [DONE]\n\n";
+        assert_eq!(hide(Bytes::from_static(said.as_bytes())), left);
+    }
+
+    #[test]
+    fn events_without_usage_are_the_very_bytes() {
+        let events = Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"usage\"}}]}\n\n");
+        let hidden = hide(events.clone());
+        // A word is looked at, and left.
+        assert_eq!(hidden, events);
+        let plain = Bytes::from_static(b"data: {\"choices\":[]}\n\n");
+        assert_eq!(hide(plain.clone()).as_ptr(), plain.as_ptr());
+    }
+}
