@@ -134,7 +134,8 @@ fn body(stream: bool) -> Value {
     let mut body = json!({"model": "mock", "max_tokens": 9, "input": "hi", "prompt": "hi",
         "messages": [{"role": "user", "content": "hi"}]});
     if stream {
-        body["stream"] = json!(true);
+        // Whoever asks for usage gets no other body than he sent.
+        (body["stream"], body["stream_options"]) = (json!(true), json!({"include_usage": true}));
     }
     body
 }
