@@ -119,3 +119,26 @@ async fn more_targets_than_allowed_are_refused_when_they_are_asked_for() {
         assert_eq!(told.json()["errors"], expected);
     }
 }
+
+#[tokio::test]
+async fn a_conditional_root_and_what_is_nested_have_limits_of_their_own() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| {
+        (settings.max_root_targets, settings.max_conditional_targets, settings.max_nested_targets) = (1, 3, 2);
+    });
+    let targets = |count| vec![json!({"provider": "mock", "name": "t"}); count];
+    let conditional = |count| json!({"strategy": {"mode": "conditional", "conditions": [], "default": "t"}, "targets": targets(count)});
+    let nested = |count| json!({"targets": [{"strategy": {"mode": "fallback"}, "targets": targets(count)}]});
+    for (config, refused) in [
+        (conditional(3), None),
+        (conditional(4), Some("path: targets, message: must hold at most 3 targets, not 4")),
+        (nested(2), None),
+        (nested(3), Some("path: targets[0], message: must hold at most 2 targets below it, not 3")),
+    ] {
+        let told = rig.send(by_with(&config, CHAT, words("m", false))).await;
+        match refused {
+            None => assert_eq!(told.status, 200, "{}", told.text()),
+            Some(message) => assert_eq!((told.status, &told.json()["errors"]), (400, &json!([message]))),
+        }
+    }
+}

@@ -76,6 +76,24 @@ async fn a_list_says_which_refusals_count() {
 }
 
 #[tokio::test]
+async fn what_a_providers_policy_refuses_is_asked_of_nobody_else_unless_its_status_is_listed() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let listed = json!({"mode": "fallback", "on_status_codes": [400]});
+    for (strategy, code, status) in [
+        (json!({"mode": "fallback"}), "content_policy_violation", 400),
+        (json!({"mode": "fallback"}), "context_length_exceeded", 200),
+        (listed, "content_policy_violation", 200),
+    ] {
+        let refused = target(&format!("status=400&code={code}"));
+        let config = json!({"strategy": strategy, "targets": [refused, target("chunks=1")]});
+        let told = rig.send(by(&config)).await;
+        assert_eq!(told.status, status, "{config}: {}", told.text());
+        assert_eq!(told.text().contains(code), status == 400);
+    }
+}
+
+#[tokio::test]
 async fn what_never_answers_has_failed() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -77,9 +77,8 @@ pub(super) const FIELDS: &[Field] = &[
         "conditions":{"type":"array","items":{"type":"object","required":["query","then"],"additionalProperties":false,"properties":{
             "query":{"$ref":"#/$defs/query"},"then":{"type":"string","description":"name of a target"}}}},
         "default":{"type":"string","description":"name of the target where no condition holds"},
-        "sticky":{"type":"object","required":["hash_fields"],"additionalProperties":false,"properties":{"enabled":{"type":"boolean","default":true},
-            "hash_fields":{"type":"array","items":{"type":"string"},"description":"such as metadata.user_id: requests that agree in them go to the same target"},
-            "ttl":{"type":"integer","minimum":1,"default":3600,"description":"seconds for which that holds at least"}}},
+        "sticky":{"$ref":"#/$defs/sticky"},
+        "sticky_session":{"$ref":"#/$defs/sticky","description":"another name of `sticky`"},
         "hedge":{"type":"object","additionalProperties":false,"description":"fallback: the second target is asked too where the first has not answered in this time",
             "anyOf":[{"required":["after_ms"]},{"required":["percentile"]}],"properties":{
             "after_ms":{"type":"integer","minimum":1,"description":"milliseconds; beside `percentile` for as long as too little is known"},

@@ -8,6 +8,9 @@ use super::draft::FIELDS;
 /// What several keys share.
 const SHARED: &str = r##"{
     "recovery": {"enum": ["off", "hold", "continue"]},
+    "sticky": {"type": "object", "required": ["hash_fields"], "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
+        "hash_fields": {"type": "array", "items": {"type": "string"}, "description": "such as metadata.user_id: requests that agree in them go to the same target"},
+        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which that holds at least"}}},
     "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
     "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",
         "required": ["failure_threshold", "cooldown_interval"], "additionalProperties": false, "properties": {

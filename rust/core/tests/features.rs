@@ -1,0 +1,193 @@
+//! Every feature of a config acts on every route, whole and streamed, saved or sent along in either spelling.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{Ask, CHAT, MESSAGES, Rig, Told, settled, target, way};
+use penstock_mock::{Entry, Server};
+use serde_json::{Map, Value, json};
+
+/// Paths of their own, and such as are passed on; whether they may stream.
+const ROUTES: &[(&str, bool)] = &[
+    (CHAT, true),
+    (MESSAGES, true),
+    ("/v1/responses", true),
+    ("/v1/completions", true),
+    ("/v1/embeddings", false),
+    ("/v1/rerank", false),
+    ("/v1/proxy/chat/completions", true),
+    ("/v1/some/inference", true),
+];
+
+/// How a config comes along.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Inline,
+    InCamelCase,
+    Saved,
+}
+
+/// A config, how many requests of a kind are sent with it, and how many of them reach the provider.
+struct Case {
+    name: &'static str,
+    config: Value,
+    asks: usize,
+    reached: usize,
+    /// Of the last.
+    holds: fn(&Told, &[Entry]) -> bool,
+}
+
+fn case(
+    name: &'static str,
+    config: Value,
+    (asks, reached): (usize, usize),
+    holds: fn(&Told, &[Entry]) -> bool,
+) -> Case {
+    Case { name, config, asks, reached, holds }
+}
+
+fn two(strategy: &Value, targets: &[Value; 2]) -> Value {
+    json!({"strategy": strategy, "targets": targets})
+}
+
+fn second(told: &Told, _: &[Entry]) -> bool {
+    told.status == 200 && way(told)[0] == "config.targets[1]"
+}
+
+/// How one of several targets is chosen.
+fn strategies() -> Vec<Case> {
+    let (bad, well, silent) = (target("status=503"), target("chunks=1"), target("fault=silence"));
+    let never = |target: &Value| json!({"provider": "mock", "weight": 0, "override_params": target["override_params"]});
+    let named = |name: &str| json!({"provider": "mock", "name": name});
+    let listed = json!({"mode": "fallback", "on_status_codes": [429]});
+    let hedged = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
+    let guarded = json!({"mode": "fallback", "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}});
+    let shared = json!({"mode": "loadbalance"});
+    let stuck = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["params.max_tokens"], "ttl": 60}});
+    let condition = json!({"query": {"$and": [{"params.max_tokens": {"$gte": 5}}], "metadata.plan": "paid",
+        "url.pathname": {"$regex": "^/v1/"}}, "then": "b"});
+    let asked = json!({"mode": "conditional", "conditions": [condition], "default": "a"});
+    vec![
+        case("single", two(&json!({"mode": "single"}), &[well.clone(), bad.clone()]), (1, 1), |told, _| {
+            told.status == 200 && way(told)[0] == "config.targets[0]"
+        }),
+        case("fallback", two(&listed, &[target("status=429"), well.clone()]), (1, 2), second),
+        case("hedge", two(&hedged, &[silent, well.clone()]), (1, 2), second),
+        case("cb_config", two(&guarded, &[bad.clone(), well.clone()]), (2, 3), second),
+        case("loadbalance", two(&shared, &[never(&bad), well.clone()]), (1, 1), second),
+        case("sticky", two(&stuck, &[never(&bad), well]), (1, 1), second),
+        case("conditional", two(&asked, &[named("a"), named("b")]), (1, 1), second),
+    ]
+}
+
+/// What happens at a target. `other`: a further provider's address.
+fn attempts(other: &str) -> Vec<Case> {
+    let (mut persistent, mut impatient) = (target("status=503"), target("fault=silence"));
+    persistent["retry"] = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
+    impatient["request_timeout"] = json!(40);
+    let mut held = two(&json!({"mode": "fallback"}), &[target("chunks=9&fault=cut&after=1"), target("chunks=1")]);
+    held["recovery"] = json!("hold");
+    let parameters = json!({"provider": "mock", "default_params": {"model": "default", "user": "ann", "seed": 1},
+        "override_params": {"seed": 2}, "drop_params": ["max_tokens"]});
+    let forwarding = json!({"provider": "mock", "forward_headers": ["x-team"]});
+    let kept = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
+    vec![
+        case("retry", persistent, (1, 3), |told, _| {
+            told.status == 503 && way(told)[1] == "-1" && told.header("x-should-retry") == Some("false")
+        }),
+        case("request_timeout", impatient, (1, 1), |told, _| told.status == 408),
+        case("recovery", held, (1, 2), second),
+        case("parameters", parameters, (1, 1), |told, entries| {
+            let sizes = [changed(false), changed(true)];
+            told.status == 200 && entries[0].model == "mock" && sizes.contains(&entries[0].body_bytes)
+        }),
+        case("forward_headers", forwarding, (1, 1), |_, entries| entries[0].header("x-team") == Some("blue")),
+        case("custom_host", json!({"provider": "mock", "custom_host": other}), (1, 0), |told, _| told.status == 200),
+        case("passthrough", json!({"passthrough": true}), (1, 1), |told, entries| {
+            told.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
+        }),
+        case("cache", kept, (2, 1), |told, _| way(told)[2] == "HIT"),
+    ]
+}
+
+/// The same with its keys as JavaScript spells them; what a query asks about keeps its name.
+fn in_camel_case(config: &Value) -> Value {
+    let camel = |key: &str| {
+        if key.contains('.') {
+            return key.to_owned();
+        }
+        let mut parts = key.split('_');
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |name, part| name + &part[..1].to_uppercase() + &part[1..])
+    };
+    match config {
+        Value::Object(object) => {
+            object.iter().map(|(key, value)| (camel(key), in_camel_case(value))).collect::<Map<_, _>>().into()
+        }
+        Value::Array(items) => items.iter().map(in_camel_case).collect(),
+        other => other.clone(),
+    }
+}
+
+/// What all routes can be asked with.
+fn body(stream: bool) -> Value {
+    let mut body = json!({"model": "mock", "max_tokens": 9, "input": "hi", "prompt": "hi",
+        "messages": [{"role": "user", "content": "hi"}]});
+    if stream {
+        // Whoever asks for usage gets no other body than he sent.
+        (body["stream"], body["stream_options"]) = (json!(true), json!({"include_usage": true}));
+    }
+    body
+}
+
+/// How many bytes it has with the parameters that a case sets and drops.
+fn changed(stream: bool) -> u64 {
+    let mut body = body(stream);
+    body.as_object_mut().unwrap().remove("max_tokens");
+    (body["user"], body["seed"]) = (json!("ann"), json!(2));
+    body.to_string().len() as u64
+}
+
+fn ask(path: &str, stream: bool, form: Form, config: &Value) -> Ask {
+    let config = match form {
+        Form::Inline => config.to_string(),
+        Form::InCamelCase => in_camel_case(config).to_string(),
+        Form::Saved => "pc-1".to_owned(),
+    };
+    let ask = Ask::new("POST", path).header("x-gateway-config", &config).header("content-type", "application/json");
+    ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#).header("x-team", "blue").body(body(stream).to_string())
+}
+
+async fn check(case: &Case, (path, stream): (&str, bool), form: Form) {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| {
+        (settings.retry_backoff_ms, settings.trusted_custom_hosts) = (1, vec!["127.0.0.1".into()]);
+    });
+    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-mine"}],
+        "configs": [{"slug": "pc-1", "config": case.config}]}));
+    let mut last = None;
+    for _ in 0..case.asks {
+        let mut ask = ask(path, stream, form, &case.config);
+        if case.name == "passthrough" {
+            ask = ask.header("x-gateway-provider", "@mine");
+        }
+        last = Some(rig.send(ask).await);
+    }
+    let (told, entries) = (last.unwrap(), settled(&provider, case.reached).await);
+    let place = format!("{} on {path} {form:?}, streamed: {stream}", case.name);
+    assert!((case.holds)(&told, &entries), "{place}: {} {:?} {}", told.status, way(&told), told.text());
+}
+
+#[tokio::test]
+async fn every_feature_acts_on_every_route_in_every_form() {
+    let other = Server::start().await;
+    for case in strategies().into_iter().chain(attempts(&format!("{}/v1", other.url()))) {
+        for (path, streams) in ROUTES {
+            for stream in [false, true].into_iter().filter(|stream| *streams || !stream) {
+                for form in [Form::Inline, Form::InCamelCase, Form::Saved] {
+                    check(&case, (path, stream), form).await;
+                }
+            }
+        }
+    }
+}
