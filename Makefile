@@ -45,16 +45,16 @@ run: build ## build what is out of date, start the gateway with its pretend prov
 build: $(STAMPS)/run $(STAMPS)/engine $(STAMPS)/mock ## build the extension and the pretend provider in release
 
 .PHONY: test
-test: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/servers ## install what the tests need and run all of them
+test: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## install what the tests need and run all of them
 	@.ci/steps check test-rust test-python
 
 .PHONY: test-rust
-test-rust: $(STAMPS)/toolchain $(STAMPS)/servers $(VENV) ## the Rust tests alone
+test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests alone
 	$(SAY) 'Rust tests: unit, golden, engine features against the pretend provider (the first build takes about 3 minutes on 2 cores)'
 	@cargo test $(CRATES) $(ARGS)
 
 .PHONY: test-python
-test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/servers ## the Python and Node tests alone; ARGS go to pytest
+test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the Python and Node tests alone; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
 	@$(BIN)/python -m pytest $(ARGS)
 
@@ -170,9 +170,10 @@ $(STAMPS)/codex: $(CODEX)/package.json $(CODEX)/package-lock.json
 	@cd $(CODEX) && npm ci --no-audit --no-fund
 	$(done)
 
-# Debian keeps PostgreSQL's programs out of the path.
-$(STAMPS)/servers:
+# Debian keeps PostgreSQL's programs out of the path, and libfaketime is none.
+$(STAMPS)/debian:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || .ci/debian initdb=postgresql
+	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || .ci/debian =libfaketime
 	@.ci/debian redis-server=redis-server
 	$(done)
 

@@ -29,9 +29,9 @@ def program(name: str) -> str:
 class Postgres:
     """One server; it forgets everything, and does not wait for a disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Path | None = None) -> None:
         # Not a test's folder: the path of a Unix socket must stay under 108 bytes.
-        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=parent))
         data = self.folder / "data"
         # initdb and the server refuse to be run by root.
         as_nobody = []
@@ -88,6 +88,11 @@ class Postgres:
             command = [*psql, "-c", statement]
             subprocess.run(command, check=True, capture_output=True, timeout=20, env=env)
 
+    def step_aside(self) -> None:
+        """Take the cores only while nobody else wants them, as if it had some of its own."""
+        for pid in self._pids():
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+
     def freeze(self) -> None:
         """Stop all its processes where they are."""
         self._send(signal.SIGSTOP)
@@ -102,10 +107,13 @@ class Postgres:
         self.program.kill()
         shutil.rmtree(self.folder)
 
-    def _send(self, number: signal.Signals) -> None:
+    def _pids(self) -> list[int]:
         # Each of its processes is the first of a session of its own.
         children = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
-        for pid in [self.program.pid, *map(int, children.split())]:
+        return [self.program.pid, *map(int, children.split())]
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in self._pids():
             os.kill(pid, number)
 
     def _ready(self) -> bool | None:

@@ -29,13 +29,15 @@ from penstock.errors import (
     UnavailableError,
     code_for,
     envelope,
+    in_openais_shape,
 )
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
+from penstock.kit.answer import Answer
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary
 from penstock.kit.proxies import Proxies
-from penstock.metrics import Figures
+from penstock.metrics import BatchFigures, Figures
 from penstock.resources import schema
 from penstock.secret import Secret
 from penstock.settings import Settings, Store
@@ -69,15 +71,17 @@ class Application(Litestar):
 def create_app(settings: Settings, published: Published, record_socket: socket.socket | None = None) -> Litestar:
     """Build the application; nothing runs before its lifespan starts. Records are taken from the socket."""
     records = RecordFeed(settings.records)
+    batch_figures = BatchFigures()
     parts = {
         "settings": settings,
         "published": published,
         "figures": Figures(),
+        "batch_figures": batch_figures,
         "records": records,
         "prices": PriceBook(settings),
     }
     url = settings.store_url
-    store = open_store(settings, published, url) if url else None
+    store = open_store(settings, published, url, batch_figures) if url else None
 
     @asynccontextmanager
     async def jobs(_app: Litestar) -> AsyncGenerator[None]:
@@ -103,6 +107,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         route_handlers=routers(resources.names()) if store else [*routers(resources.STORELESS), *closed()],
         dependencies={name: provide(part) for name, part in parts.items()} | (store.dependencies if store else {}),
         exception_handlers={Exception: answer},
+        response_class=Answer,
         openapi_config=schema.description(),
         lifespan=[jobs],
         before_send=[store.before_send] if store else [],
@@ -130,8 +135,10 @@ class StoreParts(NamedTuple):
     before_send: Callable[[Message, Scope], Awaitable[None]]
 
 
-def open_store(settings: Settings, published: Published, url: Secret) -> StoreParts:
+def open_store(settings: Settings, published: Published, url: Secret, batch_figures: BatchFigures) -> StoreParts:
     """Wire what stands on the store; nothing of it is imported where there is none."""
+    from penstock.blobs.folder import Folder
+    from penstock.jobs.batches import Runner
     from penstock.jobs.prepare import known_tokens
     from penstock.jobs.publish import Kept, Publisher
     from penstock.jobs.rotate import Rotator
@@ -158,13 +165,21 @@ def open_store(settings: Settings, published: Published, url: Secret) -> StorePa
             announcer.tell()
 
     office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
-    shared = {"office": office, "identities": identities, "passwords": Passwords()}
+    blobs = Folder(settings.files_folder)
+    runner = Runner(settings, office, blobs, batch_figures)
+    shared = {
+        "office": office,
+        "identities": identities,
+        "passwords": Passwords(),
+        "blobs": blobs,
+        "runner": runner,
+    }
     dependencies = {
         "work": Provide(office.work, sync_to_thread=False),
         "page": Provide(listing.page, sync_to_thread=False),
         **{name: provide(part) for name, part in shared.items()},
     }
-    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run]
+    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, Rotator(office).run, runner.run]
     if announcer:
         loops.append(announcer.run)
     if tokens:
@@ -249,4 +264,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         message = "something went wrong"
     headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | TooManyError) else {}
-    return Response(envelope(message, code, listed), status_code=status, headers=headers)
+    said = envelope(message, code, listed)
+    if resources.speaks_openai(request.url.path):
+        said["error"] = in_openais_shape(message, status, listed)
+    return Response(said, status_code=status, headers=headers)

@@ -91,7 +91,7 @@ class Door:
         await send({"type": "lifespan.shutdown.complete"})
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._engine.start(loop)
+        self._engine.start(loop, process.step_back)
         process.Pace(self._work).keep(loop)
         if self._intercept:
             # Granian hands a request to the loop by this call and no other; see docs/architecture.md.

@@ -102,6 +102,14 @@ class UnavailableError(PenstockError):
     retry_after: ClassVar[int] = 1
 
 
+class AwayError(PenstockError):
+    """The edge is not there, or about to end: nothing was done."""
+
+
+class LostError(PenstockError):
+    """No whole answer came."""
+
+
 class Replayed(Exception):  # noqa: N818 - it is no fault
     """A request that was done before: here is what was answered then."""
 
@@ -133,3 +141,10 @@ def envelope(message: str, code: str, problems: Iterable[Problem] = ()) -> dict[
     if listed := [msgspec.to_builtins(problem) for problem in problems]:
         data["errors"] = listed
     return {"success": False, "data": data}
+
+
+def in_openais_shape(message: str, status: int, problems: Iterable[Problem] = ()) -> dict[str, object]:
+    """Build what OpenAI's SDKs read of an error."""
+    kind = "invalid_request_error" if status < PenstockError.status else "api_error"
+    param = next((problem.path for problem in problems), None)
+    return {"message": message, "type": kind, "param": param, "code": None}

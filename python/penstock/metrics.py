@@ -94,9 +94,31 @@ FAMILIES = {
     "records_dropped": Family("penstock_records_dropped_total", "counter", "records lost because the outbox was full"),
     "outbox_bytes": Family("penstock_outbox_bytes", "gauge", "records waiting to be written"),
     "idle_connections": Family("penstock_upstream_idle_connections", "gauge", "connections kept for the next request"),
+    "batches_running": Family("penstock_batches_running", "gauge", "batches that this node runs now"),
+    "batch_lines_answered": Family("penstock_batch_lines_answered_total", "counter", "lines of batches answered well"),
+    "batch_lines_failed": Family("penstock_batch_lines_failed_total", "counter", "lines of batches that failed"),
+    "files_deleted": Family("penstock_files_deleted_total", "counter", "files deleted because of their age"),
     "record_batches_written": Family("penstock_record_batches_written_total", "counter", "batches of records on disk"),
     "record_batches_refused": Family("penstock_record_batches_refused_total", "counter", "batches sent back unwritten"),
 }
+
+
+class BatchFigures:
+    """What the control process itself did with batches and files."""
+
+    running = 0
+    answered = 0
+    failed = 0
+    deleted = 0
+
+    def read(self) -> dict[str, float]:
+        """Give them by the names that they have here."""
+        return {
+            "batches_running": self.running,
+            "batch_lines_answered": self.answered,
+            "batch_lines_failed": self.failed,
+            "files_deleted": self.deleted,
+        }
 
 
 class Push(msgspec.Struct, frozen=True):

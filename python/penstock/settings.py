@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock import issuers
+from penstock.batching import Batches, Files
 from penstock.contradictions import contradictions
 from penstock.errors import Problem, SettingsError
 from penstock.identity import Identity
@@ -28,7 +29,7 @@ SNAPSHOT_TABLES = ("keys", "providers", "configs")
 PRICES = "prices"
 ISSUERS = "issuers"
 DEFAULT_FILE = "penstock.toml"
-STORE_FILE, MASTER_KEY_FILE = "penstock.db", "penstock.key"
+STORE_FILE, MASTER_KEY_FILE, FILES_FOLDER = "penstock.db", "penstock.key", "files"
 MEBIBYTE = 1024 * 1024
 WORDS = {"on": True, "yes": True, "true": True, "1": True, "off": False, "no": False, "false": False, "0": False}
 
@@ -275,6 +276,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jwt: Jwt = Jwt()
     secrets: Secrets = Secrets()
     identity: Identity = Identity()
+    files: Files = Files()
+    batches: Batches = Batches()
     metrics: Metrics = Metrics()
     mock: Mock = Mock()
     log: Log = Log()
@@ -313,6 +316,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return self.store.url
         made = self.beside(STORE_FILE)
         return Secret(f"sqlite:///{made}") if os.path.exists(made) else None
+
+    @property
+    def files_folder(self) -> str:
+        """The folder of the files that are uploaded to the gateway itself."""
+        return self.files.folder or self.beside(FILES_FOLDER)
 
     def beside(self, name: str) -> str:
         """Give the path of a file in the folder of the settings file, or of the working directory without one."""

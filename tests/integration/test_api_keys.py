@@ -237,6 +237,8 @@ def test_a_rotated_key_has_two_texts_until_the_transition_is_over(admin: Client,
     refused(admin.post(f"/v1/api-keys/{made['id']}/rotate", {}), 409, "AB07")
     short = {"key_transition_period_ms": HALF_AN_HOUR - 1}
     refused(admin.post(f"/v1/api-keys/{made['id']}/rotate", short), 400, "AB01", "key_transition_period_ms")
+    long = {"key_transition_period_ms": 10**15}
+    refused(admin.post(f"/v1/api-keys/{made['id']}/rotate", long), 400, "AB01", "key_transition_period_ms")
 
 
 def test_a_key_is_rotated_without_a_body(admin: Client, body: dict[str, Any]):
@@ -256,6 +258,11 @@ def test_an_enforced_cadence_holds_for_the_keys_of_people(admin: Client, owner: 
     for policy in ({"rotation_period": "monthly"}, {"next_rotation_at": "2099-01-01T00:00:00Z"}):
         refused(admin.post("/v1/api-keys/workspace/user", {**body, "rotation_policy": policy}), 400, "AB01", "enforced")
         refused(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": policy}), 400, "AB01", "enforced")
+    # What says nothing of the cadence keeps it.
+    good(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": {"key_transition_period_ms": 2 * HALF_AN_HOUR}}))
+    kept = admin.shown(f"/v1/api-keys/{made['id']}")["rotation_policy"]
+    assert (kept["rotation_period_days"], kept["key_transition_period_ms"]) == (7, 2 * HALF_AN_HOUR)
+    assert kept["next_rotation_at"]
     config = admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": place["id"]})
     good(admin.put(f"/v2/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}}))
     made = admin.made("/v1/api-keys/workspace/user", body)

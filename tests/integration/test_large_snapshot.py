@@ -22,6 +22,7 @@ from tests.integration.conftest import initialise
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.serving import edges, load, running
 from tests.integration.wire import CHAT, ask, asked
+from tests.postgres import Postgres
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -33,14 +34,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 KEYS, CONFIGS = 100_000, 10_000
+OK, LONGEST_SECONDS = 200, 15
 FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
 # Compiling and swapping must take at most a second, and here that holds for all of the way from the answer that it is
 # saved.
 USED_SECONDS = 1.0 * FACTOR
 HELD_BYTES = 300_000_000
-# The promise is 1 ms where each process has a core of its own; here they and the load share two.
-ALLOWED_RISE_MS = 10 * FACTOR
-ROUNDS = 4
+# The promise is 1 ms where each process has a core of its own; here they and the load share two, on which a thread may
+# wait for the next tick of the kernel's clock (4 ms).
+ALLOWED_RISE_MS = 4 * FACTOR
+ROUNDS = 6
+PAUSE_SECONDS = 0.1
 
 
 def text_of(number: int) -> str:
@@ -100,13 +104,18 @@ def large(
 ) -> Iterator[tuple[Client, str]]:
     folder: Path = tmp_path_factory.mktemp(f"large-{request.param}")
     url = f"sqlite:///{folder}/penstock.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres").database()
+    server = Postgres() if request.param == "postgresql" else None
+    if server:
+        # What it does is done on a machine of its own; here it would be measured with ours.
+        server.step_aside()
+        url = server.database()
     env: Mapping[str, str] = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url}
     initialise(folder, env)
     workspace = asyncio.run(fill(url))
     with running(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
         yield Client(gateway), workspace
+    if server:
+        server.stop()
 
 
 def status(client: Client, key: str, config: str) -> int:
@@ -114,11 +123,13 @@ def status(client: Client, key: str, config: str) -> int:
     return ask(client.gateway.base_url, CHAT, asked(), headers).status
 
 
-def until_used(client: Client, workspace: str) -> float:
+def until_used(client: Client, workspace: str, pause: float = 0.02) -> float:
     """Seconds from the answer that a config is saved to the first request that is served by it."""
     made = client.made("/v1/configs", {"name": "new", "config": {"provider": "mock"}, "workspace_id": workspace})
     began = time.monotonic()
-    wait("the config", lambda: status(client, text_of(KEYS - 1), made["slug"]) == 200 or None, 15)
+    while status(client, text_of(KEYS - 1), made["slug"]) != OK:
+        assert time.monotonic() - began < LONGEST_SECONDS, "it is not used"
+        time.sleep(pause)
     return time.monotonic() - began
 
 
@@ -151,8 +162,9 @@ def test_requests_hardly_notice_a_swap(large: tuple[Client, str]):
         with load("rate", client.gateway.base_url + CHAT, **options) as calm:
             pass
         with load("rate", client.gateway.base_url + CHAT, **options) as busy:
-            until_used(client, workspace)
-            until_used(client, workspace)
+            # To ask takes a core too, and is none of the swap's doing.
+            until_used(client, workspace, PAUSE_SECONDS)
+            until_used(client, workspace, PAUSE_SECONDS)
         assert (calm["errors"], busy["errors"]) == (0, 0)
         rises.append((busy["p99_us"] - calm["p99_us"]) / 1000)
     print("rise of the 99th percentile in ms:", [round(rise, 2) for rise in rises])

@@ -317,6 +317,14 @@ def test_a_token_that_is_not_good_is_refused_alike_by_both_planes(
     assert tokened.calls(tokened.token(**changes)).status == status
 
 
+def test_a_token_with_limits_is_refused_where_they_would_count(tokened: Tokened):
+    limits = [{"type": "requests", "unit": "rpm", "value": 5}]
+    refused(tokened.calls(tokened.token(rate_limits=limits)), 403, "AB03", "rate_limits")
+    assert tokened.manages(rate_limits=limits).status == 200
+    assert tokened.manages(rate_limits=[{**limits[0], "unit": "rpy"}]).status == 401
+    assert tokened.calls(tokened.token(rate_limits=[])).status == 200
+
+
 def test_a_second_issuer_speaks_for_itself(tokened: Tokened):
     second = Tokened(tokened.admin, SECOND, tokened.workspace)
     for says, status in (({"iss": "other", "aud": ["us"]}, 200), ({"iss": "other"}, 401), ({}, 401)):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -94,77 +92,6 @@ def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provide
 
 def open_breakers(node: Gateway) -> float:
     return counters(node).get("penstock_circuit_breakers_open", 0)
-
-
-class Load:
-    """Eight callers who ask something new each time, until told to stop; both nodes in turn."""
-
-    def __init__(self, nodes: list[Gateway]) -> None:
-        self.nodes = nodes
-        self.phase = "well"
-        self.took: dict[str, list[float]] = {}
-        self.failed: list[tuple[str, int]] = []
-        self._over = threading.Event()
-
-    def _call(self, caller: int) -> None:
-        number = 0
-        while not self._over.is_set():
-            number += 1
-            phase, began = self.phase, time.perf_counter()
-            config = KEPT if number % 4 else GUARDED
-            status = send(self.nodes[number % 2], config, question(caller * 1_000_000 + number)).status
-            self.took.setdefault(phase, []).append(time.perf_counter() - began)
-            if status != 200:
-                self.failed.append((phase, status))
-
-    def run(self, work: Any) -> None:  # noqa: ANN401
-        with ThreadPoolExecutor(8) as pool:
-            calling = [pool.submit(self._call, caller) for caller in range(8)]
-            try:
-                work()
-            finally:
-                self._over.set()
-            for call in calling:
-                call.result(20)
-
-
-def test_under_load_redis_frozen_or_killed_fails_nobody_and_delays_hardly_anybody(
-    nodes: list[Gateway], redis: RedisServer
-):
-    load = Load(nodes)
-
-    def up(node: Gateway) -> float:
-        return counters(node)["penstock_redis_up"]
-
-    def come_back() -> None:
-        wait("Redis at all workers", lambda: sum(map(up, nodes)) == 4 or None, 10)
-
-    def faults() -> None:
-        time.sleep(1)
-        load.phase = "frozen"
-        redis.freeze()
-        wait("it is noticed", lambda: sum(map(up, nodes)) == 0 or None, 10)
-        load.phase = "known to be frozen"
-        time.sleep(1)
-        load.phase = "well again"
-        redis.thaw()
-        come_back()
-        load.phase = "killed"
-        redis.stop()
-        time.sleep(1)
-        redis.start()
-        come_back()
-
-    load.run(faults)
-    assert not load.failed
-    counts = {phase: len(took) for phase, took in load.took.items()}
-    assert all(count >= 20 for count in counts.values()), counts
-    longest = {phase: max(took) for phase, took in load.took.items()}
-    # A request waits 50 ms at most; the rest is for one machine that runs all of this.
-    assert all(seconds < 0.05 + 4 * longest["well"] + 0.5 for seconds in longest.values()), longest
-    slow = sum(counters(node)["penstock_redis_slow_total"] for node in nodes)
-    # Those of the eight callers that were waiting when each of four workers noticed.
-    assert slow <= 40, slow
 
 
 def test_what_is_saved_on_one_node_is_used_on_the_other_at_once_and_without_redis_soon(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import resource
 import sqlite3
+import subprocess
+import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,12 +22,12 @@ from tests.processes import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
-    from pathlib import Path
 
     from tests.gateway import Gateway, Mock
 
 SECONDS = 3
 LONGEST_ANSWER = 8
+DISK_BYTES = 128 << 20
 
 
 class Scene:
@@ -138,6 +141,38 @@ def test_a_database_that_somebody_else_holds_is_noticed_by_nobody_who_calls(tmp_
         other.execute("BEGIN IMMEDIATE")
         assert here.admin.get("/v1/workspaces").status == 200
         other.close()
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system that is soon full."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-disk-"))
+    mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=755", "penstock", folder]
+    if subprocess.run(mounting, check=False, capture_output=True).returncode:
+        folder.rmdir()
+        pytest.skip("to mount a file system needs rights that are not there")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+    folder.rmdir()
+
+
+def test_a_server_whose_disk_is_full_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock, small_disk: Path):
+    server, rest = Postgres(small_disk), small_disk / "rest"
+
+    def fill() -> None:
+        with rest.open("wb") as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+
+    try:
+        with scene(tmp_path, provider, server.database()) as here:
+            here.under_load(fill, rest.unlink)
+            # Reading goes on meanwhile.
+            fill()
+            assert here.admin.get("/v1/workspaces").status == 200
+    finally:
+        server.stop()
+        rest.unlink(missing_ok=True)
 
 
 def test_a_full_disk_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock):

@@ -22,7 +22,7 @@ PASSWORD = "a password of twelve"
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> dict[str, Any]:
-    return admin.made("/v1/admin/workspaces", {"name": "Guests"})
+    return admin.made("/v1/admin/workspaces", {"name": "Guests", "settings": {"user_api_key_rotation_period": 9}})
 
 
 @pytest.fixture
@@ -75,6 +75,7 @@ def test_who_accepts_is_a_user_with_the_roles_and_keys_that_were_promised(admin:
     assert (member["role"], member["org_role"]) == ("manager", "member")
     (key,) = accepted["api_keys"]
     assert key["workspace_id"] == place
+    assert admin.shown(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"] == 9
     headers = {**MOCK, "x-gateway-api-key": key["key"]}
     wait("the key", lambda: ask(admin.gateway.base_url, CHAT, asked(), headers).status == 200 or None, 3)
     shown = admin.shown(f"{INVITES}/{made['id']}")

@@ -61,8 +61,11 @@ class Announcer:
                 await asyncio.wait_for(self._redis.aclose(), PATIENCE)
 
     async def _listen(self) -> None:
-        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+        async with self._redis.pubsub() as channel:
             await channel.subscribe(self._channel)
+            # A refusal is told where its answer is read.
+            if await channel.get_message(timeout=PATIENCE) is None:
+                raise TimeoutError
             if self._ill:
                 log.info("other nodes are heard again")
             self._ill = False
@@ -70,7 +73,7 @@ class Announcer:
             self._heard()
             while True:
                 message = await channel.get_message(timeout=PATIENCE)
-                if message and message["data"] != self._name.encode():
+                if message and message["type"] == "message" and message["data"] != self._name.encode():
                     self._heard()
 
     async def _tell(self) -> None:

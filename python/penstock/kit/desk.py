@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
@@ -77,7 +77,7 @@ class Desk(Tenant):
     def address(self, table: Table, row: Row) -> None:
         """Note that the request is about this row, if it is the first."""
         if self.about.table is None:
-            self.about.table, self.about.seen = table, {column.name: row[column.name] for column in table.columns}
+            self.about.table, self.about.seen = table, {name: row[name] for name in _names(table)}
             self.narrow(row)
 
     def narrow(self, row: Row) -> None:
@@ -143,6 +143,11 @@ class Desk(Tenant):
     async def open(self, sealed: str, owner: str) -> str:
         """Open a credential of a row."""
         return await self._vault.open(self.connection, sealed, owner)
+
+
+@cache
+def _names(table: Table) -> tuple[str, ...]:
+    return tuple(column.name for column in table.columns)
 
 
 def asked(request: Request[Any, Any, Any]) -> Asked:

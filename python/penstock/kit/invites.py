@@ -10,10 +10,12 @@ from sqlalchemy import select
 
 from penstock.caller import Caller
 from penstock.errors import MissingError
+from penstock.kit import keys
 from penstock.kit.ids import digest, mask, new_id, new_key
 from penstock.kit.record import now
 from penstock.kit.resource import Resource
-from penstock.store.tables import api_keys, invites, key_digests, members, users, workspaces
+from penstock.kit.rotation import policy
+from penstock.store.tables import invites, members, users, workspaces
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -67,9 +69,9 @@ async def accept(desk: Desk, invite: Row, person: dict[str, Any]) -> tuple[Row, 
         user = await USERS.change(desk, there, person)
     else:
         user = await USERS.add(desk, {"email": invite["email"], "role": invite["role"], **person})
-    keys = [key for place in invite["workspaces"] for key in await _enter(desk, invite, user, place)]
+    made = [key for place in invite["workspaces"] for key in await _enter(desk, invite, user, place)]
     await INVITES.change(desk, invite, {"status": "accepted", "accepted_at": now()})
-    return user, keys
+    return user, made
 
 
 async def _enter(desk: Desk, invite: Row, user: Row, place: dict[str, str]) -> list[KeyOfPerson]:
@@ -98,10 +100,10 @@ async def _key(desk: Desk, workspace: Row, own: dict[str, Any], scopes: list[str
         "masked": mask(text),
         "scopes": scopes,
         "defaults": {"config_id": config} if config else {},
+        "rotation_policy": policy(None, await keys.enforced(desk, "workspace-user", workspace["id"])),
         "created_by": own["user_id"],
         **own,
     }
-    row = await Resource("workspace_user_api_keys", api_keys, publishes=True).add(desk, values)
-    digested = {"id": new_id(), "api_key_id": row["id"], "sha256": digest(text), "created_at": now()}
-    await desk.insert(key_digests, digested)
+    row = await keys.KEYS["workspace-user"].add(desk, values)
+    await keys.add_text(desk, row["id"], text)
     return KeyOfPerson(workspace["id"], row["id"], text)

@@ -13,7 +13,8 @@ from penstock.kit.ids import digest, mask, new_id, new_key
 from penstock.kit.record import milliseconds, moment, now
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, following
-from penstock.store.tables import api_keys, key_digests
+from penstock.kit.rules import of_organisation
+from penstock.store.tables import api_keys, key_digests, workspaces
 
 if TYPE_CHECKING:
     from penstock.kit.desk import Desk
@@ -28,6 +29,16 @@ async def add_text(desk: Desk, key_id: str, text: str, sealed: str | None = None
     """Keep what a key is found by."""
     row = {"id": new_id(), "api_key_id": key_id, "sha256": digest(text), "sealed": sealed, "created_at": now()}
     await desk.insert(key_digests, {**row, "expires_at": None})
+
+
+async def enforced(desk: Desk, type_: str, workspace_id: str | None) -> int | None:
+    """Give the days after which keys of people must be rotated here: the workspace's rule, else the organisation's."""
+    if not type_.endswith("-user"):
+        return None
+    name = "user_api_key_rotation_period"
+    row = await desk.find(workspaces, workspace_id) if workspace_id else None
+    own = row["settings"].get(name) if row else None
+    return own or (await of_organisation(desk)).get(name)
 
 
 async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:

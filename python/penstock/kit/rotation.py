@@ -13,11 +13,15 @@ from penstock.kit.record import midnight, milliseconds, moment, next_period, now
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SHORTEST_TRANSITION = 30 * 60 * 1000
 DAYS = {"weekly": 7, "monthly": 30}
 DAY = 24 * 3600 * 1000
+# No period of rotation is longer than the latter.
+SHORTEST_TRANSITION, LONGEST_TRANSITION = 30 * 60 * 1000, 365 * DAY
 
-Transition = Annotated[int, Meta(ge=SHORTEST_TRANSITION, description="milliseconds in which both texts are good")]
+Transition = Annotated[
+    int,
+    Meta(ge=SHORTEST_TRANSITION, le=LONGEST_TRANSITION, description="milliseconds in which both texts are good"),
+]
 
 
 class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,12 +42,11 @@ class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 def policy(asked: RotationPolicy | None, enforced: int | None) -> dict[str, Any] | None:
     """Check a policy against the rules and the cadence that is enforced, and write it down."""
-    if asked is None:
-        if enforced is None:
-            return None
-        asked = RotationPolicy(rotation_period_days=enforced)
-    elif enforced is not None:
-        _agree(asked, enforced)
+    if asked is None and enforced is None:
+        return None
+    asked = asked or RotationPolicy()
+    if enforced is not None:
+        asked = _agreed(asked, enforced)
     if asked.rotation_period and asked.rotation_period_days:
         raise refuse("rotation_policy", "takes either rotation_period or rotation_period_days")
     days = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
@@ -62,9 +65,13 @@ def following(written: Mapping[str, Any], today: datetime) -> datetime | None:
     return next_period(period, today) if period else None
 
 
-def _agree(asked: RotationPolicy, enforced: int) -> None:
+def _agreed(asked: RotationPolicy, enforced: int) -> RotationPolicy:
+    """Give a policy with the cadence that is enforced; one that names no period may not go without."""
     if asked.next_rotation_at is not None:
         raise refuse("rotation_policy.next_rotation_at", "cannot be set: the cadence is enforced")
-    given = asked.rotation_period_days or DAYS.get(asked.rotation_period or "", enforced)
-    if given != enforced:
+    period = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
+    if period is None:
+        return msgspec.structs.replace(asked, rotation_period_days=enforced)
+    if period != enforced:
         raise refuse("rotation_policy", f"differs from the {enforced} days that are enforced")
+    return asked

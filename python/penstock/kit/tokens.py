@@ -17,7 +17,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from penstock.caller import EVERYTHING
-from penstock.errors import ForbiddenError, UnauthorisedError
+from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError
+from penstock.kit.limits import UNITS, RateLimit, UsageLimits, listed_usage, rates
 from penstock.kit.record import now
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class Defaults(msgspec.Struct, frozen=True):
     config_id: str | None = None
     metadata: dict[str, Any] | None = None
     allow_config_override: bool | None = None
+
+
+# What else a token may say, and in which form.
+FORMS: dict[str, Any] = {
+    "defaults": Defaults | None,
+    "usage_limits": list[UsageLimits] | None,
+    "rate_limits": list[RateLimit] | None,
+}
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -191,7 +200,7 @@ class Tokens:
         user = claims.get("email_id") or claims.get("sub") or claims.get("uid")
         if not isinstance(user, str):
             raise UnauthorisedError("this token names nobody: claim email_id, sub or uid")
-        _check_defaults(claims.get("defaults"))
+        _check_forms(claims)
         slug = claims.get("workspace_slug")
         return Claims(organisation, user, slug if isinstance(slug, str) else None, self._scopes(claims))
 
@@ -210,12 +219,17 @@ def plain(scope: str) -> str | None:
     return rest if rest in EVERYTHING else None
 
 
-def _check_defaults(said: object) -> None:
-    """Refuse defaults that requests with this token could not have."""
-    try:
-        msgspec.convert(said, Defaults | None)
-    except msgspec.ValidationError as error:
-        raise UnauthorisedError(f"the claim defaults of this token is not valid: {error}") from None
+def _check_forms(claims: Mapping[str, Any]) -> None:
+    """Refuse defaults and limits that requests with this token could not have; management is not limited by them."""
+    for name, form in FORMS.items():
+        try:
+            said = msgspec.convert(claims.get(name), form)
+            if name == "usage_limits":
+                listed_usage(name, said)
+            elif name == "rate_limits":
+                rates(name, said, units=UNITS)
+        except (msgspec.ValidationError, InvalidError) as error:
+            raise UnauthorisedError(f"the claim {name} of this token is not valid: {error}") from None
 
 
 def _part(text: str, number: int) -> dict[str, Any]:

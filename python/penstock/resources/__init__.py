@@ -16,12 +16,15 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "integrations": ("/v1/integrations", "/v2/integrations", "/v1/v2/integrations"),
     "model_configs": ("/v1/model-configs", "/model-configs"),
     "pricing": ("/v1/pricing", "/pricing"),
+    "batches": ("/v1/batches", "/v2/batches"),
     "api_keys": ("/v1/api-keys", "/v2/api-keys", "/v1/v2/api-keys"),
 }
 # All others stand on the store, and are not loaded where there is none.
 STORELESS = ("health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
-# Paths that providers have too: the engine itself knows which requests are meant for us.
-SHARED = ("models",)
+# Paths under /v1 that providers have too: the engine itself knows which requests are meant for us.
+SHARED = ("batches", "files", "models")
+# Of these, those that are asked by OpenAI's SDKs.
+OPENAI = ("batches", "files")
 
 
 def names() -> list[str]:
@@ -43,4 +46,11 @@ def prefixes(name: str) -> tuple[str, ...]:
 
 def paths() -> list[str]:
     """List the path prefixes that the edge forwards to the control process."""
-    return [prefix for name in names() if name not in SHARED for prefix in prefixes(name)]
+    every = ((name, prefix) for name in names() for prefix in prefixes(name))
+    return [prefix for name, prefix in every if name not in SHARED or not prefix.startswith("/v1/")]
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether who asks for a path reads errors as OpenAI's SDKs do."""
+    every = [prefix for name in OPENAI for prefix in prefixes(name)]
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in every)

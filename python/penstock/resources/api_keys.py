@@ -38,7 +38,6 @@ from penstock.kit.limits import Limited
 from penstock.kit.listing import Page
 from penstock.kit.record import Done, Listed, given, moment, now, refuse, unknown, when
 from penstock.kit.rotation import RotationPolicy, Transition, policy
-from penstock.kit.rules import of_organisation
 from penstock.store.tables import api_keys, configs, users, workspaces
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             "usage_limits": None,
             "alert_emails": None,
             "expires_at": None,
-            "rotation_policy": policy(None, await _enforced(desk, type_)),
+            "rotation_policy": policy(None, await keys.enforced(desk, type_, workspace_id)),
             "last_reset_at": None,
             "last_rotated_at": None,
             **await _values(desk, type_, data),
@@ -303,7 +302,7 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
             written["config_id"] = await _config(desk, data.defaults.config_id)
         values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
     if data.rotation_policy is not UNSET:
-        values["rotation_policy"] = policy(data.rotation_policy, await _enforced(desk, type_))
+        values["rotation_policy"] = policy(data.rotation_policy, await keys.enforced(desk, type_, desk.workspace_id))
     return values
 
 
@@ -326,16 +325,6 @@ async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
     row = await desk.find(workspaces, desk.workspace)
     config = row["defaults"].get("user_api_key_config") if row else None
     return {"config_id": config} if config else {}
-
-
-async def _enforced(desk: Desk, type_: str) -> int | None:
-    """Give the days after which keys of people must be rotated here: the workspace's rule, else the organisation's."""
-    if not type_.endswith("-user"):
-        return None
-    name = "user_api_key_rotation_period"
-    row = await desk.find(workspaces, desk.workspace_id) if desk.workspace_id else None
-    own = row["settings"].get(name) if row else None
-    return own or (await of_organisation(desk)).get(name)
 
 
 def _shown(row: Row) -> Key:

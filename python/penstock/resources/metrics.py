@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from penstock.caller import anyone
 from penstock.errors import MissingError
 from penstock.jobs.records import RecordFeed
-from penstock.metrics import Figures
+from penstock.metrics import BatchFigures, Figures
 from penstock.settings import Settings
 
 # Litestar adds the charset.
@@ -17,14 +17,17 @@ TEXT_FORMAT = "text/plain; version=0.0.4"
 
 @get("/", guards=[anyone], sync_to_thread=False, media_type=TEXT_FORMAT, summary="Metrics", tags=["Service"])
 def metrics(
-    settings: NamedDependency[Settings], figures: NamedDependency[Figures], records: NamedDependency[RecordFeed]
+    settings: NamedDependency[Settings],
+    figures: NamedDependency[Figures],
+    records: NamedDependency[RecordFeed],
+    batch_figures: NamedDependency[BatchFigures],
 ) -> str:
     """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
         raise MissingError(message)
     own = {"record_batches_written": records.written, "record_batches_refused": records.refused}
-    return figures.render(own)
+    return figures.render({**own, **batch_figures.read()})
 
 
 routes = [metrics]

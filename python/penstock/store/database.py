@@ -53,9 +53,8 @@ class Database:
             connection = await self._connection(self._reader)
             try:
                 yield connection
-                if self.embedded:
-                    await connection.commit()
             finally:
+                # There is nothing to keep: to close it ends the transaction, in one step.
                 await connection.close()
 
     @asynccontextmanager

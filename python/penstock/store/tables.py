@@ -372,6 +372,68 @@ data_keys = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
+# What was uploaded to the gateway itself, or made by a batch of its own; the content is a blob of the same id.
+files = Table(
+    "files",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", ends_with_it=True),
+    Column("purpose", WORD, nullable=False),
+    Column("filename", NAME, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_by", UUID),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Index(None, "workspace_id", "id"),
+    Index(None, "expires_at"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    _id(),
+    _of("organisations"),
+    _of("workspaces", ends_with_it=True),
+    Column("endpoint", WORD, nullable=False),
+    Column("completion_window", WORD, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("input_file_id", UUID, nullable=False),
+    Column("output_file_id", UUID),
+    Column("error_file_id", UUID),
+    Column("internal_output_file_id", UUID),
+    Column("model", NAME),
+    Column("details", FORM),
+    Column("errors", FORM),
+    # Of a batch that a provider runs: what it is called there.
+    Column("job", FORM),
+    # What its requests carry, the caller's key among it; forgotten when it is over.
+    Column("sealed", Text),
+    Column("total", Integer, nullable=False),
+    Column("completed", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    # By the status that began then.
+    Column("moments", FORM, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    # Which process runs it, and until when it need not say so again.
+    Column("run_by", UUID),
+    Column("run_until", BigInteger),
+    Column("created_by", UUID),
+    *_times(),
+    Index(None, "workspace_id", "id"),
+    Index(None, "status", "id"),
+)
+
+# Lines of a batch that were answered, until they are put together as files.
+batch_lines = Table(
+    "batch_lines",
+    metadata,
+    Column("batch_id", UUID, ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("failed", Boolean, nullable=False),
+    Column("content", Text, nullable=False),
+)
+
 # One row: how often something changed that the data plane must know.
 changes = Table(
     "changes", metadata, Column("id", Integer, primary_key=True), Column("number", BigInteger, nullable=False)

@@ -64,7 +64,7 @@ fn line(c: &mut Criterion) {
             let open = || {
                 // As often as the control process would: the lines must not grow without end.
                 if let Some(batch) = sink.outbox.take() {
-                    sink.outbox.acknowledge(&batch);
+                    sink.outbox.acknowledge(batch);
                 }
                 Box::new(facts())
             };

@@ -71,12 +71,12 @@ fn read(c: &mut Criterion) {
     group.finish();
 }
 
-fn request(config: &str) -> Request {
+fn request(config: &str, said: &str) -> Request {
     let mut headers = Headers::default();
     headers.push(b"x-gateway-config", config.as_bytes());
     headers.push(b"x-gateway-metadata", br#"{"user":"ann"}"#);
     headers.push(b"content-type", b"application/json");
-    let body = r#"{"model":"mock","messages":[{"role":"user","content":"hi"}]}"#;
+    let body = json!({"model": "mock", "messages": [{"role": "user", "content": said}]}).to_string();
     let head =
         Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers, peer: None };
     Request { head, body: Body::Whole(body.into()) }
@@ -108,7 +108,7 @@ fn walk(c: &mut Criterion) {
         let _ = write!(slug, "pc-{index}");
         group.bench_function(*name, |b| {
             b.iter_batched(
-                || request(&slug),
+                || request(&slug, "hi"),
                 |request| {
                     let answer = runtime.block_on(gateway.handle(request));
                     assert!(answer.reply.status == 200 && matches!(answer.body, Contents::Whole(_)));
@@ -120,5 +120,39 @@ fn walk(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, choose, read, walk);
+/// An answer that is kept, with its record, beside the same answer forwarded.
+fn kept(c: &mut Criterion) {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let server = runtime.block_on(Server::start());
+    let settings = Settings {
+        mock_host: Some(server.url()),
+        control_socket: Some("/nonexistent".into()),
+        records: true,
+        ..Settings::default()
+    };
+    let Ok(gateway) = Gateway::new(settings) else { return };
+    if gateway.apply(br#"{"epoch":"1"}"#).is_err() {
+        return;
+    }
+    let gateway = Arc::new(gateway);
+    let mut group = c.benchmark_group("routing/kept");
+    let said = "Tell me more. ".repeat(64);
+    for (name, config) in
+        [("kept", r#"{"provider":"mock","cache":{"mode":"simple"}}"#), ("forwarded", r#"{"provider":"mock"}"#)]
+    {
+        group.bench_function(name, |b| {
+            let ask = || {
+                if let Some(lines) = gateway.sink.outbox.take() {
+                    gateway.sink.outbox.acknowledge(lines);
+                }
+                request(config, &said)
+            };
+            let answer = |request| assert_eq!(runtime.block_on(gateway.handle(request)).reply.status, 200);
+            b.iter_batched(ask, answer, BatchSize::SmallInput);
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, choose, read, walk, kept);
 criterion_main!(benches);

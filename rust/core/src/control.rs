@@ -12,12 +12,13 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Head, Headers},
-    snapshot,
     upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
 
 /// Longest wait for an answer of the control process, but for the one that waits for news.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Has the thread that calls it give way to those that serve requests, where both want the same core.
+pub type StepBack = Arc<dyn Fn() + Send + Sync>;
 const LARGEST_SNAPSHOT: usize = 1 << 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -96,7 +97,7 @@ pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>
             lines = gateway.sink.outbox.batch() => lines,
         };
         if let Some(lines) = lines {
-            hand_over(&gateway, &mut feed, &lines).await;
+            hand_over(&gateway, &mut feed, lines).await;
         }
     }
 }
@@ -108,7 +109,7 @@ pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
         if let Some(path) = gateway.settings.record_socket() {
             let mut feed = Feed::new(path);
             while let Some(lines) = gateway.sink.outbox.take() {
-                hand_over(gateway, &mut feed, &lines).await;
+                hand_over(gateway, &mut feed, lines).await;
             }
         }
         post(gateway, "/internal/metrics", counters(gateway)).await;
@@ -116,9 +117,9 @@ pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
     drop(tokio::time::timeout(deadline, rest).await);
 }
 
-async fn hand_over(gateway: &Gateway, feed: &mut Feed, lines: &Bytes) {
+async fn hand_over(gateway: &Gateway, feed: &mut Feed, lines: Vec<u8>) {
     let (mut pause, mut again) = (SHORTEST_PAUSE, false);
-    while !matches!(tokio::time::timeout(PATIENCE, feed.hand_over(lines, again)).await, Ok(Ok(true))) {
+    while !matches!(tokio::time::timeout(PATIENCE, feed.hand_over(&lines, again)).await, Ok(Ok(true))) {
         sleep(pause).await;
         // It may have been written, and only the word of it been lost: the control process looks.
         again = true;
@@ -167,10 +168,10 @@ pub async fn tend_shared(gateway: Arc<Gateway>) {
 }
 
 /// Waits for new snapshots and applies them, for ever. While the control process is away the last one holds.
-pub async fn follow_snapshots(gateway: Arc<Gateway>) {
+pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: StepBack) {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        if news(&gateway).await.is_ok() {
+        if news(&gateway, &step_back).await.is_ok() {
             pause = SHORTEST_PAUSE;
             continue;
         }
@@ -179,7 +180,7 @@ pub async fn follow_snapshots(gateway: Arc<Gateway>) {
     }
 }
 
-async fn news(gateway: &Arc<Gateway>) -> Result<()> {
+async fn news(gateway: &Arc<Gateway>, step_back: &StepBack) -> Result<()> {
     let target = format!("/internal/snapshot?epoch={}", gateway.epoch());
     let Incoming { head, mut body } =
         ask(gateway, Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() })
@@ -187,17 +188,18 @@ async fn news(gateway: &Arc<Gateway>) -> Result<()> {
     let bytes = upstream::collect(&mut body, LARGEST_SNAPSHOT).await?.unwrap_or_default();
     match head.status {
         // What does not compile is refused whole; the publisher checks it before, so this is a fault of ours.
-        200 => apply(gateway, bytes).await,
+        200 => apply(gateway, bytes, step_back).await,
         204 => Ok(()),
         _ => Err(Error::ControlDown),
     }
 }
 
 /// Compiles on a thread of its own: here others wait.
-async fn apply(gateway: &Arc<Gateway>, bytes: Bytes) -> Result<()> {
-    let (gateway, (done, applied)) = (Arc::clone(gateway), oneshot::channel());
+async fn apply(gateway: &Arc<Gateway>, bytes: Bytes, step_back: &StepBack) -> Result<()> {
+    let (gateway, step_back) = (Arc::clone(gateway), Arc::clone(step_back));
+    let (done, applied) = oneshot::channel();
     let compiling = std::thread::Builder::new().name("compile".into()).spawn(move || {
-        snapshot::step_back();
+        step_back();
         drop(done.send(gateway.apply(&bytes)));
     });
     compiling.map_err(|_| Error::Overloaded)?;

@@ -55,6 +55,7 @@ pub enum Error {
     BrokenBody,
     ConfigBound,
     ModelRefused { model: String },
+    NoOutput { status: String },
     Unsupported { operation: &'static str, provider: &'static str },
     Untranslatable { provider: &'static str, path: String, message: String },
     Timeout { milliseconds: u64 },
@@ -94,6 +95,7 @@ impl Error {
             Self::BrokenBody => "broken_body",
             Self::ConfigBound => "config_override_not_allowed",
             Self::ModelRefused { .. } => "model_not_allowed",
+            Self::NoOutput { .. } => "no_output",
             Self::Unsupported { .. } => "unsupported_operation",
             Self::Untranslatable { .. } => "untranslatable_request",
             Self::Timeout { .. } => "timeout",
@@ -110,7 +112,7 @@ impl Error {
 
     pub fn status(&self) -> u16 {
         match self {
-            Self::NotFound => 404,
+            Self::NotFound | Self::NoOutput { .. } => 404,
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => 401,
             Self::ProviderNeeded
             | Self::ProviderUnknown(_)
@@ -219,6 +221,8 @@ impl Error {
                 "only some models may be used here, and the request names none where it can be read".into()
             }
             Self::ModelRefused { model } => format!("the model `{model}` may not be used here"),
+            Self::NoOutput { status } if status.is_empty() => "this batch has no output".into(),
+            Self::NoOutput { status } => format!("this batch has no output: it is {status}"),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Silence { milliseconds } => {

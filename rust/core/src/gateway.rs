@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::Answer,
+    batches,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
     caller::{self, Caller},
@@ -158,12 +159,27 @@ impl Gateway {
             .map(|(name, message)| Error::HeaderInvalid { name, message });
         if snapshot.is_management(&head.path)
             || models::asks_for_catalogue(&snapshot, &head, &self.settings.header_aliases)
+            || batches::asks_for_ours(&snapshot, &head, &self.settings.header_aliases)
         {
             return match fault {
                 Some(fault) => Answer::error(&fault, Dialect::OpenAi),
                 None => control::forward(self, head, body).await,
             };
         }
+        if batches::is_apart(&snapshot, &head) && fault.is_none() {
+            return Box::pin(batches::walk(self, snapshot, Request { head, body })).await;
+        }
+        self.walk_on(snapshot, Request { head, body }, fault).await
+    }
+
+    /// The rest of the walk of what goes to a provider.
+    pub(crate) async fn walk_on(
+        self: &Arc<Self>,
+        snapshot: Arc<Snapshot>,
+        request: Request,
+        fault: Option<Error>,
+    ) -> Answer {
+        let Request { head, body } = request;
         // The record outlives this walk where the answer is a stream.
         let head = Arc::new(head);
         let Some(route) = Route::of(&head.method, &head.path) else {

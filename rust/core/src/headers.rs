@@ -61,7 +61,7 @@ impl Headers {
         self.spans.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.spans.iter().map(|span| (self.name(*span), self.value(*span)))
     }
 

@@ -215,6 +215,7 @@ impl Tokens {
         if !self.may_call(claims) {
             return Err(Error::TokenForbidden { what: "scope" });
         }
+        unlimited(claims)?;
         let defaults = match claims.get("defaults") {
             None | Some(Value::Null) => None,
             Some(said @ Value::Object(_)) => {
@@ -308,6 +309,17 @@ fn rsa(algorithm: &str) -> Option<&'static RsaParameters> {
         "PS512" => &signature::RSA_PSS_2048_8192_SHA512,
         _ => return None,
     })
+}
+
+/// Nothing counts what a token's requests use: who was promised limits must not go on without them.
+fn unlimited(claims: &Value) -> Result<()> {
+    for (name, what) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
+        let said = claims.get(name).unwrap_or(&Value::Null);
+        if !said.is_null() && said.as_array().is_none_or(|limits| !limits.is_empty()) {
+            return Err(Error::TokenForbidden { what });
+        }
+    }
+    Ok(())
 }
 
 /// Seconds since 1970, which may have a fraction.
@@ -512,6 +524,22 @@ mod tests {
         assert_eq!(with(Value::Null).unwrap().key.config(), None);
         for wrong in [json!("pc-1"), json!([]), json!({"config_id": 5}), json!({"metadata": []})] {
             assert_eq!(with(wrong.clone()).err().map(|error| error.status()), Some(401), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_with_limits_is_refused_for_as_long_as_nothing_counts_for_it() {
+        let issuer = Signer::new();
+        let tokens = issuer.tokens(&["EdDSA"]);
+        for name in ["usage_limits", "rate_limits"] {
+            for (limits, status) in
+                [(json!(null), None), (json!([]), None), (json!([{"value": 5}]), Some(403)), (json!({}), Some(403))]
+            {
+                let mut said = claims();
+                said[name] = limits.clone();
+                let found = tokens.read(&issuer.sign("EdDSA", &said), &workspaces(), &HashMap::new()).unwrap();
+                assert_eq!(found.err().map(|error| error.status()), status, "{name} {limits}");
+            }
         }
     }
 

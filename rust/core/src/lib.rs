@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod batches;
 pub mod body;
 pub mod call;
 pub mod caller;
@@ -21,6 +22,7 @@ mod include_usage;
 mod inline;
 pub mod jwt;
 mod line;
+pub mod lines;
 pub mod masking;
 pub mod metadata;
 pub mod metrics;

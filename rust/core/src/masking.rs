@@ -45,11 +45,13 @@ pub fn may_be_secret(name: &str) -> bool {
     const PARTS: [&str; 9] =
         ["auth", "key", "token", "secret", "cookie", "passw", "credential", "signature", "service-account"];
     // Nearly every request has these: looking for parts of words in them is most of what a record's fields cost.
-    if matches!(name, "host" | "content-type" | "content-length" | "accept" | "user-agent" | "x-gateway-provider") {
-        return false;
+    match name {
+        "host" | "content-type" | "content-length" | "accept" | "user-agent" | "x-gateway-provider"
+        | "x-gateway-config" => return false,
+        "authorization" | "x-gateway-api-key" | "sec-websocket-protocol" => return true,
+        _ => (),
     }
-    name == "sec-websocket-protocol"
-        || PARTS.iter().any(|part| memchr::memmem::find(name.as_bytes(), part.as_bytes()).is_some())
+    PARTS.iter().any(|part| memchr::memmem::find(name.as_bytes(), part.as_bytes()).is_some())
 }
 
 /// A URL without what may be a secret in it: its user and its query.

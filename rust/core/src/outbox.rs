@@ -9,15 +9,18 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 
 /// A batch leaves when it has grown to this size, or when [`LINGER`] is over.
 const BATCH: usize = 1024 * 1024;
 const LINGER: Duration = Duration::from_millis(100);
+/// Room larger than this is given back.
+const MOST_SPARE: usize = 2 * BATCH;
 
 pub struct Outbox {
     waiting: Mutex<Vec<u8>>,
+    /// The room of a batch that has left, for the next.
+    spare: Mutex<Vec<u8>>,
     /// Bytes here and in batches that are not acknowledged.
     held: AtomicUsize,
     limit: usize,
@@ -31,6 +34,7 @@ impl Outbox {
     pub fn new(limit: usize) -> Self {
         Self {
             waiting: Mutex::default(),
+            spare: Mutex::default(),
             held: AtomicUsize::new(0),
             limit,
             full_batch: Notify::new(),
@@ -59,25 +63,26 @@ impl Outbox {
     }
 
     /// The next lines, after they fill a batch or have lingered; `None` where nothing waits.
-    pub async fn batch(&self) -> Option<Bytes> {
+    pub async fn batch(&self) -> Option<Vec<u8>> {
         drop(tokio::time::timeout(LINGER, self.full_batch.notified()).await);
         self.take()
     }
 
     /// Every line that waits now.
-    pub fn take(&self) -> Option<Bytes> {
+    pub fn take(&self) -> Option<Vec<u8>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.is_empty() {
-            return None;
-        }
-        // As large as the last one: growing by steps would copy every record several times.
-        let next = Vec::with_capacity(waiting.len().min(BATCH + BATCH / 8));
-        Some(mem::replace(&mut *waiting, next).into())
+        // Room that was used before needs neither be grown by steps nor be made by the kernel; while nothing waits there is none.
+        let room = mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
+        (!waiting.is_empty()).then(|| mem::replace(&mut *waiting, room))
     }
 
     /// Lines were taken over; their bytes no longer count.
-    pub fn acknowledge(&self, lines: &Bytes) {
+    pub fn acknowledge(&self, mut lines: Vec<u8>) {
         self.held.fetch_sub(lines.len(), Ordering::Relaxed);
+        if lines.capacity() <= MOST_SPARE {
+            lines.clear();
+            *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = lines;
+        }
     }
 
     /// Records that are held and not acknowledged, in bytes.
@@ -106,9 +111,27 @@ mod tests {
         assert_eq!((outbox.accepted(), outbox.dropped()), (1, 1));
         let lines = outbox.take().unwrap();
         assert_eq!(lines, &b"0123456789\n"[..]);
-        outbox.acknowledge(&lines);
+        outbox.acknowledge(lines);
         outbox.put(|lines| lines.extend_from_slice(b"more"));
         assert_eq!((outbox.accepted(), outbox.held()), (2, 5));
+    }
+
+    #[test]
+    fn a_batch_takes_the_room_of_one_that_has_left_as_long_as_there_are_any() {
+        let outbox = Outbox::new(usize::MAX);
+        let fill = |bytes: usize| {
+            outbox.put(|lines| lines.resize(bytes, b' '));
+            outbox.take().unwrap()
+        };
+        let first = fill(1000);
+        let place = first.as_ptr();
+        outbox.acknowledge(first);
+        let (second, third) = (fill(10), fill(10));
+        assert!(second.as_ptr() != place && third.as_ptr() == place);
+        outbox.acknowledge(fill(MOST_SPARE + 1));
+        assert_eq!(outbox.spare.lock().unwrap().capacity(), 0);
+        outbox.acknowledge(fill(1000));
+        assert!(outbox.take().is_none() && outbox.spare.lock().unwrap().capacity() == 0);
     }
 
     #[tokio::test]

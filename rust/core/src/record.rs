@@ -451,7 +451,7 @@ mod tests {
         let mut record = Record::open(head(), Arc::clone(&sink));
         record.facts.masked = vec!["x-user".into()];
         record.close(Outcome::Complete);
-        let text = String::from_utf8(sink.outbox.take().unwrap().to_vec()).unwrap();
+        let text = String::from_utf8(sink.outbox.take().unwrap()).unwrap();
         for secret in ["sk-1", "sk-2", "sk-3", "red", "ann"] {
             assert!(!text.contains(secret), "{secret} in {text}");
         }

@@ -3,17 +3,12 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
-    fmt,
-    marker::PhantomData,
     sync::Arc,
     time::Duration,
 };
 
 use penstock_llm::providers::{self, Options};
-use serde::{
-    Deserialize, Deserializer,
-    de::{SeqAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 use sha2::{Digest, Sha256};
 
@@ -32,10 +27,6 @@ use crate::{
 const MANY: usize = 1000;
 /// Tenths of a second: longer than a request waits for its answer.
 const PATIENCE: u32 = 3000;
-/// A quarter of a core where somebody else wants it too: a second is enough even then.
-const NICENESS: i32 = 5;
-/// Rows that take about a tenth of a millisecond.
-const AT_ONCE: usize = 128;
 
 /// A gateway key, found by the digest of what the caller sent.
 #[derive(Debug, Clone)]
@@ -142,7 +133,7 @@ pub struct Snapshot {
 #[serde(deny_unknown_fields)]
 struct Published<'a> {
     epoch: String,
-    #[serde(default, borrow, deserialize_with = "gently")]
+    #[serde(default, borrow)]
     keys: Vec<PublishedKey<'a>>,
     #[serde(default)]
     providers: Vec<PublishedProvider>,
@@ -327,44 +318,8 @@ impl Snapshot {
     }
 }
 
-/// Has this thread wait for those that serve requests, where both want the same core.
-pub fn step_back() {
-    // Of the calling thread alone; where it may not be said, it is only a little slower for others.
-    let _ = rustix::process::setpriority_process(None, NICENESS);
-}
-
-/// A thread keeps its core for a turn of some milliseconds, unless it offers it to others before.
-fn let_others_in(turn: usize) {
-    if turn.is_multiple_of(AT_ONCE) {
-        std::thread::yield_now();
-    }
-}
-
-/// Reads a long array with others let in between.
-fn gently<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    struct Rows<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Rows<T> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-            out.write_str("an array")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Vec<T>, A::Error> {
-            let mut rows = Vec::new();
-            while let Some(row) = array.next_element()? {
-                rows.push(row);
-                let_others_in(rows.len());
-            }
-            Ok(rows)
-        }
-    }
-
-    deserializer.deserialize_seq(Rows(PhantomData))
-}
-
-/// Lets go of a snapshot where nobody waits: to free a hundred thousand keys takes longer than a request may.
+/// Lets go of a snapshot where nobody waits: to free a hundred thousand keys takes longer than a request may. The thread
+/// gives way as the one does that compiled: it begins with the same place in the queue for a core.
 pub fn bury(mut old: Arc<Snapshot>) {
     if old.keys.len() < MANY {
         return;
@@ -372,15 +327,9 @@ pub fn bury(mut old: Arc<Snapshot>) {
     let gravedigger = std::thread::Builder::new().name("bury".into());
     // Whoever holds it lets go of it in a moment; should one not, it frees it itself.
     drop(gravedigger.spawn(move || {
-        step_back();
         for _ in 0..PATIENCE {
             match Arc::try_unwrap(old) {
-                Ok(last) => {
-                    return last.keys.into_iter().enumerate().for_each(|(turn, key)| {
-                        drop(key);
-                        let_others_in(turn);
-                    });
-                }
+                Ok(last) => return drop(last),
                 Err(held) => old = held,
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -397,7 +346,6 @@ fn compile_keys(
     // Many keys are of one workspace: its id is kept once.
     let mut workspaces: HashSet<Arc<str>> = HashSet::new();
     for (index, row) in keys.into_iter().enumerate() {
-        let_others_in(index);
         let Some(digest) = digest(&row.sha256) else {
             problems.push(Problem::new(format!("$.keys[{index}].sha256"), "must be 64 hexadecimal digits"));
             continue;

@@ -273,7 +273,7 @@ async fn snapshots_are_followed_and_a_bad_one_changes_nothing() {
         Some(if body.is_empty() { taken() } else { published() })
     });
     let rig = control.rig("http://127.0.0.1:1");
-    let following = tokio::spawn(control::follow_snapshots(Arc::clone(&rig.gateway)));
+    let following = tokio::spawn(control::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
     let publish = |json: Value| *published.lock().unwrap() = json.to_string().into_bytes();
     publish(json!({"epoch": "1"}));
     until("the first comes", || rig.gateway.epoch() == "1").await;
@@ -293,7 +293,7 @@ async fn while_the_control_process_is_away_the_last_snapshot_holds() {
     let provider = Server::start().await;
     let mut control = Control::down();
     let rig = control.rig(&provider.url());
-    let following = tokio::spawn(control::follow_snapshots(Arc::clone(&rig.gateway)));
+    let following = tokio::spawn(control::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
     tokio::time::sleep(Duration::from_millis(120)).await;
     assert_eq!((rig.gateway.epoch().as_str(), rig.send(chat("mock")).await.status), ("0", 200));
     control.rise(

@@ -75,7 +75,7 @@ async fn records_that_do_not_fit_are_counted_and_cost_no_request() {
     rig.send(chat("mock")).await;
     assert_eq!(outbox.accepted() + outbox.dropped(), 51);
     assert!(outbox.take().is_none());
-    outbox.acknowledge(&taken);
+    outbox.acknowledge(taken);
     rig.send(chat("mock")).await;
     assert_eq!(rig.records().len(), 1);
     assert_eq!(outbox.held(), 0);

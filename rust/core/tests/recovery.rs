@@ -3,7 +3,11 @@
 
 mod harness;
 
-use harness::{Ask, CHAT, MESSAGES, Rig, Told, by_with, chat, pick, settled, target, way, words};
+use harness::{
+    Ask, CHAT, MESSAGES, Rig, Told, by_with, chat, pick,
+    scripted::{EVENTS_HEAD, Scripted, chunks},
+    settled, target, way, words,
+};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -245,6 +249,55 @@ async fn whoever_begins_anew_is_not_asked_to_go_on() {
         json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["unable", "targets[1]"]])
     );
     settled(&provider, 1).await;
+}
+
+/// A provider whose streams say this and then break off.
+async fn broken(said: &[&str]) -> Scripted {
+    let events: Vec<u8> = said.iter().flat_map(|data| [b"data: ", data.as_bytes(), b"\n\n"].concat()).collect();
+    Scripted::closing([EVENTS_HEAD.as_bytes(), &chunks(&events, 64)].concat()).await
+}
+
+#[tokio::test]
+async fn what_called_a_tool_or_is_no_plain_text_ends_in_an_error_event_and_the_record_says_why() {
+    const CALLED: &[&str] = &[
+        r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":"Let me look."},"finish_reason":null}]}"#,
+        r#"{"id":"a","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"look","arguments":"{\"at"}}]},"finish_reason":null}]}"#,
+    ];
+    const USED: &[&str] = &[
+        r#"{"type":"message_start","message":{"id":"a","type":"message","role":"assistant","content":[],"usage":{"input_tokens":1,"output_tokens":1}}}"#,
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c","name":"look","input":{}}}"#,
+    ];
+    const RESPONSE: &[&str] = &[
+        r#"{"type":"response.created","sequence_number":0,"response":{"id":"r","status":"in_progress","output":[]}}"#,
+        r#"{"type":"response.output_text.delta","sequence_number":1,"item_id":"m","output_index":0,"content_index":0,"delta":"One"}"#,
+    ];
+    for (path, said, because) in [
+        (CHAT, CALLED, "it holds more than text, or has ended"),
+        (MESSAGES, USED, "it holds more than text, or has ended"),
+        ("/v1/responses", RESPONSE, "answers on this path are not continued"),
+    ] {
+        let provider = broken(said).await;
+        let rig = Rig::at(&provider.url());
+        let told = rig.send(streamed(&config(&json!("continue"), &[well(""), well("&prefix=on")]), path)).await;
+        assert_eq!((told.status, told.cut), (200, false), "{path}: {}", told.text());
+        for data in said {
+            assert!(told.text().contains(data), "{path}: {}", told.text());
+        }
+        let last = events(&told).pop().unwrap();
+        assert!(last["error"].is_object() || last["type"] == "error", "{path}: {last}");
+        let record = rig.record();
+        assert_eq!(
+            pick(&record, ["outcome", "is_success", "error"]),
+            json!(["cut", false, "upstream_broke"]),
+            "{path}"
+        );
+        assert_eq!(
+            steps(&record),
+            json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["stopped", "targets[0]"]])
+        );
+        assert_eq!(record["decisions"][2]["because"], because);
+        assert_eq!(provider.connections(), 1, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -334,8 +334,8 @@ async fn a_redis_that_is_frozen_slowed_or_killed_fails_no_request_and_delays_tho
         let before = slow(&rig);
         let longest = load(&rig, name, 20).await;
         assert!(longest < bound, "{name}: {longest:?}, usually {usual:?}");
-        // Those of one round at most: all others did not ask.
-        assert!(slow(&rig) - before <= 10, "{name}: {}", slow(&rig) - before);
+        // With the first all who wait give up, and all others do not ask.
+        assert!(slow(&rig) - before <= 1, "{name}: {}", slow(&rig) - before);
     };
     server.freeze();
     noticed("frozen").await;

@@ -88,6 +88,8 @@ operations! {
     (CancelBatch, "POST", "/batches/:id/cancel", "cancelBatch", Nothing),
     (RetrieveFinetune, "GET", "/fine_tuning/jobs/:id", "retrieveFinetune", Nothing),
     (CancelFinetune, "POST", "/fine_tuning/jobs/:id/cancel", "cancelFinetune", Nothing),
+    (ListFinetuneEvents, "GET", "/fine_tuning/jobs/:id/events", "listFinetuneEvents", Nothing),
+    (ListFinetuneCheckpoints, "GET", "/fine_tuning/jobs/:id/checkpoints", "listFinetuneCheckpoints", Nothing),
     (GenerateContent, "POST", "/models/*:generateContent", "generateContent", Json),
     (StreamGenerateContent, "POST", "/models/*:streamGenerateContent", "streamGenerateContent", Json),
     (Converse, "POST", "/model/*/converse", "converse", Json),
@@ -273,8 +275,7 @@ mod tests {
     fn what_has_no_row_passes_through() {
         for (method, path) in [
             ("PATCH", "/chat/completions"),
-            ("GET", "/fine_tuning/jobs/ft-1/events"),
-            ("GET", "/fine_tuning/jobs/ft-1/checkpoints"),
+            ("POST", "/fine_tuning/jobs/ft-1/pause"),
             ("POST", "/images/variations"),
             ("POST", "/threads/t-1/runs"),
             ("POST", "/messages/batches"),

@@ -13,6 +13,7 @@ use penstock_core::{
     config::{Config, TargetLimits, Unknown, schema},
     error::Problem,
     gateway::{Gateway, Request},
+    lines::{self, Line},
     settings::Settings,
     snapshot::Snapshot,
 };
@@ -61,11 +62,12 @@ impl Engine {
         })
     }
 
-    /// Starts the engine's thread. `event_loop` is the worker's; call it after the fork.
-    fn start(&self, event_loop: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Starts the engine's thread. `event_loop` is the worker's; call it after the fork. `step_back` is called on each thread
+    /// that must give way to those that serve requests.
+    fn start(&self, event_loop: &Bound<'_, PyAny>, step_back: Py<PyAny>) -> PyResult<()> {
         let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
         drop(self.call_soon.set(call_soon.unbind()));
-        let runtime = Runtime::start(Arc::clone(&self.gateway))?;
+        let runtime = Runtime::start(Arc::clone(&self.gateway), Arc::new(move || told_to(&step_back)))?;
         self.runtime.set(runtime).map_err(|_| PyRuntimeError::new_err("the engine was started already"))
     }
 
@@ -130,6 +132,15 @@ impl Engine {
             }
         });
     }
+}
+
+/// Where it may not be said, it is only a little slower for others.
+fn told_to(step_back: &Py<PyAny>) {
+    Python::attach(|py| {
+        if let Err(error) = step_back.call0(py) {
+            error.write_unraisable(py, None);
+        }
+    });
 }
 
 impl Engine {
@@ -234,4 +245,29 @@ pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, schema::schema().to_string().as_bytes())
+}
+
+/// What a provider is sent for a line of a batch, and what of it cannot be told, with commas.
+#[pyfunction]
+pub fn say_line<'py>(
+    py: Python<'py>,
+    provider: &str,
+    path: &str,
+    body: &[u8],
+) -> PyResult<(Bound<'py, PyBytes>, String)> {
+    let said = lines::said(Line { provider, path, body }).map_err(|problem| errors::invalid(py, &[problem]))?;
+    Ok((PyBytes::new(py, &said.body), said.lost))
+}
+
+/// A provider's answer to a line of a batch, an error too, as its caller reads it.
+#[pyfunction]
+pub fn tell_line<'py>(
+    py: Python<'py>,
+    provider: &str,
+    path: &str,
+    body: &[u8],
+    answer: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let told = lines::told(Line { provider, path, body }, answer);
+    told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::invalid(py, &[problem]))
 }

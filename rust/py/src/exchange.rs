@@ -17,7 +17,7 @@ use penstock_core::{
 use pyo3::{
     intern,
     prelude::*,
-    types::{PyBytes, PyDict, PyList, PyTuple},
+    types::{PyBytes, PyDict, PyList},
 };
 use tokio::sync::oneshot;
 
@@ -305,11 +305,7 @@ fn is_pending(future: &Bound<'_, PyAny>) -> bool {
 }
 
 fn fields<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList>> {
-    let list = PyList::empty(py);
-    for (name, value) in headers.iter() {
-        list.append(PyTuple::new(py, [PyBytes::new(py, name), PyBytes::new(py, value)])?)?;
-    }
-    Ok(list)
+    PyList::new(py, headers.iter().map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value))))
 }
 
 impl Drop for Exchange {

@@ -10,7 +10,7 @@ use std::{
 
 use async_task::Runnable;
 use penstock_core::{
-    control,
+    control::{self, StepBack},
     gateway::{Gateway, Request},
 };
 use pyo3::prelude::*;
@@ -109,7 +109,7 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub fn start(gateway: Arc<Gateway>) -> std::io::Result<Self> {
+    pub fn start(gateway: Arc<Gateway>, step_back: StepBack) -> std::io::Result<Self> {
         let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -126,7 +126,9 @@ impl Runtime {
         let bodies = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once around everything: later attachments find their thread state and are cheap.
-            Python::attach(|py| py.detach(|| runtime.block_on(run(gateway, (bodies, watch), queue, stopped))));
+            Python::attach(|py| {
+                py.detach(|| runtime.block_on(run(gateway, (bodies, watch, step_back), queue, stopped)));
+            });
         })?;
         Ok(Self { jobs, stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
     }
@@ -171,7 +173,7 @@ async fn end_idle_connections(mut watch: Watch) {
 
 async fn run(
     gateway: Arc<Gateway>,
-    (bodies, watch): (Jobs, Watch),
+    (bodies, watch, step_back): (Jobs, Watch, StepBack),
     mut queue: mpsc::UnboundedReceiver<Runnable>,
     mut stopped: oneshot::Receiver<()>,
 ) {
@@ -179,7 +181,7 @@ async fn run(
     let shipping = tokio::spawn(control::ship_records(Arc::clone(&gateway), stop));
     let background = [
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
-        tokio::spawn(control::follow_snapshots(Arc::clone(&gateway))),
+        tokio::spawn(control::follow_snapshots(Arc::clone(&gateway), step_back)),
         tokio::spawn(control::tend_shared(Arc::clone(&gateway))),
         tokio::spawn(end_idle_connections(watch)),
         tokio::spawn(async move { bodies.look_after_bodies().await }),

@@ -18,6 +18,7 @@ def test_without_a_policy_and_a_rule_there_is_none():
     ("asked", "enforced", "days"),
     [
         (None, 9, 9),
+        (RotationPolicy(key_transition_period_ms=3_600_000), 9, 9),
         (RotationPolicy(rotation_period="weekly"), 7, None),
         (RotationPolicy(rotation_period="monthly"), 30, None),
     ],

@@ -65,6 +65,13 @@ def outcome(known: Tokens, text: str) -> int | str:
         ("one", {"iss": "one", "defaults": "pc-1"}, 401),
         ("one", {"iss": "one", "defaults": []}, 401),
         ("one", {"iss": "one", "defaults": {"config_id": 5}}, 401),
+        ("one", {"iss": "one", "rate_limits": [{"type": "requests", "unit": "rpm", "value": 5}]}, "o"),
+        ("one", {"iss": "one", "rate_limits": [{"type": "requests", "unit": "rpy", "value": 5}]}, 401),
+        ("one", {"iss": "one", "rate_limits": {"type": "requests", "unit": "rpm", "value": 5}}, 401),
+        ("one", {"iss": "one", "usage_limits": [{"credit_limit": 5, "periodic_reset": "weekly"}]}, "o"),
+        ("one", {"iss": "one", "usage_limits": [{"credit_limit": 5, "alert_threshold": 6}]}, 401),
+        ("one", {"iss": "one", "usage_limits": "much"}, 401),
+        ("one", {"iss": "one", "usage_limits": None, "rate_limits": []}, "o"),
     ],
 )
 def test_an_issuer_speaks_for_itself_and_its_own_organisations_alone(

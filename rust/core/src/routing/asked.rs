@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::{config::Reading, metadata::Metadata};
 
 /// A request as conditions see it.
+#[derive(Debug)]
 pub struct Asked<'a> {
     pub metadata: &'a Metadata,
     /// The fields that the config asks about, in its order.
@@ -68,14 +69,21 @@ fn step_into<'v>(value: &'v Value, step: &str) -> Option<&'v Value> {
     }
 }
 
-impl Found<'_> {
+impl<'a> Found<'a> {
+    /// Where it is a text.
+    pub fn as_text(self) -> Option<&'a str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Json(value) => value.as_str(),
+            Self::Nothing => None,
+        }
+    }
+
     /// As a text, where it can be one.
     pub fn text(self) -> Option<String> {
         match self {
-            Self::Text(text) => Some(text.to_owned()),
-            Self::Json(Value::String(text)) => Some(text.clone()),
             Self::Json(value @ (Value::Number(_) | Value::Bool(_))) => Some(value.to_string()),
-            _ => None,
+            found => found.as_text().map(ToOwned::to_owned),
         }
     }
 }

@@ -96,7 +96,8 @@ impl<'w> Walk<'w> {
             self.note(|| Step::Kept { at });
             return Ok(served);
         }
-        let mut served = self.send(node, target, prepared.into_body(self.call)).await?;
+        // In a box of its own: an answer that is kept needs nothing of it.
+        let mut served = Box::pin(self.send(node, target, prepared.into_body(self.call))).await?;
         served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);
@@ -145,7 +146,7 @@ impl<'w> Walk<'w> {
     async fn send_until_answered(&mut self, node: &'w Node, mut target: Target<'w>, mut body: Body) -> Result<Served> {
         let retry = &node.features.retry;
         let timeout = target.timeout;
-        let account = self.gateway.shared.mark((target.base.origin.authority(), target.credential.as_deref()));
+        let account = self.gateway.shared.mark((&target.base.origin, target.credential.as_deref()));
         if retry.attempts() > 0 {
             self.gateway.shared.budgets.request(account, self.gateway.shared.now());
         }

@@ -1,6 +1,10 @@
 //! The strategy that asks about a request: the first condition that holds names the target.
 
-use std::{cmp::Ordering, collections::HashMap};
+use std::{
+    cmp::Ordering,
+    collections::HashMap,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+};
 
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
@@ -11,11 +15,33 @@ use crate::config::Reading;
 /// A compiled pattern of more bytes than this is refused.
 const LARGEST_PATTERN: usize = 1024 * 1024;
 
-/// Conditions in their order, each with the place of its target, and the place of the target where none holds.
+/// Conditions in their order, and the place of the target where none holds.
 #[derive(Debug, Clone, Default)]
 pub struct Conditional {
-    conditions: Vec<(Query, usize)>,
+    conditions: Vec<Condition>,
+    /// Where the texts of gates are looked for, each once.
+    sources: Vec<Source>,
     default: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Condition {
+    gate: Option<Gate>,
+    query: Query,
+    /// Of its target.
+    place: usize,
+}
+
+/// A text without which a query cannot hold: one of a thousand conditions is passed by without being looked into.
+#[derive(Debug, Clone, Copy)]
+struct Gate {
+    /// Its place among the sources.
+    source: usize,
+    hash: u64,
+}
+
+fn hash(text: &str) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(text)
 }
 
 /// As it was written: targets by their names.
@@ -66,11 +92,14 @@ impl Draft {
             }
             places.get(name).copied()
         };
-        let conditions = self.conditions.into_iter().enumerate();
-        let conditions = conditions
-            .filter_map(|(index, (query, then))| Some((query, find(&format!("conditions[{index}].then"), &then)?)));
-        let conditions = conditions.collect();
-        Conditional { conditions, default: self.default.and_then(|name| find("default", &name)) }
+        let mut conditional = Conditional::default();
+        for (index, (query, then)) in self.conditions.into_iter().enumerate() {
+            if let Some(place) = find(&format!("conditions[{index}].then"), &then) {
+                conditional.add(query, place);
+            }
+        }
+        conditional.default = self.default.and_then(|name| find("default", &name));
+        conditional
     }
 
     pub fn is_empty(&self) -> bool {
@@ -79,11 +108,25 @@ impl Draft {
 }
 
 impl Conditional {
+    fn add(&mut self, query: Query, place: usize) {
+        let gate = query.text().map(|(source, text)| Gate { source: self.source(source), hash: hash(text) });
+        self.conditions.push(Condition { gate, query, place });
+    }
+
+    fn source(&mut self, source: &Source) -> usize {
+        self.sources.iter().position(|known| known == source).unwrap_or_else(|| {
+            self.sources.push(source.clone());
+            self.sources.len() - 1
+        })
+    }
+
     /// The place of the target; beside it which condition held.
     pub fn choose(&self, asked: &Asked<'_>) -> Option<(usize, Option<usize>)> {
-        let held = self.conditions.iter().enumerate().find(|(_, (query, _))| query.holds(asked));
-        match held {
-            Some((index, (_, place))) => Some((*place, Some(index))),
+        let found: Vec<_> = self.sources.iter().map(|source| source.find(asked).as_text().map(hash)).collect();
+        let may_hold = |gate: Gate| found[gate.source] == Some(gate.hash);
+        let held = |condition: &Condition| condition.gate.is_none_or(may_hold) && condition.query.holds(asked);
+        match self.conditions.iter().position(held) {
+            Some(index) => Some((self.conditions[index].place, Some(index))),
             None => self.default.map(|place| (place, None)),
         }
     }
@@ -129,6 +172,18 @@ impl Query {
             });
         }
         Self(terms)
+    }
+
+    /// A text that has to be found for it to hold.
+    fn text(&self) -> Option<(&Source, &str)> {
+        self.0.iter().find_map(|term| match term {
+            Term::All(queries) => queries.iter().find_map(Self::text),
+            Term::Any(_) => None,
+            Term::Tests(source, tests) => tests.iter().find_map(|test| match test {
+                Test::Equal(Value::String(text)) => Some((source, text.as_str())),
+                _ => None,
+            }),
+        })
     }
 
     pub fn holds(&self, asked: &Asked<'_>) -> bool {
@@ -184,10 +239,9 @@ impl Test {
             }
             Self::Among(values) => values.iter().any(|value| is_equal(found, value)),
             Self::NotAmong(values) => !values.iter().any(|value| is_equal(found, value)),
-            Self::Matches(regex) => match found {
-                Found::Text(text) => regex.is_match(text),
-                Found::Json(Value::String(text)) => regex.is_match(text),
-                found => found.text().is_some_and(|text| regex.is_match(&text)),
+            Self::Matches(regex) => match found.as_text() {
+                Some(text) => regex.is_match(text),
+                None => found.text().is_some_and(|text| regex.is_match(&text)),
             },
         }
     }
@@ -209,7 +263,7 @@ fn pattern(value: &Value, reading: &mut Reading) -> Option<Regex> {
 
 fn is_equal(found: Found<'_>, value: &Value) -> bool {
     match (found, value) {
-        (Found::Text(text), Value::String(value)) => text == value,
+        (found, Value::String(value)) => found.as_text() == Some(value),
         (Found::Json(Value::Number(number)), Value::Number(value)) => number.as_f64() == value.as_f64(),
         (Found::Json(found), value) => found == value,
         _ => false,
@@ -218,10 +272,9 @@ fn is_equal(found: Found<'_>, value: &Value) -> bool {
 
 /// The number that a value begins with.
 fn number_of(found: Found<'_>) -> f64 {
-    match found {
-        Found::Text(text) => leading_number(text),
-        Found::Json(Value::String(text)) => leading_number(text),
-        Found::Json(Value::Number(number)) => number.as_f64().unwrap_or(f64::NAN),
+    match (found.as_text(), found) {
+        (Some(text), _) => leading_number(text),
+        (None, Found::Json(Value::Number(number))) => number.as_f64().unwrap_or(f64::NAN),
         _ => f64::NAN,
     }
 }
@@ -289,6 +342,33 @@ mod tests {
             (json!({"metadata.age": {"$gte": 30}}), true),
         ] {
             assert_eq!(holds(&query, &params), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_gate_keeps_out_only_what_does_not_hold() {
+        let tests = [
+            json!({"metadata.plan": "paid"}),
+            json!({"metadata.plan": {"$regex": "^p", "$eq": "free"}}),
+            json!({"metadata.plan": {"$ne": "free"}, "params.m": "a"}),
+            json!({"params.m": 1}),
+            json!({"params.m": {"$in": ["a", 1]}}),
+            json!({"$or": [{"params.m": "b"}, {"metadata.plan": "free"}]}),
+            json!({"$and": [{"$or": [{"params.m": "a"}]}, {"url.pathname": "/v1/chat/completions"}]}),
+        ];
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..500 {
+            let mut reading = Reading::new(Unknown::Refused);
+            let mut conditional = Conditional::default();
+            for place in 0..4 {
+                conditional.add(Query::parse(random.choice(&tests).unwrap(), &mut reading), place);
+            }
+            reading.end().unwrap();
+            let metadata = Metadata::read(random.choice([r#"{"plan":"paid"}"#, r#"{"plan":"free"}"#, "{}"]).unwrap());
+            let params = [random.choice([None, Some(json!("a")), Some(json!("b")), Some(json!(1))]).unwrap()];
+            let asked = Asked { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
+            let holds = conditional.conditions.iter().position(|condition| condition.query.holds(&asked));
+            assert_eq!(conditional.choose(&asked).and_then(|(_, held)| held), holds, "{conditional:?} {asked:?}");
         }
     }
 

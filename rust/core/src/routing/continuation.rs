@@ -41,17 +41,19 @@ pub struct Place {
     model: String,
     at: String,
     until: Option<Instant>,
+    /// Its words can be read, and be the beginning of another answer.
+    is_text: bool,
 }
 
 impl Place {
     /// Of a stream that may be continued; `None` for any other answer.
     pub fn of(walk: &Walk<'_>, node: &Node, served: &Served) -> Option<Box<Self>> {
-        let is_text = matches!(delivery::asked_for(walk.call), Operation::ChatComplete | Operation::Messages);
-        if !is_text || node.features.recovery.mode() != Mode::Continue || !is_readable(served) {
+        if node.features.recovery.mode() != Mode::Continue || !is_readable(served) {
             return None;
         }
-        let body = walk.carried.json()?.clone();
-        Some(Box::new(Self { body, model: walk.carried.model.clone(), at: node.path.clone(), until: walk.until }))
+        let (body, model) = (walk.carried.json()?.clone(), walk.carried.model.clone());
+        let is_text = matches!(delivery::asked_for(walk.call), Operation::ChatComplete | Operation::Messages);
+        Some(Box::new(Self { body, model, at: node.path.clone(), until: walk.until, is_text }))
     }
 }
 
@@ -95,6 +97,9 @@ impl Continuation {
 
     /// Hears what the caller gets. Whether there is room to remember it.
     pub fn hear(&mut self, events: &Bytes) -> bool {
+        if !self.place.is_text {
+            return true;
+        }
         let before = self.said.text().len();
         self.said.take(events.clone());
         self.share.grow(self.said.text().len() - before)
@@ -107,13 +112,16 @@ impl Continuation {
 
     /// What another target says after what was said; `None` where there is none that could.
     pub async fn resume(&mut self, error: &'static str, record: &mut Record) -> Option<AnswerBody> {
-        if self.seams == MOST_SEAMS || !self.said.is_unfinished_text() {
+        let facts = &mut record.facts;
+        if let Some(because) = self.refusal() {
+            if let Some(decision) = &mut facts.decision {
+                decision.add(Step::Broke { at: self.place.at.clone(), error });
+                decision.add(Step::Stopped { at: self.place.at.clone(), because });
+            }
             return None;
         }
         self.seams += 1;
-        let facts = &mut record.facts;
-        let found = self.found(error, facts).await;
-        let (served, asked, at) = found?;
+        let (served, asked, at) = self.found(error, facts).await?;
         self.count(facts.model.clone()).await;
         let Spent { input, output } = self.spent;
         facts.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
@@ -122,6 +130,16 @@ impl Continuation {
         self.place.at = at;
         let mut seam = Seam::after(&self.said, self.spent);
         Some(served.incoming.body.through(move |piece| seam.push(piece)))
+    }
+
+    /// Why nobody is asked to go on, if so.
+    fn refusal(&self) -> Option<&'static str> {
+        match self {
+            _ if !self.place.is_text => Some("answers on this path are not continued"),
+            _ if !self.said.is_unfinished_text() => Some("it holds more than text, or has ended"),
+            _ if self.seams == MOST_SEAMS => Some("it went on as often as an answer may"),
+            _ => None,
+        }
     }
 
     /// The answer of a target that goes on, what it was asked, and where it stands.

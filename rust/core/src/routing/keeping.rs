@@ -10,6 +10,7 @@ use crate::{
     delivery::Served,
     features::cache::{Key, Partition},
     shared::answers::Filling,
+    upstream::Origin,
 };
 
 /// What is asked of a target that may have been asked before.
@@ -33,11 +34,12 @@ impl Question {
             Some(key) => key.workspace.as_deref().unwrap_or(&key.id),
             None => target.credential.as_deref().or(target.authorization).unwrap_or_default(),
         };
-        let authority = target.base.origin.authority();
+        let Origin::Network { host, port, .. } = &target.base.origin else { return None };
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),
-            authority.as_bytes(),
+            host.as_bytes(),
+            &port.to_le_bytes(),
             target.base.prefix.as_bytes(),
             call.head.path.as_bytes(),
             call.head.query.as_bytes(),

@@ -151,7 +151,7 @@ impl Served {
     }
 
     fn at_hand(kind: &str, body: Bytes, dialect: Dialect, grace: &Grace) -> Self {
-        let mut headers = Headers::with_capacity(12);
+        let mut headers = Headers::with_capacity(16);
         headers.push(b"content-type", kind.as_bytes());
         let incoming = Incoming { head: AnswerHead { status: 200, headers }, body: AnswerBody::whole(body) };
         // There is nothing to wait for.

@@ -17,7 +17,7 @@ use redis::{
     RedisResult, TlsCertificates, Value, aio::MultiplexedConnection, pipe,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     time::{Instant, sleep, timeout},
 };
 
@@ -112,6 +112,8 @@ pub struct Redis {
     most: usize,
     /// There, and quick.
     near: ArcSwapOption<MultiplexedConnection>,
+    /// Told when it is that no longer: whoever waits for it goes on.
+    left: Notify,
     orders: mpsc::Sender<Order>,
     taken: Mutex<Option<mpsc::Receiver<Order>>>,
     waiting: AtomicUsize,
@@ -151,6 +153,7 @@ impl Redis {
             wait: Duration::from_millis(settings.redis_wait_ms),
             most: settings.redis_answer_bytes,
             near: ArcSwapOption::empty(),
+            left: Notify::new(),
             orders,
             taken: Mutex::new(Some(taken)),
             waiting: AtomicUsize::new(0),
@@ -162,6 +165,12 @@ impl Redis {
     /// Whether it answers, and in time.
     pub fn is_there(&self) -> bool {
         self.near.load().is_some()
+    }
+
+    /// From now on nobody asks it.
+    fn leave(&self) {
+        self.near.store(None);
+        self.left.notify_waiters();
     }
 
     /// Puts something in the queue; what finds no room there is dropped.
@@ -181,12 +190,20 @@ impl Redis {
 
     /// The answer that it has. A request waits for this, so it is given up soon.
     pub async fn find(&self, key: &Key) -> Found {
+        // Before it is looked for: what is told after that is heard.
+        let left = self.left.notified();
         let Some(near) = self.near.load_full() else { return Found::Unknown };
         self.figures.lookups.add(1);
         let (mut near, name) = (MultiplexedConnection::clone(&near), self.answer(key));
         let mut asked = pipe();
         asked.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
-        match timeout(self.wait, asked.query_async::<(Option<Vec<u8>>, i64)>(&mut near)).await {
+        let asking = timeout(self.wait, asked.query_async::<(Option<Vec<u8>>, i64)>(&mut near));
+        let told = tokio::select! {
+            biased;
+            () = left => return Found::Unknown,
+            told = asking => told,
+        };
+        match told {
             Ok(Ok((Some(value), left))) => {
                 self.figures.hits.add(1);
                 read(value, Duration::from_millis(left.try_into().unwrap_or(0)))
@@ -197,8 +214,8 @@ impl Redis {
                 Found::Unknown
             }
             Err(_) => {
-                // Whoever comes next need not wait as long to learn the same.
-                self.near.store(None);
+                // Whoever else waits, or comes next, need not wait as long to learn the same.
+                self.leave();
                 self.figures.slow.add(1);
                 Found::Unknown
             }
@@ -213,7 +230,7 @@ impl Redis {
             if let Ok(Ok((connection, ahead))) = timeout(PATIENCE, self.connect(ears)).await {
                 self.near.store(Some(Arc::new(connection.clone())));
                 self.work(Link { connection, ahead }, &mut orders, ears).await;
-                self.near.store(None);
+                self.leave();
                 self.figures.lost.add(1);
             }
             // Nobody is told of old news.
@@ -269,9 +286,10 @@ impl Redis {
             if !matches!(timeout(PATIENCE, ping(&mut link.connection)).await, Ok(Ok(()))) {
                 return;
             }
-            let is_quick = looked.elapsed() <= self.wait;
-            if is_quick != is_near {
-                self.near.store(is_quick.then(|| Arc::new(link.connection.clone())));
+            match (is_near, looked.elapsed() <= self.wait) {
+                (false, true) => self.near.store(Some(Arc::new(link.connection.clone()))),
+                (true, false) => self.leave(),
+                _ => (),
             }
         }
     }

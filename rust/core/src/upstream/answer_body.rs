@@ -1,6 +1,6 @@
 //! The body of an answer, over whichever version of HTTP it comes.
 
-use std::{future::Future, pin::pin, task::Poll, time::Duration};
+use std::{future::Future, pin::pin, sync::LazyLock, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
@@ -158,6 +158,9 @@ impl AnswerBody {
     }
 }
 
+const SECONDS: Duration = Duration::from_secs(1);
+const TOGETHER: Duration = Duration::from_millis(20);
+
 /// How long a provider may say nothing within its answer, and in which steps its reader wants to know of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
@@ -200,6 +203,16 @@ async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
     tokio::select! {
         biased;
         output = work => Some(output),
-        () = sleep_until(Instant::now() + limit) => None,
+        () = sleep_until(shared(Instant::now() + limit, limit)) => None,
     }
+}
+
+/// Silences of seconds are over together with others, up to `TOGETHER` later: each by itself would wake two threads.
+fn shared(end: Instant, limit: Duration) -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    if limit < SECONDS {
+        return end;
+    }
+    let over = end.duration_since(*START).as_millis() % TOGETHER.as_millis();
+    end + TOGETHER - Duration::from_millis(over as u64)
 }

@@ -116,8 +116,9 @@ impl Rig {
             std::thread::sleep(Duration::from_millis(1));
         }
         let Some(taken) = self.gateway.sink.outbox.take() else { return Vec::new() };
-        self.gateway.sink.outbox.acknowledge(&taken);
-        lines(&taken)
+        let records = lines(&taken);
+        self.gateway.sink.outbox.acknowledge(taken);
+        records
     }
 
     /// The last of so many records since the last look.

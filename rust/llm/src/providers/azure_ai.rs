@@ -151,7 +151,9 @@ mod tests {
         let given = options(&[("azure_foundry_url", "https://res.services.ai.azure.com/models/")]);
         let base = |operation| AzureAi.base(operation, &given).unwrap().unwrap();
         assert_eq!(base(Operation::ChatComplete), "https://res.services.ai.azure.com/models");
-        assert_eq!(base(Operation::UploadFile), "https://res.services.ai.azure.com/openai");
+        for operation in [Operation::UploadFile, Operation::ListFinetuneCheckpoints] {
+            assert_eq!(base(operation), "https://res.services.ai.azure.com/openai");
+        }
         assert!(AzureAi.base(Operation::Embed, &options(&[])).unwrap_err().contains("x-gateway-azure-foundry-url"));
     }
 }

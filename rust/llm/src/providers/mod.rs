@@ -129,8 +129,14 @@ const BATCHES: Group = &[
     Operation::GetBatchOutput,
     Operation::CancelBatch,
 ];
-const FINE_TUNING: Group =
-    &[Operation::ListFinetunes, Operation::CreateFinetune, Operation::RetrieveFinetune, Operation::CancelFinetune];
+const FINE_TUNING: Group = &[
+    Operation::ListFinetunes,
+    Operation::CreateFinetune,
+    Operation::RetrieveFinetune,
+    Operation::CancelFinetune,
+    Operation::ListFinetuneEvents,
+    Operation::ListFinetuneCheckpoints,
+];
 /// Forwarded to whoever is named: most have them, and where they do not the provider says so.
 const EVERYWHERE: Group = &[Operation::Models, Operation::Moderate, Operation::Proxy];
 

@@ -1,0 +1,1 @@
+"""What callers notice while the Redis that gateways share fails in all the ways that it can."""

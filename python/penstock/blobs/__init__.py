@@ -1,0 +1,1 @@
+"""Where large things live, by name: what is put is there whole or not at all."""

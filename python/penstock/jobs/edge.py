@@ -1,0 +1,93 @@
+"""The way in by which batches call: the edge of this node, like any client, so that nothing of a request is done otherwise."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from penstock.errors import AwayError, LostError
+from penstock.jobs.talk import Call, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from penstock.settings import Settings
+
+CONNECT_SECONDS = 5.0
+# What a config does beyond one attempt takes longer than one may.
+PATIENCE = 3
+GOOD, UNAVAILABLE = 200, 503
+HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
+
+
+class Edge:
+    """Asks the edge; opens nothing before the first question."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Know the address."""
+        # It would say each line of a batch at the level at which the gateway speaks of itself.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
+        host = HERE.get(settings.address, settings.address)
+        name = f"[{host}]" if ":" in host else host
+        seconds = settings.upstream.request_timeout_ms / 1000 * PATIENCE
+        self._client = httpx2.AsyncClient(
+            base_url=f"http://{name}:{settings.server.port}",
+            timeout=httpx2.Timeout(seconds, connect=CONNECT_SECONDS),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.batches.requests),
+            trust_env=False,
+            # It is no further than this machine, and speaks plain HTTP.
+            verify=False,
+        )
+
+    async def close(self) -> None:
+        """Close what is open."""
+        await self._client.aclose()
+
+    async def ask(self, call: Call, most: int) -> Reply:
+        """Send a request, and give the whole answer, up to a length."""
+        async with self._asked(call) as answer:
+            read = bytearray()
+            async for piece in answer.aiter_bytes():
+                read += piece
+                if len(read) > most:
+                    message = f"the answer is longer than {most} bytes"
+                    raise LostError(message)
+        headers = answer.headers
+        reply = Reply(answer.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), bytes(read))
+        if reply.status == UNAVAILABLE and _code(reply.body) == "draining":
+            message = "the edge is about to end"
+            raise AwayError(message)
+        return reply
+
+    async def pieces(self, call: Call) -> AsyncIterator[bytes]:
+        """Send a request, and give a good answer piece by piece."""
+        async with self._asked(call) as answer:
+            if answer.status_code != GOOD:
+                message = f"{call.path} was answered with {answer.status_code}"
+                raise LostError(message)
+            async for piece in answer.aiter_bytes():
+                yield piece
+
+    @asynccontextmanager
+    async def _asked(self, call: Call) -> AsyncGenerator[httpx2.Response]:
+        headers = {**call.headers, "content-type": call.kind} if call.kind else call.headers
+        try:
+            async with self._client.stream(call.method, call.path, headers=headers, content=call.body) as answer:
+                yield answer
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            message = "the edge is not there"
+            raise AwayError(message) from None
+        except httpx2.HTTPError as error:
+            message = f"no answer came: {type(error).__name__}"
+            raise LostError(message) from None
+
+
+def _code(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return ""

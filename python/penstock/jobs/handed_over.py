@@ -1,0 +1,191 @@
+"""One batch that a provider runs: handed over once, asked after until it is over, its answers taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import bindparam, delete, insert, select, update
+
+from penstock.errors import AwayError, LostError
+from penstock.jobs.batch_lines import told
+from penstock.jobs.provider_batches import RefusedError, Talk, Told, speaking_to
+from penstock.kit.batches import CANCELLED, COMPLETED, EXPIRED, FAILED
+from penstock.store.tables import batch_lines, batches
+
+if TYPE_CHECKING:
+    from penstock.jobs.batch_lines import Way
+    from penstock.jobs.provider_batches import Provider, Seen
+    from penstock.kit.batch_input import Input, Line
+    from penstock.store.tenant import Row
+
+log = logging.getLogger("penstock")
+
+PAGE = 200
+# Of an answer that is not in the caller's words yet.
+RAW = "raw:"
+# So often a provider is asked after a batch that should be over by now.
+LAST_QUESTIONS = 60
+
+
+class HandedOver:
+    """Sees one batch through at its provider."""
+
+    def __init__(self, row: Row, talk: Talk, way: Way) -> None:
+        """Begin where the last run ended; `stop` says that its end is to be asked for."""
+        self.stop = asyncio.Event()
+        self._row_id: str = row["id"]
+        self._job: dict[str, Any] = dict(row["job"])
+        self._edge, self._database, self._settings, self._figures = way
+        self._provider: Provider = speaking_to(self._job["provider"], talk)
+        self._talk = talk
+
+    async def run(self, given: Input) -> str:
+        """Say how it ended, once its answers are here."""
+        if "id" not in self._job:
+            await self._note(id=await self._submit(given))
+        if "ended" not in self._job:
+            seen = await self._ended()
+            if seen.status == FAILED:
+                raise RefusedError(seen.why or "the provider failed to run this batch")
+            await self._note(ended=seen.status, paths=list(seen.paths))
+        if "collected" not in self._job:
+            await self._fetch()
+            await self._note(collected=True)
+        await self._tell(given)
+        return self._job["ended"]
+
+    async def _note(self, **facts: Any) -> None:  # noqa: ANN401 - what is known differs
+        """Write what is known now: a next run begins there."""
+        self._job.update(facts)
+        await self._write({"job": self._job})
+
+    async def _write(self, values: dict[str, Any]) -> None:
+        async with self._database.writing() as connection:
+            await connection.execute(update(batches).where(batches.c.id == self._row_id).values(values))
+
+    async def _submit(self, given: Input) -> str:
+        while True:
+            try:
+                return await self._provider.submit(given)
+            except AwayError:
+                # Nothing was done; with a broken answer in its place nobody knows, and it is not tried again.
+                await self._wait()
+            except RefusedError:
+                raise
+            except LostError as error:
+                raise RefusedError(f"it could not be handed over: {error.message}") from None
+
+    async def _ended(self) -> Seen:
+        questions = 0
+        while True:
+            if self.stop.is_set():
+                await self._cancel()
+                questions += 1
+            try:
+                seen = await self._provider.look(self._job["id"])
+            except RefusedError:
+                raise
+            except (AwayError, LostError) as error:
+                log.warning("the batch %s cannot be asked after for now: %s", self._row_id, error.message)
+            else:
+                await self._write({"completed": seen.completed, "failed": seen.failed})
+                if seen.status in {COMPLETED, CANCELLED, EXPIRED, FAILED}:
+                    return seen
+            if questions > LAST_QUESTIONS:
+                raise RefusedError("its provider does not end it")
+            await self._wait()
+
+    async def _cancel(self) -> None:
+        if "cancelled" in self._job:
+            return
+        with suppress(AwayError):
+            # One that is refused is over already.
+            with suppress(LostError):
+                await self._provider.cancel(self._job["id"])
+            await self._note(cancelled=True)
+
+    async def _wait(self) -> None:
+        seconds = self._settings.batches.poll_ms / 1000
+        if self.stop.is_set():
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.stop.wait(), seconds)
+
+    async def _fetch(self) -> None:
+        """Take the answers, from the beginning each time that they break off."""
+        for _ in range(LAST_QUESTIONS):
+            try:
+                return await self._collect()
+            except RefusedError:
+                raise
+            except (AwayError, LostError) as error:
+                log.warning("the answers of the batch %s are not here yet: %s", self._row_id, error.message)
+            await self._wait()
+        message = "its answers cannot be had from its provider"
+        raise RefusedError(message)
+
+    async def _collect(self) -> None:
+        """Take the answers as they are."""
+        async with self._database.writing() as connection:
+            await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
+        rows: dict[int, dict[str, Any]] = {}
+        seen: set[int] = set()
+        for path in self._job["paths"]:
+            async for number, text in self._talk.results(path):
+                if number in seen:
+                    continue
+                seen.add(number)
+                content = RAW + text.decode("utf-8", "replace")
+                rows[number] = {"batch_id": self._row_id, "number": number, "failed": True, "content": content}
+                if len(rows) >= PAGE:
+                    await self._keep(rows)
+                    rows = {}
+        await self._keep(rows)
+
+    async def _keep(self, rows: dict[int, dict[str, Any]]) -> None:
+        if rows:
+            async with self._database.writing() as connection:
+                await connection.execute(insert(batch_lines), list(rows.values()))
+
+    async def _tell(self, given: Input) -> None:
+        """Put the answers into the caller's words, a page at a time; what was told before stays."""
+        page: dict[int, Line] = {}
+        async for number, line in given.requests():
+            page[number] = line
+            if len(page) >= PAGE:
+                await self._tell_page(page)
+                page = {}
+        await self._tell_page(page)
+        counts = {"completed": await self._count(failed=False), "failed": await self._count(failed=True)}
+        await self._write(counts)
+        self._figures.answered += counts["completed"]
+        self._figures.failed += counts["failed"]
+
+    async def _tell_page(self, page: dict[int, Line]) -> None:
+        own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number.in_(list(page)))
+        query = select(batch_lines.c.number, batch_lines.c.content).where(*own, batch_lines.c.content.startswith(RAW))
+        async with self._database.reading() as connection:
+            raw = (await connection.execute(query)).all()
+        changes = [self._told(row.number, page[row.number], row.content) for row in raw]
+        if changes:
+            here = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number == bindparam("line"))
+            async with self._database.writing() as connection:
+                await connection.execute(update(batch_lines).where(*here), changes)
+
+    def _told(self, number: int, line: Line, raw: str) -> dict[str, Any]:
+        try:
+            outcome = self._provider.told(line, raw.removeprefix(RAW).encode())
+        except msgspec.MsgspecError as error:
+            outcome = Told(None, {"code": "answer_unreadable", "message": str(error)})
+        content = told(self._row_id, number, line.custom_id, outcome.response, outcome.error)
+        return {"line": number, "failed": outcome.failed, "content": content}
+
+    async def _count(self, *, failed: bool) -> int:
+        own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.failed == failed)
+        async with self._database.reading() as connection:
+            return len((await connection.scalars(select(batch_lines.c.number).where(*own))).all())

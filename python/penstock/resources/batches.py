@@ -1,0 +1,212 @@
+"""Batches that the gateway runs itself or has a provider run, in OpenAI's shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.response import Stream
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock.blobs.folder import Folder
+from penstock.caller import needs, shown
+from penstock.errors import ConflictError, ForbiddenError, MissingError, TooManyError
+from penstock.jobs.batches import Runner
+from penstock.kit import batches as kit
+from penstock.kit import files as file_kit
+from penstock.kit.batches import Batch
+from penstock.kit.desk import Work
+from penstock.kit.ids import new_id
+from penstock.kit.record import now, refuse
+from penstock.resources.files import stream
+from penstock.settings import Settings
+from penstock.store.tables import batches
+
+if TYPE_CHECKING:
+    from penstock.kit.desk import Desk
+
+TAGS = ["Batch"]
+SCOPE = needs("completions.write")
+MOST = 100
+
+BatchId = Annotated[str, PathParameter(description="id of the batch: `gw_batch_…`")]
+Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="how many at most")]
+After = Annotated[str | None, QueryParameter(description="id of the last one of the page before")]
+_Key = Annotated[str, Meta(max_length=64)]
+_Value = Annotated[str, Meta(max_length=512)]
+
+
+class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A batch to be made."""
+
+    input_file_id: Annotated[str, Meta(description="file with its lines, uploaded here with the purpose `batch`")]
+    endpoint: Annotated[
+        Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"],
+        Meta(description="where its lines go"),
+    ]
+    completion_window: Annotated[
+        Literal["immediate", "24h"],
+        Meta(
+            description="`immediate`: the gateway itself sends line by line; `24h`: the provider that is named runs it"
+        ),
+    ]
+    metadata: Annotated[
+        Annotated[dict[_Key, _Value], Meta(max_length=16)] | None,
+        Meta(description="what is shown with it; at most 16 fields"),
+    ] = None
+    model: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)] | None, Meta(description="for lines that name none")
+    ] = None
+    gateway_options: Annotated[
+        dict[str, str], Meta(description="`x-gateway-…` headers for its requests, before those that it is made with")
+    ] = {}
+
+
+class BatchChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is to be changed."""
+
+    internal_output_file_id: Annotated[
+        str,
+        Meta(description="file that is given as the output from now on, such as one with answers that were checked"),
+    ]
+
+
+class BatchList(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches of the workspace."""
+
+    data: Annotated[list[Batch], Meta(description="those of this page, newest first")]
+    first_id: Annotated[str | None, Meta(description="id of the first of them")]
+    last_id: Annotated[str | None, Meta(description="id of the last of them")]
+    has_more: Annotated[bool, Meta(description="whether there are others after it")]
+    object: Annotated[str, Meta(description="`list`")] = "list"
+
+
+@post("/", status_code=200, guards=[SCOPE], summary="Create batch", tags=TAGS)
+async def create(
+    request: Request[Any, Any, Any],
+    data: JSONBody[NewBatch],
+    work: NamedDependency[Work],
+    settings: NamedDependency[Settings],
+    runner: NamedDependency[Runner],
+) -> Batch:
+    """Have the lines of a file answered, each as a request of its own with the key that makes the batch."""
+    sent = shown(request)
+    if sent.kind != "key":
+        message = "a batch is sent with the key or token that makes it: a session has none"
+        raise ForbiddenError(message)
+    headers = kit.carried(
+        request.headers.items(), sent.text, data.gateway_options, request.app.state.get("header_aliases", ())
+    )
+    async with work.writing() as desk:
+        await _check_room(desk, settings.batches.waiting)
+        file = await file_kit.find(desk, data.input_file_id)
+        if file["purpose"] != "batch":
+            raise refuse("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
+        job = None
+        if data.completion_window != kit.IMMEDIATE:
+            job = {"provider": await kit.provider_of(desk, headers)}
+        row_id = new_id()
+        sealed = await desk.seal(msgspec.json.encode(headers).decode(), row_id)
+        row = await desk.insert(
+            batches, {**_row(data, settings, file["id"]), "id": row_id, "job": job, "sealed": sealed}
+        )
+    runner.ring()
+    return kit.shown(row)
+
+
+async def _check_room(desk: Desk, most: int) -> None:
+    _ = desk.workspace
+    if await desk.count(batches, [batches.c.status.in_(kit.ACTIVE)]) >= most:
+        message = f"{most} batches of this workspace are not over yet: that is batches.waiting"
+        raise TooManyError(message)
+
+
+def _row(data: NewBatch, settings: Settings, file_id: str) -> dict[str, Any]:
+    moment = now()
+    nothing_yet = ("output_file_id", "error_file_id", "internal_output_file_id", "errors", "run_by", "run_until")
+    return {
+        "endpoint": data.endpoint,
+        "completion_window": data.completion_window,
+        "status": kit.VALIDATING,
+        "input_file_id": file_id,
+        "model": data.model,
+        "details": {"metadata": data.metadata},
+        "moments": {kit.VALIDATING: moment},
+        "expires_at": moment + settings.batches.window_seconds * file_kit.SECOND,
+        "created_at": moment,
+        "last_updated_at": moment,
+        **dict.fromkeys(("total", "completed", "failed"), 0),
+        **dict.fromkeys(nothing_yet),
+    }
+
+
+@get("/", guards=[SCOPE], summary="List batches", tags=TAGS)
+async def index(work: NamedDependency[Work], limit: Limit = 20, after: After = None) -> BatchList:
+    """List the batches of the workspace, newest first."""
+    conditions = [batches.c.id < file_kit.inner(file_kit.BATCH, after)] if after else []
+    query = select(batches).where(*conditions).order_by(batches.c.id.desc()).limit(limit + 1)
+    async with work.reading() as desk:
+        _ = desk.workspace
+        rows = await desk.rows(query, batches)
+    data = [kit.shown(row) for row in rows[:limit]]
+    ends = (data[0].id, data[-1].id) if data else (None, None)
+    return BatchList(data=data, first_id=ends[0], last_id=ends[1], has_more=len(rows) > limit)
+
+
+@get("/{batch_id:str}", guards=[SCOPE], summary="Get batch", tags=TAGS)
+async def show(batch_id: BatchId, work: NamedDependency[Work]) -> Batch:
+    """Show one batch."""
+    async with work.reading() as desk:
+        return kit.shown(await kit.find(desk, batch_id))
+
+
+@get(
+    "/{batch_id:str}/output",
+    guards=[SCOPE],
+    summary="Get batch output",
+    tags=TAGS,
+    media_type="application/octet-stream",
+)
+async def output(batch_id: BatchId, work: NamedDependency[Work], blobs: NamedDependency[Folder]) -> Stream:
+    """Give the answers as lines of JSON."""
+    async with work.reading() as desk:
+        batch = kit.shown(await kit.find(desk, batch_id))
+        if batch.output_file_id is None:
+            raise MissingError(f"this batch has no output: it is {batch.status}")
+        row = await file_kit.find(desk, batch.output_file_id)
+    return stream(blobs, row)
+
+
+@post("/{batch_id:str}/cancel", status_code=200, guards=[SCOPE], summary="Cancel batch", tags=TAGS)
+async def cancel(batch_id: BatchId, work: NamedDependency[Work], runner: NamedDependency[Runner]) -> Batch:
+    """Begin no further line; what is under way is waited for."""
+    async with work.writing() as desk:
+        row = await kit.find(desk, batch_id)
+        if row["status"] in {kit.VALIDATING, kit.IN_PROGRESS}:
+            change = kit.turned(row, kit.CANCELLING)
+            await desk.update(batches, row["id"], change)
+            row = {**row, **change}
+        elif row["status"] not in {kit.CANCELLING, kit.CANCELLED}:
+            raise ConflictError(f"this batch cannot be cancelled: it is {row['status']}")
+    runner.ring()
+    return kit.shown(row)
+
+
+@put("/{batch_id:str}", guards=[SCOPE], summary="Update batch", tags=TAGS)
+async def change(batch_id: BatchId, data: JSONBody[BatchChange], work: NamedDependency[Work]) -> Batch:
+    """Have another file given as the output of a batch that is over."""
+    async with work.writing() as desk:
+        row = await kit.find(desk, batch_id)
+        if row["status"] not in kit.OVER:
+            raise ConflictError(f"this batch is not over: it is {row['status']}")
+        file = await file_kit.find(desk, data.internal_output_file_id)
+        values = {"internal_output_file_id": file["id"], "last_updated_at": now()}
+        await desk.update(batches, row["id"], values)
+    return kit.shown({**row, **values})
+
+
+routes = [create, index, show, output, cancel, change]

@@ -1,0 +1,146 @@
+"""A provider that runs batches, in OpenAI's way and in Anthropic's: a test says when they end, and how."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+class BatchProvider:
+    """Keeps what it is handed; `finish` ends the batches that it has."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.batches: dict[str, dict[str, Any]] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.credentials: set[str] = set()
+        self.lock = threading.Lock()
+        handler = type("Bound", (_Answers,), {"provider": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def count(self, method: str, path: str) -> int:
+        with self.lock:
+            return sum(one == (method, path) for one in self.asked)
+
+    def finish(self, status: str = "completed", good: int = 1_000) -> None:
+        """End every batch: the first lines were answered well."""
+        with self.lock:
+            for batch in self.batches.values():
+                lines = batch["lines"]
+                batch.update(status=status, good=lines[:good], rest=lines[good:])
+
+
+class _Answers(BaseHTTPRequestHandler):
+    provider: BatchProvider
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers.get("content-length", 0))))
+
+    def _answer(self, body: bytes) -> None:
+        with self.provider.lock:
+            path = self.path.removeprefix("/v1")
+            self.provider.asked.append((self.command, path))
+            self.provider.credentials.add(self.headers.get("x-api-key") or self.headers.get("authorization", ""))
+            status, answer = self._route(path, body)
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _route(self, path: str, body: bytes) -> tuple[int, Any]:
+        there = self.provider
+        if path == "/files":
+            content = body.split(b"\r\n\r\n")[-1].rpartition(b"\r\n--")[0]
+            there.files["file-in"] = content
+            return 200, {"id": "file-in", "object": "file"}
+        if path == "/batches":
+            made = json.loads(body)
+            lines = [json.loads(line) for line in there.files[made["input_file_id"]].splitlines()]
+            there.batches["b-1"] = {"made": made, "lines": lines, "status": "in_progress", "good": [], "rest": []}
+            return 200, {"id": "b-1", "status": "validating"}
+        if path == "/messages/batches":
+            lines = json.loads(body)["requests"]
+            there.batches["m-1"] = {"lines": lines, "status": "in_progress", "good": [], "rest": []}
+            return 200, {"id": "m-1", "processing_status": "in_progress"}
+        if found := re.fullmatch(r"/(messages/)?batches/(b-1|m-1)(/cancel|/results)?", path):
+            batch = there.batches[found[2]]
+            if found[3] == "/cancel":
+                batch.update(status="cancelled", good=batch["lines"][:1], rest=[])
+            return 200, _results(batch) if found[3] == "/results" else (_anthropics if found[1] else _openais)(batch)
+        if found := re.fullmatch(r"/files/(good|rest)/content", path):
+            return 200, b"".join(_answered(line, found[1]) for line in there.batches["b-1"][found[1]])
+        return 404, {"error": {"message": f"nothing at {path}"}}
+
+
+def _openais(batch: dict[str, Any]) -> dict[str, Any]:
+    counts = {"total": len(batch["lines"]), "completed": len(batch["good"]), "failed": len(batch["rest"])}
+    return {
+        "id": "b-1",
+        "status": batch["status"],
+        "output_file_id": "good" if batch["good"] else None,
+        "error_file_id": "rest" if batch["rest"] else None,
+        "request_counts": counts,
+        "errors": {"data": [{"message": "it did not please"}]} if batch["status"] == "failed" else None,
+    }
+
+
+def _answered(line: dict[str, Any], which: str) -> bytes:
+    body = {"object": "chat.completion", "model": line["body"]["model"], "choices": []}
+    status = 200 if which == "good" else 400
+    response = {"status_code": status, "request_id": f"req-{line['custom_id']}", "body": body}
+    return json.dumps({"id": "x", "custom_id": line["custom_id"], "response": response, "error": None}).encode() + b"\n"
+
+
+def _anthropics(batch: dict[str, Any]) -> dict[str, Any]:
+    counts = {"processing": 0, "succeeded": len(batch["good"]), "errored": len(batch["rest"])}
+    canceled = len(batch["lines"]) - len(batch["good"]) if batch["status"] == "cancelled" else 0
+    over = batch["status"] in {"completed", "cancelled"}
+    return {
+        "id": "m-1",
+        "processing_status": "ended" if over else "in_progress",
+        "request_counts": {**counts, "canceled": canceled, "expired": 0},
+    }
+
+
+def _results(batch: dict[str, Any]) -> bytes:
+    rows = []
+    # Not in the order of the input.
+    for line in reversed(batch["good"]):
+        text = f"to {line['params']['messages'][0]['content'][0]['text']}"
+        message = {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": line["params"]["model"],
+            "content": [{"type": "text", "text": text}],
+            "stop_reason": "end_turn",
+            "usage": {"input_tokens": 3, "output_tokens": 2},
+        }
+        rows.append({"custom_id": line["custom_id"], "result": {"type": "succeeded", "message": message}})
+    for line in batch["rest"]:
+        error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}, "request_id": "req_1"}
+        rows.append({"custom_id": line["custom_id"], "result": {"type": "errored", "error": error}})
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)

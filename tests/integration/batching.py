@@ -1,0 +1,114 @@
+"""Batches as tests make them: workspaces with a provider, lines, and gateways that are killed and started again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import openai
+
+from tests.gateway import Gateway
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.wire import ask
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Mock
+
+TABLES: dict[str, Any] = {
+    "batches": {"interval_ms": 5, "retries": 1, "lines": 60, "line_bytes": 2048, "waiting": 3},
+    "files": {"workspace_bytes": 400_000},
+    "metrics": {"enabled": True},
+}
+CHAT = "/v1/chat/completions"
+IMMEDIATE = "immediate"
+
+
+OPENED: list[openai.OpenAI] = []
+
+
+def workspace(admin: Client, name: str, provider: str = "mock", slug: str = "", **configurations: str) -> Client:
+    """A workspace of its own, with a key for it and a provider in it."""
+    made = admin.made("/v1/admin/workspaces", {"name": name})
+    own = slug or f"m-{name}"
+    integration = {
+        "name": provider,
+        "ai_provider_id": provider,
+        "key": "sk-provider",
+        "workspace_id": made["id"],
+        "slug": f"m-{name}",
+        "default_provider_slug": own,
+        "configurations": configurations,
+    }
+    admin.made("/v1/integrations", integration)
+    key = admin.with_key(workspace_id=made["id"], scopes=["completions.write"])
+
+    def is_known() -> bool | None:
+        # Who is meant is found before the body is read, which is none.
+        headers = {"x-gateway-api-key": key.key, "x-gateway-provider": f"@{own}", "content-type": "application/json"}
+        return ask(admin.gateway.base_url, CHAT, b"{", headers).json()["error"]["code"] == "invalid_json" or None
+
+    wait("key and provider at the edge", is_known)
+    return key
+
+
+def sdk(client: Client, **headers: str) -> openai.OpenAI:
+    sent = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
+    base = f"{client.gateway.base_url}/v1"
+    OPENED.append(openai.OpenAI(api_key=client.key, base_url=base, default_headers=sent, max_retries=0))
+    return OPENED[-1]
+
+
+def line(number: int, content: str = "hi", **body: object) -> dict[str, Any]:
+    asked = {"model": "gpt-mock", "messages": [{"role": "user", "content": content}], **body}
+    return {"custom_id": f"line-{number}", "method": "POST", "url": CHAT, "body": asked}
+
+
+def jsonl(*lines: object) -> bytes:
+    return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+
+
+def begun(ai: openai.OpenAI, content: bytes, window: Any = IMMEDIATE, **more: Any) -> Any:  # noqa: ANN401
+    here = {"x-gateway-provider": "gateway"}
+    file = ai.files.create(file=("lines.jsonl", content), purpose="batch", extra_headers=here)
+    return ai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=window, **more)
+
+
+def ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) -> Any:  # noqa: ANN401
+    over = {"completed", "failed", "cancelled", "expired"}
+
+    def look() -> Any:  # noqa: ANN401
+        batch = ai.batches.retrieve(batch_id)
+        return batch if batch.status in over else None
+
+    return wait(f"the end of {batch_id}", look, seconds)
+
+
+def answers(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
+    assert file_id
+    lines = ai.files.content(file_id).text.splitlines()
+    return {one["custom_id"]: one for one in map(json.loads, lines)}
+
+
+class Restarted:
+    """A gateway whose folder outlives it."""
+
+    def __init__(self, folder: Path, mock: Mock, upstream: dict[str, object] | None = None, **batches: object) -> None:
+        self.folder = folder
+        own = {"upstream": upstream or {}, "batches": {**TABLES["batches"], **batches}}
+        self.tables = {"mock": {"host": mock.url}, **TABLES, **own}
+        self.env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+        self.start()
+
+    def start(self) -> None:
+        self.gateway = Gateway(self.folder, self.tables, self.env)
+
+    def kill(self) -> None:
+        self.gateway.program.kill()
+        shutil.rmtree(self.gateway.temporary)
+
+    def caller(self, key: str) -> Client:
+        return Client(self.gateway, key)

@@ -1,0 +1,177 @@
+"""Batches that a provider runs for the gateway: one shape in and out, in OpenAI's way and in Anthropic's, across restarts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+from tests.integration.batch_provider import BatchProvider
+from tests.integration.batching import CHAT, OPENED, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
+from tests.integration.managed import Client, refused
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.gateway import Mock
+
+DAY = "24h"
+NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def there() -> Iterator[BatchProvider]:
+    with BatchProvider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[Restarted]:
+    trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
+    started = Restarted(tmp_path_factory.mktemp("here"), provider, upstream=trusted, poll_ms=30)
+    yield started
+    print(started.gateway.program.output())
+    started.gateway.stop()
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No connection outlives its test."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+def calling(here: Restarted, there: BatchProvider, kind: str) -> Client:
+    """A caller in a workspace of its own, whose provider is `@m-w`."""
+    return workspace(Client(here.gateway), f"w{next(NUMBERS)}", kind, "m-w", custom_host=there.url)
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def caller(request: pytest.FixtureRequest, here: Restarted, there: BatchProvider) -> Client:
+    return calling(here, there, request.param)
+
+
+def is_anthropics(there: BatchProvider) -> bool:
+    return "m-1" in there.batches
+
+
+def at_the_provider(there: BatchProvider) -> None:
+    wait("the batch at its provider", lambda: there.batches or None)
+
+
+def test_a_provider_runs_a_batch_and_its_answers_come_in_openais_shape(caller: Client, there: BatchProvider):
+    ai = sdk(caller, provider="@m-w")
+    lines = [{**line(number, f"word {number}"), "custom_id": f"mine: {number}"} for number in range(1, 5)]
+    batch = begun(ai, jsonl(*lines), DAY, metadata={"a": "b"})
+    at_the_provider(there)
+    assert ai.batches.retrieve(batch.id).status == "in_progress"
+    there.finish(good=3)
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.completion_window, batch.metadata) == ("completed", DAY, {"a": "b"})
+    counts = batch.request_counts
+    assert (counts.total, counts.completed, counts.failed) == (4, 3, 1)
+    good, bad = answers(ai, batch.output_file_id), answers(ai, batch.error_file_id)
+    assert list(good) == ["mine: 1", "mine: 2", "mine: 3"]
+    first = good["mine: 1"]["response"]
+    assert (first["status_code"], first["body"]["object"], first["body"]["model"]) == (
+        200,
+        "chat.completion",
+        "gpt-mock",
+    )
+    assert list(bad) == ["mine: 4"]
+    if is_anthropics(there):
+        assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
+        assert first["body"]["usage"]["total_tokens"] == 5
+        assert (bad["mine: 4"]["response"]["status_code"], there.credentials) == (529, {"sk-provider"})
+        assert "busy" in bad["mine: 4"]["response"]["body"]["error"]["message"]
+    else:
+        assert there.batches["b-1"]["made"]["metadata"] == {"gateway_batch": batch.id}
+        assert (bad["mine: 4"]["response"]["status_code"], there.credentials) == (400, {"Bearer sk-provider"})
+    # What was put together to be sent, and what came back, is gone.
+    assert not [file for file in (caller.gateway.folder / "files").iterdir() if file.suffix]
+
+
+def test_a_batch_that_was_handed_over_is_not_handed_over_again_after_kill_9(
+    caller: Client, here: Restarted, there: BatchProvider
+):
+    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1), line(2)), DAY)
+    at_the_provider(there)
+    path = "/messages/batches" if is_anthropics(there) else "/batches"
+    name = "m-1" if is_anthropics(there) else "b-1"
+    wait("a question after it", lambda: there.count("GET", f"{path}/{name}") or None)
+    here.kill()
+    there.finish()
+    here.start()
+    ai = sdk(here.caller(caller.key))
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
+    assert there.count("POST", path) == 1
+
+
+def test_cancelling_asks_the_provider_and_gives_what_there_was(caller: Client, there: BatchProvider):
+    ai = sdk(caller, provider="@m-w")
+    batch = begun(ai, jsonl(line(1), line(2)), DAY)
+    at_the_provider(there)
+    name = next(iter(there.batches))
+    path = f"{'/messages' if is_anthropics(there) else ''}/batches/{name}"
+    wait("a question after it", lambda: there.count("GET", path) or None)
+    assert ai.batches.cancel(batch.id).status == "cancelling"
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("cancelled", 1)
+    assert list(answers(ai, batch.output_file_id)) == ["line-1"]
+    assert there.count("POST", f"{path}/cancel") == 1
+
+
+def test_what_a_provider_says_of_a_batch_that_failed_is_passed_on(here: Restarted, there: BatchProvider):
+    caller = calling(here, there, "openai")
+    ai = sdk(caller, provider="@m-w")
+    batch = begun(ai, jsonl(line(1)), DAY)
+    at_the_provider(there)
+    there.finish("failed")
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.errors.data[0].code) == ("failed", "provider_failed")
+    assert batch.errors.data[0].message == "it did not please"
+
+
+def test_lines_that_a_provider_cannot_be_asked_fail_before_they_are_sent(here: Restarted, there: BatchProvider):
+    ai = sdk(calling(here, there, "anthropic"), provider="@m-w")
+    wrong = [line(1, messages=7), line(2, model="@other/claude"), line(3)]
+    batch = ended(ai, begun(ai, jsonl(*wrong), DAY).id)
+    found = [(error.code, error.line) for error in batch.errors.data]
+    assert (batch.status, found) == ("failed", [("untranslatable", 1), ("invalid_model", 2)])
+    assert there.asked == []
+
+
+def test_who_runs_a_batch_must_be_known_before_it_is_made(here: Restarted, there: BatchProvider):
+    caller = calling(here, there, "groq")
+    file = sdk(caller).files.create(file=("a", jsonl(line(1))), purpose="batch")
+    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": DAY}
+    refused(caller.post("/v1/batches", made), 400, "AB01", "completion_window", "x-gateway-provider")
+    options = {"x-gateway-provider": "@nobody"}
+    refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 404, "AB02", "nobody")
+    options = {"x-gateway-virtual-key": "m-w"}
+    refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "groq", "anthropic")
+
+
+def test_the_output_of_a_batch_that_its_provider_keeps_is_one_question(here: Restarted):
+    caller = workspace(Client(here.gateway), "mocked", slug="m-w")
+    ai = sdk(caller, provider="@m-w")
+    assert ai.batches.retrieve("b-1").status == "completed"
+    assert (
+        Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+        .get("/v1/batches/b-1/output")
+        .body.endswith(b"\n")
+    )
+    jobs = ai.fine_tuning.jobs
+    assert jobs.create(model="m", training_file="file-1").status == "running"
+    assert (jobs.retrieve("ft-1").id, jobs.cancel("ft-1").id, jobs.list().data) == ("ft-1", "ft-1", [])
+    assert jobs.list_events("ft-1").data[0].message == "ft-1"
+    assert jobs.checkpoints.list("ft-1", limit=3).data[0].fine_tuning_job_id == "ft-1"
+    wanted = {"listFinetuneEvents", "listFinetuneCheckpoints", "retrieveFileContent"}
+    wait("the records", lambda: wanted <= {record["operation"] for record in here.gateway.records()} or None)
+    with pytest.raises(openai.BadRequestError):
+        sdk(caller).fine_tuning.jobs.list()
