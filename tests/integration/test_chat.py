@@ -278,8 +278,7 @@ def curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("model", ["mock", "mock?chunks=100&chunk_ms=2", "mock?chunks=2000&burst=on"])
 def test_http_2_gets_the_same_bytes(served: Gateway, provider: Mock, path: str, model: str, tmp_path: Path):
-    for stream in (False, True):
-        body = asked(model, stream=stream)
+    for body in (asked(model), asked(model, stream=True, stream_options={"include_usage": True})):
         answer, said = curl(served, path, body, tmp_path)
         assert said == "2 200"
         assert answer == ask(provider.url, path, body, JSON).body

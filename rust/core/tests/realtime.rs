@@ -373,5 +373,5 @@ async fn a_session_goes_over_tls_to_whom_the_operators_authority_vouches_for_and
     talk.close(1000, "done").await;
     assert_eq!(pick(&trusting.record(), ["outcome", "total_units"]), json!(["complete", 20]));
     let (status, told) = refused(&rig(false), ask()).await;
-    assert_eq!((status, &told["error"]["code"]), (502, &json!("connect_failed")), "{told}");
+    assert_eq!((status, &told["error"]["code"]), (502, &json!("upstream_connect_failed")), "{told}");
 }

@@ -4,7 +4,12 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use penstock_llm::{dialect::Dialect, operation::Operation, stream::sse::Splitter, usage::Meter};
+use penstock_llm::{
+    dialect::Dialect,
+    operation::Operation,
+    stream::{include_usage, sse::Splitter},
+    usage::Meter,
+};
 
 const DELTA: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 const NULL_USAGE: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n";
@@ -69,6 +74,23 @@ fn meter(c: &mut Criterion) {
     group.finish();
 }
 
+/// Asking for usage in a caller's name, and taking it out again.
+fn unasked(c: &mut Criterion) {
+    let mut group = c.benchmark_group("usage nobody asked for");
+    let asked = [
+        b"{\"model\":\"gpt-4o\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"",
+        [b'x'; 1000].as_slice(),
+        b"\"}]}",
+    ];
+    let asked = asked.concat();
+    group.bench_function("ask for it", |b| b.iter(|| include_usage::ask(black_box(&asked))));
+    for (name, chunk) in [("delta", DELTA), ("delta with null usage", NULL_USAGE), ("event with usage", LAST)] {
+        let chunk = Bytes::from_static(chunk);
+        group.bench_function(name, |b| b.iter(|| include_usage::hide(black_box(chunk.clone()))));
+    }
+    group.finish();
+}
+
 /// A meter past the first events, which are read for the model's name.
 fn warm(dialect: Dialect) -> Meter {
     let mut meter = Meter::new(dialect);
@@ -76,5 +98,5 @@ fn warm(dialect: Dialect) -> Meter {
     meter
 }
 
-criterion_group!(benches, split, meter);
+criterion_group!(benches, split, meter, unasked);
 criterion_main!(benches);
