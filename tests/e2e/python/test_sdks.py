@@ -98,7 +98,11 @@ def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
         "invoke_streamed": [TEXT, 12, 8],
         "instructed": True,
     }
-    wrong = {named: found for named, found in came.items() if found != expected[named[1]]}
+    # In OpenAI's own dialect who does not ask is not told, and Mistral's SDK cannot ask.
+    unasked = {("mistral_sdk.py", "openai", "streamed"): [TEXT, None, None]}
+    wrong = {
+        named: found for named, found in came.items() if found != unasked.get((script, *named), expected[named[1]])
+    }
     assert not wrong
     assert len({provider.split()[0] for provider, _ in came}) == len(PROVIDERS)
     assert set(CALLS) <= {call for _, call in came}

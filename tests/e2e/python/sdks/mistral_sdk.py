@@ -22,13 +22,13 @@ def whole(provider: str) -> object:
 
 
 def streamed(provider: str) -> object:
-    # Mistral says in every stream what it cost, without being asked.
+    # Mistral says in every stream what it cost, so its SDK has no way to ask.
     headers = asking(usage="on")
     stream = client().chat.stream(model=model(provider), messages=MESSAGES, http_headers=headers)
     chunks = [event.data for event in stream]
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
-    usage = next(chunk.usage for chunk in reversed(chunks) if chunk.usage)
-    return [text, usage.prompt_tokens, usage.completion_tokens]
+    usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
+    return [text, usage and usage.prompt_tokens, usage and usage.completion_tokens]
 
 
 def tool(provider: str) -> object:
