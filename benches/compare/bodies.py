@@ -19,8 +19,8 @@ class Ask:
     size: int = WHOLE_BYTES
     chunks: int = 0
     """Content chunks of a streamed answer; a whole one has none."""
-    kept: bool = False
-    """Whether the gateway is to keep the answer and serve it again."""
+    config: str = ""
+    """By which of the configs that the gateway was given, if by one: `kept` has it serve its own answers again."""
 
     @property
     def streamed(self) -> bool:
@@ -40,8 +40,8 @@ def whole() -> Ask:
     return Ask(f"mock?answer_bytes={ANSWER_BYTES}")
 
 
-def kept() -> Ask:
-    return Ask(f"mock?answer_bytes={ANSWER_BYTES}", kept=True)
+def routed(config: str) -> Ask:
+    return Ask(f"mock?answer_bytes={ANSWER_BYTES}", config=config)
 
 
 def large() -> Ask:

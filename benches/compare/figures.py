@@ -42,6 +42,8 @@ FIGURES: tuple[Figure, ...] = (
     _cpu("1 MB request body", "request", "body", 1.5),
     _cpu("kept answer, 16 connections", "request", "cache", 2.5),
     Figure("kept answer", "× the CPU of the same forwarded", "cache", "of_forwarded", 0.8),
+    Figure("5 levels, 100 targets: besides one target", "CPU µs/request", "routing", "nested_us", 5),
+    Figure("1,000 conditions: besides one target", "CPU µs/request", "routing", "conditional_us", 50),
     Figure("added latency, 1 connection, p50", "µs", LATENCY, "added_p50_us", 2.5, "nginx"),
     Figure("added latency, 1 connection, p99", "µs", LATENCY, "added_p99_us", 2.5, "nginx"),
     Figure("500 slow streams", "KB/stream", "hold", "kb_per_stream", 40),

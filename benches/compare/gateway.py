@@ -54,11 +54,12 @@ class Gateway:
         return f"http://{self.host}{self.path(ask)}"
 
     def path(self, ask: Ask) -> str:
-        return self.peer.path_kept() if ask.kept else self.peer.path(streamed=ask.streamed)
+        return self.peer.path_routed(ask.config) if ask.config else self.peer.path(streamed=ask.streamed)
 
     def headers(self, ask: Ask | None = None) -> dict[str, str]:
-        """What every request says; of one that is to be kept, what makes it so too."""
-        said = self.peer.headers_kept(self.stand) if ask and ask.kept else self.peer.headers(self.stand)
+        """What every request says; of one that goes by a config, which one too."""
+        config = ask.config if ask else ""
+        said = self.peer.headers_routed(self.stand, config) if config else self.peer.headers(self.stand)
         return {**said, "content-type": "application/json"}
 
     def body(self, ask: Ask) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from benches.compare import bodies, cores, load
@@ -44,6 +45,7 @@ ENDLESS = {"chunks": 1_000_000, "chunk_bytes": 4096}
 # The control process is busy nearly all the time, and its queue does not grow without end.
 NEARLY_ALL = 0.9
 PAGE_CLIENTS = 8
+READ_SECONDS = 10
 TAIL_LOAD: Options = {"rate": 500, "connections": 8}
 MANAGEMENT = ("/schema/openapi.json", "/metrics")
 
@@ -114,11 +116,36 @@ def cache(bench: Bench) -> Values:
     """Whole answers that are kept, beside the same ones forwarded."""
     options: Options = {"connections": 16}
     forwarded = _requests(bench, "whole", bodies.whole(), options)
-    values = _requests(bench, "whole", bodies.kept(), options)
-    if (status := answered(bench.gateway, bodies.kept()).headers.get("x-gateway-cache-status")) != "HIT":
+    values = _requests(bench, "whole", bodies.routed("kept"), options)
+    if (status := answered(bench.gateway, bodies.routed("kept")).headers.get("x-gateway-cache-status")) != "HIT":
         message = f"the answer was not kept: {status}"
         raise Invalid(message)
     return values | {"of_forwarded": values["cpu_us"] / forwarded["cpu_us"]}
+
+
+def routing(bench: Bench) -> Values:
+    """Whole answers by large configs, beside the same ones by a config with one target."""
+    options: Options = {"connections": 16}
+    bench.gateway.peer.save_configs(bench.gateway.stand)
+    _until_known(bench.gateway, bodies.routed("conditional"))
+    single, nested, conditional = (
+        _requests(bench, "whole", bodies.routed(config), options) for config in ("single", "nested", "conditional")
+    )
+    return {
+        "nested_us": nested["cpu_us"] - single["cpu_us"],
+        "conditional_us": conditional["cpu_us"] - single["cpu_us"],
+        "foreign": max(single["foreign"], nested["foreign"], conditional["foreign"]),
+    }
+
+
+def _until_known(gateway: Gateway, ask: Ask) -> None:
+    """Wait for a file that was changed to be read."""
+    deadline = time.monotonic() + READ_SECONDS
+    while answered(gateway, ask).status != HTTPStatus.OK:
+        if time.monotonic() > deadline:
+            message = "the configs that were saved are not known"
+            raise Invalid(message)
+        time.sleep(READ_SECONDS / 100)
 
 
 def body(bench: Bench) -> Values:
@@ -263,6 +290,7 @@ WORKS: tuple[Work, ...] = (
     Work("burst", "burst", streams(BURST, BURST_STREAMS)),
     Work("onewrite", "burst", streams(ONE_WRITE, BURST_STREAMS)),
     Work("cache", "cache", cache, only=("penstock", "nginx")),
+    Work("routing", "routing", routing, only=("penstock",)),
     Work("body", "body", body),
     Work("latency", "latency", whole(1), direct=True),
     Work("steady", "latency", rate(40, 1), direct=True),

@@ -75,5 +75,5 @@ class Nginx(Peer):
     def path(self, *, streamed: bool) -> str:
         return f"/streamed{CHAT}" if streamed else CHAT
 
-    def path_kept(self) -> str:
-        return f"/kept{CHAT}"
+    def path_routed(self, config: str) -> str:
+        return f"/{config}{CHAT}"

@@ -68,13 +68,16 @@ class Peer:
     def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002
         return {"authorization": "Bearer sk-pretend"}
 
-    def path_kept(self) -> str:
-        """Where it is asked for what it keeps, if that is another place."""
+    def path_routed(self, config: str) -> str:  # noqa: ARG002
+        """Where it is asked to go by one of its configs, if that is another place."""
         return self.path(streamed=False)
 
-    def headers_kept(self, stand: Stand) -> dict[str, str]:
-        """How it is asked for what it keeps, if that is another way."""
+    def headers_routed(self, stand: Stand, config: str) -> dict[str, str]:  # noqa: ARG002
+        """How it is asked to go by one of its configs, if that is another way."""
         return self.headers(stand)
+
+    def save_configs(self, stand: Stand) -> None:
+        """Give it more of its configs than it was started with, if it can have any."""
 
     def model(self, name: str) -> str:
         """The provider's model as this gateway's callers name it."""

@@ -6,13 +6,16 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
+from benches.compare.peers import saved_configs
 from benches.compare.peers.peer import Peer, Stand, Unavailable, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = secrets.token_hex(24)
+FILE = "penstock.toml"
 RECORDS = "records.jsonl"
+KEPT = '{"provider": "mock", "cache": {"mode": "simple"}}'
 VERSION = "import penstock, penstock.engine; print(penstock.__version__)"
 CONFIG = """
 [server]
@@ -54,7 +57,7 @@ class Penstock(Peer):
     def command(self, stand: Stand) -> list[str]:
         places = {"port": stand.port, "folder": stand.folder, "provider": stand.provider}
         text = CONFIG.format(records=RECORDS, key=KEY, workers=self._workers, **places)
-        (stand.folder / "penstock.toml").write_text(text)
+        (stand.folder / FILE).write_text(text)
         return [sys.executable, "-m", "penstock", "serve"]
 
     def headers(self, stand: Stand) -> dict[str, str]:
@@ -64,12 +67,16 @@ class Penstock(Peer):
             "x-gateway-provider": "mock",
         }
 
-    def headers_kept(self, stand: Stand) -> dict[str, str]:
+    def headers_routed(self, stand: Stand, config: str) -> dict[str, str]:
         return {
             **super().headers(stand),
             "x-gateway-api-key": KEY,
-            "x-gateway-config": '{"provider": "mock", "cache": {"mode": "simple"}}',
+            "x-gateway-config": KEPT if config == "kept" else f"pc-{config}",
         }
+
+    def save_configs(self, stand: Stand) -> None:
+        with (stand.folder / FILE).open("a") as file:
+            file.write(saved_configs.tables())
 
     def written(self, stand: Stand) -> int | None:
         # Those put aside when the file grew too large count as well.

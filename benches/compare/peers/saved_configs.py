@@ -1,0 +1,61 @@
+"""Configs that a gateway is given while it runs, from one target to a thousand conditions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benches.compare import bodies
+
+TARGET: dict[str, Any] = {"provider": "mock"}
+LEVELS, TARGETS, CONDITIONS = 5, 100, 1000
+
+
+def _nested() -> dict[str, Any]:
+    """Groups within groups, with the targets in the innermost: of a first target's none may hold more than 50 below it."""
+
+    def branch(count: int) -> dict[str, Any]:
+        group: dict[str, Any] = {
+            "strategy": {"mode": "loadbalance"},
+            "targets": [{**TARGET, "weight": number % 7 + 1} for number in range(count)],
+        }
+        for _ in range(LEVELS - 2):
+            group = {"strategy": {"mode": "fallback"}, "targets": [group]}
+        return group
+
+    return {"strategy": {"mode": "fallback"}, "targets": [branch(TARGETS // 4) for _ in range(4)]}
+
+
+def _conditional() -> dict[str, Any]:
+    """Of all the conditions only the last holds."""
+    models = [f"model {number}" for number in range(CONDITIONS - 1)] + [bodies.whole().model]
+    conditions = [
+        {"query": {"url.pathname": {"$regex": "^/v1/"}, "params.model": {"$eq": model}}, "then": model}
+        for model in models
+    ]
+    return {
+        "strategy": {"mode": "conditional", "conditions": conditions, "default": models[0]},
+        "targets": [{**TARGET, "name": model} for model in models],
+    }
+
+
+CONFIGS = {
+    "single": TARGET,
+    "nested": _nested(),
+    "conditional": _conditional(),
+}
+
+
+def tables() -> str:
+    """All of them as `[[configs]]` of a file."""
+    return "".join(
+        f'\n[[configs]]\nslug = "pc-{name}"\nconfig = {_inline(config)}\n' for name, config in CONFIGS.items()
+    )
+
+
+def _inline(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_inline(member)}" for key, member in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return json.dumps(value)
