@@ -51,7 +51,7 @@ test: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk
 .PHONY: test-rust
 test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests alone
 	$(SAY) 'Rust tests: unit, golden, engine features against the pretend provider (the first build takes about 3 minutes on 2 cores)'
-	@cargo test $(CRATES) $(ARGS)
+	@cargo test --no-fail-fast $(CRATES) $(ARGS)
 
 .PHONY: test-python
 test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the Python and Node tests alone; ARGS go to pytest

@@ -17,6 +17,7 @@ fn priced(rig: &Rig) {
     let said = [
         json!({"provider": "mock", "model": "mock?chunks=5&usage=on", "prices": [rates("v1", 2_500_000, 10_000_000)]}),
         json!({"provider": "mock", "model": "mock", "prices": [rates("v2", 1_000, 1_000)]}),
+        json!({"provider": "mock", "model": "mock?usage=off", "prices": [rates("v3", 1_000, 1_000)]}),
     ];
     let models = json!([{"id": "i", "allow_all": true, "models": [
         {"slug": "mock", "enabled": true, "prices": [rates("own", 2_000, 2_000)]}]}]);
@@ -46,7 +47,7 @@ async fn tokens_that_were_counted_here_are_paid_too() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     priced(&rig);
-    rig.send(stream(CHAT, "mock")).await;
+    rig.send(stream(CHAT, "mock?usage=off")).await;
     let record = rig.record();
     assert_eq!(record["units_estimated"], true);
     assert_eq!(record["cost_nanodollars"], record["total_units"], "{record:#}");
