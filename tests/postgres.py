@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tests.processes import Program, wait
@@ -91,7 +92,9 @@ class Postgres:
     def step_aside(self) -> None:
         """Take the cores only while nobody else wants them, as if it had some of its own."""
         for pid in self._pids():
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+            # Some of its processes are there for a moment only.
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
     def freeze(self) -> None:
         """Stop all its processes where they are."""
@@ -114,7 +117,8 @@ class Postgres:
 
     def _send(self, number: signal.Signals) -> None:
         for pid in self._pids():
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _ready(self) -> bool | None:
         self.program.must_live()

@@ -60,9 +60,7 @@ async def _for_start(settings: Settings) -> Prepared:
 async def _embedded(settings: Settings, database: Database, key: Master, kept: Kept) -> Prepared:
     await migrate(database)
     admin_key = await found(database, settings.store.admin_key)
-    stored = await _read(settings, database, key, kept)
-    kept.keep(stored)
-    return Prepared(stored, admin_key)
+    return Prepared(await _read(settings, database, key, kept), admin_key)
 
 
 async def _read(settings: Settings, database: Database, key: Master, kept: Kept) -> Stored:
@@ -76,8 +74,11 @@ async def _read(settings: Settings, database: Database, key: Master, kept: Kept)
             await asyncio.wait_for(secrets.refresh(asked), PATIENCE)
     async with database.reading() as connection:
         stored, _ = await gather(connection, vault, secrets)
-        tokens = known_tokens(settings, kept)
-        return msgspec.structs.replace(stored, jwt=tokens.published()) if tokens else stored
+    if tokens := known_tokens(settings, kept):
+        stored = msgspec.structs.replace(stored, jwt=tokens.published())
+    # The control process begins with these, before it has looked itself.
+    kept.keep(stored)
+    return stored
 
 
 def known_tokens(settings: Settings, kept: Kept) -> Tokens | None:
