@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from penstock.errors import AwayError, LostError, UnavailableError
 from penstock.jobs.batch_lines import told
@@ -147,7 +147,7 @@ class HandedOver:
         """Take the answers as they are."""
         async with self._database.writing() as connection:
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
-        rows: dict[int, dict[str, Any]] = {}
+        rows: list[dict[str, Any]] = []
         seen: set[int] = set()
         for path in self._job["paths"]:
             async for number, text in self._talk.results(path):
@@ -155,16 +155,16 @@ class HandedOver:
                     continue
                 seen.add(number)
                 content = RAW + text.decode("utf-8", "replace")
-                rows[number] = {"batch_id": self._row_id, "number": number, "failed": True, "content": content}
+                rows.append({"batch_id": self._row_id, "number": number, "failed": True, "content": content})
                 if len(rows) >= PAGE:
                     await self._keep(rows)
-                    rows = {}
+                    rows = []
         await self._keep(rows)
 
-    async def _keep(self, rows: dict[int, dict[str, Any]]) -> None:
+    async def _keep(self, rows: list[dict[str, Any]]) -> None:
         if rows:
             async with self._database.writing() as connection:
-                await connection.execute(insert(batch_lines), list(rows.values()))
+                await connection.execute(insert(batch_lines), rows)
 
     async def _tell(self, given: Input) -> None:
         """Put the answers into the caller's words, a page at a time; what was told before stays."""
@@ -175,6 +175,10 @@ class HandedOver:
                 await self._tell_page(page)
                 page = {}
         await self._tell_page(page)
+        async with self._database.writing() as connection:
+            # Answers to lines that nobody asked.
+            own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW))
+            await connection.execute(delete(batch_lines).where(*own))
         counts = {"completed": await self._count(failed=False), "failed": await self._count(failed=True)}
         await self._write(counts)
         self._figures.answered += counts["completed"]
@@ -182,10 +186,14 @@ class HandedOver:
 
     async def _tell_page(self, page: dict[int, Line]) -> None:
         own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number.in_(list(page)))
-        query = select(batch_lines.c.number, batch_lines.c.content).where(*own, batch_lines.c.content.startswith(RAW))
+        query = select(batch_lines.c.number, batch_lines.c.content).where(*own)
         async with self._database.reading() as connection:
-            raw = (await connection.execute(query)).all()
-        changes = [self._told(row.number, page[row.number], row.content) for row in raw]
+            rows = (await connection.execute(query)).all()
+        changes = [self._told(row.number, page[row.number], row.content) for row in rows if row.content.startswith(RAW)]
+        if self._job["ended"] == COMPLETED:
+            await self._keep(
+                [self._unanswered(number, page[number]) for number in page.keys() - {row.number for row in rows}]
+            )
         if changes:
             here = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number == bindparam("line"))
             async with self._database.writing() as connection:
@@ -199,7 +207,12 @@ class HandedOver:
         content = told(self._row_id, number, line.custom_id, outcome.response, outcome.error)
         return {"line": number, "failed": outcome.failed, "content": content}
 
+    def _unanswered(self, number: int, line: Line) -> dict[str, Any]:
+        error = {"code": "no_answer", "message": "its provider gave no answer to this line"}
+        content = told(self._row_id, number, line.custom_id, None, error)
+        return {"batch_id": self._row_id, "number": number, "failed": True, "content": content}
+
     async def _count(self, *, failed: bool) -> int:
         own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.failed == failed)
         async with self._database.reading() as connection:
-            return len((await connection.scalars(select(batch_lines.c.number).where(*own))).all())
+            return await connection.scalar(select(func.count()).select_from(batch_lines).where(*own)) or 0

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # What is said of a batch, or of a file, is far smaller.
 MOST = 1024 * 1024
 LONGEST_ANSWER = 64 * 1024 * 1024
+# More than a batch may have.
+MOST_LINES = 1_000_000
 GOOD = 300
 ANTHROPIC = "anthropic"
 STATUSES = {
@@ -194,7 +196,7 @@ class Talk:
             await self._blobs.put(self._draft, self._edge.pieces(Call("GET", path, self._headers)))
             async for _, text in lines(self._blobs, self._draft, LONGEST_ANSWER):
                 number = _number(text)
-                if text and number:
+                if text and number and 0 < number <= MOST_LINES:
                     yield number, text
         finally:
             await self._blobs.delete(self._draft)
