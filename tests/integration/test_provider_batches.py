@@ -115,6 +115,25 @@ def test_a_batch_that_was_handed_over_is_not_handed_over_again_after_kill_9(
     assert there.count("POST", path) == 1
 
 
+def test_a_line_that_the_provider_left_out_is_named_and_one_that_it_made_up_is_not(
+    caller: Client, there: BatchProvider
+):
+    ai = sdk(caller, provider="@m-w")
+    batch = begun(ai, jsonl(line(1), line(2)), DAY)
+    at_the_provider(there)
+    there.finish()
+    with there.lock:
+        (made,) = there.batches.values()
+        others = [{**made["lines"][1], "custom_id": f"line-{number}"} for number in ("77", "0", "-1", "9" * 30)]
+        made.update(good=made["lines"][:1] + others)
+    batch = ended(ai, batch.id)
+    counts = batch.request_counts
+    assert (batch.status, counts.completed, counts.failed) == ("completed", 1, 1), batch.errors
+    assert list(answers(ai, batch.output_file_id)) == ["line-1"]
+    bad = answers(ai, batch.error_file_id)
+    assert {name: answer["error"]["code"] for name, answer in bad.items()} == {"line-2": "no_answer"}
+
+
 def test_cancelling_asks_the_provider_and_gives_what_there_was(caller: Client, there: BatchProvider):
     ai = sdk(caller, provider="@m-w")
     batch = begun(ai, jsonl(line(1), line(2)), DAY)
