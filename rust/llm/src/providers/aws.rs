@@ -94,11 +94,7 @@ mod tests {
     use super::*;
 
     fn options(given: &[(&str, &str)]) -> Options {
-        let mut options = Options::default();
-        for (key, value) in given {
-            options.put(*OPTIONS.iter().find(|option| option.key == *key).unwrap(), (*value).to_owned());
-        }
-        options
+        Options::of(&OPTIONS, given)
     }
 
     const ID: (&str, &str) = ("aws_access_key_id", "AKID");

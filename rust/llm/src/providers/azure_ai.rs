@@ -110,11 +110,7 @@ mod tests {
     use crate::providers::Stated;
 
     fn options(given: &[(&str, &str)]) -> Options {
-        let mut options = Options::default();
-        for (key, value) in given {
-            options.put(*OPTIONS.iter().find(|option| option.key == *key).unwrap(), (*value).to_owned());
-        }
-        options
+        Options::of(&OPTIONS, given)
     }
 
     fn target(operation: Operation, path: &str, model: &str) -> String {

@@ -165,12 +165,7 @@ mod tests {
     use crate::providers::Stated;
 
     fn options(given: &[(&str, &str)]) -> Options {
-        let mut options = Options::default();
-        for (key, value) in given {
-            let option = OPTIONS.iter().find(|option| option.key == *key).unwrap();
-            options.put(*option, (*value).to_owned());
-        }
-        options
+        Options::of(&OPTIONS, given)
     }
 
     const CHAT: Asked<'_> = Asked {

@@ -46,11 +46,7 @@ mod tests {
     use super::*;
 
     fn options(given: &[(&str, &str)]) -> Options {
-        let mut options = Options::default();
-        for (key, value) in given {
-            options.put(*OPTIONS.iter().find(|option| option.key == *key).unwrap(), (*value).to_owned());
-        }
-        options
+        Options::of(&OPTIONS, given)
     }
 
     #[test]

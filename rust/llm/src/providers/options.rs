@@ -50,6 +50,17 @@ impl Options {
         }
     }
 
+    /// Some of those that are known, by their keys.
+    #[cfg(test)]
+    pub fn of(known: &[Known], given: &[(&str, &str)]) -> Self {
+        let mut options = Self::default();
+        for (key, value) in given {
+            let option = known.iter().find(|option| option.key == *key).expect("the provider has this option");
+            options.put(*option, (*value).to_owned());
+        }
+        options
+    }
+
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(option, _)| option.key == key).map(|(_, value)| value.as_str())
     }
