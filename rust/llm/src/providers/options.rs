@@ -50,13 +50,14 @@ impl Options {
         }
     }
 
-    /// Some of those that are known, by their keys.
+    /// Those of the given ones that are known, by their keys.
     #[cfg(test)]
-    pub fn of(known: &[Known], given: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(known: &[Known], given: &[(&str, &str)]) -> Self {
         let mut options = Self::default();
         for (key, value) in given {
-            let option = known.iter().find(|option| option.key == *key).expect("the provider has this option");
-            options.put(*option, (*value).to_owned());
+            if let Some(option) = known.iter().find(|option| option.key == *key) {
+                options.put(*option, (*value).to_owned());
+            }
         }
         options
     }
