@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import struct
 import urllib.parse
@@ -19,6 +20,7 @@ JSON = {"content-type": "application/json"}
 # What a caller sends to reach the pretend provider.
 MOCK = {"x-gateway-provider": "mock", "authorization": "Bearer sk-provider", **JSON}
 BODILESS = {204, 304}
+VOLATILE = re.compile(rb'req_\d{16}|"created":\d+')
 
 
 def asked(model: str = "mock", *, stream: bool = False, **more: object) -> bytes:
@@ -57,6 +59,11 @@ class Answer:
 
     def json(self) -> Any:  # noqa: ANN401
         return json.loads(self.body)
+
+    @property
+    def lasting(self) -> bytes:
+        """The body without what the pretend provider may say anew each time: the moment, and in some errors the request's id."""
+        return VOLATILE.sub(b"", self.body)
 
     @property
     def events(self) -> list[bytes]:

@@ -15,6 +15,9 @@ pub fn hang_up((address, port): (String, String)) {
         let socket = Socket::from(descriptor);
         let peer = socket.peer_addr().ok().and_then(|peer| peer.as_socket());
         if peer.is_some_and(|peer| peer.ip().to_canonical() == address.to_canonical() && peer.port() == port) {
+            // The listener's limit for callers that do not read counts from before now, and the kernel tells nobody when it
+            // acts on it. Who reads again gets what is under way and its end; for how long that is kept, `tcp_orphan_retries` says.
+            drop(socket.set_tcp_user_timeout(None));
             // It may be closed already: then there is nothing left to end.
             drop(socket.shutdown(std::net::Shutdown::Both));
         }
