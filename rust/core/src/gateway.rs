@@ -32,7 +32,7 @@ use crate::{
     headers::{self, Control, Head},
     include_usage, models,
     record::{Facts, Record, Sink},
-    rendering::{self, Length, Said},
+    rendering::{self, Length, Manner, Said},
     route::Route,
     routing::{self, Continuation},
     settings::Settings,
@@ -321,6 +321,7 @@ impl Gateway {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
         }
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
+        facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
@@ -357,8 +358,7 @@ impl Gateway {
             model: &facts.model,
             user: facts.user.as_deref().unwrap_or_default(),
             streams: facts.stream,
-            is_translated: translation.is_some(),
-            is_carried: translation.is_some_and(|translation| translation.is_carried),
+            manner: Manner::of(translation, facts.hides_usage),
             content_type: content_type.as_deref(),
             length,
             issued,

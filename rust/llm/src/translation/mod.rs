@@ -74,6 +74,8 @@ pub struct Translation {
     operation: Operation,
     /// Request and answer are the caller's own, but for what their host has otherwise.
     pub is_carried: bool,
+    /// The stream's usage was asked for by nobody but the gateway: to be taken out where it was read.
+    pub hides_usage: bool,
     pub answering: Answering,
     pub lost: Lost,
 }
@@ -113,16 +115,10 @@ impl Translation {
         };
         let blocks = images || shows_thoughts;
         let plain = Self::new(question, (caller, wire), Lost::default());
-        let answering = Answering {
-            model: asked.model.clone(),
-            blocks,
-            images,
-            echo,
-            include_usage: caller == Caller::Chat && includes_usage(question.body),
-            ..plain.answering
-        };
+        let answering = Answering { model: asked.model.clone(), blocks, images, echo, ..plain.answering };
+        let hides_usage = caller == Caller::Chat && asked.stream && !includes_usage(question.body);
         let body = wire.write(&mut asked)?;
-        Ok((Self { caller, wire, operation, is_carried: false, answering, lost: asked.into_lost() }, body))
+        Ok((Self { hides_usage, answering, lost: asked.into_lost(), ..plain }, body))
     }
 
     fn of_texts(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
@@ -153,11 +149,11 @@ impl Translation {
             strict: question.strict,
             blocks: false,
             images: false,
-            include_usage: false,
             echo: Fields::default(),
             unsaid: Unsaid::default(),
         };
-        Self { caller, wire, operation: question.operation, is_carried: false, answering, lost }
+        let operation = question.operation;
+        Self { caller, wire, operation, is_carried: false, hides_usage: false, answering, lost }
     }
 
     /// A whole answer in the caller's dialect.
