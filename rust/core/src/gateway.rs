@@ -28,6 +28,7 @@ use crate::{
     delivery::{self, Served},
     error::{Error, Problem, Result},
     features::inspect_stream,
+    fine_tuning,
     grace::Grace,
     headers::{self, Control, Head},
     include_usage, models,
@@ -38,7 +39,7 @@ use crate::{
     settings::Settings,
     shared::Shared,
     snapshot::{self, Snapshot},
-    translation,
+    token_count, translation,
     upstream::{Incoming, Outgoing, Shape, Upstream},
 };
 
@@ -230,9 +231,7 @@ impl Gateway {
         let (mut target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
         facts.provider = target.provider.slug();
-        if !target.provider.serves(call.route.operation) {
-            return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
-        }
+        target.refuse_unserved(call.route.operation)?;
         let body = self.read(call, body, facts).await?;
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));
@@ -297,6 +296,9 @@ impl Gateway {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
+        if token_count::is_ours(call, target) {
+            return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
+        }
         let body = include_usage::ask(call, target, body, facts);
         let (incoming, deadline) = self.exchange(call, target, (body, None), facts).await?;
         let dialect = dialect_of(call, target);
@@ -323,6 +325,10 @@ impl Gateway {
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
+        if let (Some(head), true) = (fine_tuning::head_of_look(call), incoming.head.status < 300) {
+            let look = fine_tuning::look(call, &head);
+            (incoming, deadline) = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts).await?;
+        }
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
             incoming = inspect_stream::inspect(incoming).await?;

@@ -349,6 +349,254 @@ async fn what_does_not_talk_is_asked_and_told_in_translation_too() {
     }
 }
 
+/// What Google's own client asks for besides content: a golden case, and the line that its provider gets.
+const EMBEDDED_AND_COUNTED: [(&str, &str); 8] = [
+    ("openai/batchEmbedContents/whole", "POST /embeddings HTTP/1.1"),
+    ("openai/embedContent/whole", "POST /embeddings HTTP/1.1"),
+    ("cohere/batchEmbedContents/whole", "POST /v2/embed HTTP/1.1"),
+    ("vertex-ai/batchEmbedContents/whole", "/publishers/google/models/gemini-embedding-001:predict HTTP/1.1"),
+    ("bedrock/embedContent/whole", "POST /model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1"),
+    ("anthropic/countTokens/whole", "POST /messages/count_tokens HTTP/1.1"),
+    ("bedrock/countTokens/whole", "POST /model/us.amazon.nova-pro-v1%3A0/count-tokens HTTP/1.1"),
+    ("vertex-ai/countTokens/claude", "/publishers/anthropic/models/count-tokens:rawPredict HTTP/1.1"),
+];
+
+#[tokio::test]
+async fn googles_client_embeds_and_counts_at_providers_of_other_dialects() {
+    for (named, line) in EMBEDDED_AND_COUNTED {
+        let case = golden(named);
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let [provider, verb, _] = named.split('/').collect::<Vec<_>>()[..] else { panic!("{named}") };
+        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let (model, asked) = without_model(&read("asked.json"));
+        let rig = Played::rig();
+        let told = rig.send(played.ask(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
+        assert_eq!(
+            (told.status, told.json()),
+            (200, serde_json::from_slice(&read("returned.json")).unwrap()),
+            "{named}"
+        );
+        let (head, body) = played.sent();
+        assert!(head.contains(line), "{named}: {head}");
+        assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{named}");
+        let lost = fs::read_to_string(case.join("lost.txt")).ok();
+        assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{named}");
+        let units =
+            if verb == "countTokens" { Value::Null } else { told.json()["usageMetadata"]["promptTokenCount"].clone() };
+        assert_eq!(rig.record()["req_units"], units, "{named}");
+    }
+}
+
+#[tokio::test]
+async fn google_embeds_and_counts_for_its_own_client_byte_by_byte_wherever_the_model_was_named() {
+    let body = br#"{ "requests" : [{"model":"models/@mine/e-1","content":{"parts":[{"text":"Hi"}]}}] }"#;
+    let renamed = br#"{"requests":[{"model":"models/e-1","content":{"parts":[{"text":"Hi"}]}}]}"#;
+    for (provider, line) in [
+        ("google", "POST /v1beta/models/e-1:VERB HTTP/1.1"),
+        ("vertex-ai", "POST /v1/projects/p/locations/europe-west4/publishers/google/models/e-1:VERB HTTP/1.1"),
+    ] {
+        for verb in ["embedContent", "batchEmbedContents", "countTokens"] {
+            if provider == "vertex-ai" && verb != "countTokens" {
+                continue;
+            }
+            let played = Played::answering(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
+            let rig = Played::rig();
+            let told = rig.send(played.ask(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec())).await;
+            assert_eq!((told.status, told.body.as_slice()), (200, b"{ \"totalTokens\":3 }".as_slice()));
+            assert!(played.sent().0.contains(&line.replace("VERB", verb)), "{}", played.sent().0);
+            assert!(played.sent.lock().unwrap().ends_with(body), "{verb}");
+        }
+    }
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let saved = json!({"epoch": "1", "providers": [
+        {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.provider.url()}]});
+    let rig = Played::rig();
+    rig.gateway.apply(saved.to_string().as_bytes()).unwrap();
+    let ask =
+        Ask::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents").header("content-type", "application/json");
+    assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);
+    assert!(played.sent.lock().unwrap().ends_with(renamed), "{:?}", played.sent());
+}
+
+#[tokio::test]
+async fn tokens_are_counted_here_for_who_has_nobody_to_count_them() {
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let rig = Played::rig();
+    let contents = json!({"contents": [{"role": "user", "parts": [{"text": "What is the answer?"},
+        {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}]});
+    let messages = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "What is the answer?"}]});
+    for provider in ["openai", "groq", "cohere"] {
+        let path = "/v1beta/models/gpt-4o:countTokens";
+        let told = rig.send(played.ask(provider, path, contents.to_string().into())).await;
+        assert_eq!((told.status, told.json()), (200, json!({"totalTokens": 5})), "{provider}");
+        let path = "/v1/messages/count_tokens";
+        let told = rig.send(played.ask(provider, path, messages.to_string().into())).await;
+        assert_eq!((told.status, told.json()), (200, json!({"input_tokens": 12})), "{provider}");
+        let records = rig.records();
+        let said: Vec<_> = records.iter().map(|record| pick(record, ["ai_org", "outcome", "req_units"])).collect();
+        assert_eq!(said, vec![json!([provider, "complete", null]); 2]);
+    }
+    assert_eq!(played.provider.connections(), 0);
+    let config = json!({"provider": "groq", "passthrough": true});
+    let told =
+        rig.send(harness::by_with(&config, "/v1/messages/count_tokens", messages.to_string().into_bytes())).await;
+    assert_eq!(told.status, 400, "{}", told.text());
+}
+
+const JOBS: &str = "/v1/fine_tuning/jobs";
+const JOB: &str = "/v1/fine_tuning/jobs/job-1";
+const CANCEL: &str = "/v1/fine_tuning/jobs/job-1/cancel";
+const AT_VERTEX: &str = "/v1/projects/p/locations/europe-west4/tuningJobs";
+
+/// A golden case about jobs, how it is asked for, and what its provider is asked.
+const ABOUT_JOBS: [(&str, &str, &str, &[&str]); 13] = [
+    ("bedrock/createFinetune", "POST", JOBS, &["POST /model-customization-jobs"]),
+    ("bedrock/retrieveFinetune", "GET", JOB, &["GET /model-customization-jobs/job-1"]),
+    (
+        "bedrock/cancelFinetune",
+        "POST",
+        CANCEL,
+        &["POST /model-customization-jobs/job-1/stop", "GET /model-customization-jobs/job-1"],
+    ),
+    (
+        "bedrock/listFinetunes",
+        "GET",
+        "/v1/fine_tuning/jobs?limit=1&after=job-3",
+        &["GET /model-customization-jobs?maxResults=1000&sortBy=CreationTime&sortOrder=Descending"],
+    ),
+    ("vertex-ai/createFinetune", "POST", JOBS, &["POST PLACE"]),
+    ("vertex-ai/retrieveFinetune", "GET", JOB, &["GET PLACE/job-1"]),
+    ("vertex-ai/cancelFinetune", "POST", CANCEL, &["POST PLACE/job-1:cancel", "GET PLACE/job-1"]),
+    ("vertex-ai/listFinetunes", "GET", JOBS, &["GET PLACE?pageSize=100"]),
+    ("vertex-ai/listFinetuneCheckpoints", "GET", "/v1/fine_tuning/jobs/job-1/checkpoints", &["GET PLACE/job-1"]),
+    ("fireworks-ai/createFinetune", "POST", JOBS, &["POST /v1/accounts/acme/supervisedFineTuningJobs"]),
+    ("fireworks-ai/retrieveFinetune", "GET", JOB, &["GET /v1/accounts/acme/supervisedFineTuningJobs/job-1"]),
+    (
+        "fireworks-ai/cancelFinetune",
+        "POST",
+        CANCEL,
+        &[
+            "POST /v1/accounts/acme/supervisedFineTuningJobs/job-1:cancel",
+            "GET /v1/accounts/acme/supervisedFineTuningJobs/job-1",
+        ],
+    ),
+    ("fireworks-ai/listFinetunes", "GET", JOBS, &["GET /v1/accounts/acme/supervisedFineTuningJobs?pageSize=200"]),
+];
+
+/// With all that these providers want to be told.
+fn about_jobs(played: &Played, provider: &str, (method, path): (&str, &str), body: Vec<u8>) -> Ask {
+    let body = if method == "POST" { body } else { Vec::new() };
+    let ask = played.ask(provider, path, body).method(method).header("x-gateway-fireworks-account-id", "acme");
+    ask.header("x-gateway-aws-access-key-id", "AKID")
+        .header("x-gateway-aws-secret-access-key", "s3cret")
+        .header("x-gateway-aws-s3-bucket", "results")
+        .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::123456789012:role/tuner")
+}
+
+#[tokio::test]
+async fn jobs_of_fine_tuning_are_begun_looked_at_listed_and_cancelled_where_they_are_called_otherwise() {
+    for (named, method, path, lines) in ABOUT_JOBS {
+        let case = golden(&format!("{named}/whole"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let provider = named.split('/').next().unwrap();
+        let played = Played::answering(201, "application/json", read("answered.json"), 90).await;
+        let rig = Played::rig();
+        let body = if path == JOBS { read("asked.json") } else { Vec::new() };
+        let told = rig.send(about_jobs(&played, provider, (method, path), body)).await;
+        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
+        let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
+        if named == "bedrock/createFinetune" {
+            // What nobody named is named after the moment.
+            let id = found["id"].as_str().unwrap().to_owned();
+            assert!(id.starts_with("my-model-") && played.sent().1["jobName"] == *id, "{id}");
+            for job in [&mut found, &mut expected] {
+                job.as_object_mut().unwrap().retain(|key, _| key != "id" && key != "created_at");
+            }
+        } else if method == "POST" && path == JOBS {
+            assert_eq!(played.sent().1, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{named}");
+        }
+        assert_eq!(found, expected, "{named}");
+        let lines: Vec<_> = lines.iter().map(|line| format!("{} HTTP/1.1", line.replace("PLACE", AT_VERTEX))).collect();
+        assert_eq!(*played.lines.lock().unwrap(), lines, "{named}");
+        let head = String::from_utf8(played.sent.lock().unwrap().clone()).unwrap();
+        let is_signed = head.contains("/eu-west-1/bedrock/aws4_request");
+        assert_eq!(
+            (is_signed, head.contains("authorization: Bearer sk-1")),
+            (provider == "bedrock", provider != "bedrock")
+        );
+        assert!(!head.contains("s3cret"), "{head}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_provider_has_not_of_its_jobs_and_what_it_refuses_is_told_in_openais_words() {
+    let case = golden("bedrock/retrieveFinetune/error");
+    let played = Played::answering(404, "application/json", fs::read(case.join("answered.json")).unwrap(), 90).await;
+    for path in [JOB, CANCEL] {
+        let method = if path == JOB { "GET" } else { "POST" };
+        let told = Played::rig().send(about_jobs(&played, "bedrock", (method, path), Vec::new())).await;
+        assert_eq!(
+            (told.status, &told.json()["error"]["message"]),
+            (404, &"bedrock error: The job could not be found".into())
+        );
+    }
+    assert_eq!(played.lines.lock().unwrap().len(), 2, "a job that was not cancelled is not looked at");
+    for (provider, path) in [
+        ("bedrock", "/v1/fine_tuning/jobs/job-1/events"),
+        ("bedrock", "/v1/fine_tuning/jobs/job-1/checkpoints"),
+        ("fireworks-ai", "/v1/fine_tuning/jobs/job-1/checkpoints"),
+        ("vertex-ai", "/v1/fine_tuning/jobs/job-1/events"),
+        ("anthropic", JOBS),
+    ] {
+        let told = Played::rig().send(about_jobs(&played, provider, ("GET", path), Vec::new())).await;
+        assert_eq!(
+            (told.status, told.code().as_str()),
+            (500, "unsupported_operation"),
+            "{provider} {path}: {}",
+            told.text()
+        );
+        assert!(told.text().contains(provider) && told.text().contains("listFinetune"), "{}", told.text());
+    }
+    let asked = fs::read(golden("bedrock/createFinetune/refused_file/asked.json")).unwrap();
+    let told = Played::rig().send(about_jobs(&played, "bedrock", ("POST", JOBS), asked)).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"), "{}", told.text());
+    assert!(told.text().contains("training_file"), "{}", told.text());
+    assert_eq!(played.lines.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn the_pretend_provider_has_jobs_too() {
+    let mock = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    for (provider, file) in
+        [("bedrock", "s3://data/a.jsonl"), ("vertex-ai", "gs://data/a.jsonl"), ("fireworks-ai", "d")]
+    {
+        let body = json!({"model": "mock", "training_file": file}).to_string();
+        for (method, path, status) in [("POST", JOBS, "queued"), ("GET", JOB, "running"), ("POST", CANCEL, "running")] {
+            let ask = Ask::new(method, path)
+                .header("x-gateway-provider", provider)
+                .header("x-gateway-custom-host", &mock.url())
+                .header("x-gateway-vertex-project-id", "p")
+                .header("x-gateway-vertex-region", "europe-west4")
+                .header("x-gateway-fireworks-account-id", "a")
+                .header("x-gateway-aws-region", "eu-west-1")
+                .header("x-gateway-aws-s3-bucket", "results")
+                .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::1:role/r")
+                .header("content-type", "application/json")
+                .header("authorization", "Bearer sk-1");
+            let told = rig.send(if path == JOBS { ask.body(body.clone()) } else { ask }).await;
+            let job = told.json();
+            let status = if path == JOBS && provider != "bedrock" { "running" } else { status };
+            assert_eq!(
+                (told.status, &job["object"], &job["status"]),
+                (200, &"fine_tuning.job".into(), &status.into()),
+                "{job}"
+            );
+            assert!(path == JOBS || job["id"] == "job-1", "{job}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn usage_is_asked_of_those_who_take_the_question_and_all_else_goes_as_it_came() {
     let events = b"data: {\"choices\":[{\"delta\":{}}],\"usage\":null}\n\ndata: [DONE]\n\n";

@@ -14,8 +14,8 @@ use crate::faults::Fault;
 use crate::ledger::join_headers;
 use crate::request::{Marks, describe, is_true, string_field, unescape};
 use crate::shapes::anthropic::{self, Messages};
-use crate::shapes::bedrock::{Converse, Invoke};
-use crate::shapes::gemini::Content;
+use crate::shapes::bedrock::{self, Converse, Invoke};
+use crate::shapes::gemini::{self, Content};
 use crate::shapes::objects::{self, Contents, Wanted};
 use crate::shapes::openai::{self, Chat, Completion};
 use crate::shapes::responses::Responses;
@@ -51,7 +51,7 @@ impl Question<'_> {
     /// What the path names and is to be done with it, where it does: Gemini's way, and Bedrock's.
     fn named(&self) -> Option<(&str, &str)> {
         let path = self.path();
-        let gemini = || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| verb.ends_with("Content"));
+        let gemini = || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| GEMINI.contains(verb));
         let found = path.strip_prefix("/model/").and_then(|rest| rest.split_once('/')).or_else(gemini);
         found.filter(|_| self.method == b"POST")
     }
@@ -87,6 +87,10 @@ impl Question<'_> {
         }
     }
 }
+
+/// What Gemini's paths say is to be done with a model.
+const GEMINI: [&str; 5] =
+    ["generateContent", "streamGenerateContent", "embedContent", "batchEmbedContents", "countTokens"];
 
 #[derive(Default)]
 pub struct Plans {
@@ -301,7 +305,22 @@ fn streams(body: &[u8]) -> bool {
         || memchr::memmem::find(body, b"name=\"stream\"\r\n\r\ntrue\r\n").is_some()
 }
 
+/// What is asked of a model that the path names, and is no conversation.
+fn named_object(question: Question<'_>) -> Option<(Family, Value)> {
+    let asked = serde_json::from_slice(question.body).unwrap_or_default();
+    match question.named()?.1 {
+        "embedContent" => Some((Family::Gemini, gemini::embedding(&asked))),
+        "batchEmbedContents" => Some((Family::Gemini, gemini::embeddings(&asked))),
+        "countTokens" => Some((Family::Gemini, gemini::count())),
+        "count-tokens" => Some((Family::Bedrock, bedrock::count())),
+        _ => None,
+    }
+}
+
 fn generated_object(question: Question<'_>, model: &str) -> (Family, Value) {
+    if let Some(found) = named_object(question) {
+        return found;
+    }
     let anthropic = question.marks.has(Marks::ANTHROPIC);
     let body = match (question.method, question.path()) {
         (b"POST", "/v1/embeddings") => openai::embeddings(model, question.body),

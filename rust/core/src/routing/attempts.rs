@@ -111,9 +111,7 @@ impl<'w> Walk<'w> {
         let (mut target, named) = self.choice.target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
         self.facts.provider = target.provider.slug();
-        if !target.provider.serves(operation) {
-            return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
-        }
+        target.refuse_unserved(operation)?;
         match named {
             Some(model) => prepared.name_model(model),
             None => prepared.model = model,

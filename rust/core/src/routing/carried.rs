@@ -1,7 +1,10 @@
 //! The body of a request on its way from target to target: as it came, as each of them gets it.
 
 use bytes::Bytes;
-use penstock_llm::dialect::{self, edit};
+use penstock_llm::{
+    dialect::{self, edit, gemini},
+    operation::Operation,
+};
 use serde_json::Value;
 
 use crate::{
@@ -135,6 +138,10 @@ impl Prepared {
     /// The body as its target gets it.
     pub fn into_body(self, call: &Call<'_>) -> Body {
         match self.body {
+            Body::Whole(bytes) if call.route.operation == Operation::BatchEmbedContents => {
+                let bytes = nameless(bytes);
+                Body::Whole(gemini::renamed(&bytes, &self.model).map_or(bytes, Bytes::from))
+            }
             Body::Whole(bytes) if call.route.model().is_some() => Body::Whole(nameless(bytes)),
             body => body,
         }

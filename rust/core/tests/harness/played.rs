@@ -22,7 +22,10 @@ pub fn golden(case: &str) -> PathBuf {
 /// Plays the provider of a golden case and keeps what it was sent.
 pub struct Played {
     pub provider: Scripted,
+    /// What came last.
     pub sent: Arc<Mutex<Vec<u8>>>,
+    /// The first lines of all that came.
+    pub lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Played {
@@ -33,17 +36,21 @@ impl Played {
         let answer = Arc::new([head.as_bytes(), &chunks(&body, chunk), b"0\r\n\r\n"].concat());
         let sent = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&sent);
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&lines);
         let provider = Scripted::start(move |mut stream, _| {
-            let (answer, kept) = (Arc::clone(&answer), Arc::clone(&kept));
+            let (answer, kept, noted) = (Arc::clone(&answer), Arc::clone(&kept), Arc::clone(&noted));
             async move {
                 while let Some(bytes) = request(&mut stream).await {
+                    let line = bytes.split(|byte| *byte == b'\r').next().unwrap();
+                    noted.lock().unwrap().push(String::from_utf8(line.to_vec()).unwrap());
                     *kept.lock().unwrap() = bytes;
                     stream.write_all(&answer).await.unwrap();
                 }
             }
         })
         .await;
-        Self { provider, sent }
+        Self { provider, sent, lines }
     }
 
     pub fn rig() -> Rig {

@@ -66,8 +66,16 @@ pub fn read(json: &[u8], model: &str, stream: bool) -> Result<Asked, Refusal> {
     Ok(asked)
 }
 
+/// What is to be counted: a request as it would be sent, or what of one there is to read.
+pub fn read_counted(json: &[u8], model: &str) -> Result<Asked, Refusal> {
+    match take(&mut body(json)?, "generateContentRequest") {
+        Some(request) => read(request.to_string().as_bytes(), model, false),
+        None => read(json, model, false),
+    }
+}
+
 /// A field under its name in JSON, or under the one that it has in Google's definitions: both are taken.
-fn take(fields: &mut Fields, key: &str) -> Option<Value> {
+pub(super) fn take(fields: &mut Fields, key: &str) -> Option<Value> {
     let found = fields.shift_remove(key).or_else(|| fields.shift_remove(&snake(key)));
     found.filter(|value| !value.is_null())
 }
