@@ -131,8 +131,14 @@ impl Reading {
         };
         let mut parts: Vec<Part> = Vec::new();
         for (at, item) in items.into_iter().enumerate() {
+            let seal = seal(&item);
             let part = self.part(item, &format!("{path}[{at}]"), lost)?;
-            join(&mut parts, part);
+            // A signature may come without the text that it seals.
+            let is_silent = matches!(&part, Part::Text { text, .. } if text.is_empty());
+            if seal.is_none() || !is_silent {
+                join(&mut parts, part);
+            }
+            parts.extend(seal.map(Part::Seal));
         }
         Ok(parts)
     }
@@ -204,6 +210,13 @@ impl Reading {
         }
         Ok(Part::Result { id, parts, is_error, cache: None })
     }
+}
+
+/// What seals a text that is no thought.
+fn seal(part: &Value) -> Option<String> {
+    let is_thought = part["thought"] == true;
+    let signature = part.get("thoughtSignature").or_else(|| part.get("thought_signature"))?.as_str()?;
+    (!is_thought && part["text"].is_string()).then(|| signature.to_owned())
 }
 
 /// The one field that says what a part is.
