@@ -253,7 +253,7 @@ const NO_PREFIX: &str =
 /// The beginning of an answer with which a conversation ends.
 fn beginning(body: &[u8]) -> Option<String> {
     let asked: Value = serde_json::from_slice(body).ok()?;
-    let last = asked["messages"].as_array()?.last()?;
+    let last = [&asked["messages"], &asked["input"]].into_iter().find_map(Value::as_array)?.last()?;
     let content = &last["content"];
     let text = content.as_str().or_else(|| content.as_array()?.last()?["text"].as_str());
     text.filter(|_| last["role"] == "assistant").map(str::to_owned)
