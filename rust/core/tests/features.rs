@@ -207,7 +207,14 @@ fn asked(method: &str, path: &str, form: Form, config: &Value) -> Ask {
         Form::Saved => "pc-1".to_owned(),
     };
     let ask = Ask::new(method, path).header("x-gateway-config", &config);
-    ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#).header("x-team", "blue")
+    let ask = ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#).header("x-team", "blue");
+    ask.header("x-gateway-explain", "true")
+}
+
+/// Where the answer says that it came from, if from anywhere.
+fn explained(told: &Told) -> Option<String> {
+    let said: Value = serde_json::from_str(told.header("x-gateway-explanation")?).ok()?;
+    said["target"]["target"].as_str().map(ToOwned::to_owned)
 }
 
 fn ask(path: &str, stream: bool, form: Form, config: &Value) -> Ask {
@@ -237,6 +244,7 @@ async fn check(case: &Case, (path, stream): (&str, bool), form: Form) {
     let (told, entries) = (last.unwrap(), settled(&provider, case.reached).await);
     let place = format!("{} on {path} {form:?}, streamed: {stream}", case.name);
     assert!((case.holds)(&told, &entries), "{place}: {} {:?} {}", told.status, way(&told), told.text());
+    assert_eq!(explained(&told).as_deref(), Some(way(&told)[0]), "{place}");
 }
 
 /// Providers that are not well: one fails, one says nothing.
@@ -314,6 +322,7 @@ async fn every_feature_acts_whatever_a_request_carries_and_whatever_its_method_i
                 let place = format!("{} on {method} {path} {form:?}", case.name);
                 assert!((case.holds)(&told, &entries), "{place}: {} {:?} {}", told.status, way(&told), told.text());
                 assert_eq!(ill.failing.connections(), case.reached, "{place}");
+                assert_eq!(explained(&told).as_deref(), Some(way(&told)[0]), "{place}");
                 for entry in entries {
                     let as_it_came = path.replace("/proxy", "");
                     assert_eq!((&*entry.method, &*entry.path), (*method, &*as_it_came), "{place}");
