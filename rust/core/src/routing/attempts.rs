@@ -120,7 +120,7 @@ impl<'w> Walk<'w> {
             return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
         }
         match named {
-            Some(model) => prepared.name_model(model),
+            Some(model) => prepared.name_model(self.call, model),
             None => prepared.model = model,
         }
         self.facts.model.clone_from(&prepared.model);
