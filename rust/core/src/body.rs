@@ -129,13 +129,7 @@ impl Body {
 
     /// Waits until enough of its beginning has come, or so many bytes. They are still to be read.
     pub async fn begun(&mut self, most: usize, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<()> {
-        let feed = match self {
-            Self::Whole(bytes) => {
-                is_enough(bytes);
-                return Ok(());
-            }
-            Self::Fed(feed, _) => feed,
-        };
+        let Self::Fed(feed, _) = self else { return Ok(()) };
         let mut beginning = Vec::new();
         while beginning.len() < most {
             let Some(piece) = feed.next().await else { break };

@@ -404,7 +404,7 @@ impl Gateway {
     }
 }
 
-/// The model that a form names in its beginning, where it does: it may say which provider is meant.
+/// The model that a form which is still coming names in its beginning: it may say which provider is meant.
 async fn model_in_form(kind: &str, body: &mut Body) -> Result<String> {
     let Some(mut form) = Form::of(kind) else { return Ok(String::new()) };
     let is_enough = |piece: &[u8]| {

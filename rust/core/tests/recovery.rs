@@ -11,6 +11,7 @@ use harness::{
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
+const COMPLETIONS: &str = "/v1/completions";
 const RESPONSES: &str = "/v1/responses";
 
 fn config(recovery: &Value, targets: &[Value]) -> Value {
@@ -28,7 +29,8 @@ fn text(told: &Told) -> String {
     let part = |event: &Value| {
         let chat = event["choices"][0]["delta"]["content"].as_str();
         let response = event["delta"].as_str().filter(|_| event["type"] == "response.output_text.delta");
-        chat.or_else(|| event["delta"]["text"].as_str()).or(response).unwrap_or_default().to_owned()
+        let completion = event["choices"][0]["text"].as_str();
+        chat.or_else(|| event["delta"]["text"].as_str()).or(response).or(completion).unwrap_or_default().to_owned()
     };
     events(told).iter().map(part).collect()
 }
@@ -45,9 +47,12 @@ fn steps(record: &Value) -> Value {
 }
 
 fn streamed(config: &Value, path: &str) -> Ask {
-    let conversation = if path == RESPONSES { "input" } else { "messages" };
-    let body = json!({"model": "m", "stream": true, "max_tokens": 99, "stream_options": {"include_usage": true},
-        conversation: [{"role": "user", "content": "say it"}]});
+    let mut body = json!({"model": "m", "stream": true, "max_tokens": 99, "stream_options": {"include_usage": true}});
+    match path {
+        COMPLETIONS | "/v1/proxy/completions" => body["prompt"] = json!("say it: "),
+        RESPONSES => body["input"] = json!([{"role": "user", "content": "say it"}]),
+        _ => body["messages"] = json!([{"role": "user", "content": "say it"}]),
+    }
     by_with(config, path, body.to_string())
 }
 
@@ -60,7 +65,7 @@ async fn a_held_stream_that_breaks_off_fails_like_any_attempt() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1));
     let canon = canon(&rig).await;
-    for path in [CHAT, MESSAGES, RESPONSES] {
+    for path in [CHAT, COMPLETIONS, MESSAGES, RESPONSES] {
         for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "bad_framing"] {
             let told =
                 rig.send(streamed(&config(&json!("hold"), &[well(&format!("&fault={fault}")), well("")]), path)).await;
@@ -193,6 +198,33 @@ async fn messages_go_on_within_their_block() {
 }
 
 #[tokio::test]
+async fn a_prompt_is_gone_on_from_by_every_model_to_the_letter() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    // What the pretend provider says of chats it says of prompts too.
+    let config = config(
+        &json!("continue"),
+        &[
+            well("&fault=cut&after=40"),
+            json!({"provider": "mock", "name": "other",
+        "override_params": {"model": "mock?chunks=60&prefix=on"}}),
+        ],
+    );
+    for path in [COMPLETIONS, "/v1/proxy/completions"] {
+        let (told, record) = (rig.send(streamed(&config, path)).await, rig.record());
+        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {record}");
+        let events = events(&told);
+        assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{path}");
+        assert_eq!(steps(&record)[3], json!(["continued", "targets[1]"]));
+    }
+    let asked = json!({"path": COMPLETIONS, "headers": {"x-gateway-config": r#"{"provider":"openai","recovery":"continue"}"#},
+        "body": {"model": "m", "prompt": "p"}});
+    let ask = Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+    assert_eq!(rig.send(ask).await.json()["targets"][0]["recovery"], json!({"mode": "continue", "continues": true}));
+}
+
+#[tokio::test]
 async fn a_response_goes_on_within_its_message() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
@@ -315,7 +347,7 @@ async fn what_called_a_tool_or_is_no_plain_text_ends_in_an_error_event_and_the_r
         (MESSAGES, USED, "a tool was called"),
         (RESPONSES, THOUGHT, "it broke off within a thought"),
         (RESPONSES, DONE, "a tool was called"),
-        ("/v1/completions", LEGACY, "answers on this path are not continued"),
+        ("/v1/some/inference", LEGACY, "answers on this path are not continued"),
     ] {
         let provider = broken(said).await;
         let rig = Rig::at(&provider.url());

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::{
+    operation::Operation,
     stream::{
         said::{Form, Said},
         seam::{Seam, Spent},
@@ -214,12 +215,12 @@ impl<'w> Walk<'w> {
         let prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
         let (target, prepared) = self.aim(node, prepared).ok()?;
         let Body::Whole(body) = &prepared.body else { return None };
-        let asked = Bytes::from(said.ask_again(body)?);
+        let asked = said.ask_again(body).filter(|_| said.is_silent() || self.can_go_on(node, &target));
         let at = node.path.clone();
-        if !said.is_silent() && !self.can_go_on(node, &target) {
+        let Some(asked) = asked.map(Bytes::from) else {
             self.note(|| Step::Unable { at });
             return None;
-        }
+        };
         if self.verdict(node) == Some(Verdict::Open) {
             return None;
         }
@@ -234,8 +235,11 @@ impl<'w> Walk<'w> {
         Some((served, asked))
     }
 
-    /// Whether a target goes on from a given beginning.
+    /// Whether a target goes on from a given beginning. Where that is a prompt every model does.
     pub fn can_go_on(&self, node: &Node, target: &Target<'_>) -> bool {
-        node.features.recovery.continues(target.provider.continues(&self.facts.model))
+        let (provider, model) = (target.provider, &self.facts.model);
+        let is_prompt = delivery::asked_for(self.call) == Operation::Complete
+            && provider.wire(self.call.route.operation, model).is_none();
+        node.features.recovery.continues(is_prompt || provider.continues(model))
     }
 }

@@ -19,6 +19,7 @@ const MOST_HELD: usize = 1024 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Chat,
+    Completions,
     Messages,
     Responses,
 }
@@ -27,6 +28,7 @@ impl Form {
     pub fn of(operation: Operation, dialect: Dialect) -> Option<Self> {
         match (operation, dialect) {
             (Operation::ChatComplete, Dialect::OpenAi) => Some(Self::Chat),
+            (Operation::Complete, Dialect::OpenAi) => Some(Self::Completions),
             (Operation::Messages, Dialect::Anthropic) => Some(Self::Messages),
             (Operation::CreateModelResponse, Dialect::OpenAi) => Some(Self::Responses),
             _ => None,
@@ -35,7 +37,11 @@ impl Form {
 
     /// Where a request has what was said before.
     fn conversation(self) -> &'static str {
-        if self == Self::Responses { "input" } else { "messages" }
+        match self {
+            Self::Chat | Self::Messages => "messages",
+            Self::Completions => "prompt",
+            Self::Responses => "input",
+        }
     }
 }
 
@@ -97,8 +103,9 @@ impl Said {
         self.has_begun
     }
 
+    /// Whether the space at its end is one that is said again: a prompt is gone on from to the letter.
     pub fn ends_in_space(&self) -> bool {
-        self.text.ends_with(char::is_whitespace)
+        self.form != Form::Completions && self.text.ends_with(char::is_whitespace)
     }
 
     /// The block of a message that has begun and not ended.
@@ -139,7 +146,7 @@ impl Said {
                 continue;
             };
             match self.form {
-                Form::Chat => self.take_chunk(&value),
+                Form::Chat | Form::Completions => self.take_chunk(&value),
                 Form::Messages => self.take_message_event(&value),
                 Form::Responses => self.take_response_event(&value),
             }
@@ -163,6 +170,7 @@ impl Said {
             if choice["index"].as_u64().is_some_and(|index| index > 0) {
                 self.stop(CHOICES);
             }
+            self.text += choice["text"].as_str().unwrap_or_default();
             for (key, value) in choice["delta"].as_object().into_iter().flatten() {
                 self.take_delta(key, value);
             }
@@ -251,9 +259,14 @@ impl Said {
             return Some(body.to_vec());
         }
         let key = self.form.conversation();
-        let mut messages = match edit::pick(body, &[key.to_owned()]).pop()?? {
-            Value::Array(messages) => messages,
-            Value::String(question) if self.form == Form::Responses => {
+        let mut picked = edit::pick(body, &[key.to_owned(), "echo".to_owned()]).into_iter();
+        let mut messages = match (picked.next()??, picked.next()?) {
+            // An echo was part of what was said.
+            (Value::String(prompt), None | Some(Value::Bool(false))) if self.form == Form::Completions => {
+                return edit::set(body, &[], &[edit::field(key, &json!(prompt + &self.text))]).ok();
+            }
+            (Value::Array(messages), _) if self.form != Form::Completions => messages,
+            (Value::String(question), _) if self.form == Form::Responses => {
                 vec![json!({"role": "user", "content": question})]
             }
             _ => return None,

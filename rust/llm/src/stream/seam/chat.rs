@@ -1,4 +1,4 @@
-//! Chunks of a second chat: the id of the first, no second role, usage added up.
+//! Chunks of a second chat or completion: the id of the first, no second role, usage added up.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,8 @@ impl Joint for Chat {
         let mut says_something = chunk["choices"].as_array().is_none_or(Vec::is_empty);
         for choice in chunk["choices"].as_array_mut().into_iter().flatten() {
             says_something |= choice["finish_reason"].is_string();
-            let Some(delta) = choice["delta"].as_object_mut() else { continue };
+            says_something |= choice["text"].as_str().is_some_and(|text| !text.is_empty());
+            let Some(Value::Object(delta)) = choice.get_mut("delta") else { continue };
             if self.has_begun {
                 delta.remove("role");
             }

@@ -47,7 +47,7 @@ impl Seam {
     /// After this.
     pub fn after(said: &Said, spent: Spent) -> Self {
         let joint: Box<dyn Joint> = match said.form() {
-            Form::Chat => Box::new(Chat::after(said, spent)),
+            Form::Chat | Form::Completions => Box::new(Chat::after(said, spent)),
             Form::Messages => Box::new(Messages::after(said, spent)),
             Form::Responses => Box::new(Responses::after(said, spent)),
         };
@@ -393,5 +393,12 @@ mod tests {
         assert_eq!(asked("\"q\"").unwrap(), on);
         assert_eq!(asked("[{\"role\":\"user\",\"content\":\"q\"}]").unwrap(), on);
         assert_eq!(asked("3"), None);
+        let begun = "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"text\":\"One \",\"finish_reason\":null}]}\n\n";
+        let completion = self::said(Form::Completions, begun);
+        assert_eq!((completion.text(), completion.obstacle(), completion.ends_in_space()), ("One ", None, false));
+        let asked = |body: &str| completion.ask_again(body.as_bytes()).map(|asked| String::from_utf8(asked).unwrap());
+        assert_eq!(asked("{\"prompt\":\"q \",\"n\":1}").unwrap(), "{\"prompt\":\"q One \",\"n\":1}");
+        assert_eq!(asked("{\"prompt\":\"q \",\"echo\":true}"), None);
+        assert_eq!(asked("{\"prompt\":[1,2]}"), None);
     }
 }
