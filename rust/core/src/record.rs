@@ -219,7 +219,7 @@ impl Facts {
     pub fn explanation(&self) -> String {
         let decision = self.decision.as_ref();
         let steps = decision.map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
-        let option = decision.map_or("config", |decision| &decision.option);
+        let option = decision.map_or("config", |decision| &*decision.option);
         let target = decision.and_then(|decision| decision.target.as_ref());
         in_ascii(
             &serde_json::json!({"config": self.config, "option": option, "decisions": steps, "target": target})
