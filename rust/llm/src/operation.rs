@@ -201,6 +201,11 @@ impl Operation {
         matches!(self.takes(), Some(Takes::Json | Takes::Form))
     }
 
+    /// Whether its body is a form that names a model.
+    pub fn takes_model_in_form(self) -> bool {
+        matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)
+    }
+
     /// Whether its body is one JSON object, read before it is forwarded.
     pub fn takes_json(self) -> bool {
         self.takes() == Some(Takes::Json)
