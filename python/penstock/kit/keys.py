@@ -17,6 +17,8 @@ from penstock.kit.rules import of_organisation
 from penstock.store.tables import api_keys, key_digests, workspaces
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
@@ -39,6 +41,12 @@ async def enforced(desk: Desk, type_: str, workspace_id: str | None) -> int | No
     row = await desk.find(workspaces, workspace_id) if workspace_id else None
     own = row["settings"].get(name) if row else None
     return own or (await of_organisation(desk)).get(name)
+
+
+async def remove_all(desk: Desk, *conditions: ColumnElement[bool]) -> None:
+    """Remove all keys of which this is so."""
+    for kind, resource in KEYS.items():
+        await resource.remove_all(desk, api_keys.c.type == kind, *conditions)
 
 
 async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:

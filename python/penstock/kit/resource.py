@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Table
+from sqlalchemy import Table, select
 
 from penstock.errors import MissingError
 from penstock.kit import listing
@@ -66,6 +66,16 @@ class Resource(msgspec.Struct, frozen=True):
         await desk.agree(self.table, row)
         await desk.delete(self.table, self.table.c.id == row["id"])
         await self._changed(desk, "delete", row, None)
+
+    async def remove_all(self, desk: Desk, *conditions: ColumnElement[bool]) -> None:
+        """Remove all rows of which this is so; each is noted."""
+        rows = await desk.rows(select(self.table).where(*conditions), self.table)
+        if not rows:
+            return
+        await desk.delete(self.table, *conditions)
+        await desk.note_gone(f"{self.name}.delete", rows)
+        if self.publishes:
+            await desk.publish()
 
     async def _changed(self, desk: Desk, verb: str, before: Row | None, after: Row | None) -> None:
         await desk.note(f"{self.name}.{verb}", before=before, after=after)

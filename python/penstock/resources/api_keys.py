@@ -62,7 +62,9 @@ class KeyDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 Scopes = Annotated[list[str], Meta(min_length=1, description="what the key may do")]
-DefaultsGiven = Annotated[KeyDefaults | UnsetType, Meta(description="defaults; they replace those of before")]
+DefaultsGiven = Annotated[
+    KeyDefaults | UnsetType | None, Meta(description="defaults; they replace those of before, null takes them away")
+]
 EmailsGiven = Annotated[list[Email] | UnsetType | None, Meta(description="where alerts are sent")]
 PolicyGiven = Annotated[RotationPolicy | UnsetType | None, Meta(description="rotation; null takes it away")]
 
@@ -139,6 +141,10 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Annotated[KeyDefaults, Meta(description="what requests with the key have unless they say otherwise")]
     alert_emails: Annotated[list[str] | None, Meta(description="where alerts are sent")]
     expires_at: MomentOrNone
+    expiry_enforced: Annotated[int, Meta(description="1 where it ends by itself, at expires_at")]
+    allow_config_override: Annotated[
+        int | None, Meta(description="1 or 0 where its defaults hold a config; the same as there")
+    ]
     rotation_policy: Annotated[dict[str, Any] | None, Meta(description="rotation")]
     last_rotated_at: MomentOrNone
     object: Object = "api-key"
@@ -293,13 +299,14 @@ async def _check_user(desk: Desk, user_id: str | None, workspace_id: str | None,
 
 async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | None = None) -> dict[str, Any]:
     """Check what was sent of limits, defaults, expiry and rotation, and write it down."""
-    values = limits.sent(data)
+    values = limits.sent(data, limits.UNITS_OF_KEYS)
     if data.alert_emails is not UNSET:
         values["alert_emails"] = data.alert_emails
     if data.defaults is not UNSET:
-        written = msgspec.to_builtins(data.defaults)
-        if data.defaults.config_id:
-            written["config_id"] = await _config(desk, data.defaults.config_id)
+        asked = data.defaults or KeyDefaults()
+        written = msgspec.to_builtins(asked)
+        if asked.config_id:
+            written["config_id"] = await _config(desk, asked.config_id)
         values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
     if data.rotation_policy is not UNSET:
         values["rotation_policy"] = policy(data.rotation_policy, await keys.enforced(desk, type_, desk.workspace_id))
@@ -330,6 +337,7 @@ async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
 def _shown(row: Row) -> Key:
     expired = row["expires_at"] is not None and row["expires_at"] <= now()
     usage: dict[str, Any] = row["usage_limits"] or {}
+    defaults = KeyDefaults(**row["defaults"])
     same = ("id", "name", "description", "type", "organisation_id", "workspace_id", "user_id", "creation_mode")
     also = ("rate_limits", "usage_limits", "scopes", "alert_emails", "rotation_policy")
     return Key(
@@ -340,8 +348,10 @@ def _shown(row: Row) -> Key:
         last_updated_at=when(row["last_updated_at"]),
         last_reset_at=moment(row["last_reset_at"]),
         next_usage_reset_at=usage.get("next_usage_reset_at"),
-        defaults=KeyDefaults(**row["defaults"]),
+        defaults=defaults,
         expires_at=moment(row["expires_at"]),
+        expiry_enforced=int(row["expires_at"] is not None),
+        allow_config_override=int(defaults.allow_config_override) if defaults.config_id else None,
         last_rotated_at=moment(row["last_rotated_at"]),
     )
 

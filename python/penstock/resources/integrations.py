@@ -147,19 +147,19 @@ Kind = Annotated[
 )
 async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) -> Created:
     """Keep a provider's credential, for one workspace or for the organisation; there it is open to whom it is given."""
-    kit.check_provider("ai_provider_id", data.ai_provider_id)
+    provider = kit.provider_named("ai_provider_id", data.ai_provider_id)
     async with work.writing(data.workspace_id) as desk:
         own = desk.workspace_id
         desk.require(kit.scope(own, "create"))
         listed = await mappings.checked(desk, data.secret_mappings, own)
-        forms.check("configurations", data.ai_provider_id, data.configurations, mappings.fields(listed))
+        forms.check("configurations", provider, data.configurations, mappings.fields(listed))
         row_id = new_id()
         values = {
             "workspace_id": own,
             "slug": data.slug or slug("", data.name, 40),
             "name": data.name,
             "description": data.description,
-            "ai_provider_id": data.ai_provider_id,
+            "ai_provider_id": provider,
             "secret_mappings": listed,
             "pricing_adjustments": msgspec.to_builtins(data.pricing_adjustments),
             "tags": data.tags,

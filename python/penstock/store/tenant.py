@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy import delete as delete_from
 
 from penstock.store.tables import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from sqlalchemy import BindParameter, ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -77,14 +77,24 @@ class Tenant:
         await self.connection.execute(insert(table).values(row))
         return row
 
+    async def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows here."""
+        own = {name: value for name, value in self._own(table).items() if value is not None}
+        if rows:
+            await self.connection.execute(insert(table), [{**row, **own} for row in rows])
+
     async def update(self, table: Table, row_id: str, values: Mapping[str, Any]) -> None:
         """Change a row, if it is here."""
         query = update(table).where(table.c.id == row_id, *self._inside([table])).values(dict(values))
         await self.connection.execute(query)
 
+    async def change_all(self, table: Table, values: Mapping[str, Any]) -> None:
+        """Change every row that is here."""
+        await self.connection.execute(update(table).where(*self._inside([table])).values(dict(values)))
+
     async def delete(self, table: Table, *conditions: Condition) -> int:
         """Remove rows, and say how many."""
-        done = await self.connection.execute(delete_from(table).where(and_(*conditions), *self._inside([table])))
+        done = await self.connection.execute(delete_from(table).where(*conditions, *self._inside([table])))
         return done.rowcount
 
     async def publish(self) -> None:
