@@ -14,6 +14,7 @@ from penstock.kit.record import milliseconds, moment, now
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, following
 from penstock.kit.rules import of_organisation
+from penstock.store.parts import part_of
 from penstock.store.tables import api_keys, key_digests, workspaces
 
 if TYPE_CHECKING:
@@ -99,4 +100,4 @@ async def _hand_out(desk: Desk, row: Row, waiting: Row, texts: list[Row]) -> tup
 async def _note(desk: Desk, row: Row, change: dict[str, Any]) -> None:
     await desk.update(api_keys, row["id"], change)
     await desk.note(f"{KEYS[row['type']].name}.rotate", before=row, after={**row, **change})
-    await desk.publish()
+    await desk.publish(part_of(api_keys, row["id"]))

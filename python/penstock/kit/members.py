@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
-MEMBERS = Resource("workspace_users", members, publishes=True)
+MEMBERS = Resource("workspace_users", members)
 
 Role = Annotated[Literal["admin", "manager", "member"], Meta(description="what the person may do in the workspace")]
 

@@ -11,6 +11,7 @@ from penstock.errors import MissingError
 from penstock.kit import listing
 from penstock.kit.ids import new_id
 from penstock.kit.record import now
+from penstock.store.parts import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,9 +76,10 @@ class Resource(msgspec.Struct, frozen=True):
         await desk.delete(self.table, *conditions)
         await desk.note_gone(f"{self.name}.delete", rows)
         if self.publishes:
-            await desk.publish()
+            await desk.publish(*{part_of(self.table, row["id"]) for row in rows})
 
     async def _changed(self, desk: Desk, verb: str, before: Row | None, after: Row | None) -> None:
         await desk.note(f"{self.name}.{verb}", before=before, after=after)
-        if self.publishes:
-            await desk.publish()
+        row = after or before
+        if self.publishes and row:
+            await desk.publish(part_of(self.table, row["id"]))

@@ -110,7 +110,6 @@ async def remove(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Wor
         await desk.delete(rows, rows.c.id == before["id"])
         await keys.remove_all(desk, api_keys.c.user_id == user_id)
         await desk.note("workspace_users.delete", before=before)
-        await desk.publish()
         return Done()
 
 

@@ -25,7 +25,7 @@ from penstock.store.tables import api_keys, members, users
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-USERS = Resource("organisation_users", users, publishes=True)
+USERS = Resource("organisation_users", users)
 TAGS = ["Users"]
 
 UserId = Annotated[str, PathParameter(description="id of the user")]
