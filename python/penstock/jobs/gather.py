@@ -84,7 +84,8 @@ class Large:
         else:
             joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
         query = select(inner.c.digits, joined, func.count(), func.min(inner.c.ends)).group_by(inner.c.digits)
-        fresh = {name: Part(*rest) for name, *rest in (await connection.execute(query)).all()}
+        found = (await connection.execute(query)).all()
+        fresh = {name: Part(written, count, end) for name, written, count, end in found}
         self.parts = old | fresh
 
     def written(self) -> bytes:
