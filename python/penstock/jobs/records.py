@@ -68,6 +68,24 @@ class Batch:
             self.fill(place)
 
 
+class Given(Batch):
+    """Whole lines that are here already."""
+
+    def __init__(self, lines: bytes, *, again: bool = False) -> None:
+        """Know them."""
+        self._lines = memoryview(lines)
+        self.left = len(lines)
+        self.again = again
+
+    def fill(self, place: memoryview) -> int:
+        """Give as many bytes as there is room for."""
+        most = min(len(place), self.left)
+        at = len(self._lines) - self.left
+        place[:most] = self._lines[at : at + most]
+        self.left -= most
+        return most
+
+
 class RecordFile:
     """The file, put aside by size; a batch is in it whole or not at all."""
 
@@ -216,6 +234,10 @@ class RecordFeed:
             while head := _receive(source, HEAD.size):
                 length, again = HEAD.unpack(head)
                 source.sendall(WRITTEN if self._write(Batch(source, length, again=bool(again))) else REFUSED)
+
+    def add(self, lines: bytes, *, again: bool = False) -> bool:
+        """Write lines of this process itself; those that may be there already are looked for. Say whether they are there."""
+        return self._write(Given(lines, again=again))
 
     def _accept(self, listener: socket.socket) -> None:
         source, _ = listener.accept()

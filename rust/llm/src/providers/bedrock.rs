@@ -1,8 +1,10 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, BEDROCK, Credential, Grant, Group, Known, Options, Provider, Signature, anthropic,
+    Asked, BEDROCK, Credential, Grant, Group, JOBS, Known, Options, Provider, Signature, anthropic,
     aws::{self, region},
+    jobs,
+    options::{joined, known},
     segment,
 };
 use crate::{
@@ -15,6 +17,8 @@ use crate::{
 
 pub(super) struct Bedrock;
 
+const OPTIONS: [Known; 11] = joined(aws::OPTIONS, [known("aws_s3_bucket", "aws-s3-bucket")]);
+
 impl Provider for Bedrock {
     fn slug(&self) -> &'static str {
         "bedrock"
@@ -25,22 +29,27 @@ impl Provider for Bedrock {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[BEDROCK]
+        &[BEDROCK, JOBS]
     }
 
     fn options(&self) -> &'static [Known] {
-        &aws::OPTIONS
+        &OPTIONS
     }
 
     fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        // Who lists the models is not who runs them.
-        let host = if operation == Operation::Models { "bedrock" } else { "bedrock-runtime" };
+        let host = match operation {
+            // Who lists the models, and runs batches of them, is not who answers.
+            Operation::Models | Operation::CreateBatchJob | Operation::RetrieveBatchJob | Operation::CancelBatchJob => {
+                "bedrock"
+            }
+            operation => self.storage(operation).unwrap_or("bedrock-runtime"),
+        };
         Ok(Some(format!("https://{host}.{}.amazonaws.com", region(options)?)))
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            own if BEDROCK.contains(&own) => None,
+            own if BEDROCK.contains(&own) || JOBS.contains(&own) => None,
             Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => Some(&hosted::BEDROCK),
             Operation::MessagesCountTokens | Operation::Models => Some(&Converse),
             Operation::Embed => invoke::embedding(model).map(|wire| wire as &dyn Wire),
@@ -52,6 +61,12 @@ impl Provider for Bedrock {
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if asked.operation == Operation::Models {
             out.extend_from_slice(b"/foundation-models");
+            return Ok(());
+        }
+        if JOBS.contains(&asked.operation) {
+            let bucket = options.get("aws_s3_bucket").ok_or("no bucket: send x-gateway-aws-s3-bucket");
+            let path = jobs::path(asked, ("/model-invocation-job", "/stop"), bucket)?;
+            out.extend_from_slice(path.as_bytes());
             return Ok(());
         }
         let own = BEDROCK.contains(&asked.operation).then(|| own(asked.operation));
@@ -86,6 +101,10 @@ impl Provider for Bedrock {
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
         aws::signature("bedrock", options)
+    }
+
+    fn storage(&self, operation: Operation) -> Option<&'static str> {
+        matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject).then_some("s3")
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {

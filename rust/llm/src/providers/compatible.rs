@@ -101,11 +101,11 @@ const fn keyed(row: Compatible, credential: Credential) -> Compatible {
 }
 
 /// A row that makes images in a way of its own.
-const fn paints(row: Compatible, painting: &'static Painting, path: &'static str) -> Compatible {
+pub(super) const fn paints(row: Compatible, painting: &'static Painting, path: &'static str) -> Compatible {
     Compatible { paints: Some((painting, path)), ..row }
 }
 
-const fn row(
+pub(super) const fn row(
     slug: &'static str,
     base_url: &'static str,
     version: &'static str,
@@ -130,11 +130,6 @@ pub(super) static ROWS: &[Compatible] = &[
     row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]),
     keyed(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
     row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
-    paints(
-        row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED]),
-        &painting::FIREWORKS,
-        "/image_generation/:model",
-    ),
     row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETE, EMBED]),
     row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, RESPOND, SPEECH, TRANSCRIBE]),
     row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]),

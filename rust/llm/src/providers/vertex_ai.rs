@@ -1,7 +1,8 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, GEMINI, Grant, Group, Known, Options, Provider, anthropic, google::write_own, options::known, segment,
+    Asked, GEMINI, Grant, Group, JOBS, Known, Options, Provider, anthropic, google::write_own, jobs, options::known,
+    segment,
 };
 use crate::{
     operation::Operation,
@@ -17,6 +18,7 @@ const OPTIONS: &[Known] = &[
     known("vertex_project_id", "vertex-project-id"),
     known("vertex_region", "vertex-region"),
     known("vertex_service_account_json", "vertex-service-account-json"),
+    known("vertex_storage_bucket_name", "vertex-storage-bucket-name"),
 ];
 
 /// What a service account asks to be let do.
@@ -32,14 +34,17 @@ impl Provider for VertexAi {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[GEMINI]
+        &[GEMINI, JOBS]
     }
 
     fn options(&self) -> &'static [Known] {
         OPTIONS
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+    fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        if matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject) {
+            return Ok(Some("https://storage.googleapis.com".into()));
+        }
         Ok(Some(match region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
             region => format!("https://{region}-aiplatform.googleapis.com"),
@@ -57,6 +62,9 @@ impl Provider for VertexAi {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         let publisher = publisher(model).0;
+        if JOBS.contains(&operation) {
+            return None;
+        }
         if publisher == "google" && GEMINI.contains(&operation) {
             return None;
         }
@@ -78,18 +86,22 @@ impl Provider for VertexAi {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
             return Ok(());
         }
+        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
+        if JOBS.contains(&asked.operation) {
+            let jobs = format!("{version}/{}/batchPredictionJobs", place(options)?);
+            let bucket = options.get("vertex_storage_bucket_name");
+            let bucket = bucket.ok_or("no bucket: send x-gateway-vertex-storage-bucket-name");
+            out.extend_from_slice(jobs::path(asked, (&jobs, ":cancel"), bucket)?.as_bytes());
+            return Ok(());
+        }
         let is_its_own = publisher(asked.model).0 == "google" && GEMINI.contains(&asked.operation);
         if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
         }
-        let region = region(options)?;
-        let stated = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| own_project(options));
-        let project = segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?);
         let (publisher, model) = publisher(asked.model);
-        let place = format!("projects/{project}/locations/{region}");
+        let place = place(options)?;
         let escaped = segment::model(model)?;
-        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
         let path = match publisher {
             "meta" => format!("/v1beta1/{place}/endpoints/openapi/chat/completions"),
             "endpoints" => format!("{version}/{place}/endpoints/{escaped}/chat/completions"),
@@ -115,6 +127,14 @@ fn verb_of(asked: &Asked<'_>, publisher: &str) -> &'static str {
         (_, _, true) => "streamRawPredict",
         (_, _, false) => "rawPredict",
     }
+}
+
+/// The project and the region, as they stand in paths.
+fn place(options: &Options) -> Result<String, String> {
+    let region = region(options)?;
+    let stated = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| own_project(options));
+    let project = segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?);
+    Ok(format!("projects/{project}/locations/{region}"))
 }
 
 /// The project that a service account belongs to.
