@@ -106,7 +106,7 @@ class RecordFile:
         # At the same place within a page as it will have in the file.
         start = size % PAGE
         got = batch.fill(self._buffer[start:])
-        if batch.again and self._holds(bytes(self._buffer[start : start + got]), size, batch.left):
+        if batch.again and self._holds(bytes(self._buffer[start : start + got]), batch.left):
             batch.skip(self._buffer)
             return
         if size and size + got + batch.left > self._limit:
@@ -173,12 +173,16 @@ class RecordFile:
             if time.monotonic() - began > SLOW_SECONDS:
                 self._detour_until = began + DETOUR_SECONDS
 
-    def _holds(self, part: bytes, size: int, rest: int) -> bool:
-        """Look for the first line of a batch, which no other has, in what was written last."""
-        start = max(0, size - len(part) - rest - LOOK_BACK_BYTES)
-        with open(self._path, "rb") as written:
-            written.seek(start)
-            return part.partition(b"\n")[0] in written.read()
+    def _holds(self, part: bytes, rest: int) -> bool:
+        """Look for the first line of a batch, which no other has, in what was written last, put aside meanwhile or not."""
+        first = part.partition(b"\n")[0]
+        for name in (self._path, f"{self._path}.1"):
+            with suppress(FileNotFoundError), open(name, "rb") as written:
+                size = os.fstat(written.fileno()).st_size
+                written.seek(max(0, size - len(part) - rest - LOOK_BACK_BYTES))
+                if first in written.read():
+                    return True
+        return False
 
     def _rotate(self) -> None:
         """Move every file one number up; the last falls off."""
