@@ -73,8 +73,8 @@ impl Limits {
 #[derive(Debug)]
 pub enum Body {
     Whole(Bytes),
-    /// More is to come; the length where the caller declared one.
-    Fed(Feed, Option<u64>),
+    /// More is to come; the length where the caller declared one. In a box: bodies are moved often, and most are whole.
+    Fed(Box<Feed>, Option<u64>),
 }
 
 impl Body {
@@ -209,11 +209,11 @@ impl std::fmt::Debug for Upload {
 }
 
 /// A feed and its feeder. `resume` is called when the feeder was told to pause and may go on, or when nobody reads any more.
-pub fn feed(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Feed) {
+pub fn feed(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Box<Feed>) {
     let state = State { resume: Some(Arc::new(resume)), ..State::default() };
     let shared = Arc::new(Mutex::new(state));
     let feed = Feed { state: shared.clone(), taken: 0, limits: None, clock: Clock::default(), watcher: None };
-    (Feeder(shared), feed)
+    (Feeder(shared), Box::new(feed))
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

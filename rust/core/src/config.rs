@@ -4,6 +4,8 @@ mod draft;
 mod reading;
 pub mod schema;
 
+use std::sync::Arc;
+
 use penstock_llm::providers::Options;
 use serde_json::Value;
 
@@ -41,7 +43,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let root = Node { path: "config".to_owned(), weight: 1.0, ..Node::default() };
+        let root = Node { path: "config".into(), weight: 1.0, ..Node::default() };
         Self { root, params: Vec::new(), is_plain: true, sizes: Sizes::default() }
     }
 }
@@ -50,7 +52,7 @@ impl Default for Config {
 #[derive(Debug, Clone, Default)]
 pub struct Node {
     /// Such as `config.targets[0]`.
-    pub path: String,
+    pub path: Arc<str>,
     pub name: Option<String>,
     pub provider: Option<String>,
     pub api_key: Option<Secret>,
@@ -275,7 +277,7 @@ mod tests {
             {"provider": "a"},
             {"strategy": {"mode": "single"}, "retry": {"attempts": 1}, "targets": [{"provider": "b"}]}]}));
         let deep = &config.root.targets[1].targets[0];
-        assert_eq!(deep.path, "config.targets[1].targets[0]");
+        assert_eq!(&*deep.path, "config.targets[1].targets[0]");
         assert_eq!((config.root.targets[0].features.retry.attempts(), deep.features.retry.attempts()), (2, 1));
     }
 

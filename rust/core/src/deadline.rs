@@ -85,7 +85,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(40);
 
-    fn upload() -> (Feeder, Feed, Deadline) {
+    fn upload() -> (Feeder, Box<Feed>, Deadline) {
         let (feeder, feed) = feed(|| ());
         let body = Body::Fed(feed, None);
         let deadline = Deadline::new(LIMIT, &body, &Grace::default());

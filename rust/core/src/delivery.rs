@@ -1,6 +1,9 @@
 //! An answer on its way back: whole where it is small, else a stream that closes the record at its end.
 
-use std::time::Duration;
+use std::{
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use penstock_llm::{
@@ -14,7 +17,7 @@ use crate::{
     call::Call,
     counting::Answered,
     deadline::Deadline,
-    error::Error,
+    error::{Error, Result},
     gateway::Gateway,
     headers::{self, Headers, Whole},
     packed,
@@ -59,10 +62,10 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let is_json = is_kind(&answered.headers, "application/json");
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
     if is_small {
-        let collected = tokio::select! {
-            biased;
-            collected = deadline.bound(upstream::collect(&mut body, WHOLE)) => collected,
-            () = gateway.closing() => Err(Error::Draining),
+        // Pinned here and below: what an async function takes it keeps twice.
+        let collected = {
+            let collecting = pin!(upstream::collect(&mut body, WHOLE));
+            unless_closing(gateway, pin!(deadline.bound(collecting))).await
         };
         match collected {
             Ok(Some(bytes)) => {
@@ -78,10 +81,9 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     }
     if !is_events && !is_frames {
         // The status is still ours to choose until something of the body is there.
-        let first = tokio::select! {
-            biased;
-            first = deadline.bound(body.begun()) => first,
-            () = gateway.closing() => Err(Error::Draining),
+        let first = {
+            let beginning = pin!(body.begun());
+            unless_closing(gateway, pin!(deadline.bound(beginning))).await
         };
         if let Err(error) = first {
             return refuse(&error, call, record);
@@ -105,6 +107,15 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// What becomes of this, unless the process ends before.
+async fn unless_closing<T>(gateway: &Gateway, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = gateway.closing() => Err(Error::Draining),
+    }
 }
 
 /// Up to a quarter less, by the random part of an id: the heartbeats of streams that began together must not fall together.
@@ -227,7 +238,7 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
     push(b"trace-id", trace_id);
     let decision = record.facts.decision.as_deref();
-    push(b"last-used-option-index", decision.map_or("config", |decision| &decision.option));
+    push(b"last-used-option-index", decision.map_or("config", |decision| &*decision.option));
     push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));
     push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache.header()));
     if let Some(lost) = record.facts.not_translated() {

@@ -193,7 +193,7 @@ impl<'a> Line<'a> {
             price_version: cost.and_then(|cost| cost.price_version.as_deref()),
             cache_status: decision.map_or("disabled", |decision| decision.cache.name()),
             retry_success_count: decision.map_or(0, |decision| decision.retries),
-            last_used_option_index: decision.map_or("config", |decision| &decision.option),
+            last_used_option_index: decision.map_or("config", |decision| &*decision.option),
             decisions: decision.map_or(&[], |decision| &decision.steps),
             api_key_id: facts.api_key_id.as_deref(),
             config: facts.config.as_deref(),

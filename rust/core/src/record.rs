@@ -217,7 +217,7 @@ impl Facts {
     /// Why it went where it went, in a line.
     pub fn explanation(&self) -> String {
         let steps = self.decision.as_ref().map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
-        let option = self.decision.as_ref().map_or("config", |decision| &decision.option);
+        let option = self.decision.as_ref().map_or("config", |decision| &*decision.option);
         serde_json::json!({"config": self.config, "option": option, "decisions": steps}).to_string()
     }
 

@@ -203,7 +203,7 @@ pub(super) const FIELDS: &[Field] = &[
 
 impl Draft {
     pub fn read(value: &Value, path: String, reading: &mut Reading) -> Node {
-        let target = Node { path, weight: 1.0, ..Node::default() };
+        let target = Node { path: path.into(), weight: 1.0, ..Node::default() };
         let mut draft = Self { target, strategy: None, virtual_key: None, statuses: Vec::new() };
         reading.keys(value, |reading, key, value| draft.take(key, value, reading));
         draft.finish(reading)

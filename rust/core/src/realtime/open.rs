@@ -67,7 +67,7 @@ pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts
 
 /// The node of this path.
 fn at<'n>(node: &'n Node, path: &str) -> Option<&'n Node> {
-    if node.path == path { Some(node) } else { node.targets.iter().find_map(|target| at(target, path)) }
+    if *node.path == *path { Some(node) } else { node.targets.iter().find_map(|target| at(target, path)) }
 }
 
 /// Asks one target.
@@ -82,7 +82,7 @@ async fn ask(
     let (mut target, named) = choice.target(plan, node, asked)?;
     facts.provider = target.provider.slug();
     if let Some(decision) = &mut facts.decision {
-        node.path.clone_into(&mut decision.option);
+        decision.option.clone_from(&node.path);
     }
     let model = named.unwrap_or(asked);
     if !target.provider.serves(operation) || target.provider.wire(operation, model).is_some() {

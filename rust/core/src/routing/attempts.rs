@@ -19,6 +19,7 @@ use crate::{
         recovery::Mode,
         retry::{Retry, Waits},
     },
+    gateway::Gateway,
 };
 
 /// What is decided after an attempt.
@@ -35,12 +36,22 @@ enum Next {
 struct Tries {
     retries: i32,
     waits: Waits,
-    /// What stands for the account at the provider.
+    /// What stands for the account at the provider, where there may be another attempt.
     account: u64,
     is_replayable: bool,
 }
 
 impl Tries {
+    fn begin(gateway: &Gateway, retry: &Retry, target: &Target<'_>) -> Self {
+        let waits = Waits::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
+        let mut account = 0;
+        if retry.attempts() > 0 {
+            account = gateway.shared.mark((&target.base.origin, target.credential.as_deref()));
+            gateway.shared.budgets.request(account, gateway.shared.now());
+        }
+        Self { retries: 0, waits, account, is_replayable: false }
+    }
+
     fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, result: &Result<Served>) -> Next {
         let (is_wanted, asked) = match result {
             Ok(served) => (retry.is_on(served.status()), retry.asked(served.status(), served.headers())),
@@ -74,7 +85,7 @@ impl Tries {
 impl<'w> Walk<'w> {
     /// A node without further targets.
     pub async fn try_target(&mut self, node: &'w Node) -> Result<Served> {
-        self.decide(|decision| node.path.clone_into(&mut decision.option));
+        self.decide(|decision| decision.option.clone_from(&node.path));
         let failed = |walk: &mut Self, error: Error| {
             let (at, code) = (node.path.clone(), error.code());
             walk.note(|| Step::Failed { at, error: code });
@@ -84,7 +95,7 @@ impl<'w> Walk<'w> {
             Ok(prepared) => prepared,
             Err(error) => return Err(failed(self, error)),
         };
-        let (target, prepared) = match self.aim(node, prepared) {
+        let (mut target, prepared) = match self.aim(node, prepared) {
             Ok(aimed) => aimed,
             Err(error) => return Err(failed(self, error)),
         };
@@ -97,7 +108,7 @@ impl<'w> Walk<'w> {
             return Ok(served);
         }
         // In a box of its own: an answer that is kept needs nothing of it.
-        let mut served = Box::pin(self.send(node, target, prepared.into_body(self.call))).await?;
+        let mut served = Box::pin(self.send(node, &mut target, prepared.into_body(self.call))).await?;
         served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);
@@ -125,7 +136,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Through the target's breaker.
-    pub async fn send(&mut self, node: &'w Node, target: Target<'w>, body: Body) -> Result<Served> {
+    pub async fn send(&mut self, node: &'w Node, target: &mut Target<'w>, body: Body) -> Result<Served> {
         let Some(policy) = node.features.circuit_breaker.policy() else {
             return self.send_until_answered(node, target, body).await;
         };
@@ -143,20 +154,14 @@ impl<'w> Walk<'w> {
         result
     }
 
-    async fn send_until_answered(&mut self, node: &'w Node, mut target: Target<'w>, mut body: Body) -> Result<Served> {
-        let retry = &node.features.retry;
+    async fn send_until_answered(&mut self, node: &'w Node, target: &mut Target<'w>, mut body: Body) -> Result<Served> {
         let timeout = target.timeout;
-        let account = self.gateway.shared.mark((&target.base.origin, target.credential.as_deref()));
-        if retry.attempts() > 0 {
-            self.gateway.shared.budgets.request(account, self.gateway.shared.now());
-        }
-        let waits = Waits::new(Duration::from_millis(self.gateway.settings.retry_backoff_ms));
-        let mut tries = Tries { retries: 0, waits, account, is_replayable: false };
+        let mut tries = Tries::begin(self.gateway, &node.features.retry, target);
         loop {
             target.timeout = self.left().map_or(timeout, |left| left.min(timeout));
             let next = body.again();
             tries.is_replayable = next.is_some();
-            let result = self.send_once(node, &target, body).await;
+            let result = self.send_once(node, target, body).await;
             let wait = match tries.judge(self, &node.features.retry, &result) {
                 Next::Answer => {
                     self.decide(|decision| decision.retries = tries.retries);
@@ -173,7 +178,7 @@ impl<'w> Walk<'w> {
             // Judged: there is one.
             body = next.unwrap_or_else(Body::empty);
             if let Ok(served) = result {
-                served.discard().await;
+                Box::pin(served.discard()).await;
             }
             tokio::time::sleep(wait).await;
             self.gateway.sink.metrics.retries.add(1);
@@ -185,7 +190,7 @@ impl<'w> Walk<'w> {
     async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<Served> {
         let began = Instant::now();
         let result = match self.gateway.attempt(self.call, target, body, self.facts).await {
-            Ok(served) => self.begun(node, served).await,
+            Ok(mut served) => self.begin(node, &mut served).await.map(|()| served),
             Err(error) => Err(error),
         };
         let (status, error) = match &result {
@@ -198,21 +203,28 @@ impl<'w> Walk<'w> {
     }
 
     /// Once there is something to pass on: a first piece, or all of it where streams are held.
-    async fn begun(&mut self, node: &Node, served: Served) -> Result<Served> {
-        let patience = Duration::from_millis(self.gateway.settings.heartbeat_ms);
-        if node.features.recovery.mode() != Mode::Hold || !served.is_stream() {
-            return served.begun(patience).await;
+    async fn begin(&mut self, node: &Node, served: &mut Served) -> Result<()> {
+        if node.features.recovery.mode() == Mode::Hold && served.is_stream() {
+            return Box::pin(self.hold(node, served)).await;
         }
+        served.begin(Duration::from_millis(self.gateway.settings.heartbeat_ms)).await
+    }
+
+    /// Until all of a stream is there, if there is room for it.
+    async fn hold(&mut self, node: &Node, served: &mut Served) -> Result<()> {
         let ends_with_event = delivery::asked_for(self.call).ends_with_event();
         let share = self.gateway.shared.recovery.share();
         // Nothing is heard meanwhile: its first piece has all of its time.
-        let holding = async { served.begun(Duration::MAX).await?.held(ends_with_event, share).await };
-        let (served, is_held) = match self.left() {
+        let holding = async {
+            served.begin(Duration::MAX).await?;
+            served.hold(ends_with_event, share).await
+        };
+        let is_held = match self.left() {
             Some(left) => {
                 let late = |_| Error::Timeout { milliseconds: left.as_millis() as u64 };
-                tokio::time::timeout(left, Box::pin(holding)).await.map_err(late)??
+                tokio::time::timeout(left, holding).await.map_err(late)??
             }
-            None => Box::pin(holding).await?,
+            None => holding.await?,
         };
         let metrics = &self.gateway.sink.metrics;
         if is_held {
@@ -222,7 +234,7 @@ impl<'w> Walk<'w> {
             let at = node.path.clone();
             self.note(|| Step::Unheld { at });
         }
-        Ok(served)
+        Ok(())
     }
 
     /// How long the caller still waits, where that is known.

@@ -39,7 +39,7 @@ const MOST_SEAMS: u8 = 5;
 pub struct Place {
     body: Bytes,
     model: String,
-    at: String,
+    at: Arc<str>,
     until: Option<Instant>,
     /// Its words can be read, and be the beginning of another answer.
     is_text: bool,
@@ -143,7 +143,7 @@ impl Continuation {
     }
 
     /// The answer of a target that goes on, what it was asked, and where it stands.
-    async fn found(&self, error: &'static str, facts: &mut Facts) -> Option<(Served, Bytes, String)> {
+    async fn found(&self, error: &'static str, facts: &mut Facts) -> Option<(Served, Bytes, Arc<str>)> {
         let Self { gateway, snapshot, head, place, said, .. } = self;
         let control = Control::read(&head.headers, &gateway.settings.header_aliases);
         let call = Call { route: Route::of(&head.method, &head.path)?, head, control };
@@ -197,7 +197,7 @@ fn successors<'w>(walk: &mut Walk<'w>, root: &'w Node, path: &str) -> Vec<&'w No
 
 /// Goes down to the node at a path, and gathers on the way back what stands behind it.
 fn descend<'w>(walk: &mut Walk<'w>, node: &'w Node, path: &str, after: &mut Vec<&'w Node>) -> Option<&'w Node> {
-    if node.path == path {
+    if *node.path == *path {
         return Some(node);
     }
     let is_on_way =
@@ -216,7 +216,7 @@ impl<'w> Walk<'w> {
     /// Asks one target to go on, where it can.
     async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<(Served, Bytes)> {
         let prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
-        let (target, prepared) = self.aim(node, prepared).ok()?;
+        let (mut target, prepared) = self.aim(node, prepared).ok()?;
         let Body::Whole(body) = &prepared.body else { return None };
         let asked = Bytes::from(said.ask_again(body)?);
         let at = node.path.clone();
@@ -227,14 +227,14 @@ impl<'w> Walk<'w> {
         if self.verdict(node) == Some(Verdict::Open) {
             return None;
         }
-        let served = self.send(node, target, Body::Whole(asked.clone())).await.ok()?;
+        let served = self.send(node, &mut target, Body::Whole(asked.clone())).await.ok()?;
         if !is_readable(&served) {
             served.discard().await;
             return None;
         }
         let length = said.text().len();
         self.note(|| Step::Continued { at, said: length });
-        self.decide(|decision| node.path.clone_into(&mut decision.option));
+        self.decide(|decision| decision.option.clone_from(&node.path));
         Some((served, asked))
     }
 

@@ -1,6 +1,9 @@
 //! Why a request went where it went: kept beside its record, told in the headers of its answer.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 
@@ -42,7 +45,7 @@ impl CacheStatus {
 pub enum Step {
     /// A strategy chose a target.
     Chose {
-        at: String,
+        at: Arc<str>,
         strategy: &'static str,
         target: usize,
         /// Of a conditional strategy: which condition held.
@@ -50,10 +53,10 @@ pub enum Step {
         condition: Option<usize>,
     },
     /// A target was left out.
-    Skipped { at: String, breaker: &'static str },
+    Skipped { at: Arc<str>, breaker: &'static str },
     /// A request was sent.
     Tried {
-        at: String,
+        at: Arc<str>,
         provider: &'static str,
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<u16>,
@@ -62,25 +65,25 @@ pub enum Step {
         milliseconds: u64,
     },
     /// The second of two targets was tried too, because the first had not answered after so long.
-    Hedged { at: String, after_ms: u64 },
+    Hedged { at: Arc<str>, after_ms: u64 },
     /// An attempt was given up, because another had answered.
-    Cancelled { at: String },
+    Cancelled { at: Arc<str> },
     /// The second target would be tried too, if the first does not answer for so long.
-    WouldHedge { at: String, after: String },
+    WouldHedge { at: Arc<str>, after: String },
     /// A target could not be tried.
-    Failed { at: String, error: &'static str },
+    Failed { at: Arc<str>, error: &'static str },
     /// No further attempt was made, and why.
-    Stopped { at: String, because: &'static str },
+    Stopped { at: Arc<str>, because: &'static str },
     /// A stream was too long to be held or continued.
-    Unheld { at: String },
+    Unheld { at: Arc<str> },
     /// A stream broke off after some of it had been passed on.
-    Broke { at: String, error: &'static str },
+    Broke { at: Arc<str>, error: &'static str },
     /// A target could not go on from there: its model begins anew.
-    Unable { at: String },
+    Unable { at: Arc<str> },
     /// A target went on after so many bytes of text.
-    Continued { at: String, said: usize },
+    Continued { at: Arc<str>, said: usize },
     /// An answer that was kept served.
-    Kept { at: String },
+    Kept { at: Arc<str> },
 }
 
 /// More steps than this are not kept.
@@ -91,7 +94,7 @@ pub struct Decision {
     /// Of the root.
     pub strategy: &'static str,
     /// The target that answered.
-    pub option: String,
+    pub option: Arc<str>,
     /// 0: none was made, n: the nth one answered, -1: all were spent or could not be made.
     pub retries: i32,
     pub cache: CacheStatus,
@@ -104,7 +107,7 @@ impl Decision {
     pub fn new(strategy: &'static str) -> Self {
         Self {
             strategy,
-            option: "config".to_owned(),
+            option: "config".into(),
             retries: 0,
             cache: CacheStatus::Disabled,
             is_persistent: false,

@@ -1,6 +1,6 @@
 //! What came back from a target, as long as it is not decided whether the caller gets it.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::{
@@ -86,17 +86,26 @@ impl Served {
 
     /// Once there is something of its body, or all of it where it is small: until then nothing is passed on, and what
     /// breaks off has failed. A stream that says nothing for so long has begun all the same.
-    pub(crate) async fn begun(mut self, patience: Duration) -> Result<Self> {
-        let Self { incoming: Incoming { head, body }, deadline, .. } = &mut self;
+    pub(crate) async fn begin(&mut self, patience: Duration) -> Result<()> {
+        let Self { incoming: Incoming { head, body }, deadline, .. } = self;
+        // Both pinned here: what an async function takes it keeps twice.
         if delivery::is_small(&head.headers, body.expected()) {
-            if let Some(bytes) = deadline.bound(upstream::collect(body, delivery::WHOLE)).await? {
+            let whole = {
+                let collecting = pin!(upstream::collect(body, delivery::WHOLE));
+                deadline.bound(collecting).await?
+            };
+            if let Some(bytes) = whole {
                 refuse_fragment(head, &bytes)?;
                 *body = AnswerBody::whole(bytes);
             }
-        } else if let Ok(begun) = tokio::time::timeout(patience, deadline.bound(body.begun())).await {
-            begun?;
+        } else {
+            let first = pin!(body.begun());
+            let begun = pin!(deadline.bound(first));
+            if let Ok(begun) = tokio::time::timeout(patience, begun).await {
+                begun?;
+            }
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Whether it is a stream of events in the making.
@@ -105,8 +114,8 @@ impl Served {
     }
 
     /// Once all of it is there, good to its end; and whether that was so. One for which there is no room goes on as it comes.
-    pub(crate) async fn held(mut self, ends_with_event: bool, mut share: Share) -> Result<(Self, bool)> {
-        let Self { incoming: Incoming { head, body }, dialect, .. } = &mut self;
+    pub(crate) async fn hold(&mut self, ends_with_event: bool, mut share: Share) -> Result<bool> {
+        let Self { incoming: Incoming { head, body }, dialect, .. } = self;
         let mut meter = delivery::is_plain(&head.headers).then(|| Meter::new(*dialect));
         let mut bytes = Vec::new();
         while let Some(piece) = body.next().await.transpose()? {
@@ -116,14 +125,14 @@ impl Served {
             bytes.extend_from_slice(&piece);
             if !share.grow(piece.len()) {
                 body.put_back(bytes.into());
-                return Ok((self, false));
+                return Ok(false);
             }
         }
         if let Some(meter) = meter {
             refuse_unfinished(meter, ends_with_event, &bytes)?;
         }
         *body = AnswerBody::whole(Bytes::from_owner(Stored { bytes, share }));
-        Ok((self, true))
+        Ok(true)
     }
 
     /// Whether its provider refused what was asked, and not only to answer it: others are not to be asked instead.

@@ -1,6 +1,12 @@
 //! The walk through the targets of a config until one answers.
 
-use std::{future::Future, pin::Pin, sync::OnceLock, time::Duration};
+use std::{
+    future::Future,
+    ops::ControlFlow,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -68,7 +74,35 @@ pub(crate) async fn readdress(
 pub(crate) fn order(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Vec<String>> {
     let carried = Carried::new(choice.call, Body::empty(), false, facts);
     let nodes = Walk::new(gateway, choice, plan, facts, carried).order(&plan.config.root)?;
-    Ok(nodes.into_iter().map(|node| node.path.clone()).collect())
+    Ok(nodes.into_iter().map(|node| node.path.to_string()).collect())
+}
+
+/// A group on the way whose targets are tried one after the other.
+struct Level<'w> {
+    node: &'w Node,
+    fallback: &'w Fallback,
+    /// Which of them are open; `None` where all are.
+    open: Option<Vec<bool>>,
+    /// Those before it were tried or left out.
+    place: usize,
+}
+
+impl<'w> Level<'w> {
+    /// The next target to try.
+    fn next(&mut self) -> Option<&'w Node> {
+        let found = self.found()?;
+        self.place = found + 1;
+        Some(&self.node.targets[found])
+    }
+
+    fn peek(&self) -> Option<&'w Node> {
+        self.found().map(|place| &self.node.targets[place])
+    }
+
+    fn found(&self) -> Option<usize> {
+        let is_open = |place: &usize| self.open.as_ref().is_none_or(|open| open[*place]);
+        (self.place..self.node.targets.len()).find(is_open)
+    }
 }
 
 /// One request on its way through its config.
@@ -131,15 +165,72 @@ impl<'w> Walk<'w> {
 
     pub async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
         let mut node = start;
+        let mut levels: Vec<Level<'w>> = Vec::new();
         loop {
-            if node.targets.is_empty() {
-                return self.try_target(node).await;
-            }
-            if let Strategy::Fallback(fallback) = &node.strategy {
-                return self.fall(node, fallback).await;
-            }
-            node = self.choose(node)?;
+            let result = if node.targets.is_empty() {
+                self.try_target(node).await
+            } else if let Strategy::Fallback(fallback) = &node.strategy {
+                let mut level = self.level(node, fallback);
+                let (first, second) = (level.next(), level.peek());
+                levels.push(level);
+                match (&fallback.hedge, first, second) {
+                    (Some(hedge), Some(first), Some(second)) => {
+                        let (result, tried) = self.race((first, second), fallback, hedge).await;
+                        if tried == 2 {
+                            levels.last_mut().and_then(Level::next);
+                        }
+                        result
+                    }
+                    (_, Some(first), _) => {
+                        node = first;
+                        continue;
+                    }
+                    (_, None, _) => Err(Error::NoTarget),
+                }
+            } else {
+                match self.choose(node) {
+                    Ok(chosen) => {
+                        node = chosen;
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                }
+            };
+            node = match self.after(&mut levels, result).await {
+                ControlFlow::Continue(next) => next,
+                ControlFlow::Break(result) => return result,
+            };
         }
+    }
+
+    /// The target to be tried after this result: the next one of the innermost group that has one and takes it for a failure.
+    async fn after(
+        &mut self,
+        levels: &mut Vec<Level<'w>>,
+        result: Result<Served>,
+    ) -> ControlFlow<Result<Served>, &'w Node> {
+        while let Some(level) = levels.last_mut() {
+            if level.fallback.has_failed(&result)
+                && let Some(next) = level.next()
+            {
+                let Some(because) = self.must_stop() else {
+                    if let Ok(served) = result {
+                        // In a box: it would make every walk larger.
+                        Box::pin(served.discard()).await;
+                    }
+                    return ControlFlow::Continue(next);
+                };
+                let at = Arc::clone(&level.node.path);
+                self.note(|| Step::Stopped { at, because });
+            }
+            levels.pop();
+        }
+        ControlFlow::Break(result)
+    }
+
+    /// The targets of a group that falls from one to the next.
+    fn level(&mut self, node: &'w Node, fallback: &'w Fallback) -> Level<'w> {
+        Level { node, fallback, open: self.open(node), place: 0 }
     }
 
     /// The one target of a group that the request goes on to.
@@ -164,58 +255,20 @@ impl<'w> Walk<'w> {
         if node.targets.is_empty() {
             return Ok(vec![node]);
         }
-        if !matches!(node.strategy, Strategy::Fallback(_)) {
+        let Strategy::Fallback(fallback) = &node.strategy else {
             let chosen = self.choose(node)?;
             return self.order(chosen);
-        }
+        };
         let mut all = Vec::new();
-        let places = self.places(node);
-        if let (Some(hedge), Some(second)) = (node.strategy.hedge(), places.get(1)) {
-            let (at, after) = (node.targets[*second].path.clone(), hedge.to_string());
-            self.note(|| Step::WouldHedge { at, after });
-        }
-        for place in places {
-            all.extend(self.order(&node.targets[place])?);
+        let mut level = self.level(node, fallback);
+        while let Some(target) = level.next() {
+            if let (true, Some(hedge), Some(second)) = (all.is_empty(), &fallback.hedge, level.peek()) {
+                let (at, after) = (Arc::clone(&second.path), hedge.to_string());
+                self.note(|| Step::WouldHedge { at, after });
+            }
+            all.extend(self.order(target)?);
         }
         Ok(all)
-    }
-
-    /// The places of a group's targets that may be tried.
-    fn places(&mut self, node: &Node) -> Vec<usize> {
-        let open = self.open(node);
-        (0..node.targets.len()).filter(|place| open.as_ref().is_none_or(|open| open[*place])).collect()
-    }
-
-    /// One target after the other. In a box: targets are nested to any depth.
-    fn fall<'g>(&'g mut self, node: &'w Node, fallback: &'w Fallback) -> Going<'g> {
-        Box::pin(async move {
-            let places = self.places(node);
-            let mut last = Err(Error::NoTarget);
-            let mut tried = 0;
-            while tried < places.len() {
-                let first = &node.targets[places[tried]];
-                let more;
-                (last, more) = match (&fallback.hedge, places.get(1)) {
-                    (Some(hedge), Some(second)) if tried == 0 => {
-                        self.race((first, &node.targets[*second]), fallback, hedge).await
-                    }
-                    _ => (self.go_from(first).await, 1),
-                };
-                tried += more;
-                if !fallback.has_failed(&last) || tried == places.len() {
-                    break;
-                }
-                if let Some(because) = self.must_stop() {
-                    let at = node.path.clone();
-                    self.note(|| Step::Stopped { at, because });
-                    break;
-                }
-                if let Ok(served) = std::mem::replace(&mut last, Err(Error::NoTarget)) {
-                    served.discard().await;
-                }
-            }
-            last
-        })
     }
 
     /// Why no further target may be tried, if so.

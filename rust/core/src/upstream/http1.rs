@@ -59,7 +59,7 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
     }
 }
 
-async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Feed, chunked: bool) -> Result<()> {
+async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Box<Feed>, chunked: bool) -> Result<()> {
     connection.write(head, &[]).await.map_err(|error| broke(&error))?;
     loop {
         let piece = tokio::select! {
