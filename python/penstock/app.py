@@ -82,7 +82,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         "prices": PriceBook(settings),
     }
     url = settings.store_url
-    store = open_store(settings, published, url, batch_figures) if url else None
+    store = open_store(settings, published, url, batch_figures, records) if url else None
 
     @asynccontextmanager
     async def jobs(_app: Litestar) -> AsyncGenerator[None]:
@@ -136,7 +136,9 @@ class StoreParts(NamedTuple):
     before_send: Callable[[Message, Scope], Awaitable[None]]
 
 
-def open_store(settings: Settings, published: Published, url: Secret, batch_figures: BatchFigures) -> StoreParts:
+def open_store(
+    settings: Settings, published: Published, url: Secret, batch_figures: BatchFigures, records: RecordFeed
+) -> StoreParts:
     """Wire what stands on the store; nothing of it is imported where there is none."""
     from penstock.blobs.folder import Folder
     from penstock.jobs.batches import Runner
@@ -169,7 +171,7 @@ def open_store(settings: Settings, published: Published, url: Secret, batch_figu
 
     office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
     blobs = Folder(settings.files_folder)
-    runner = Runner(settings, office, blobs, batch_figures)
+    runner = Runner(settings, office, blobs, batch_figures, records)
     shared = {
         "office": office,
         "identities": identities,

@@ -351,8 +351,12 @@ impl Gateway {
         (body, translation): (Body, Option<&Translation>),
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
-        // What is signed must be known before any of it is sent.
-        let body = if target.is_signed() { Body::Whole(Box::pin(body.collect()).await?) } else { body };
+        let operation = call.route.operation;
+        let body = if credentials::needs_body(target, operation) {
+            Body::Whole(Box::pin(body.collect()).await?)
+        } else {
+            body
+        };
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
@@ -376,9 +380,8 @@ impl Gateway {
             issued,
         };
         let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
-        if let Body::Whole(bytes) = &body {
-            credentials::sign(target, issued, &mut head, bytes)?;
-        }
+        let signed: &[u8] = if let Body::Whole(bytes) = &body { bytes } else { &[] };
+        credentials::sign(target, operation, issued, (&mut head, signed))?;
         let outgoing = Outgoing {
             head,
             body,
