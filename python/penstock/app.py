@@ -9,7 +9,7 @@ import logging
 import signal
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from litestar import Litestar, Request, Response, Router
 from litestar import route as answers
@@ -34,8 +34,9 @@ from penstock.errors import (
 from penstock.jobs.records import RecordFeed
 from penstock.jobs.watch import Watcher
 from penstock.kit.answer import Answer
+from penstock.kit.description import complete as whole
 from penstock.kit.prices import PriceBook
-from penstock.kit.problems import problems, summary
+from penstock.kit.problems import problems, summary, takes
 from penstock.kit.proxies import Proxies
 from penstock.metrics import BatchFigures, Figures
 from penstock.resources import schema
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-INTERNAL_ERROR = 500
+BAD_REQUEST, INTERNAL_ERROR = 400, 500
 METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -81,7 +82,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         "prices": PriceBook(settings),
     }
     url = settings.store_url
-    store = open_store(settings, published, url, batch_figures) if url else None
+    store = open_store(settings, published, url, batch_figures, records) if url else None
 
     @asynccontextmanager
     async def jobs(_app: Litestar) -> AsyncGenerator[None]:
@@ -135,7 +136,9 @@ class StoreParts(NamedTuple):
     before_send: Callable[[Message, Scope], Awaitable[None]]
 
 
-def open_store(settings: Settings, published: Published, url: Secret, batch_figures: BatchFigures) -> StoreParts:
+def open_store(
+    settings: Settings, published: Published, url: Secret, batch_figures: BatchFigures, records: RecordFeed
+) -> StoreParts:
     """Wire what stands on the store; nothing of it is imported where there is none."""
     from penstock.blobs.folder import Folder
     from penstock.jobs.batches import Runner
@@ -168,7 +171,7 @@ def open_store(settings: Settings, published: Published, url: Secret, batch_figu
 
     office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
     blobs = Folder(settings.files_folder)
-    runner = Runner(settings, office, blobs, batch_figures)
+    runner = Runner(settings, office, blobs, batch_figures, records)
     shared = {
         "office": office,
         "identities": identities,
@@ -219,7 +222,7 @@ def complete() -> Litestar:
 
 def describe() -> bytes:
     """Give the description of the management API, as `/schema/openapi.json` does."""
-    return encode_json(complete().openapi_schema.to_schema())
+    return encode_json(whole(complete()))
 
 
 def provide(part: object) -> Provide:
@@ -257,8 +260,9 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     if isinstance(error, PenstockError):
         status, message, code, listed = error.status, error.message, error.code, error.problems
     elif isinstance(error, HTTPException):
-        status, code = error.status_code, code_for(error.status_code)
-        found = problems(error.extra)
+        found = problems(error, takes(cast("dict[str, Any]", request.scope).get("route_handler")))
+        status = BAD_REQUEST if found else error.status_code
+        code = code_for(status)
         listed, message = tuple(found), summary(found, error.detail)
     else:
         status, message, code, listed = INTERNAL_ERROR, "something went wrong", code_for(INTERNAL_ERROR), ()

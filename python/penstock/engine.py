@@ -10,14 +10,24 @@ import msgspec
 # Read once by the extension's allocator: pages of 2 MB, of which little is used, cost 10 MB while nothing goes on.
 os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
-from penstock._engine import Conversation, Engine, EngineError, check, say_line, tell_line
+from penstock._engine import Conversation, Engine, EngineError, Ledger, check, say_line, tell_line
 from penstock._engine import catalogue as _catalogue
 from penstock._engine import config_schema as _config_schema
 
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Conversation", "Engine", "EngineError", "catalogue", "check", "config_schema", "say_line", "tell_line"]
+__all__ = [
+    "Conversation",
+    "Engine",
+    "EngineError",
+    "Ledger",
+    "catalogue",
+    "check",
+    "config_schema",
+    "say_line",
+    "tell_line",
+]
 
 
 def catalogue() -> list[dict[str, Any]]:

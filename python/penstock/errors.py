@@ -110,6 +110,10 @@ class LostError(PenstockError):
     """No whole answer came."""
 
 
+class AbsentError(LostError):
+    """What was asked for is not there, or not yet."""
+
+
 class Replayed(Exception):  # noqa: N818 - it is no fault
     """A request that was done before: here is what was answered then."""
 

@@ -97,6 +97,11 @@ FAMILIES = {
     "batches_running": Family("penstock_batches_running", "gauge", "batches that this node runs now"),
     "batch_lines_answered": Family("penstock_batch_lines_answered_total", "counter", "lines of batches answered well"),
     "batch_lines_failed": Family("penstock_batch_lines_failed_total", "counter", "lines of batches that failed"),
+    "batch_cost": Family(
+        "penstock_batch_cost_nanodollars_total",
+        "counter",
+        "what lines cost that providers ran in batches, in billionths of a dollar",
+    ),
     "files_deleted": Family("penstock_files_deleted_total", "counter", "files deleted because of their age"),
     "record_batches_written": Family("penstock_record_batches_written_total", "counter", "batches of records on disk"),
     "record_batches_refused": Family("penstock_record_batches_refused_total", "counter", "batches sent back unwritten"),
@@ -109,6 +114,7 @@ class BatchFigures:
     running = 0
     answered = 0
     failed = 0
+    cost = 0
     deleted = 0
 
     def read(self) -> dict[str, float]:
@@ -117,6 +123,7 @@ class BatchFigures:
             "batches_running": self.running,
             "batch_lines_answered": self.answered,
             "batch_lines_failed": self.failed,
+            "batch_cost": self.cost,
             "files_deleted": self.deleted,
         }
 

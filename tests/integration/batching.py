@@ -96,9 +96,16 @@ def answers(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
 class Restarted:
     """A gateway whose folder outlives it."""
 
-    def __init__(self, folder: Path, mock: Mock, upstream: dict[str, object] | None = None, **batches: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        mock: Mock,
+        upstream: dict[str, object] | None = None,
+        prices: list[dict[str, Any]] | None = None,
+        **batches: object,
+    ) -> None:
         self.folder = folder
-        own = {"upstream": upstream or {}, "batches": {**TABLES["batches"], **batches}}
+        own = {"upstream": upstream or {}, "prices": prices or [], "batches": {**TABLES["batches"], **batches}}
         self.tables = {"mock": {"host": mock.url}, **TABLES, **own}
         self.env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
         self.start()

@@ -226,7 +226,7 @@ def test_a_condition_that_is_none_or_can_not_be_kept_is_refused(
     [
         ({"email": "a@b", "role": "member", "workspaces": [{"id": "x"}]}, "workspaces[0].role", "is needed"),
         ({"email": "a@b", "role": "member", "workspaces": [], "x": 1}, "x", "is not known"),
-        ({"email": "a@b", "role": "king", "workspaces": []}, "role", "invalid enum value 'king'"),
+        ({"email": "a@b", "role": "king", "workspaces": []}, "role", "'king' is not allowed: expected admin or member"),
         ({"email": "a@b", "role": "member", "workspaces": {}}, "workspaces", "expected `array`, got `object`"),
         ([], "", "expected `object`, got `array`"),
         (None, "", "a body is needed"),
@@ -262,3 +262,46 @@ def test_who_may_not_read_does_not_learn_that_nothing_changed(admin: Client, wor
     body = {"name": "read", "config": {"provider": "mock"}, "workspace_id": workspace["id"]}
     path = f"/v1/configs/{admin.made('/v1/configs', body)['slug']}"
     refused(Client(admin.gateway, "nobody", {"if-none-match": "*"}).get(path), 401, "AB05")
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "message"),
+    [
+        ("/v1/workspaces?order=up", "order", "'up' is not allowed: expected asc or desc"),
+        ("/v1/integrations?type=both", "type", "'both' is not allowed: expected workspace or organisation or all"),
+        ("/v1/integrations?pageSize=0", "pageSize", "expected `int` >= 1"),
+        (
+            "/v1/audit-logs?start_time=2020-01-01T00:00:00Z&end_time=2021-01-01T00:00:00Z",
+            "organisation_id",
+            "is needed",
+        ),
+        ("/v2/api-keys?ids=1", "ids", "'1' is not allowed: expected ids with commas"),
+    ],
+)
+def test_each_parameter_that_is_wrong_is_named_with_what_is_allowed(admin: Client, path: str, name: str, message: str):
+    answer = admin.get(path)
+    refused(answer, 400, "AB01")
+    assert answer.json()["data"]["errors"] == [{"path": name, "message": message}]
+
+
+def test_a_word_deep_in_a_body_is_told_with_those_that_are_allowed(admin: Client):
+    limit = {"type": "requests", "unit": "rpy", "value": 1}
+    body = {"name": "k", "scopes": ["completions.write"], "rate_limits": [limit]}
+    answer = admin.post("/v1/api-keys/workspace/service", body)
+    refused(answer, 400, "AB01", "rate_limits[0].unit", "expected rps or rpm or rph or rpd or rpw")
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "message"),
+    [
+        ({"settings": 5}, "settings", "expected `object`, got `int`"),
+        ({"settings": {"colour": 1}}, "settings.colour", "is not known"),
+        ({"defaults": {"metadata": {"a": 5}}}, "defaults.metadata[...]", "expected `str`, got `int`"),
+    ],
+)
+def test_a_field_that_is_called_like_a_part_of_the_gateway_is_still_the_callers(
+    admin: Client, workspace: dict[str, Any], body: object, path: str, message: str
+):
+    answer = admin.put(f"/v1/workspaces/{workspace['id']}", body)
+    refused(answer, 400, "AB01")
+    assert answer.json()["data"]["errors"] == [{"path": path, "message": message}]

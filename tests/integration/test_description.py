@@ -10,6 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from penstock.app import describe
 from tests.integration.managed import ADMIN_KEY
@@ -53,7 +54,7 @@ def test_whatever_is_sent_is_answered_in_the_envelope(gateway: Gateway, operatio
     )
     def play(case: Any) -> None:  # noqa: ANN401
         answer = case.call(base_url=gateway.base_url, headers={"x-gateway-api-key": ADMIN_KEY}, timeout=10)
-        case.validate_response(answer, checks=[not_a_server_error])
+        case.validate_response(answer, checks=[not_a_server_error, response_schema_conformance])
         assert answer.status_code in STATUSES, (answer.status_code, answer.text)
         if answer.status_code >= 400:
             body = answer.json()
@@ -82,6 +83,31 @@ def test_every_parameter_and_every_field_is_described():
             ):
                 bare.append(f"{name}.{field}")
     assert not bare
+
+
+def test_every_operation_says_who_may_call_it_and_how_it_refuses():
+    schemes = DESCRIPTION["components"]["securitySchemes"]
+    assert (schemes["key"]["in"], schemes["key"]["name"]) == ("header", "x-gateway-api-key")
+    refusal = {"$ref": "#/components/schemas/Error"}
+    unsaid: list[str] = []
+    for path, item in DESCRIPTION["paths"].items():
+        for verb, operation in item.items():
+            wanted = {"400", "404", "500", "503"} | ({"401", "403"} if operation["security"] else set())
+            wanted |= set() if verb == "get" else {"409", "412"}
+            answers = operation["responses"]
+            schemas = [answers[status]["content"]["application/json"]["schema"] for status in wanted & set(answers)]
+            if len(schemas) < len(wanted) or any(schema != refusal for schema in schemas):
+                unsaid.append(f"{verb} {path}")
+    assert not unsaid
+    open_to_all = {path for path, item in DESCRIPTION["paths"].items() for one in item.values() if not one["security"]}
+    assert {path for path in open_to_all if "pricing" not in path and "model-configs" not in path} <= {
+        "/dataservice/metrics",
+        "/metrics",
+        "/v1/auth/invites",
+        "/v1/auth/sessions",
+        "/v1/health",
+        "/v1/version",
+    }
 
 
 def test_the_description_is_of_openapi_3_1_and_names_each_operation_once():

@@ -322,6 +322,29 @@ def test_the_provider_that_comes_along_has_the_very_slug_while_it_is_free(
     assert admin.shown(f"/v1/providers/Third?workspace_id={other['id']}")["integration_id"] == "Third"
 
 
+def test_a_slug_that_was_asked_for_is_given_or_refused_and_never_another(
+    admin: Client, workspace: dict[str, Any], body: dict[str, Any]
+):
+    taken = {**body, "slug": "taker", "workspace_id": workspace["id"], "default_provider_slug": "asked-for"}
+    admin.made("/v1/integrations", taken)
+    refused(
+        admin.post("/v1/integrations", {**taken, "slug": "late"}), 409, "AB07", "asked-for", "default_provider_slug"
+    )
+    shared = {**taken, "slug": "shared-late", "workspace_id": None}
+    admin.made("/v1/integrations", shared)
+    path, access = "/v1/integrations/shared-late/workspaces", {"id": workspace["id"], "enabled": True}
+    refused(admin.put(path, {"workspaces": [access]}), 409, "AB07", "asked-for")
+    good(admin.put(path, {"workspaces": [{**access, "default_provider_slug": "another"}]}))
+    there = admin.shown(f"/v1/providers?workspace_id={workspace['id']}&page_size=1000")["data"]
+    assert {row["integration_id"]: row["slug"] for row in there}["shared-late"] == "another"
+
+
+def test_a_provider_says_nothing_of_its_own_address(admin: Client, workspace: dict[str, Any]):
+    elsewhere = {"name": "p", "integration_id": "taker", "workspace_id": workspace["id"]}
+    moved = {**elsewhere, "model_config": {"custom_host": "https://other.test"}}
+    refused(admin.post("/v1/providers", moved), 400, "AB01", "model_config", "integration")
+
+
 def test_a_workspaces_key_keeps_to_its_own(
     admin: Client, workspace: dict[str, Any], other: dict[str, Any], body: dict[str, Any]
 ):

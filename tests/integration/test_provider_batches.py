@@ -63,7 +63,15 @@ def at_the_provider(there: BatchProvider) -> None:
     wait("the batch at its provider", lambda: there.batches or None)
 
 
-def test_a_provider_runs_a_batch_and_its_answers_come_in_openais_shape(caller: Client, there: BatchProvider):
+def _recorded(here: Restarted, batch_id: str, count: int) -> list[dict[str, Any]] | None:
+    found = [one for one in here.gateway.records() if one["trace_id"] == batch_id]
+    found = [one for one in found if one["operation"] == "chatComplete"]
+    return found if len(found) == count else None
+
+
+def test_a_provider_runs_a_batch_and_its_answers_come_in_openais_shape(
+    caller: Client, here: Restarted, there: BatchProvider
+):
     ai = sdk(caller, provider="@m-w")
     there.busy = 2
     lines = [{**line(number, f"word {number}"), "custom_id": f"mine: {number}"} for number in range(1, 5)]
@@ -94,6 +102,9 @@ def test_a_provider_runs_a_batch_and_its_answers_come_in_openais_shape(caller: C
     else:
         assert there.batches["b-1"]["made"]["metadata"] == {"gateway_batch": batch.id}
         assert (bad["mine: 4"]["response"]["status_code"], there.credentials) == (400, {"Bearer sk-provider"})
+    recorded = wait("a record of each line", lambda: _recorded(here, batch.id, 4))
+    assert sorted(record["response_status_code"] for record in recorded)[:3] == [200] * 3
+    assert {record["ai_model"] for record in recorded} == {"gpt-mock"}
     # What was put together to be sent, and what came back, is gone.
     assert not [file for file in (caller.gateway.folder / "files").iterdir() if file.suffix]
 
@@ -165,6 +176,17 @@ def test_lines_that_a_provider_cannot_be_asked_fail_before_they_are_sent(here: R
     batch = ended(ai, begun(ai, jsonl(*wrong), DAY).id)
     found = [(error.code, error.line) for error in batch.errors.data]
     assert (batch.status, found) == ("failed", [("untranslatable", 1), ("invalid_model", 2)])
+    assert there.asked == []
+
+
+def test_a_model_that_may_not_be_used_is_not_asked_for_in_a_batch_either(here: Restarted, there: BatchProvider):
+    caller = calling(here, there, "openai")
+    slug = f"m-w{next(NUMBERS) - 1}"
+    disabled = {"models": [{"slug": "gpt-secret", "enabled": False}]}
+    assert Client(here.gateway).put(f"/v1/integrations/{slug}/models", disabled).status == 200
+    ai = sdk(caller, provider="@m-w")
+    batch = ended(ai, begun(ai, jsonl(line(1), line(2, model="gpt-secret")), DAY).id)
+    assert [(error.code, error.line) for error in batch.errors.data] == [("model_not_allowed", 2)]
     assert there.asked == []
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import httpx2
 import pytest
 
+from tests.integration.amazon import moto
 from tests.integration.wire import CHAT, ask, asked
-from tests.processes import Program, free_port, wait
+from tests.processes import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,22 +27,8 @@ ROLE = "arn:aws:iam::123456789012:role/reader-of-secrets"
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a moto server."""
-    folder, port = tmp_path_factory.mktemp("moto"), free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    program, url = Program(command, folder / "moto.log", env={}, cwd=folder), f"http://127.0.0.1:{port}"
-
-    def look() -> bool | None:
-        program.must_live()
-        try:
-            return httpx2.get(f"{url}/moto-api/", timeout=2).status_code == httpx2.codes.OK or None
-        except httpx2.TransportError:
-            return None
-
-    try:
-        wait("moto", look, 20)
+    with moto(tmp_path_factory.mktemp("moto")) as url:
         yield url
-    finally:
-        program.kill()
 
 
 @pytest.fixture(scope="module")

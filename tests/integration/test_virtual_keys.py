@@ -140,6 +140,23 @@ def test_what_cannot_be_is_refused(admin: Client, body: dict[str, Any], change: 
     refused(admin.post("/v1/virtual-keys", sent), 400, "AB01", words)
 
 
+@pytest.mark.parametrize(("name", "known"), [("open-ai", "openai"), ("hugging-face", "huggingface")])
+def test_older_names_of_providers_are_known(admin: Client, body: dict[str, Any], name: str, known: str):
+    made = admin.made("/v1/virtual-keys", {**body, "provider": name, "slug": f"older-{known}"})
+    path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
+    assert admin.shown(path)["provider"] == known
+
+
+def test_a_limit_may_only_warn_and_counts_in_the_units_of_providers(admin: Client, body: dict[str, Any]):
+    alert = {"type": "cost", "alert_threshold": 5}
+    made = admin.made("/v1/virtual-keys", {**body, "slug": "warned", "usage_limits": alert})
+    path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
+    assert admin.shown(path)["usage_limits"]["credit_limit"] is None
+    refused(admin.put(path, {"usage_limits": {"type": "cost"}}), 400, "AB01", "usage_limits.credit_limit")
+    fast = {"type": "requests", "unit": "rps", "value": 1}
+    refused(admin.put(path, {"rate_limits": fast}), 400, "AB01", "rate_limits[0].unit", "rpm, rph, rpd, rpw")
+
+
 def test_a_slug_is_taken_once_in_a_workspace(admin: Client, body: dict[str, Any]):
     admin.made("/v1/virtual-keys", {**body, "slug": "mine"})
     refused(admin.post("/v1/virtual-keys", {**body, "slug": "mine"}), 409, "AB07")

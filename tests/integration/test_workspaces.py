@@ -132,6 +132,39 @@ def test_a_workspace_is_archived_under_its_own_name_and_only_when_empty(admin: C
     assert there == {"active": False, "archived": True, "active,archived": True}
 
 
+def test_an_archived_workspace_holds_nothing_and_takes_nothing_and_what_went_is_in_the_log(admin: Client):
+    place = admin.made("/v1/workspaces", {"name": "Full"})
+    inside = {"workspace_id": place["id"]}
+    owner = admin.shown("/v1/admin/users?role=owner")["data"][0]["id"]
+    good(admin.post(f"/v1/workspaces/{place['id']}/users", {"users": [{"id": owner, "role": "admin"}]}))
+    own = {"ai_provider_id": "openai", "key": "sk-0123456789", **inside}
+    made = {
+        "integrations": admin.made("/v1/integrations", {"name": "full", **own})["id"],
+        "configs": admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **inside})["id"],
+        "providers": admin.made("/v1/virtual-keys", {"name": "v", "provider": "openai", "key": "sk-1", **inside})["id"],
+        "workspace_service_api_keys": admin.made(
+            "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **inside}
+        )["id"],
+    }
+    path = f"/v1/workspaces/{place['id']}"
+    refused(
+        admin.delete(path, {"name": "Full"}), 409, "AB07", "1 integrations", "2 providers", "1 configs", "1 api_keys"
+    )
+    good(admin.delete(path, {"name": "Full", "force_delete": True}))
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+    asked = f"{span}&organisation_id={place['organisation_id']}&workspace_id={place['id']}&action=delete"
+    gone = [(row["resource_type"], row["resource_id"]) for row in admin.shown(f"/v1/audit-logs?{asked}")["records"]]
+    assert set(made.items()) <= set(gone)
+    # The integration that the virtual key brought along, the provider that came with the other one, the membership.
+    kinds = sorted(kind for kind, _ in gone)
+    assert kinds == sorted([*made, "integrations", "providers", "workspace_users"])
+    assert (
+        admin.made("/v1/integrations", {"name": "full", "slug": "full", **own, "workspace_id": None})["slug"] == "full"
+    )
+    refused(admin.post("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **inside}), 403, "AB03")
+    refused(admin.put(path, {"name": "Again"}), 403, "AB03")
+
+
 def test_the_default_workspace_stays(admin: Client):
     (default,) = [row for row in admin.shown("/v1/workspaces")["data"] if row["is_default"]]
     refused(

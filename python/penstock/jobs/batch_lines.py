@@ -8,7 +8,7 @@ import random
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import msgspec
 from sqlalchemy import insert, select, update
@@ -21,6 +21,7 @@ from penstock.store.tables import batch_lines, batches
 
 if TYPE_CHECKING:
     from penstock.jobs.edge import Edge
+    from penstock.jobs.records import RecordFeed
     from penstock.jobs.talk import Reply
     from penstock.kit.batch_input import Input, Line
     from penstock.metrics import BatchFigures
@@ -44,26 +45,27 @@ class Outcome(msgspec.Struct, frozen=True):
     content: str
 
 
-class Way(NamedTuple):
-    """Where lines go and answers are kept, the same for all batches of a node."""
+class Places(NamedTuple):
+    """Where lines go, and answers and records are kept, the same for all batches of a node."""
 
     edge: Edge
     database: Database
     settings: Settings
     figures: BatchFigures
+    records: RecordFeed
 
 
 class Lines:
     """Sends the lines of one batch."""
 
-    def __init__(self, row: Row, headers: dict[str, str], way: Way) -> None:
+    def __init__(self, row: Row, headers: dict[str, str], places: Places) -> None:
         """Begin with nothing under way; `stop` says that no further line is to begin."""
         self.stop = asyncio.Event()
         self._row = row
         self._headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
-        self._edge, self._database, self._settings, self._figures = way
-        self._room = asyncio.Semaphore(way.settings.batches.requests)
-        self._begun: deque[float] = deque(maxlen=way.settings.batches.requests)
+        self._edge, self._database, self._settings, self._figures, _ = places
+        self._room = asyncio.Semaphore(places.settings.batches.requests)
+        self._begun: deque[float] = deque(maxlen=places.settings.batches.requests)
         self._waiting: list[Outcome] = []
         self._writing = asyncio.Lock()
         self._left = False
@@ -173,10 +175,14 @@ class _Unanswered(Exception):  # noqa: N818 - it is no fault
     """A line was not sent, and is not to be any more."""
 
 
+def line_id(batch_id: str, number: int) -> UUID:
+    """Name a line. The same each time: what is written twice can be told from two answers."""
+    return uuid5(NAMESPACE_URL, f"{batch_id} {number}")
+
+
 def told(batch_id: str, number: int, custom_id: str, response: object, error: object) -> str:
     """Write the line of an output."""
-    # The same each time: what is written twice can be told from two answers.
-    name = uuid5(NAMESPACE_URL, f"{batch_id} {number}").hex
+    name = line_id(batch_id, number).hex
     line = {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": error}
     return msgspec.json.encode(line).decode()
 

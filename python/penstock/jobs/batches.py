@@ -12,9 +12,10 @@ import msgspec
 from sqlalchemy import delete, insert, or_, select, update
 
 from penstock.errors import LostError, MissingError, PenstockError, UnavailableError
-from penstock.jobs.batch_lines import Lines, Way, told
+from penstock.jobs.batch_lines import Lines, Places, told
+from penstock.jobs.batch_providers import way_of
+from penstock.jobs.batch_providers.talk import Talk
 from penstock.jobs.handed_over import HandedOver
-from penstock.jobs.provider_batches import Talk
 from penstock.kit.batch_input import Input, Wrong
 from penstock.kit.batches import (
     ACTIVE,
@@ -27,6 +28,7 @@ from penstock.kit.batches import (
     IN_PROGRESS,
     OVER,
     VALIDATING,
+    models_of,
     turned,
 )
 from penstock.kit.files import SECOND, new_row
@@ -35,12 +37,14 @@ from penstock.kit.record import now
 from penstock.store.tables import batch_lines, batches, files
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.blobs.folder import Folder
     from penstock.jobs.edge import Edge
+    from penstock.jobs.records import RecordFeed
+    from penstock.kit.batch_input import Fault, Line
     from penstock.kit.desk import Office
     from penstock.metrics import BatchFigures
     from penstock.settings import Settings
@@ -62,9 +66,12 @@ class TakenError(PenstockError):
 class Runner:
     """Runs so many batches at once as the settings say; what it did not finish goes on at the next start, or elsewhere."""
 
-    def __init__(self, settings: Settings, office: Office, blobs: Folder, figures: BatchFigures) -> None:
+    def __init__(
+        self, settings: Settings, office: Office, blobs: Folder, figures: BatchFigures, records: RecordFeed
+    ) -> None:
         """Run nothing yet."""
         self._settings = settings
+        self._records = records
         self._office = office
         self._database = office.database
         self._blobs = blobs
@@ -221,11 +228,25 @@ class Runner:
         return row
 
     async def _validate(self, row: Row) -> Row:
-        total, wrong = await Input(self._blobs, self._settings, row).check()
+        faults = await self._faults(row["job"]) if row["job"] else None
+        total, wrong = await Input(self._blobs, self._settings, row).check(faults)
         if wrong:
             errors = [msgspec.to_builtins(problem) for problem in wrong]
             return await self._turn(row["id"], FAILED, (VALIDATING,), errors=errors)
         return await self._turn(row["id"], IN_PROGRESS, (VALIDATING,), total=total)
+
+    async def _faults(self, job: Mapping[str, Any]) -> Callable[[Line, Line], Iterator[Fault]]:
+        """Say what is wrong with a line for who runs it: lines that the gateway sends itself are looked at on their way."""
+        way, models = way_of(job["provider"]), None
+        if integration_id := job.get("integration_id"):
+            async with self._database.reading() as connection:
+                models = await models_of(connection, integration_id)
+
+        def faults(line: Line, first: Line) -> Iterator[Fault]:
+            yield from way.faults(line, first)
+            yield from models.faults(line) if models else ()
+
+        return faults
 
     async def _answer(self, row: Row) -> str:
         """Have all lines answered, here or by a provider, and say how that ended."""
@@ -237,9 +258,9 @@ class Runner:
         async with self._database.reading() as connection:
             sealed = await self._office.vault.open(connection, row["sealed"], row["id"])
         headers = msgspec.json.decode(sealed, type=dict[str, str])
-        way = Way(self._edge, self._database, self._settings, self._figures)
+        places = Places(self._edge, self._database, self._settings, self._figures, self._records)
         talk = Talk(row, headers, self._edge, self._blobs)
-        run = HandedOver(row, talk, way) if row["job"] else Lines(row, headers, way)
+        run = HandedOver(row, talk, places) if row["job"] else Lines(row, headers, places)
         if row["status"] == CANCELLING:
             run.stop.set()
         self._stops[row["id"]] = run.stop

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from penstock.errors import AwayError, LostError
+from penstock.errors import AbsentError, AwayError, LostError
 from penstock.jobs.talk import Call, Reply
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 # What a config does beyond one attempt takes longer than one may.
 PATIENCE = 3
-GOOD, UNAVAILABLE = 200, 503
+GOOD, ABSENT, UNAVAILABLE = 200, 404, 503
 HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 
 
@@ -68,7 +68,7 @@ class Edge:
         async with self._asked(call) as answer:
             if answer.status_code != GOOD:
                 message = f"{call.path} was answered with {answer.status_code}"
-                raise LostError(message)
+                raise (AbsentError if answer.status_code == ABSENT else LostError)(message)
             async for piece in answer.aiter_bytes():
                 yield piece
 

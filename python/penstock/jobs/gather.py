@@ -15,6 +15,7 @@ from penstock.kit.integrations import usable
 from penstock.kit.pricing import PricingConfig
 from penstock.kit.record import now
 from penstock.snapshot import Stored
+from penstock.store.parts import REST, digits
 from penstock.store.tables import (
     api_keys,
     configs,
@@ -28,7 +29,7 @@ from penstock.store.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from sqlalchemy import ColumnElement, RowMapping, Select
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -45,33 +46,87 @@ CALLS = "completions.write"
 PLAIN = {"id", "sha256", "workspace"}
 
 
-async def gather(connection: AsyncConnection, vault: Vault, secrets: Secrets) -> tuple[Stored, int | None]:
-    """Read what the data plane must know, and when the first of it comes to its end."""
-    is_postgres = connection.dialect.name == "postgresql"
-    keys, key_count, key_ends = await _written(connection, _keys(is_postgres))
-    listed, _, _ = await _written(connection, _configs(is_postgres))
-    saved, models, ends = await _providers(connection, vault, secrets)
-    stored = Stored(
-        keys=keys,
-        providers=_insides(saved),
-        configs=listed,
-        models=_insides(models),
-        workspaces=_insides(await _workspaces(connection)),
-        key_count=key_count,
-        secrets=secrets.known(),
-    )
-    return stored, min([*key_ends, *ends], default=None)
+class Part(msgspec.Struct, frozen=True):
+    """Rows of a part, as the insides of a JSON array; how many, and when the first one ends."""
+
+    written: bytes
+    count: int = 0
+    end: int | None = None
+
+    def is_over(self, moment: int) -> bool:
+        """Whether it says more than is still so."""
+        return self.end is not None and self.end <= moment
 
 
-async def _written(connection: AsyncConnection, rows: Select[*tuple[Any, ...]]) -> tuple[bytes, int, list[int]]:
-    """Have the database write rows as the insides of a JSON array; say how many, and when the first one ends."""
-    inner = rows.subquery()
-    if connection.dialect.name == "postgresql":
-        joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
-    else:
-        joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
-    written, count, end = (await connection.execute(select(joined, func.count(), func.min(inner.c.ends)))).one()
-    return written or b"", count, [] if end is None else [end]
+class Large:
+    """A large table by its parts."""
+
+    def __init__(self, name: str, rows: Callable[[bool], Select[*tuple[Any, ...]]], key: ColumnElement[str]) -> None:
+        """Know nothing yet."""
+        self._name, self._rows, self._digits = name, rows, digits(key)
+        self.parts: dict[str, Part] = {}
+
+    async def read(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
+        """Have the database write the parts that changed, or are over; all of them where it is not known which."""
+        is_postgres = connection.dialect.name == "postgresql"
+        rows = self._rows(is_postgres).add_columns(self._digits.label("digits"))
+        old: dict[str, Part] = {}
+        if changed is not None:
+            wanted = {part.rpartition("/")[2] for part in changed if part.startswith(f"{self._name}/")}
+            wanted |= {name for name, part in self.parts.items() if part.is_over(now())}
+            if not wanted:
+                return
+            rows = rows.where(self._digits.in_(sorted(wanted)))
+            old = {name: part for name, part in self.parts.items() if name not in wanted}
+        inner = rows.subquery()
+        if is_postgres:
+            joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
+        else:
+            joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
+        query = select(inner.c.digits, joined, func.count(), func.min(inner.c.ends)).group_by(inner.c.digits)
+        found = (await connection.execute(query)).all()
+        fresh = {name: Part(written, count, end) for name, written, count, end in found}
+        self.parts = old | fresh
+
+    def written(self) -> bytes:
+        """Give all rows, as the insides of a JSON array."""
+        return b",".join(part.written for part in self.parts.values())
+
+
+class Gatherer:
+    """Reads what the data plane must know, and after a change no more of it than changed."""
+
+    def __init__(self, vault: Vault, secrets: Secrets) -> None:
+        """Know nothing yet."""
+        self._vault, self._secrets = vault, secrets
+        self._keys = Large(api_keys.name, _keys, api_keys.c.id)
+        self._configs = Large(configs.name, _configs, configs.c.id)
+        self._rest = Stored()
+        self._rest_part = Part(b"")
+
+    async def gather(
+        self, connection: AsyncConnection, changed: frozenset[str] | None = None
+    ) -> tuple[Stored, int | None]:
+        """Read what changed, or everything; give all of it, and when the first of it comes to its end."""
+        for large in (self._keys, self._configs):
+            await large.read(connection, changed)
+        if changed is None or REST in changed or self._rest_part.is_over(now()):
+            await self._read_rest(connection)
+        keys = self._keys.parts.values()
+        stored = msgspec.structs.replace(
+            self._rest,
+            keys=self._keys.written(),
+            configs=self._configs.written(),
+            key_count=sum(part.count for part in keys),
+            secrets=self._secrets.known(),
+        )
+        return stored, min((part.end for part in (*keys, self._rest_part) if part.end is not None), default=None)
+
+    async def _read_rest(self, connection: AsyncConnection) -> None:
+        saved, models, ends = await _providers(connection, self._vault, self._secrets)
+        listed = await _workspaces(connection)
+        self._rest = Stored(providers=_insides(saved), models=_insides(models), workspaces=_insides(listed))
+        self._rest_part = Part(b"", end=min(ends, default=None))
 
 
 def _keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:

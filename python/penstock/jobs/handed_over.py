@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from penstock.errors import AwayError, LostError, UnavailableError
+from penstock.errors import AbsentError, AwayError, LostError, UnavailableError
 from penstock.jobs.batch_lines import told
-from penstock.jobs.provider_batches import BusyError, RefusedError, Talk, Told, speaking_to
+from penstock.jobs.batch_providers import way_of
+from penstock.jobs.batch_providers.talk import BusyError, RefusedError
+from penstock.jobs.batch_providers.way import Told
+from penstock.jobs.batch_records import Answer, Batch, Book
 from penstock.kit.batches import CANCELLED, COMPLETED, EXPIRED, FAILED
+from penstock.kit.record import now
 from penstock.store.tables import batch_lines, batches
 
 if TYPE_CHECKING:
-    from penstock.jobs.batch_lines import Way
-    from penstock.jobs.provider_batches import Provider, Seen
+    from collections.abc import AsyncIterator
+
+    from penstock.jobs.batch_lines import Places
+    from penstock.jobs.batch_providers.talk import Talk
+    from penstock.jobs.batch_providers.way import Seen
     from penstock.kit.batch_input import Input, Line
     from penstock.store.tenant import Row
 
@@ -35,14 +42,16 @@ PAUSE = 1.0
 class HandedOver:
     """Sees one batch through at its provider."""
 
-    def __init__(self, row: Row, talk: Talk, way: Way) -> None:
+    def __init__(self, row: Row, talk: Talk, places: Places) -> None:
         """Begin where the last run ended; `stop` says that its end is to be asked for."""
         self.stop = asyncio.Event()
         self._row_id: str = row["id"]
         self._job: dict[str, Any] = dict(row["job"])
-        self._edge, self._database, self._settings, self._figures = way
-        self._provider: Provider = speaking_to(self._job["provider"], talk)
-        self._talk = talk
+        _, self._database, self._settings, self._figures, _ = self._places = places
+        self._provider = way_of(self._job["provider"])(talk)
+        self._metadata = talk.headers.get("x-gateway-metadata")
+        # Records of lines that were told before the last run ended may be written already.
+        self._again = "collected" in self._job
 
     async def run(self, given: Input) -> str:
         """Say how it ended, once its answers are here."""
@@ -55,7 +64,7 @@ class HandedOver:
             seen = await self._ended()
             if seen.status == FAILED:
                 raise RefusedError(seen.why or "the provider failed to run this batch")
-            await self._note(ended=seen.status, paths=list(seen.paths))
+            await self._note(ended=seen.status, ended_at=now(), paths=list(seen.paths))
         if "collected" not in self._job:
             await self._fetch()
             await self._note(collected=True)
@@ -149,17 +158,26 @@ class HandedOver:
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == self._row_id))
         rows: list[dict[str, Any]] = []
         seen: set[int] = set()
-        for path in self._job["paths"]:
-            async for number, text in self._talk.results(path):
-                if number in seen:
-                    continue
-                seen.add(number)
-                content = RAW + text.decode("utf-8", "replace")
-                rows.append({"batch_id": self._row_id, "number": number, "failed": True, "content": content})
-                if len(rows) >= PAGE:
-                    await self._keep(rows)
-                    rows = []
+        async for number, text in self._results():
+            if number in seen:
+                continue
+            seen.add(number)
+            content = RAW + text.decode("utf-8", "replace")
+            rows.append({"batch_id": self._row_id, "number": number, "failed": True, "content": content})
+            if len(rows) >= PAGE:
+                await self._keep(rows)
+                rows = []
         await self._keep(rows)
+
+    async def _results(self) -> AsyncIterator[tuple[int, bytes]]:
+        for path in self._job["paths"]:
+            try:
+                async for result in self._provider.results(path):
+                    yield result
+            except AbsentError:
+                # Who ended a batch early may have answered nothing.
+                if self._job["ended"] == COMPLETED:
+                    raise
 
     async def _keep(self, rows: list[dict[str, Any]]) -> None:
         if rows:
@@ -169,12 +187,14 @@ class HandedOver:
     async def _tell(self, given: Input) -> None:
         """Put the answers into the caller's words, a page at a time; what was told before stays."""
         page: dict[int, Line] = {}
+        ended_at: int = self._job.get("ended_at") or now()
+        book = Book(Batch(self._row_id, self._job, self._metadata, ended_at), self._places)
         async for number, line in given.requests():
             page[number] = line
             if len(page) >= PAGE:
-                await self._tell_page(page)
+                await self._tell_page(page, book)
                 page = {}
-        await self._tell_page(page)
+        await self._tell_page(page, book)
         async with self._database.writing() as connection:
             # Answers to lines that nobody asked.
             own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW))
@@ -184,12 +204,16 @@ class HandedOver:
         self._figures.answered += counts["completed"]
         self._figures.failed += counts["failed"]
 
-    async def _tell_page(self, page: dict[int, Line]) -> None:
+    async def _tell_page(self, page: dict[int, Line], book: Book) -> None:
         own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number.in_(list(page)))
-        query = select(batch_lines.c.number, batch_lines.c.content).where(*own)
+        query = select(batch_lines.c.number, batch_lines.c.content).where(*own).order_by(batch_lines.c.number)
         async with self._database.reading() as connection:
             rows = (await connection.execute(query)).all()
-        changes = [self._told(row.number, page[row.number], row.content) for row in rows if row.content.startswith(RAW)]
+        read = {row.number: self._read(page[row.number], row.content) for row in rows if row.content.startswith(RAW)}
+        answers = [Answer(number, page[number], found.response) for number, found in read.items() if found.response]
+        # Before they count: an answer that was told has its record.
+        await book.write(answers, again=self._again)
+        changes = [self._told(number, page[number], found) for number, found in read.items()]
         if self._job["ended"] == COMPLETED:
             await self._keep(
                 [self._unanswered(number, page[number]) for number in page.keys() - {row.number for row in rows}]
@@ -199,11 +223,13 @@ class HandedOver:
             async with self._database.writing() as connection:
                 await connection.execute(update(batch_lines).where(*here), changes)
 
-    def _told(self, number: int, line: Line, raw: str) -> dict[str, Any]:
+    def _read(self, line: Line, raw: str) -> Told:
         try:
-            outcome = self._provider.told(line, raw.removeprefix(RAW).encode())
+            return self._provider.told(line, raw.removeprefix(RAW).encode())
         except msgspec.MsgspecError as error:
-            outcome = Told(None, {"code": "answer_unreadable", "message": str(error)})
+            return Told(None, {"code": "answer_unreadable", "message": str(error)})
+
+    def _told(self, number: int, line: Line, outcome: Told) -> dict[str, Any]:
         content = told(self._row_id, number, line.custom_id, outcome.response, outcome.error)
         return {"line": number, "failed": outcome.failed, "content": content}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.errors import UnavailableError
-from penstock.jobs.gather import gather
+from penstock.jobs.gather import Gatherer
 from penstock.jobs.publish import Kept
 from penstock.kit.founding import OWNER, found
 from penstock.kit.references import Secrets, questions
@@ -73,7 +73,7 @@ async def _read(settings: Settings, database: Database, key: Master, kept: Kept)
         with suppress(TimeoutError):
             await asyncio.wait_for(secrets.refresh(asked), PATIENCE)
     async with database.reading() as connection:
-        stored, _ = await gather(connection, vault, secrets)
+        stored, _ = await Gatherer(vault, secrets).gather(connection)
     if tokens := known_tokens(settings, kept):
         stored = msgspec.structs.replace(stored, jwt=tokens.published())
     # The control process begins with these, before it has looked itself.

@@ -12,13 +12,16 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.errors import PenstockError
-from penstock.jobs.gather import gather
+from penstock.jobs.gather import Gatherer
 from penstock.kit.record import now
 from penstock.kit.references import questions
 from penstock.snapshot import Stored, gather_good
-from penstock.store.tables import changes
+from penstock.store.parts import EVERYTHING, REST
+from penstock.store.tables import changed, changes
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
     from penstock.kit.references import Secrets
     from penstock.kit.secrets import Master, Vault
     from penstock.kit.tokens import Tokens
@@ -85,10 +88,13 @@ class Publisher:
         self._database = database
         self._vault = vault
         self._secrets = secrets
+        self._gatherer = Gatherer(vault, secrets)
         self._kept = kept
         self._tokens = tokens
         self._bell = asyncio.Event()
         self._number = -1
+        # How often secrets changed that others keep, and how much of that was published.
+        self._fills = self._filled = 0
         self._due: int | None = None
         self._ill = False
 
@@ -139,23 +145,25 @@ class Publisher:
         async with self._database.reading() as connection:
             asked = await questions(connection, self._vault)
         if await self._secrets.refresh(asked):
-            self._number = -1
+            self._fills += 1
             self.ring()
 
     async def look(self) -> None:
         """Publish if something changed, or something that was published has come to its end."""
         async with self._database.reading() as connection:
             number = await connection.scalar(select(changes.c.number)) or 0
+            fills = self._fills
             due = self._due is not None and self._due <= now()
             jwt = self._tokens.published() if self._tokens else b""
-            if number == self._number and not due and jwt == self._published.stored.jwt:
+            if number == self._number and not (due or fills > self._filled) and jwt == self._published.stored.jwt:
                 return
-            stored, self._due = await gather(connection, self._vault, self._secrets)
+            parts = await self._changed(connection, number)
+            stored, self._due = await self._gatherer.gather(connection, parts)
             stored = msgspec.structs.replace(stored, jwt=jwt)
         async with self._published.turn:
             known = self._published.current.epoch
             snapshot = await asyncio.to_thread(gather_good, self._settings, stored, known)
-            self._number = number
+            self._number, self._filled = number, fills
             self._published.stored = stored
             if snapshot.epoch != self._published.current.epoch:
                 self._published.publish(snapshot)
@@ -164,3 +172,12 @@ class Publisher:
             await asyncio.to_thread(self._kept.keep, stored)
         except OSError as error:
             log.warning("the snapshot is not kept for the next start: %s", error)
+
+    async def _changed(self, connection: AsyncConnection, number: int) -> frozenset[str] | None:
+        """Say which parts changed since what was published last; nothing where that is not known of each change."""
+        since = [changed.c.number > self._number, changed.c.number <= number]
+        found = (await connection.scalars(select(changed.c.parts).where(*since))).all()
+        parts = frozenset(part for parts in found for part in parts)
+        if self._number < 0 or len(found) != number - self._number or EVERYTHING in parts:
+            return None
+        return parts | {REST} if self._fills > self._filled else parts

@@ -68,6 +68,24 @@ class Batch:
             self.fill(place)
 
 
+class Given(Batch):
+    """Whole lines that are here already."""
+
+    def __init__(self, lines: bytes, *, again: bool = False) -> None:
+        """Know them."""
+        self._lines = memoryview(lines)
+        self.left = len(lines)
+        self.again = again
+
+    def fill(self, place: memoryview) -> int:
+        """Give as many bytes as there is room for."""
+        most = min(len(place), self.left)
+        at = len(self._lines) - self.left
+        place[:most] = self._lines[at : at + most]
+        self.left -= most
+        return most
+
+
 class RecordFile:
     """The file, put aside by size; a batch is in it whole or not at all."""
 
@@ -88,7 +106,7 @@ class RecordFile:
         # At the same place within a page as it will have in the file.
         start = size % PAGE
         got = batch.fill(self._buffer[start:])
-        if batch.again and self._holds(bytes(self._buffer[start : start + got]), size, batch.left):
+        if batch.again and self._holds(bytes(self._buffer[start : start + got]), batch.left):
             batch.skip(self._buffer)
             return
         if size and size + got + batch.left > self._limit:
@@ -155,12 +173,16 @@ class RecordFile:
             if time.monotonic() - began > SLOW_SECONDS:
                 self._detour_until = began + DETOUR_SECONDS
 
-    def _holds(self, part: bytes, size: int, rest: int) -> bool:
-        """Look for the first line of a batch, which no other has, in what was written last."""
-        start = max(0, size - len(part) - rest - LOOK_BACK_BYTES)
-        with open(self._path, "rb") as written:
-            written.seek(start)
-            return part.partition(b"\n")[0] in written.read()
+    def _holds(self, part: bytes, rest: int) -> bool:
+        """Look for the first line of a batch, which no other has, in what was written last, put aside meanwhile or not."""
+        first = part.partition(b"\n")[0]
+        for name in (self._path, f"{self._path}.1"):
+            with suppress(FileNotFoundError), open(name, "rb") as written:
+                size = os.fstat(written.fileno()).st_size
+                written.seek(max(0, size - len(part) - rest - LOOK_BACK_BYTES))
+                if first in written.read():
+                    return True
+        return False
 
     def _rotate(self) -> None:
         """Move every file one number up; the last falls off."""
@@ -216,6 +238,10 @@ class RecordFeed:
             while head := _receive(source, HEAD.size):
                 length, again = HEAD.unpack(head)
                 source.sendall(WRITTEN if self._write(Batch(source, length, again=bool(again))) else REFUSED)
+
+    def add(self, lines: bytes, *, again: bool = False) -> bool:
+        """Write lines of this process itself; those that may be there already are looked for. Say whether they are there."""
+        return self._write(Given(lines, again=again))
 
     def _accept(self, listener: socket.socket) -> None:
         source, _ = listener.accept()

@@ -7,14 +7,14 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, select, text, update
+from sqlalchemy import delete, select, text
 
 from penstock.caller import Caller
 from penstock.errors import PenstockError
 from penstock.kit.audit import Asked
 from penstock.kit.keys import rotate_unseen
 from penstock.kit.record import moment, now
-from penstock.store.tables import answers, api_keys, changes, key_digests, sessions
+from penstock.store.tables import answers, api_keys, changed, changes, key_digests, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +34,8 @@ LONGEST_SESSION = 366 * DAY
 LOCK = 0x726F7461
 # What was warned of is remembered, so that it is said once.
 MOST_WARNED = 10_000
+# Of so many changes it is known where they were; who missed more gathers everything.
+MOST_CHANGES = 1000
 
 
 class Rotator:
@@ -55,23 +57,23 @@ class Rotator:
 
     async def look(self) -> None:
         """Forget what is over, rotate what is due, warn of what will be."""
-        if await self._forget():
-            self._office.changed(published=True)
+        await self._forget()
         rows = await self._with_policy()
         for row in rows:
             if _is_due(row):
                 await self._rotate(row)
         await self._warn(rows)
 
-    async def _forget(self) -> int:
+    async def _forget(self) -> None:
         async with self._office.database.writing() as connection:
             await _only_one(connection, self._office)
-            done = await connection.execute(delete(key_digests).where(key_digests.c.expires_at <= now()))
+            # Nobody is let in with them any more: whoever gathers leaves them out from their end on.
+            await connection.execute(delete(key_digests).where(key_digests.c.expires_at <= now()))
             await connection.execute(delete(sessions).where(sessions.c.created_at <= now() - LONGEST_SESSION))
             await connection.execute(delete(answers).where(answers.c.created_at <= now() - DAY))
-            if done.rowcount:
-                await connection.execute(update(changes).values(number=changes.c.number + 1))
-            return done.rowcount
+            known = select(changes.c.number - MOST_CHANGES).scalar_subquery()
+            await connection.execute(delete(changed).where(changed.c.number < known))
+        self._office.forget()
 
     async def _with_policy(self) -> list[Mapping[str, Any]]:
         names = ("id", "organisation_id", "status", "expires_at", "rotation_policy")

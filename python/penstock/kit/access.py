@@ -12,8 +12,6 @@ from penstock.kit.limits import ManyUsageLimits, RateLimits, listed_usage, rates
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-UNITS = ("rpm", "rph", "rpd", "rpw")
-
 Enabled = Annotated[bool, Meta(description="whether it may be used")]
 UsageGiven = Annotated[ManyUsageLimits | None, Meta(description="usage limits, at most one")]
 RatesGiven = Annotated[RateLimits | None, Meta(description="rate limits, at most one")]
@@ -44,7 +42,7 @@ def _limits(path: str, usage_limits: ManyUsageLimits | None, rate_limits: RateLi
     """Check limits, and write them down."""
     return {
         "usage_limits": listed_usage(f"{path}usage_limits", usage_limits),
-        "rate_limits": rates(f"{path}rate_limits", rate_limits, units=UNITS, most=1) or None,
+        "rate_limits": rates(f"{path}rate_limits", rate_limits, most=1) or None,
     }
 
 

@@ -11,7 +11,7 @@ from penstock.kit.record import now
 from penstock.store.tables import audit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.caller import Caller
     from penstock.store.tenant import Tenant
@@ -31,39 +31,38 @@ class Asked(msgspec.Struct, frozen=True):
     client: str
 
 
-async def note(
-    tenant: Tenant,
-    caller: Caller,
-    asked: Asked,
-    action: str,
-    *,
-    before: Mapping[str, Any] | None = None,
-    after: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the row, in the transaction of the change itself."""
+# Before and after; nothing before what was made, nothing after what is gone.
+Change = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
+
+
+async def note(tenant: Tenant, caller: Caller, asked: Asked, action: str, changes: Sequence[Change]) -> None:
+    """Write a row for each change, in the transaction of the changes themselves."""
+    await tenant.insert_all(audit, [_row(caller, asked, action, *change) for change in changes])
+
+
+def _row(
+    caller: Caller, asked: Asked, action: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> dict[str, Any]:
     row = after or before or {}
     resource_type, _, verb = action.rpartition(".")
-    await tenant.insert(
-        audit,
-        {
-            "id": new_id(),
-            "workspace_id": row.get("workspace_id"),
-            "user_id": caller.actor,
-            "user_type": "user" if caller.user_id else "api_key",
-            "method": asked.method,
-            "uri": asked.uri,
-            "query_params": asked.query,
-            "request_id": asked.request_id,
-            "client_ip": asked.client,
-            "resource_type": resource_type,
-            "resource_id": row.get("id"),
-            "action": verb,
-            "response_status_code": 200,
-            "before": masked(before),
-            "after": masked(after),
-            "created_at": now(),
-        },
-    )
+    return {
+        "id": new_id(),
+        "workspace_id": row.get("workspace_id"),
+        "user_id": caller.actor,
+        "user_type": "user" if caller.user_id else "api_key",
+        "method": asked.method,
+        "uri": asked.uri,
+        "query_params": asked.query,
+        "request_id": asked.request_id,
+        "client_ip": asked.client,
+        "resource_type": resource_type,
+        "resource_id": row.get("id"),
+        "action": verb,
+        "response_status_code": 200,
+        "before": masked(before),
+        "after": masked(after),
+        "created_at": now(),
+    }
 
 
 def masked(row: Mapping[str, Any] | None) -> dict[str, Any] | None:

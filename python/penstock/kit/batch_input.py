@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.engine import EngineError, say_line
 from penstock.kit.files import lines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from penstock.blobs.folder import Folder
     from penstock.settings import Settings
@@ -21,11 +21,6 @@ LONGEST_NAME = 512
 MOST_ERRORS = 100
 
 
-def speaks_otherwise(provider: str) -> bool:
-    """Whether a provider runs batches in words of its own."""
-    return provider == "anthropic"
-
-
 class Line(msgspec.Struct, frozen=True):
     """One request."""
 
@@ -33,6 +28,10 @@ class Line(msgspec.Struct, frozen=True):
     method: str
     url: str
     body: dict[str, Any]
+
+
+# What is wrong with a line, as a code and in words, and where.
+Fault = tuple[str, str, str]
 
 
 class Wrong(msgspec.Struct, frozen=True):
@@ -54,12 +53,13 @@ class Input:
         self._file_id: str = row["input_file_id"]
         self._endpoint: str = row["endpoint"]
         self._model: str | None = row["model"]
-        self._provider: str | None = row["job"]["provider"] if row["job"] else None
+        self._is_handed_over = bool(row["job"])
 
-    async def check(self) -> tuple[int, list[Wrong]]:
-        """Count the lines, and say what is wrong with them."""
+    async def check(self, others: Callable[[Line, Line], Iterator[Fault]] | None = None) -> tuple[int, list[Wrong]]:
+        """Count the lines, and say what is wrong with them; `others` finds what is beside that, in a line and the first."""
         names: set[str] = set()
         total, wrong = 0, list[Wrong]()
+        first: Line | None = None
         async for number, text in lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
             total += 1
             if total > self._settings.batches.lines:
@@ -67,7 +67,9 @@ class Input:
                 return total, [Wrong("too_many_lines", message)]
             line = self._read(number, text)
             if isinstance(line, Line):
-                found = self._fault(number, line, names)
+                first = first or line
+                faults = itertools.chain(self._faults(line, names), others(line, first) if others else ())
+                found = next((Wrong(*fault, number) for fault in faults), None)
                 names.add(line.custom_id)
             else:
                 found = line
@@ -75,7 +77,7 @@ class Input:
                 wrong.append(found)
         return total, wrong if total else [Wrong("empty_file", "the file has no lines")]
 
-    async def requests(self) -> AsyncIterator[tuple[int, Line]]:
+    async def requests(self) -> AsyncGenerator[tuple[int, Line]]:
         """Give each request with the number of its line; they were checked before."""
         async for number, text in lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
             line = self._read(number, text)
@@ -96,10 +98,7 @@ class Input:
             line.body["model"] = self._model
         return line
 
-    def _fault(self, number: int, line: Line, names: set[str]) -> Wrong | None:
-        return next((Wrong(*found, number) for found in self._faults(line, names)), None)
-
-    def _faults(self, line: Line, names: set[str]) -> Iterator[tuple[str, str, str]]:
+    def _faults(self, line: Line, names: set[str]) -> Iterator[Fault]:
         if not 0 < len(line.custom_id) <= LONGEST_NAME:
             yield "invalid_custom_id", f"custom_id must have 1 to {LONGEST_NAME} characters", "custom_id"
         if line.custom_id in names:
@@ -113,21 +112,12 @@ class Input:
         model = line.body.get("model")
         if not isinstance(model, str):
             yield "missing_model", "body.model is needed where the batch names none", "body.model"
-        elif self._provider and model.startswith("@"):
+        elif self._is_handed_over and model.startswith("@"):
             yield (
                 "invalid_model",
                 f"body.model is {model!r}: a provider runs this batch, and names no other",
                 "body.model",
             )
-        if self._provider and speaks_otherwise(self._provider):
-            yield from self._unsaid(self._provider, line)
-
-    def _unsaid(self, provider: str, line: Line) -> Iterator[tuple[str, str, str]]:
-        try:
-            say_line(provider, line.url, msgspec.json.encode(line.body))
-        except EngineError as error:
-            problem = error.problems[0]
-            yield "untranslatable", f"it cannot be said to {provider}: {problem['message']}", problem["path"]
 
 
 def _param(message: str) -> str | None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.engine import catalogue
-from penstock.kit.batch_input import speaks_otherwise
 from penstock.kit.files import BATCH, FILE, SECOND, Seconds, inner, missing
 from penstock.kit.record import now, refuse, unknown
-from penstock.store.tables import batches, integrations, providers
+from penstock.store.tables import batches, integration_models, integrations, providers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.kit.batch_input import Fault, Line
     from penstock.store.tenant import Row, Tenant
 
 # In this order; what is cancelled takes another way.
@@ -24,7 +25,7 @@ VALIDATING, IN_PROGRESS, FINALIZING, COMPLETED = "validating", "in_progress", "f
 CANCELLING, CANCELLED, EXPIRED, FAILED = "cancelling", "cancelled", "expired", "failed"
 ACTIVE = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
 OVER = (COMPLETED, CANCELLED, EXPIRED, FAILED)
-IMMEDIATE, OFFER = "immediate", "createBatch"
+IMMEDIATE = "immediate"
 
 PREFIX, OURS = "x-gateway-", "gateway"
 # Where callers put a provider's credential, and what they say to a provider about whose account pays.
@@ -149,8 +150,16 @@ def carried(
     return {**found, KEY: key}
 
 
-async def provider_of(desk: Tenant, headers: Mapping[str, str]) -> str:
-    """Say which provider runs a batch by itself, as the engine knows it; a config may lead to several."""
+class Named(NamedTuple):
+    """Who runs a batch: by its own name, and as it was saved, if it was."""
+
+    provider: str
+    integration_id: str | None = None
+    configurations: Mapping[str, Any] = {}
+
+
+async def provider_of(desk: Tenant, headers: Mapping[str, str], able: Collection[str]) -> Named:
+    """Say which provider runs a batch by itself, among those that are able to; a config may lead to several."""
     named = headers.get(f"{PREFIX}provider") or ""
     slug = headers.get(f"{PREFIX}virtual-key") or named.removeprefix("@")
     if not slug:
@@ -158,22 +167,39 @@ async def provider_of(desk: Tenant, headers: Mapping[str, str]) -> str:
             f"is '24h', for which {PREFIX}provider or {PREFIX}virtual-key must name who runs it; hint: gateway_options"
         )
         raise refuse("completion_window", message)
-    kind = named
+    found = Named(named)
     if slug != named:
-        query = select(integrations.c.ai_provider_id).join(providers, providers.c.integration_id == integrations.c.id)
+        query = select(integrations).join(providers, providers.c.integration_id == integrations.c.id)
         row = await desk.first(query.where(providers.c.slug == slug, providers.c.status == "active"), providers)
         if row is None:
             raise unknown("gateway_options", f"name the provider {slug!r}, which is not saved in this workspace")
-        kind = row["ai_provider_id"]
-    able = sorted(
-        provider["slug"]
-        for provider in catalogue()
-        if speaks_otherwise(provider["slug"]) or OFFER in provider["offers"]
-    )
-    if kind not in able:
-        message = f"is '24h', which {kind!r} does not run here: expected {', '.join(able)}; hint: immediate takes any provider"
+        found = Named(row["ai_provider_id"], row["id"], row["configurations"])
+    if found.provider not in able:
+        message = f"is '24h', which {found.provider!r} does not run here: expected {', '.join(sorted(able))}; hint: immediate takes any provider"
         raise refuse("completion_window", message)
-    return kind
+    return found
+
+
+class Models(NamedTuple):
+    """Which models may be asked for where a provider was saved, as the engine has it."""
+
+    allow_all: bool
+    said: Mapping[str, bool]
+
+    def faults(self, line: Line) -> Iterator[Fault]:
+        """Refuse a line for a model that may not be asked for: its provider would not."""
+        model = str(line.body.get("model"))
+        if not self.said.get(model, self.allow_all):
+            yield "model_not_allowed", f"body.model is {model!r}, which may not be used here", "body.model"
+
+
+async def models_of(connection: AsyncConnection, integration_id: str) -> Models:
+    """Read which models of an integration may be asked for; none where it is gone."""
+    own = select(integrations.c.allow_all_models).where(integrations.c.id == integration_id)
+    allow_all = bool(await connection.scalar(own))
+    columns = (integration_models.c.slug, integration_models.c.enabled)
+    rows = await connection.execute(select(*columns).where(integration_models.c.integration_id == integration_id))
+    return Models(allow_all, {row.slug: row.enabled for row in rows})
 
 
 def _ours(name: str, prefixes: Iterable[str]) -> str | None:

@@ -101,6 +101,13 @@ class Aws(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     aws_external_id: Text | None = None
 
 
+class Bedrock(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bedrock, and what its batches read and write."""
+
+    aws_s3_bucket: Text | None = None
+    aws_batch_role_arn: Text | None = None
+
+
 class Oracle(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How Oracle's cloud is told who asks, where no API key of its service does."""
 
@@ -133,6 +140,13 @@ class VertexAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     vertex_region: Text
     vertex_project_id: Text | None = None
     vertex_service_account_json: dict[str, Any] | Literal["*****"] | None = None
+    vertex_storage_bucket_name: Text | None = None
+
+
+class Fireworks(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An account of Fireworks's, which its batches are made in."""
+
+    fireworks_account_id: Text | None = None
 
 
 class WorkersAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -158,11 +172,12 @@ FORMS: dict[str, type[Place]] = {
     "anthropic": Anthropic,
     "azure-openai": AzureOpenAi,
     "azure-ai": AzureAi,
-    "bedrock": Aws,
+    "bedrock": Bedrock,
     "oracle": Oracle,
     "sagemaker": SageMaker,
     "vertex-ai": VertexAi,
     "workers-ai": WorkersAi,
+    "fireworks-ai": Fireworks,
     "huggingface": HuggingFace,
     "cortex": Cortex,
 }

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 
+# Nothing is changed in an archived workspace; it can be looked at.
+OPEN = frozenset({"active"})
+KNOWN = OPEN | {"archived"}
+
+
 class Subject:
     """The row that a request is about, as it was read, and which states of it the caller counts on."""
 
@@ -134,7 +139,11 @@ class Desk(Tenant):
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
         """Note a change in the audit log."""
-        await note(self, self.caller, self._asked(), action, before=before, after=after)
+        await note(self, self.caller, self._asked(), action, [(before, after)])
+
+    async def note_gone(self, action: str, rows: Iterable[Row]) -> None:
+        """Note of each of these rows that it is gone."""
+        await note(self, self.caller, self._asked(), action, [(row, None) for row in rows])
 
     async def seal(self, text: str, owner: str) -> str:
         """Seal a credential of a row."""
@@ -200,7 +209,7 @@ class Work:
     async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
         """Change something; it is kept when this ends well."""
         async with self._office.database.writing() as connection:
-            desk = await self._enter(connection, workspace)
+            desk = await self._enter(connection, workspace, among=OPEN)
             await claim(desk, self._request)
             desk.about.expected = expected(self._request.headers.get("if-match"))
             yield desk
@@ -209,8 +218,10 @@ class Work:
             self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)
 
-    async def _enter(self, connection: AsyncConnection, workspace: str | None) -> Desk:
-        workspace_id = await self._workspace(connection, workspace)
+    async def _enter(
+        self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = KNOWN
+    ) -> Desk:
+        workspace_id = await self._workspace(connection, workspace, among)
         if self._needs and workspace_id is None and self.caller.user_id and not self.caller.leads:
             return self._among(connection, self._needs)
         if self._needs is not None and not self._needs & self.caller.grants(workspace_id):
@@ -226,13 +237,14 @@ class Work:
         desk.among = open_to_caller
         return desk
 
-    async def _workspace(self, connection: AsyncConnection, wanted: str | None) -> str | None:
+    async def _workspace(self, connection: AsyncConnection, wanted: str | None, among: frozenset[str]) -> str | None:
         own = self.caller.workspace_id
         if wanted is None or wanted == own:
             return own
         query = select(workspaces.c.id).where(
             workspaces.c.organisation_id == self.caller.organisation_id,
             or_(workspaces.c.id == wanted, workspaces.c.slug == wanted),
+            workspaces.c.status.in_(among),
         )
         found: str | None = await connection.scalar(query)
         open_to_caller = found == own if own else self.caller.leads or found in self.caller.roles

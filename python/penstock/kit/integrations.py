@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import and_, exists, or_, select
 
 from penstock import engine
-from penstock.errors import MissingError
+from penstock.errors import ConflictError, MissingError
 from penstock.kit import configurations as forms
 from penstock.kit.ids import mask, new_id, slugify
 from penstock.kit.record import now, refuse
@@ -46,11 +46,17 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def check_provider(path: str, name: str) -> None:
-    """Refuse a provider that the engine does not know."""
+# As older clients call them.
+OTHER_NAMES = {"hugging-face": "huggingface", "open-ai": "openai"}
+
+
+def provider_named(path: str, name: str) -> str:
+    """Give the provider of this name as the engine calls it; one that the engine does not know is refused."""
     known = sorted(provider["slug"] for provider in engine.catalogue())
-    if name not in known:
+    found = OTHER_NAMES.get(name, name)
+    if found not in known:
         raise refuse(path, f"{name!r} is not known; allowed: {', '.join(known)}")
+    return found
 
 
 async def add(desk: Desk, row_id: str, values: Mapping[str, Any]) -> Row:
@@ -160,9 +166,7 @@ def usable(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
 
 async def free_slug(desk: Desk, wanted: str, workspace_id: str | None = None) -> str:
     """Give a provider this slug, or one like it where the workspace has that already."""
-    here = desk.organisation()
-    inside = providers.c.workspace_id == (workspace_id or desk.workspace)
-    is_taken = await here.count(providers, [inside, providers.c.slug == wanted])
+    is_taken = await _is_taken(desk, wanted, workspace_id or desk.workspace)
     return f"{wanted[:LONGEST_ROOT]}-{secrets.token_hex(3)}" if is_taken else wanted
 
 
@@ -172,16 +176,15 @@ def rooted(name: str) -> str:
 
 
 async def provide(desk: Desk, row: Row, workspace_ids: Sequence[str], wanted: str | None) -> None:
-    """Make an integration usable under a name in workspaces where it is not yet."""
+    """Make an integration usable in workspaces where it is not yet: under this name, or else one like its own."""
     whole = desk.organisation()
     there = select(providers.c.workspace_id).where(providers.c.integration_id == row["id"])
     has = {found["workspace_id"] for found in await whole.rows(there, providers)}
     for workspace_id in (one for one in workspace_ids if one not in has):
-        name = wanted or row["default_provider_slug"] or row["slug"]
         values: dict[str, Any] = {
             "workspace_id": workspace_id,
             "integration_id": row["id"],
-            "slug": name if wanted else await free_slug(desk, name, workspace_id),
+            "slug": await _slug_for(desk, row, workspace_id, wanted),
             "name": row["name"],
             "note": None,
             "status": "active",
@@ -189,6 +192,20 @@ async def provide(desk: Desk, row: Row, workspace_ids: Sequence[str], wanted: st
             **dict.fromkeys(("expires_at", "usage_limits", "rate_limits", "last_reset_at")),
         }
         await PROVIDERS.add(whole, values)
+
+
+async def _slug_for(desk: Desk, row: Row, workspace_id: str, wanted: str | None) -> str:
+    if wanted is None:
+        return await free_slug(desk, row["default_provider_slug"] or row["slug"], workspace_id)
+    if await _is_taken(desk, wanted, workspace_id):
+        message = f"the workspace {workspace_id} has a provider {wanted!r} already; hint: another default_provider_slug"
+        raise ConflictError(message)
+    return wanted
+
+
+async def _is_taken(desk: Desk, slug: str, workspace_id: str) -> bool:
+    here = [providers.c.workspace_id == workspace_id, providers.c.slug == slug]
+    return await desk.organisation().count(providers, here) > 0
 
 
 async def allow(desk: Desk, row: Row, workspace_id: str, values: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 INVITES = Resource("organisation_users", invites)
-USERS = Resource("organisation_users", users, publishes=True)
+USERS = Resource("organisation_users", users)
 WEEK = 7 * 24 * 3600 * 1000
 
 

@@ -14,9 +14,12 @@ from penstock.kit.record import milliseconds, moment, now
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, following
 from penstock.kit.rules import of_organisation
+from penstock.store.parts import part_of
 from penstock.store.tables import api_keys, key_digests, workspaces
 
 if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
@@ -39,6 +42,12 @@ async def enforced(desk: Desk, type_: str, workspace_id: str | None) -> int | No
     row = await desk.find(workspaces, workspace_id) if workspace_id else None
     own = row["settings"].get(name) if row else None
     return own or (await of_organisation(desk)).get(name)
+
+
+async def remove_all(desk: Desk, *conditions: ColumnElement[bool]) -> None:
+    """Remove all keys of which this is so."""
+    for kind, resource in KEYS.items():
+        await resource.remove_all(desk, api_keys.c.type == kind, *conditions)
 
 
 async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:
@@ -91,4 +100,4 @@ async def _hand_out(desk: Desk, row: Row, waiting: Row, texts: list[Row]) -> tup
 async def _note(desk: Desk, row: Row, change: dict[str, Any]) -> None:
     await desk.update(api_keys, row["id"], change)
     await desk.note(f"{KEYS[row['type']].name}.rotate", before=row, after={**row, **change})
-    await desk.publish()
+    await desk.publish(part_of(api_keys, row["id"]))

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 class UsageLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How much may be used until the next reset."""
 
-    credit_limit: Annotated[float, Meta(ge=1, description="US dollars, tokens or requests")]
+    credit_limit: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        Meta(description="US dollars, tokens or requests; null: no end, only an alert"),
+    ] = None
     type: Annotated[Literal["cost", "tokens", "requests"], Meta(description="what is counted")] = "cost"
     alert_threshold: Annotated[
         Annotated[float, Meta(ge=1)] | None, Meta(description="where an alert is sent; less than credit_limit")
@@ -43,7 +46,8 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 RateLimits = list[RateLimit] | RateLimit
 ManyUsageLimits = list[UsageLimits] | UsageLimits
-UNITS = ("rps", "rpm", "rph", "rpd", "rpw")
+UNITS = ("rpm", "rph", "rpd", "rpw")
+UNITS_OF_KEYS = ("rps", *UNITS)
 
 
 class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,11 +60,11 @@ class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     expires_at: Annotated[datetime | UnsetType | None, Meta(description="when it ends; null: never")] = UNSET
 
 
-def sent(data: Limited) -> dict[str, Any]:
+def sent(data: Limited, units: Sequence[str] = UNITS) -> dict[str, Any]:
     """Check the limits and the end that were sent, and write them down."""
     values: dict[str, Any] = {}
     if data.rate_limits is not UNSET:
-        values["rate_limits"] = rates("rate_limits", data.rate_limits, units=UNITS)
+        values["rate_limits"] = rates("rate_limits", data.rate_limits, units=units)
     if data.usage_limits is not UNSET:
         values["usage_limits"] = usage("usage_limits", data.usage_limits)
     if data.expires_at is not UNSET:
@@ -75,8 +79,11 @@ def usage(path: str, limits: UsageLimits | None) -> dict[str, Any] | None:
     """Check usage limits, and write them down."""
     if limits is None:
         return None
-    if limits.alert_threshold is not None and limits.alert_threshold >= limits.credit_limit:
-        raise refuse(f"{path}.alert_threshold", f"must be less than credit_limit ({limits.credit_limit:g})")
+    end, alert = limits.credit_limit, limits.alert_threshold
+    if end is None and alert is None:
+        raise refuse(f"{path}.credit_limit", "is needed, or alert_threshold")
+    if end is not None and alert is not None and alert >= end:
+        raise refuse(f"{path}.alert_threshold", f"must be less than credit_limit ({end:g})")
     if limits.periodic_reset and limits.periodic_reset_days:
         raise refuse(path, "takes either periodic_reset or periodic_reset_days")
     following = limits.next_usage_reset_at
@@ -98,7 +105,7 @@ def listed_usage(path: str, given: ManyUsageLimits | None) -> list[dict[str, Any
     return [limit for limit in found if limit is not None] or None
 
 
-def rates(path: str, limits: RateLimits | None, *, units: Sequence[str], most: int = 2) -> list[Any] | None:
+def rates(path: str, limits: RateLimits | None, *, units: Sequence[str] = UNITS, most: int = 2) -> list[Any] | None:
     """Check rate limits, and write them down; a single one may come without its list."""
     if limits is None:
         return None

@@ -13,6 +13,7 @@ from penstock.errors import ConflictError, MissingError
 from penstock.kit.fields import Changed, Email, Id, Moment, Object
 from penstock.kit.ids import new_id
 from penstock.kit.record import now, unknown, when
+from penstock.kit.resource import Resource
 from penstock.store.tables import members, users
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
+
+MEMBERS = Resource("workspace_users", members)
 
 Role = Annotated[Literal["admin", "manager", "member"], Meta(description="what the person may do in the workspace")]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Table
+from sqlalchemy import Table, select
 
 from penstock.errors import MissingError
 from penstock.kit import listing
 from penstock.kit.ids import new_id
 from penstock.kit.record import now
+from penstock.store.parts import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +68,18 @@ class Resource(msgspec.Struct, frozen=True):
         await desk.delete(self.table, self.table.c.id == row["id"])
         await self._changed(desk, "delete", row, None)
 
+    async def remove_all(self, desk: Desk, *conditions: ColumnElement[bool]) -> None:
+        """Remove all rows of which this is so; each is noted."""
+        rows = await desk.rows(select(self.table).where(*conditions), self.table)
+        if not rows:
+            return
+        await desk.delete(self.table, *conditions)
+        await desk.note_gone(f"{self.name}.delete", rows)
+        if self.publishes:
+            await desk.publish(*{part_of(self.table, row["id"]) for row in rows})
+
     async def _changed(self, desk: Desk, verb: str, before: Row | None, after: Row | None) -> None:
         await desk.note(f"{self.name}.{verb}", before=before, after=after)
-        if self.publishes:
-            await desk.publish()
+        row = after or before
+        if self.publishes and row:
+            await desk.publish(part_of(self.table, row["id"]))

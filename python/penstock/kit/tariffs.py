@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from genai_prices.types import ConditionalPrice, ModelPrice, Provider
 
-    from penstock.kit.pricing import PricingConfig
+    from penstock.kit.pricing import PricingConfig, Tokens
     from penstock.settings import Settings
 
 # By the names of the engine's buckets. The list has dollars for a million, which is as many millions of pico-dollars for one.
@@ -77,11 +77,17 @@ def listed() -> bytes:
 def stated(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]]:  # noqa: ANN401 - a date, or none
     """Say what an operator's prices are to the engine; nothing where they are not about tokens or requests."""
     tokens = config.pay_as_you_go
-    found = {ours: getattr(tokens, name) for name, ours in SAID.items()} if tokens else {}
-    found["cache_write_1h"] = tokens.additional_units.get("cache_write_1h") if tokens else None
-    rates = {ours: [(0, _whole(price.price, CENT))] for ours, price in found.items() if price is not None}
+    rates = _rates(tokens)
+    if tokens and (hour := tokens.additional_units.get("cache_write_1h")):
+        rates["cache_write_1h"] = [(0, _whole(hour.price, CENT))]
     request = _whole(config.fixed_cost.price, CENT) if config.fixed_cost else 0
-    return [_versioned(rates, request, valid_from)] if rates or config.fixed_cost else []
+    batch = _rates(config.batch_config)
+    return [_versioned(rates, request, valid_from, batch=batch)] if rates or batch or config.fixed_cost else []
+
+
+def _rates(tokens: Tokens | None) -> dict[str, list[tuple[int, int]]]:
+    said = {ours: getattr(tokens, name) for name, ours in SAID.items()} if tokens else {}
+    return {ours: [(0, _whole(price.price, CENT))] for ours, price in said.items() if price is not None}
 
 
 def _listed() -> bytes:
@@ -121,9 +127,12 @@ def _versioned(
     request: int,
     start: Any,  # noqa: ANN401 - a date, or none
     daily: tuple[int, int] | None = None,
+    batch: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Name a price after what it says: whatever changes in it changes its version."""
     price: dict[str, Any] = {"rates": rates}
+    if batch:
+        price["batch"] = batch
     if request:
         price["request"] = request
     if start:

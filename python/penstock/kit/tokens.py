@@ -18,7 +18,7 @@ from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from penstock.caller import EVERYTHING
 from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError
-from penstock.kit.limits import UNITS, RateLimit, UsageLimits, listed_usage, rates
+from penstock.kit.limits import UNITS_OF_KEYS, RateLimit, UsageLimits, listed_usage, rates
 from penstock.kit.record import now
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _check_forms(claims: Mapping[str, Any]) -> None:
             if name == "usage_limits":
                 listed_usage(name, said)
             elif name == "rate_limits":
-                rates(name, said, units=UNITS)
+                rates(name, said, units=UNITS_OF_KEYS)
         except (msgspec.ValidationError, InvalidError) as error:
             raise UnauthorisedError(f"the claim {name} of this token is not valid: {error}") from None
 

@@ -131,7 +131,8 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
         if data.global_workspace_access and data.global_workspace_access.enabled and data.create_default_provider:
             said = {given.id for given in data.workspaces}
             usable = await kit.workspaces_of(desk, row)
-            await kit.provide(desk, row, [one for one in usable if one not in said], data.default_provider_slug)
+            slug = data.default_provider_slug or row["default_provider_slug"]
+            await kit.provide(desk, row, [one for one in usable if one not in said], slug)
         return Done()
 
 
@@ -144,13 +145,13 @@ async def _put(desk: Desk, row: Row, path: str, given: AccessGiven, data: Access
     if given.usage_limits is not UNSET:
         values["usage_limits"] = listed_usage(f"{path}.usage_limits", given.usage_limits)
     if given.rate_limits is not UNSET:
-        values["rate_limits"] = rates(f"{path}.rate_limits", given.rate_limits, units=access.UNITS, most=1) or None
+        values["rate_limits"] = rates(f"{path}.rate_limits", given.rate_limits, most=1) or None
     if given.reset_usage:
         values["last_reset_at"] = now()
     await kit.allow(desk, row, workspace["id"], values)
     provides = data.create_default_provider if given.create_default_provider is None else given.create_default_provider
     if given.enabled and provides:
-        slug = given.default_provider_slug or data.default_provider_slug
+        slug = given.default_provider_slug or data.default_provider_slug or row["default_provider_slug"]
         await kit.provide(desk, row, [workspace["id"]], slug)
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from sqlalchemy import func, select
 
 from penstock.caller import needs, of_member
-from penstock.kit import members
+from penstock.kit import keys, members
 from penstock.kit.desk import Work
 from penstock.kit.fields import IdOrSlug
 from penstock.kit.listing import Page
@@ -108,9 +108,8 @@ async def remove(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Wor
         before = await members.need(desk, desk.workspace, user_id)
         await desk.agree(rows, before)
         await desk.delete(rows, rows.c.id == before["id"])
-        await desk.delete(api_keys, api_keys.c.user_id == user_id, api_keys.c.workspace_id == desk.workspace)
+        await keys.remove_all(desk, api_keys.c.user_id == user_id)
         await desk.note("workspace_users.delete", before=before)
-        await desk.publish()
         return Done()
 
 

@@ -13,25 +13,9 @@ from sqlalchemy import or_, select
 
 from penstock.caller import EVERYTHING, SCOPES, needs
 from penstock.errors import ForbiddenError
-from penstock.kit import keys, limits, members
+from penstock.kit import fields, keys, limits, members
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import (
-    UNSET,
-    Changed,
-    Email,
-    Id,
-    MaybeName,
-    MaybeNote,
-    Moment,
-    MomentOrNone,
-    Name,
-    Note,
-    Object,
-    Organisation,
-    UnsetType,
-    WorkspaceAsked,
-)
-from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
 from penstock.kit.ids import is_uuid, mask, new_key
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited
@@ -62,19 +46,21 @@ class KeyDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 Scopes = Annotated[list[str], Meta(min_length=1, description="what the key may do")]
-DefaultsGiven = Annotated[KeyDefaults | UnsetType, Meta(description="defaults; they replace those of before")]
-EmailsGiven = Annotated[list[Email] | UnsetType | None, Meta(description="where alerts are sent")]
+DefaultsGiven = Annotated[
+    KeyDefaults | UnsetType | None, Meta(description="defaults; they replace those of before, null takes them away")
+]
+EmailsGiven = Annotated[list[fields.Email] | UnsetType | None, Meta(description="where alerts are sent")]
 PolicyGiven = Annotated[RotationPolicy | UnsetType | None, Meta(description="rotation; null takes it away")]
 
 
 class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A key to be made."""
 
-    name: Name
+    name: fields.Name
     scopes: Scopes
-    description: Note = None
+    description: fields.Note = None
     organisation_id: Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")] = None
-    workspace_id: WorkspaceGiven = None
+    workspace_id: fields.Workspace = None
     user_id: Annotated[str | None, Meta(description="id of the person whose key it is")] = None
     defaults: DefaultsGiven = UNSET
     alert_emails: EmailsGiven = UNSET
@@ -84,8 +70,8 @@ class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class KeyChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: MaybeName = UNSET
-    description: MaybeNote = UNSET
+    name: fields.MaybeName = UNSET
+    description: fields.MaybeNote = UNSET
     scopes: Annotated[Annotated[list[str], Meta(min_length=1)] | UnsetType, Meta(description="what it may do")] = UNSET
     reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
     defaults: DefaultsGiven = UNSET
@@ -102,15 +88,15 @@ class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KeyMade(msgspec.Struct, frozen=True):
     """A new key."""
 
-    id: Id
+    id: fields.Id
     key: Annotated[str, Meta(description="its text, which is not shown again")]
-    object: Object = "api-key"
+    object: fields.Object = "api-key"
 
 
 class KeyRotated(msgspec.Struct, frozen=True):
     """A key with a new text."""
 
-    id: Id
+    id: fields.Id
     key: Annotated[str, Meta(description="its new text, which is not shown again")]
     key_transition_expires_at: Annotated[str, Meta(description="until when the old text is good too")]
 
@@ -118,30 +104,34 @@ class KeyRotated(msgspec.Struct, frozen=True):
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """One key."""
 
-    id: Id
+    id: fields.Id
     key: Annotated[str, Meta(description="both ends of its text")]
-    name: Name
-    description: Note
+    name: fields.Name
+    description: fields.Note
     type: Annotated[str, Meta(description="`organisation-service`, `workspace-service`, `workspace-user` …")]
-    organisation_id: Organisation
+    organisation_id: fields.Organisation
     workspace_id: Annotated[str | None, Meta(description="id of the workspace it is for")]
     user_id: Annotated[str | None, Meta(description="id of the person whose key it is")]
     status: Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
     creation_mode: Annotated[str, Meta(description="`ui`, `api` or `auto`")]
-    created_at: Moment
-    last_updated_at: Changed
+    created_at: fields.Moment
+    last_updated_at: fields.Changed
     rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
     usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
     reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
-    last_reset_at: MomentOrNone
-    next_usage_reset_at: MomentOrNone
+    last_reset_at: fields.MomentOrNone
+    next_usage_reset_at: fields.MomentOrNone
     scopes: Scopes
     defaults: Annotated[KeyDefaults, Meta(description="what requests with the key have unless they say otherwise")]
     alert_emails: Annotated[list[str] | None, Meta(description="where alerts are sent")]
-    expires_at: MomentOrNone
+    expires_at: fields.MomentOrNone
+    expiry_enforced: Annotated[int, Meta(description="1 where it ends by itself, at expires_at")]
+    allow_config_override: Annotated[
+        int | None, Meta(description="1 or 0 where its defaults hold a config; the same as there")
+    ]
     rotation_policy: Annotated[dict[str, Any] | None, Meta(description="rotation")]
-    last_rotated_at: MomentOrNone
-    object: Object = "api-key"
+    last_rotated_at: fields.MomentOrNone
+    object: fields.Object = "api-key"
 
 
 Kind = Annotated[Literal["organisation", "workspace"], PathParameter(description="what the key is for")]
@@ -293,13 +283,14 @@ async def _check_user(desk: Desk, user_id: str | None, workspace_id: str | None,
 
 async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | None = None) -> dict[str, Any]:
     """Check what was sent of limits, defaults, expiry and rotation, and write it down."""
-    values = limits.sent(data)
+    values = limits.sent(data, limits.UNITS_OF_KEYS)
     if data.alert_emails is not UNSET:
         values["alert_emails"] = data.alert_emails
     if data.defaults is not UNSET:
-        written = msgspec.to_builtins(data.defaults)
-        if data.defaults.config_id:
-            written["config_id"] = await _config(desk, data.defaults.config_id)
+        asked = data.defaults or KeyDefaults()
+        written = msgspec.to_builtins(asked)
+        if asked.config_id:
+            written["config_id"] = await _config(desk, asked.config_id)
         values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
     if data.rotation_policy is not UNSET:
         values["rotation_policy"] = policy(data.rotation_policy, await keys.enforced(desk, type_, desk.workspace_id))
@@ -330,6 +321,7 @@ async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
 def _shown(row: Row) -> Key:
     expired = row["expires_at"] is not None and row["expires_at"] <= now()
     usage: dict[str, Any] = row["usage_limits"] or {}
+    defaults = KeyDefaults(**row["defaults"])
     same = ("id", "name", "description", "type", "organisation_id", "workspace_id", "user_id", "creation_mode")
     also = ("rate_limits", "usage_limits", "scopes", "alert_emails", "rotation_policy")
     return Key(
@@ -340,8 +332,10 @@ def _shown(row: Row) -> Key:
         last_updated_at=when(row["last_updated_at"]),
         last_reset_at=moment(row["last_reset_at"]),
         next_usage_reset_at=usage.get("next_usage_reset_at"),
-        defaults=KeyDefaults(**row["defaults"]),
+        defaults=defaults,
         expires_at=moment(row["expires_at"]),
+        expiry_enforced=int(row["expires_at"] is not None),
+        allow_config_override=int(defaults.allow_config_override) if defaults.config_id else None,
         last_rotated_at=moment(row["last_rotated_at"]),
     )
 

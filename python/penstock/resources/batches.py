@@ -10,17 +10,20 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
-from sqlalchemy import select
 
 from penstock.blobs.folder import Folder
 from penstock.caller import needs, shown
 from penstock.errors import ConflictError, ForbiddenError, MissingError, TooManyError
+from penstock.jobs.batch_providers import ways
+from penstock.jobs.batch_providers.way import Stated
 from penstock.jobs.batches import Runner
 from penstock.kit import batches as kit
 from penstock.kit import files as file_kit
+from penstock.kit import pages
 from penstock.kit.batches import Batch
 from penstock.kit.desk import Work
 from penstock.kit.ids import new_id
+from penstock.kit.pages import Page
 from penstock.kit.record import now, refuse
 from penstock.resources.files import stream
 from penstock.settings import Settings
@@ -64,6 +67,10 @@ class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     gateway_options: Annotated[
         dict[str, str], Meta(description="`x-gateway-…` headers for its requests, before those that it is made with")
     ] = {}
+    provider_options: Annotated[
+        dict[str, Annotated[str, Meta(min_length=1, max_length=2048)]],
+        Meta(description="what the provider that runs it needs to know besides, as `role_arn` for bedrock"),
+    ] = {}
 
 
 class BatchChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,14 +82,10 @@ class BatchChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ]
 
 
-class BatchList(msgspec.Struct, frozen=True, kw_only=True):
+class BatchList(Page, frozen=True, kw_only=True):
     """Batches of the workspace."""
 
     data: Annotated[list[Batch], Meta(description="those of this page, newest first")]
-    first_id: Annotated[str | None, Meta(description="id of the first of them")]
-    last_id: Annotated[str | None, Meta(description="id of the last of them")]
-    has_more: Annotated[bool, Meta(description="whether there are others after it")]
-    object: Annotated[str, Meta(description="`list`")] = "list"
 
 
 @post("/", status_code=200, guards=[SCOPE], summary="Create batch", tags=TAGS)
@@ -106,9 +109,7 @@ async def create(
         file = await file_kit.find(desk, data.input_file_id)
         if file["purpose"] != "batch":
             raise refuse("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
-        job = None
-        if data.completion_window != kit.IMMEDIATE:
-            job = {"provider": await kit.provider_of(desk, headers)}
+        job = None if data.completion_window == kit.IMMEDIATE else await _job(desk, data, headers)
         row_id = new_id()
         sealed = await desk.seal(msgspec.json.encode(headers).decode(), row_id)
         row = await desk.insert(
@@ -116,6 +117,25 @@ async def create(
         )
     runner.ring()
     return kit.shown(row)
+
+
+async def _job(desk: Desk, data: NewBatch, headers: dict[str, str]) -> dict[str, Any]:
+    """Say who is to run a batch, and what is needed for that besides its lines."""
+    able = ways()
+    named = await kit.provider_of(desk, headers, able)
+    way = able[named.provider]
+    for name in data.provider_options:
+        if name not in way.OPTIONS:
+            known = f"expected {', '.join(sorted(way.OPTIONS))}" if way.OPTIONS else "it takes none"
+            raise refuse(f"provider_options.{name}", f"is not known for {named.provider}: {known}")
+    needs = way.needs(Stated(headers, named.configurations, data.provider_options))
+    caller = desk.caller
+    return {
+        "provider": named.provider,
+        "integration_id": named.integration_id,
+        "api_key_id": caller.id if caller.by == "key" else None,
+        "needs": needs,
+    }
 
 
 async def _check_room(desk: Desk, most: int) -> None:
@@ -147,14 +167,9 @@ def _row(data: NewBatch, settings: Settings, file_id: str) -> dict[str, Any]:
 @get("/", guards=[SCOPE], summary="List batches", tags=TAGS)
 async def index(work: NamedDependency[Work], limit: Limit = 20, after: After = None) -> BatchList:
     """List the batches of the workspace, newest first."""
-    conditions = [batches.c.id < file_kit.inner(file_kit.BATCH, after)] if after else []
-    query = select(batches).where(*conditions).order_by(batches.c.id.desc()).limit(limit + 1)
+    wanted = pages.Wanted(limit, file_kit.inner(file_kit.BATCH, after) if after else None)
     async with work.reading() as desk:
-        _ = desk.workspace
-        rows = await desk.rows(query, batches)
-    data = [kit.shown(row) for row in rows[:limit]]
-    ends = (data[0].id, data[-1].id) if data else (None, None)
-    return BatchList(data=data, first_id=ends[0], last_id=ends[1], has_more=len(rows) > limit)
+        return BatchList.of(await pages.rows(desk, batches, wanted), limit, kit.shown)
 
 
 @get("/{batch_id:str}", guards=[SCOPE], summary="Get batch", tags=TAGS)

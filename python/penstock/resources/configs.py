@@ -14,23 +14,9 @@ from sqlalchemy import select
 from penstock import engine
 from penstock.caller import needs
 from penstock.errors import ConflictError, InvalidError, Problem
-from penstock.kit import versions
+from penstock.kit import fields, versions
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import (
-    UNSET,
-    Changed,
-    Id,
-    IdOrSlug,
-    MaybeName,
-    Moment,
-    Name,
-    Object,
-    Organisation,
-    Slug,
-    UnsetType,
-    WorkspaceAsked,
-)
-from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
 from penstock.kit.ids import slug
 from penstock.kit.listing import Page
 from penstock.kit.record import Done, Listed, given, refuse, when
@@ -51,18 +37,18 @@ VersionId = Annotated[str, Meta(description="id of the version")]
 class NewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A config to be saved."""
 
-    name: Name
+    name: fields.Name
     config: Config
     is_default: Annotated[int, Meta(ge=0, le=1, description="1: the default of the workspace")] = msgspec.field(
         name="isDefault", default=0
     )
-    workspace_id: WorkspaceGiven = None
+    workspace_id: fields.Workspace = None
 
 
 class ConfigChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: MaybeName = UNSET
+    name: fields.MaybeName = UNSET
     config: Annotated[dict[str, Any] | str | UnsetType, Meta(description="the config; it becomes a new version")] = (
         UNSET
     )
@@ -74,34 +60,34 @@ class ConfigChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class ConfigMade(msgspec.Struct, frozen=True):
     """A new config."""
 
-    id: Id
-    slug: Slug
+    id: fields.Id
+    slug: fields.Slug
     version_id: VersionId
-    object: Object = "config"
+    object: fields.Object = "config"
 
 
 class ConfigChanged(msgspec.Struct, frozen=True):
     """A changed config."""
 
     version_id: VersionId
-    object: Object = "config"
+    object: fields.Object = "config"
 
 
 class ConfigRow(msgspec.Struct, frozen=True, kw_only=True):
     """One config of a list."""
 
-    id: Id
-    slug: Slug
-    name: Name
-    organisation_id: Organisation
+    id: fields.Id
+    slug: fields.Slug
+    name: fields.Name
+    organisation_id: fields.Organisation
     workspace_id: Annotated[str, Meta(description="id of its workspace")]
     is_default: Annotated[int, Meta(description="1 for the default of the workspace")]
     status: Annotated[str, Meta(description="`active` or `archived`")]
     owner_id: Annotated[str | None, Meta(description="id of the user or key that made it")]
     updated_by: Annotated[str | None, Meta(description="id of the user or key that changed it last")]
-    created_at: Moment
-    last_updated_at: Changed
-    object: Object = "config"
+    created_at: fields.Moment
+    last_updated_at: fields.Changed
+    object: fields.Object = "config"
 
 
 class ConfigShown(ConfigRow, frozen=True, kw_only=True):
@@ -241,9 +227,9 @@ def _fields(row: Row) -> dict[str, Any]:
 
 def _version(row: Row, version: Row) -> ConfigShown:
     content = version["content"]
-    fields = {**_fields(row), "name": content["name"], "updated_by": version["created_by"]}
-    fields |= {"created_at": when(version["created_at"]), "last_updated_at": when(content["last_updated_at"])}
-    return ConfigShown(**fields, config=content["config"], version_id=version["id"])
+    shown = {**_fields(row), "name": content["name"], "updated_by": version["created_by"]}
+    shown |= {"created_at": when(version["created_at"]), "last_updated_at": when(content["last_updated_at"])}
+    return ConfigShown(**shown, config=content["config"], version_id=version["id"])
 
 
 routes = [create, index, show, history, update, remove]

@@ -12,15 +12,16 @@ from litestar.enums import RequestEncodingType
 from litestar.params import Body, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
-from sqlalchemy import select
 
 from penstock.blobs.folder import PIECE, Folder
 from penstock.caller import needs
 from penstock.errors import PenstockError
 from penstock.kit import files as kit
+from penstock.kit import pages
 from penstock.kit.batches import ACTIVE
 from penstock.kit.desk import Work
 from penstock.kit.files import File, shown
+from penstock.kit.pages import Page
 from penstock.kit.record import now, refuse
 from penstock.settings import Settings
 from penstock.store.tables import batches, files
@@ -55,14 +56,10 @@ class Upload(msgspec.Struct, kw_only=True):
     )
 
 
-class FileList(msgspec.Struct, frozen=True, kw_only=True):
+class FileList(Page, frozen=True, kw_only=True):
     """Files of the workspace."""
 
     data: Annotated[list[File], Meta(description="those of this page")]
-    first_id: Annotated[str | None, Meta(description="id of the first of them")]
-    last_id: Annotated[str | None, Meta(description="id of the last of them")]
-    has_more: Annotated[bool, Meta(description="whether there are others after it")]
-    object: Annotated[str, Meta(description="`list`")] = "list"
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,18 +125,11 @@ async def index(
     order: Order = "desc",
 ) -> FileList:
     """List the files of the workspace."""
-    conditions = [files.c.expires_at > now(), *([files.c.purpose == purpose] if purpose else [])]
-    down = order == "desc"
-    if after:
-        last = kit.inner(kit.FILE, after)
-        conditions.append(files.c.id < last if down else files.c.id > last)
-    query = select(files).where(*conditions).order_by(files.c.id.desc() if down else files.c.id).limit(limit + 1)
+    conditions = (files.c.expires_at > now(), *((files.c.purpose == purpose,) if purpose else ()))
+    last = kit.inner(kit.FILE, after) if after else None
+    wanted = pages.Wanted(limit, last, order == "desc", conditions)
     async with work.reading() as desk:
-        _ = desk.workspace
-        rows = await desk.rows(query, files)
-    data = [shown(row) for row in rows[:limit]]
-    ends = (data[0].id, data[-1].id) if data else (None, None)
-    return FileList(data=data, first_id=ends[0], last_id=ends[1], has_more=len(rows) > limit)
+        return FileList.of(await pages.rows(desk, files, wanted), limit, shown)
 
 
 @get("/{file_id:str}", guards=[SCOPE], summary="Get file", tags=TAGS)

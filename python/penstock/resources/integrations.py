@@ -12,32 +12,12 @@ from msgspec import Meta
 
 from penstock.caller import needs
 from penstock.kit import configurations as forms
+from penstock.kit import fields, mappings
 from penstock.kit import integrations as kit
-from penstock.kit import mappings
 from penstock.kit.access import GlobalAccessShown
 from penstock.kit.access import shown as access_shown
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import (
-    UNSET,
-    Changed,
-    Id,
-    IdOrSlug,
-    MaybeName,
-    MaybeNote,
-    Moment,
-    Name,
-    Note,
-    Object,
-    Organisation,
-    OwnSlug,
-    Slug,
-    Tags,
-    TagsAsked,
-    UnsetType,
-    WorkspaceAsked,
-    tagged,
-)
-from penstock.kit.fields import Workspace as WorkspaceGiven
+from penstock.kit.fields import UNSET, IdOrSlug, TagsAsked, UnsetType, WorkspaceAsked, tagged
 from penstock.kit.ids import new_id, slug
 from penstock.kit.listing import Page
 from penstock.kit.mappings import SecretMapping
@@ -66,26 +46,26 @@ Credential = Annotated[str, Meta(max_length=65536)]
 class NewIntegration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An integration to be made."""
 
-    name: Name
+    name: fields.Name
     ai_provider_id: Annotated[str, Meta(description="name of the provider")]
-    slug: OwnSlug = None
+    slug: fields.OwnSlug = None
     key: Annotated[Credential, Meta(description="the provider's key")] = ""
-    description: Note = None
-    workspace_id: WorkspaceGiven = None
+    description: fields.Note = None
+    workspace_id: fields.Workspace = None
     configurations: Configurations = {}
     create_default_provider: Annotated[bool, Meta(description="make a provider of it where it may be used")] = True
     default_provider_slug: ProviderSlug = None
     secret_mappings: Mappings = []
     pricing_adjustments: Annotated[Adjustments | None, Meta(description="factors of its prices")] = None
-    tags: Tags = {}
+    tags: fields.Tags = {}
 
 
 class IntegrationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: MaybeName = UNSET
+    name: fields.MaybeName = UNSET
     key: Annotated[Credential | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
-    description: MaybeNote = UNSET
+    description: fields.MaybeNote = UNSET
     configurations: Annotated[
         dict[str, Any] | UnsetType, Meta(description="they replace those of before; masked values mean the same ones")
     ] = UNSET
@@ -101,22 +81,22 @@ class IntegrationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class IntegrationRow(msgspec.Struct, frozen=True, kw_only=True):
     """One integration of a list."""
 
-    id: Id
-    slug: Slug
-    name: Name
-    description: Note
+    id: fields.Id
+    slug: fields.Slug
+    name: fields.Name
+    description: fields.Note
     ai_provider_id: Annotated[str, Meta(description="name of the provider")]
-    organisation_id: Organisation
+    organisation_id: fields.Organisation
     workspace_id: Annotated[str | None, Meta(description="id of the workspace whose own it is")]
     status: Annotated[str, Meta(description="`active` or `archived`")]
     type: Annotated[str, Meta(description="`workspace` or `organisation`")]
     owner_id: Annotated[str | None, Meta(description="id of the user or key that made it")]
     masked_key: Annotated[str | None, Meta(description="both ends of the key")]
     configurations: Configurations
-    tags: Tags
-    created_at: Moment
-    last_updated_at: Changed
-    object: Object = "integration"
+    tags: fields.Tags
+    created_at: fields.Moment
+    last_updated_at: fields.Changed
+    object: fields.Object = "integration"
 
 
 class Integration(IntegrationRow, frozen=True, kw_only=True):
@@ -147,19 +127,19 @@ Kind = Annotated[
 )
 async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) -> Created:
     """Keep a provider's credential, for one workspace or for the organisation; there it is open to whom it is given."""
-    kit.check_provider("ai_provider_id", data.ai_provider_id)
+    provider = kit.provider_named("ai_provider_id", data.ai_provider_id)
     async with work.writing(data.workspace_id) as desk:
         own = desk.workspace_id
         desk.require(kit.scope(own, "create"))
         listed = await mappings.checked(desk, data.secret_mappings, own)
-        forms.check("configurations", data.ai_provider_id, data.configurations, mappings.fields(listed))
+        forms.check("configurations", provider, data.configurations, mappings.fields(listed))
         row_id = new_id()
         values = {
             "workspace_id": own,
             "slug": data.slug or slug("", data.name, 40),
             "name": data.name,
             "description": data.description,
-            "ai_provider_id": data.ai_provider_id,
+            "ai_provider_id": provider,
             "secret_mappings": listed,
             "pricing_adjustments": msgspec.to_builtins(data.pricing_adjustments),
             "tags": data.tags,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from litestar import delete, get, post, put
@@ -18,7 +18,7 @@ from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import IdOrSlug, TagsAsked, WorkspaceAsked, tagged
 from penstock.kit.integrations import PROVIDERS, usable
 from penstock.kit.listing import Page
-from penstock.kit.record import Created, Done, Listed, unknown, when
+from penstock.kit.record import Created, Done, Listed, refuse, unknown, when
 from penstock.store.tables import integrations, providers
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ class NewProvider(kit.New, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     integration_id: Annotated[str, Meta(description="id or slug of the integration")]
     tags: fields.Tags = msgspec.field(default_factory=dict[str, str])
+    model_config: Annotated[
+        dict[str, Any] | None, Meta(description="nothing but an empty one: the integration says it all")
+    ] = None
 
 
 class ProviderChange(kit.Change, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -50,6 +53,9 @@ class Provider(kit.Shown, frozen=True, kw_only=True):
 @post("/", status_code=200, guards=[needs("providers.create")], summary="Create provider", tags=TAGS)
 async def create(data: JSONBody[NewProvider], work: NamedDependency[Work]) -> Created:
     """Make an integration usable in a workspace."""
+    if data.model_config:
+        # Whoever may choose the address is given the integration's credential there.
+        raise refuse("model_config", "is that of the integration: change it there")
     async with work.writing(data.workspace_id) as desk:
         integration = await _integration(desk, data.integration_id)
         row = await kit.add(desk, PROVIDERS, data, integration["id"], data.tags)

@@ -9,9 +9,11 @@ from litestar import Router
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import License, Server
+from litestar.serialization import encode_json
 
 from penstock import INTERFACE
 from penstock.caller import anyone
+from penstock.kit.description import complete
 
 if TYPE_CHECKING:
     from litestar import Request
@@ -34,6 +36,14 @@ class Page(OpenAPIRenderPlugin):
         return Path(__file__).with_suffix(".html").read_bytes()
 
 
+class Description(JsonRenderPlugin):
+    """The description at /schema/openapi.json."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
+        """Give what the framework knows with what we add."""
+        return encode_json(complete(request.app))
+
+
 def description() -> OpenAPIConfig:
     """Say what the description is about and where it is served."""
     return OpenAPIConfig(
@@ -43,7 +53,7 @@ def description() -> OpenAPIConfig:
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
         servers=[Server(url="/")],
         use_handler_docstrings=True,
-        render_plugins=[Page(), JsonRenderPlugin()],
+        render_plugins=[Page(), Description()],
         openapi_router=Router(
             "/schema",
             route_handlers=[],

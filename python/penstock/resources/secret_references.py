@@ -13,25 +13,9 @@ from sqlalchemy import or_, select
 
 from penstock.caller import needs
 from penstock.errors import ForbiddenError
-from penstock.kit import configurations, mappings, references
+from penstock.kit import configurations, fields, mappings, references
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import (
-    UNSET,
-    Changed,
-    Id,
-    IdOrSlug,
-    MaybeName,
-    Moment,
-    Name,
-    Object,
-    Organisation,
-    OwnSlug,
-    Slug,
-    Tags,
-    TagsAsked,
-    UnsetType,
-    tagged,
-)
+from penstock.kit.fields import UNSET, IdOrSlug, TagsAsked, UnsetType, tagged
 from penstock.kit.ids import new_id, slug
 from penstock.kit.listing import Page
 from penstock.kit.record import Created, Done, Listed, given, refuse, unknown, when
@@ -63,12 +47,12 @@ Key = Annotated[_Key | None, Meta(description="which part of a secret that is a 
 class NewReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A reference to be made."""
 
-    name: Name
+    name: fields.Name
     manager_type: Annotated[Place, Meta(description="where it is kept")]
     auth_config: Auth
     secret_path: Path
     organisation_id: Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")] = None
-    slug: OwnSlug = None
+    slug: fields.OwnSlug = None
     description: Description = None
     secret_key: Key = None
     allow_all_workspaces: Annotated[
@@ -77,13 +61,13 @@ class NewReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     allowed_workspaces: Annotated[
         _Allowed | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
     ] = UNSET
-    tags: Tags = {}
+    tags: fields.Tags = {}
 
 
 class ReferenceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: MaybeName = UNSET
+    name: fields.MaybeName = UNSET
     description: Annotated[_Description | UnsetType | None, Meta(description="what it is for")] = UNSET
     auth_config: Annotated[
         dict[str, Any] | UnsetType, Meta(description="fields of it; others stay, and masked ones mean the same")
@@ -100,27 +84,27 @@ class ReferenceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
     """One reference of a list."""
 
-    id: Id
-    name: Name
-    slug: Slug
+    id: fields.Id
+    name: fields.Name
+    slug: fields.Slug
     manager_type: Annotated[str, Meta(description="`aws_sm`, `azure_kv` or `hashicorp_vault`")]
     status: Annotated[str, Meta(description="`ACTIVE`")]
-    created_at: Moment
-    last_updated_at: Changed
-    object: Object = "secret-reference"
+    created_at: fields.Moment
+    last_updated_at: fields.Changed
+    object: fields.Object = "secret-reference"
 
 
 class Reference(ReferenceRow, frozen=True, kw_only=True):
     """One reference."""
 
-    organisation_id: Organisation
+    organisation_id: fields.Organisation
     description: Description
     secret_path: Path
     secret_key: Key
     auth_config: Auth
     allow_all_workspaces: Annotated[bool, Meta(description="whether all workspaces may use it")]
     allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may, where not all may")]
-    tags: Tags
+    tags: fields.Tags
     created_by: Annotated[str | None, Meta(description="id of the user or key that made it")]
 
 

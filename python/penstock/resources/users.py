@@ -13,17 +13,19 @@ from sqlalchemy import select
 
 from penstock.caller import needs, of_person
 from penstock.errors import ConflictError
+from penstock.kit import keys
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Changed, Email, Id, Moment, Object
 from penstock.kit.listing import Page
+from penstock.kit.members import MEMBERS
 from penstock.kit.record import Done, Listed, when
 from penstock.kit.resource import Resource
-from penstock.store.tables import members, users
+from penstock.store.tables import api_keys, members, users
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-USERS = Resource("organisation_users", users, publishes=True)
+USERS = Resource("organisation_users", users)
 TAGS = ["Users"]
 
 UserId = Annotated[str, PathParameter(description="id of the user")]
@@ -86,7 +88,10 @@ async def update(user_id: UserId, data: JSONBody[UserChange], work: NamedDepende
 async def remove(user_id: UserId, work: NamedDependency[Work]) -> Done:
     """Take a person out of the organisation; the person's keys end with it."""
     async with work.writing() as desk:
-        await USERS.remove(desk, await _no_owner(desk, user_id))
+        row = await _no_owner(desk, user_id)
+        await keys.remove_all(desk, api_keys.c.user_id == row["id"])
+        await MEMBERS.remove_all(desk, members.c.user_id == row["id"])
+        await USERS.remove(desk, row)
         return Done()
 
 

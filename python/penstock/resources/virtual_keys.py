@@ -121,7 +121,7 @@ class VirtualKey(kit.Shown, frozen=True, kw_only=True):
 @post("/", status_code=200, guards=[needs("virtual_keys.create")], summary="Create virtual key", tags=TAGS)
 async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> VirtualKeyMade:
     """Keep a provider's credential under a name."""
-    integrations.check_provider("provider", data.provider)
+    provider = integrations.provider_named("provider", data.provider)
     configurations = _configurations(data)
     async with work.writing(data.workspace_id) as desk:
         own = await integrations.add(
@@ -131,7 +131,7 @@ async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> 
                 "workspace_id": desk.workspace,
                 "slug": slug("", data.name, 40),
                 "name": data.name,
-                "ai_provider_id": data.provider,
+                "ai_provider_id": provider,
                 "brought_along": True,
                 "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace),
                 **await integrations.sealed_key(desk, own_id, data.key),

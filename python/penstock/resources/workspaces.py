@@ -14,39 +14,25 @@ from sqlalchemy import ColumnElement, or_, select
 
 from penstock.caller import needs
 from penstock.errors import ConflictError, ForbiddenError
-from penstock.kit import integrations, members
+from penstock.kit import fields, integrations, keys, members
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import (
-    UNSET,
-    Changed,
-    Id,
-    IdOrSlug,
-    MaybeName,
-    MaybeNote,
-    Moment,
-    Name,
-    Note,
-    Object,
-    Organisation,
-    Slug,
-    UnsetType,
-)
+from penstock.kit.fields import UNSET, IdOrSlug, UnsetType
 from penstock.kit.ids import slug
 from penstock.kit.limits import ManyUsageLimits, RateLimits, listed_usage, rates
 from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
-from penstock.kit.record import Done, Listed, given, refuse, unknown, when
+from penstock.kit.record import Done, Listed, given, moment, now, refuse, unknown, when
 from penstock.kit.resource import Resource
 from penstock.kit.rules import Rules, written
 from penstock.resources import _members
-from penstock.store.tables import api_keys, configs, providers, workspaces
-from penstock.store.tables import members as member_rows
+from penstock.resources.configs import CONFIGS
+from penstock.store.tables import api_keys, configs, files, providers, versions, workspaces
+from penstock.store.tables import integrations as integration_rows
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 WORKSPACES = Resource("workspaces", workspaces, publishes=True)
-UNITS = ("rpm", "rph", "rpd", "rpw")
 # What a name may begin with and `name_format=plain` leaves out.
 EMOJI = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
 STATUSES = ("active", "archived")
@@ -74,7 +60,7 @@ class DefaultsShown(Defaults, frozen=True, kw_only=True):
     """Defaults as they are answered."""
 
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
-    object: Object = "workspace"
+    object: fields.Object = "workspace"
 
 
 DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
@@ -84,8 +70,8 @@ SettingsGiven = Annotated[Rules | UnsetType, Meta(description="rules; they repla
 class NewWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A workspace to be made."""
 
-    name: Name
-    description: Note = None
+    name: fields.Name
+    description: fields.Note = None
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
     users: Annotated[list[NewMember | str], Meta(description="its members: ids of users, or ids with roles")] = []
@@ -96,8 +82,8 @@ class NewWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class WorkspaceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
-    name: MaybeName = UNSET
-    description: MaybeNote = UNSET
+    name: fields.MaybeName = UNSET
+    description: fields.MaybeNote = UNSET
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
     usage_limits: UsageGiven = UNSET
@@ -107,23 +93,23 @@ class WorkspaceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class Farewell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says that this workspace and no other is meant."""
 
-    name: Name
+    name: fields.Name
     force_delete: Annotated[bool, Meta(description="remove what is in it too")] = False
 
 
 class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     """One workspace."""
 
-    id: Id
-    slug: Slug
-    name: Name
+    id: fields.Id
+    slug: fields.Slug
+    name: fields.Name
     icon: Annotated[str | None, Meta(description="the emoji that its name begins with")]
-    description: Note
-    organisation_id: Organisation
+    description: fields.Note
+    organisation_id: fields.Organisation
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
     status: Annotated[str, Meta(description="`active` or `archived`")]
-    created_at: Moment
-    last_updated_at: Changed
+    created_at: fields.Moment
+    last_updated_at: fields.Changed
     created_by: Annotated[str | None, Meta(description="id of the user or key that made it")]
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
@@ -132,7 +118,8 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     ]
     usage_limits: Annotated[list[dict[str, Any]] | None, Meta(description="usage limits")]
     rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
-    object: Object = "workspace"
+    last_reset_at: fields.MomentOrNone
+    object: fields.Object = "workspace"
 
 
 class WorkspaceWithUsers(WorkspaceShown, frozen=True, kw_only=True):
@@ -165,6 +152,7 @@ async def create(data: JSONBody[NewWorkspace], work: NamedDependency[Work]) -> W
             "settings": {},
             "usage_limits": None,
             "rate_limits": None,
+            "last_reset_at": None,
             **await _values(desk, data),
         }
         if values["defaults"].get("user_api_key_config"):
@@ -235,14 +223,30 @@ async def remove(workspace: IdOrSlug, data: JSONBody[Farewell], work: NamedDepen
             raise refuse("name", f"{data.name!r} is not the name of this workspace")
         if row["is_default"]:
             raise ConflictError("the default workspace of the organisation stays")
-        inside = {table.name: await desk.count(table) for table in (api_keys, providers, configs)}
-        if any(inside.values()) and not data.force_delete:
-            left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
-            raise ConflictError(f"there is something left in it: {left}; hint: force_delete")
-        for table in (api_keys, providers, configs, member_rows):
-            await desk.delete(table, table.c.workspace_id == row["id"])
+        if not data.force_delete:
+            await _refuse_full(desk)
+        await _empty(desk)
         await WORKSPACES.change(desk, row, {"status": "archived"})
         return Done()
+
+
+async def _refuse_full(desk: Desk) -> None:
+    own = {"integrations": await desk.count(integration_rows, [~integration_rows.c.brought_along])}
+    inside = {table.name: await desk.count(table) for table in (api_keys, providers, configs)} | own
+    if any(inside.values()):
+        left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
+        raise ConflictError(f"there is something left in it: {left}; hint: force_delete")
+
+
+async def _empty(desk: Desk) -> None:
+    """Remove what is in a workspace, credentials and old versions too."""
+    here = desk.workspace
+    await keys.remove_all(desk)
+    for resource in (integrations.PROVIDERS, integrations.INTEGRATIONS, CONFIGS, members.MEMBERS):
+        await resource.remove_all(desk)
+    await desk.delete(versions, versions.c.workspace_id == here)
+    # Whoever looks after old files takes their contents away.
+    await desk.change_all(files, {"expires_at": now()})
 
 
 async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str, Any]:
@@ -258,7 +262,7 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str,
     if data.usage_limits is not UNSET:
         values["usage_limits"] = listed_usage("usage_limits", data.usage_limits)
     if data.rate_limits is not UNSET:
-        values["rate_limits"] = rates("rate_limits", data.rate_limits, units=UNITS, most=1) or None
+        values["rate_limits"] = rates("rate_limits", data.rate_limits, most=1) or None
     return values
 
 
@@ -275,8 +279,8 @@ def _member(given: NewMember | str) -> NewMember:
 
 async def _with_users(desk: Desk, row: Row, name_format: str) -> WorkspaceWithUsers:
     shown = await _shown(desk, row, name_format)
-    fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    return WorkspaceWithUsers(**fields, users=await members.of(desk, row["id"]))
+    same = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    return WorkspaceWithUsers(**same, users=await members.of(desk, row["id"]))
 
 
 async def _shown(desk: Desk, row: Row, name_format: str) -> WorkspaceShown:
@@ -303,6 +307,7 @@ async def _shown(desk: Desk, row: Row, name_format: str) -> WorkspaceShown:
         settings=row["settings"],
         usage_limits=row["usage_limits"],
         rate_limits=row["rate_limits"],
+        last_reset_at=moment(row["last_reset_at"]),
     )
 
 

@@ -182,7 +182,7 @@ def _conflict(error: exc.IntegrityError) -> ConflictError:
     said = str(error.orig).lower()
     if "foreign key" in said:
         return ConflictError("something else depends on it, or what it refers to is gone")
-    return ConflictError("it exists already")
+    return ConflictError("this slug is taken" if "slug" in said else "it exists already")
 
 
 def _unavailable(error: BaseException) -> UnavailableError:

@@ -438,3 +438,11 @@ batch_lines = Table(
 changes = Table(
     "changes", metadata, Column("id", Integer, primary_key=True), Column("number", BigInteger, nullable=False)
 )
+
+# Of each number of those: which parts of it changed then; older ones are forgotten.
+changed = Table(
+    "changed",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("parts", FORM, nullable=False),
+)

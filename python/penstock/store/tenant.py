@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy import delete as delete_from
 
-from penstock.store.tables import changes
+from penstock.store.tables import changed, changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from sqlalchemy import BindParameter, ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,9 +24,18 @@ Row = Mapping[str, Any]
 
 
 class Bell:
-    """Whether a transaction changed what the data plane must know; shared by all who stand in it."""
+    """Whether a transaction changed what the data plane must know, and in which parts; shared by all who stand in it."""
 
-    rung = False
+    number: int | None = None
+
+    def __init__(self) -> None:
+        """Nothing changed yet."""
+        self.parts: set[str] = set()
+
+    @property
+    def rung(self) -> bool:
+        """Whether something changed."""
+        return self.number is not None
 
 
 class Tenant:
@@ -77,21 +86,40 @@ class Tenant:
         await self.connection.execute(insert(table).values(row))
         return row
 
+    async def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows here."""
+        own = {name: value for name, value in self._own(table).items() if value is not None}
+        if rows:
+            await self.connection.execute(insert(table), [{**row, **own} for row in rows])
+
     async def update(self, table: Table, row_id: str, values: Mapping[str, Any]) -> None:
         """Change a row, if it is here."""
         query = update(table).where(table.c.id == row_id, *self._inside([table])).values(dict(values))
         await self.connection.execute(query)
 
+    async def change_all(self, table: Table, values: Mapping[str, Any]) -> None:
+        """Change every row that is here."""
+        await self.connection.execute(update(table).where(*self._inside([table])).values(dict(values)))
+
     async def delete(self, table: Table, *conditions: Condition) -> int:
         """Remove rows, and say how many."""
-        done = await self.connection.execute(delete_from(table).where(and_(*conditions), *self._inside([table])))
+        done = await self.connection.execute(delete_from(table).where(*conditions, *self._inside([table])))
         return done.rowcount
 
-    async def publish(self) -> None:
-        """Note that the data plane must know of a change; once is enough for a transaction."""
-        if not self.bell.rung:
-            self.bell.rung = True
-            await self.connection.execute(update(changes).values(number=changes.c.number + 1))
+    async def publish(self, *parts: str) -> None:
+        """Note that the data plane must know of a change, and in which parts of what it knows: `penstock.store.parts`."""
+        bell = self.bell
+        if bell.parts.issuperset(parts):
+            return
+        bell.parts.update(parts)
+        said = {"parts": sorted(bell.parts)}
+        if bell.number is not None:
+            await self.connection.execute(update(changed).where(changed.c.number == bell.number).values(said))
+            return
+        # Who changes something after us waits here until this is kept: numbers are in the order of what they count.
+        counted = update(changes).values(number=changes.c.number + 1).returning(changes.c.number)
+        bell.number = await self.connection.scalar(counted)
+        await self.connection.execute(insert(changed).values(number=bell.number, **said))
 
     def _inside(self, tables: Iterable[Table]) -> list[Condition]:
         conditions: list[Condition] = []

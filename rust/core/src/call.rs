@@ -210,7 +210,7 @@ impl<'c> Choice<'c> {
         if sent.is_none() && self.config_named()?.is_none() {
             // A model of the form `@slug/model` may still name one.
             let operation = self.call.route.operation;
-            let reads = operation.takes_json() || operation == Operation::Realtime;
+            let reads = operation.takes_json() || operation.takes_model_in_form() || operation == Operation::Realtime;
             let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
             return if reads { Ok(plan) } else { Err(Error::ProviderNeeded) };
         }

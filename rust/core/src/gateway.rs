@@ -45,6 +45,8 @@ use crate::{
 
 /// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
 const PEEKED_HERE: usize = 1024 * 1024;
+/// So much of a form is waited for to learn its model.
+const BEGINNING: usize = 64 * 1024;
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -224,7 +226,7 @@ impl Gateway {
         }
         let plan = choice.plan()?;
         facts.config = plan.slug.map(ToOwned::to_owned);
-        if !plan.config.is_plain || !plan.names_provider() {
+        if !plan.config.is_plain || !plan.names_provider() || call.control.is_to_be_explained() {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
         }
@@ -257,11 +259,15 @@ impl Gateway {
     /// Reads what must be known of a body before it is forwarded.
     pub(crate) async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
         let operation = call.route.operation;
-        let body = body.limited(self.body_limits)?;
+        let mut body = body.limited(self.body_limits)?;
+        let fields = &call.head.headers;
         if !operation.takes_json() {
+            if let (true, Some(kind)) = (operation.takes_model_in_form(), fields.text("content-type")) {
+                // In a box of its own: it would make the future of every request larger.
+                facts.model = Box::pin(model_in_form(kind, &mut body)).await?;
+            }
             return Ok(watched(call, body, facts));
         }
-        let fields = &call.head.headers;
         let bytes = body.collect().await?;
         let peek = peeked(&bytes).await.map_err(|found| match fields.text("content-encoding") {
             None | Some("identity") => Error::BodyInvalid { at: found.at, message: found.message },
@@ -345,8 +351,12 @@ impl Gateway {
         (body, translation): (Body, Option<&Translation>),
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
-        // What is signed must be known before any of it is sent.
-        let body = if target.is_signed() { Body::Whole(Box::pin(body.collect()).await?) } else { body };
+        let operation = call.route.operation;
+        let body = if credentials::needs_body(target, operation) {
+            Body::Whole(Box::pin(body.collect()).await?)
+        } else {
+            body
+        };
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
             Body::Whole(bytes) => Length::Known(bytes.len() as u64),
@@ -370,9 +380,8 @@ impl Gateway {
             issued,
         };
         let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
-        if let Body::Whole(bytes) = &body {
-            credentials::sign(target, issued, &mut head, bytes)?;
-        }
+        let signed: &[u8] = if let Body::Whole(bytes) = &body { bytes } else { &[] };
+        credentials::sign(target, operation, issued, (&mut head, signed))?;
         let outgoing = Outgoing {
             head,
             body,
@@ -402,6 +411,17 @@ impl Gateway {
             _ => Answer::error(&Error::NotFound, Dialect::OpenAi),
         }
     }
+}
+
+/// The model that a form which is still coming names in its beginning: it may say which provider is meant.
+async fn model_in_form(kind: &str, body: &mut Body) -> Result<String> {
+    let Some(mut form) = Form::of(kind) else { return Ok(String::new()) };
+    let is_enough = |piece: &[u8]| {
+        form.feed(piece);
+        form.model().is_some() || form.is_over()
+    };
+    body.begun(BEGINNING, is_enough).await?;
+    Ok(form.model().unwrap_or_default().to_owned())
 }
 
 /// What must be known of a JSON body. A large one is looked through elsewhere: here others wait.

@@ -22,6 +22,7 @@ mod held;
 mod include_usage;
 mod inline;
 pub mod jwt;
+pub mod ledger;
 mod line;
 pub mod lines;
 pub mod masking;

@@ -1,9 +1,6 @@
 //! Requests and answers apart from any connection: the lines of a batch that a provider runs in its own dialect.
 
-use std::{
-    borrow::Cow,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use penstock_llm::{
     dialect,
@@ -11,7 +8,6 @@ use penstock_llm::{
     providers,
     translation::{Beside, Question, Translation},
 };
-use serde::Deserialize;
 
 use crate::error::Problem;
 
@@ -39,22 +35,13 @@ pub fn said(line: Line<'_>) -> Result<Said, Problem> {
     Ok(Said { body, lost: translation.lost.text() })
 }
 
-/// The answer to a line, an error too, as its caller reads it.
-pub fn told(line: Line<'_>, answer: &[u8]) -> Result<Vec<u8>, Problem> {
+/// The answer to a line with its status, an error too, as its caller reads it.
+pub fn told(line: Line<'_>, status: u16, answer: &[u8]) -> Result<Vec<u8>, Problem> {
     let (translation, _) = translated(line)?;
-    if is_error(answer) {
-        return Ok(translation.error(502, answer));
+    if status >= 300 {
+        return Ok(translation.error(status, answer));
     }
     translation.whole(answer).map_err(|broken| Problem::new("$", format!("it cannot be read: {}", broken.0)))
-}
-
-fn is_error(answer: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Answer<'a> {
-        #[serde(rename = "type", borrow)]
-        kind: Cow<'a, str>,
-    }
-    serde_json::from_slice::<Answer<'_>>(answer).is_ok_and(|answer| answer.kind == "error")
 }
 
 fn translated(line: Line<'_>) -> Result<(Translation, Vec<u8>), Problem> {
@@ -97,11 +84,11 @@ mod tests {
         assert_eq!(lost, "seed");
         let answer = br#"{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","stop_reason":"end_turn",
             "content":[{"type":"text","text":"hello"}],"usage":{"input_tokens":3,"output_tokens":1}}"#;
-        let chat: Value = serde_json::from_slice(&told(line, answer).unwrap()).unwrap();
+        let chat: Value = serde_json::from_slice(&told(line, 200, answer).unwrap()).unwrap();
         assert_eq!(chat["choices"][0]["message"]["content"], "hello");
         assert_eq!(chat["usage"]["total_tokens"], 4);
         let error = br#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;
-        let error: Value = serde_json::from_slice(&told(line, error).unwrap()).unwrap();
+        let error: Value = serde_json::from_slice(&told(line, 529, error).unwrap()).unwrap();
         assert!(error["error"]["message"].as_str().unwrap().contains("busy"));
     }
 
@@ -112,6 +99,6 @@ mod tests {
         assert_eq!(place(Line { provider: "nobody", ..chat }), "provider");
         assert_eq!(place(Line { path: "/v1/embeddings", ..chat }), "url");
         assert_eq!(place(line("[")), "body");
-        assert_eq!(told(chat, b"no").unwrap_err().path, "$");
+        assert_eq!(told(chat, 200, b"no").unwrap_err().path, "$");
     }
 }

@@ -124,6 +124,8 @@ impl Target<'_> {
         let Some(saved) = self.saved else { return Ok(()) };
         self.fields = saved.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
+        // A job names its model as its provider does.
+        let model = if call.route.operation == Operation::CreateBatchJob { "" } else { model };
         let Some(said) = models.said.get(model) else {
             let is_fine =
                 if model.is_empty() { !models.are_restricted() || !may_name_one(call) } else { models.allow_all };
@@ -149,7 +151,9 @@ impl Target<'_> {
 fn may_name_one(call: &Call<'_>) -> bool {
     match call.route.operation {
         Operation::Proxy => call.head.takes_body(),
-        operation => operation.takes() == Some(Takes::Form) && operation.id() != "uploadFile",
+        Operation::CreateBatchJob => true,
+        Operation::UploadFile | Operation::PutBatchObject | Operation::UploadBatchDataset => false,
+        operation => operation.takes() == Some(Takes::Form),
     }
 }
 

@@ -70,12 +70,17 @@ pub struct Tariff {
     pub prices: Arc<Prices>,
     /// What is said of the model where its provider was saved.
     pub own: Option<Priced>,
+    /// It is asked in a batch that its provider runs, which costs less.
+    pub is_batch: bool,
 }
 
 impl Tariff {
     /// What was used of a model, at a moment in Unix seconds.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
-        let of = |price: &Price| Cost { nanodollars: price.cost(usage), price_version: Some(price.version.clone()) };
+        let of = |price: &Price| Cost {
+            nanodollars: if self.is_batch { price.batch_cost(usage) } else { price.cost(usage) },
+            price_version: Some(price.version.clone()),
+        };
         let own = self.own.as_ref().and_then(|own| valid(own, at));
         own.map(of).or_else(|| self.prices.find(provider, model, at, of))
     }
@@ -94,6 +99,8 @@ pub struct Price {
     rates: Rates,
     /// Rates of all tokens where more than so many are asked, the longest first.
     tiers: Vec<(u64, Rates)>,
+    /// What is said of batches; half of all else where nothing is.
+    batch: Option<Box<Rates>>,
 }
 
 /// The prices of one model, of which the last that is valid counts.
@@ -112,6 +119,9 @@ pub struct PublishedPrice {
     /// By bucket: pico-dollars for a token, where more than so many are asked.
     #[serde(default)]
     rates: Said,
+    /// Likewise, in batches that the provider runs.
+    #[serde(default)]
+    batch: Option<Said>,
 }
 
 /// Which bucket costs what, where more than so many tokens are asked. There are thousands: they are kept in little room.
@@ -304,15 +314,16 @@ pub fn compile(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Pr
 
 impl Price {
     fn compile(published: PublishedPrice, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedPrice { version, from, daily, request, rates } = published;
-        for name in &rates.unknown {
+        let PublishedPrice { version, from, daily, request, rates, batch } = published;
+        for name in rates.unknown.iter().chain(batch.iter().flat_map(|batch| &batch.unknown)) {
             problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
         }
         let mut starts: Vec<u64> = rates.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
         starts.sort_unstable_by(|one, other| other.cmp(one));
         starts.dedup();
         let tiers = starts.into_iter().map(|start| (start, rates_at(&rates, start))).collect();
-        Self { version, from, daily, request, rates: rates_at(&rates, 0), tiers }
+        let batch = batch.map(|batch| Box::new(rates_at(&batch, 0)));
+        Self { version, from, daily, request, rates: rates_at(&rates, 0), tiers, batch }
     }
 
     fn is_valid(&self, at: u64) -> bool {
@@ -328,14 +339,34 @@ impl Price {
 
     /// Whole nano-dollars, half of one rounded up.
     pub fn cost(&self, usage: &Usage) -> u64 {
+        nanodollars(u128::from(self.request).saturating_add(spent(usage, self.rates_of(usage))))
+    }
+
+    /// The same in a batch that the provider runs: by its own rates, or at half of the price.
+    pub fn batch_cost(&self, usage: &Usage) -> u64 {
+        let request = u128::from(self.request / 2);
+        let tokens = match &self.batch {
+            Some(rates) => spent(usage, rates),
+            None => spent(usage, self.rates_of(usage)) / 2,
+        };
+        nanodollars(request.saturating_add(tokens))
+    }
+
+    fn rates_of(&self, usage: &Usage) -> &Rates {
         let asked = usage.total_in();
         let tier = self.tiers.iter().find(|(start, _)| asked > *start);
-        let rates = tier.map_or(&self.rates, |(_, rates)| rates);
-        let counts = buckets(usage);
-        let products = counts.iter().zip(rates).map(|(count, rate)| u128::from(*count) * u128::from(*rate));
-        let pico = products.fold(u128::from(self.request), u128::saturating_add);
-        u64::try_from(pico.saturating_add(500) / 1000).unwrap_or(u64::MAX)
+        tier.map_or(&self.rates, |(_, rates)| rates)
     }
+}
+
+/// Pico-dollars.
+fn spent(usage: &Usage, rates: &Rates) -> u128 {
+    let products = buckets(usage).into_iter().zip(rates).map(|(count, rate)| u128::from(count) * u128::from(*rate));
+    products.fold(0, u128::saturating_add)
+}
+
+fn nanodollars(pico: u128) -> u64 {
+    u64::try_from(pico.saturating_add(500) / 1000).unwrap_or(u64::MAX)
 }
 
 /// All rates of a request of this length; what has no price of its own takes that of what it is a kind of.
@@ -430,6 +461,21 @@ mod tests {
         assert_eq!(cost("azure-openai", "own", 0, Usage::default()).unwrap().0, "a");
         assert_eq!(cost("azure-openai", "gpt-4o", 0, Usage::default()).unwrap().0, "old");
         assert_eq!(cost("nobody", "gpt-4o", 0, Usage::default()), None);
+    }
+
+    #[test]
+    fn a_batch_costs_what_is_said_of_batches_and_else_half() {
+        let usage = Usage { input: 3, output: 2, cache_read: 1, ..Usage::default() };
+        let cost = |price: &str| {
+            let mut problems = Vec::new();
+            let priced = compile(serde_json::from_str(price).unwrap(), "$", &mut problems);
+            assert!(problems.is_empty(), "{problems:?}");
+            valid(&priced, 0).unwrap().batch_cost(&usage)
+        };
+        let half = r#"[{"version":"v","request":4000,"rates":{"input":[[0,1000],[3,3000]],"output":[[0,5000]]}}]"#;
+        assert_eq!(cost(half), 2 + 11);
+        let own = half.replace(r#""rates""#, r#""batch":{"input":[[0,1000]],"output":[[0,2000]]},"rates""#);
+        assert_eq!(cost(&own), 2 + 4 + 2 * 2);
     }
 
     #[test]

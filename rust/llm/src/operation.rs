@@ -99,6 +99,15 @@ operations! {
     (ConverseStream, "POST", "/model/*/converse-stream", "converseStream", Json),
     (InvokeModel, "POST", "/model/*/invoke", "invokeModel", Json),
     (InvokeModelStream, "POST", "/model/*/invoke-with-response-stream", "invokeModelStream", Json),
+    (CreateBatchJob, "POST", "/batch_jobs", "createBatchJob", Json),
+    (RetrieveBatchJob, "GET", "/batch_jobs/:id", "retrieveBatchJob", Nothing),
+    (CancelBatchJob, "POST", "/batch_jobs/:id/cancel", "cancelBatchJob", Nothing),
+    (DeleteBatchJob, "DELETE", "/batch_jobs/:id", "deleteBatchJob", Nothing),
+    (PutBatchObject, "PUT", "/batch_objects/:id", "putBatchObject", Form),
+    (GetBatchObject, "GET", "/batch_objects/:id", "getBatchObject", Nothing),
+    (CreateBatchDataset, "POST", "/batch_datasets", "createBatchDataset", Json),
+    (UploadBatchDataset, "POST", "/batch_datasets/:id", "uploadBatchDataset", Form),
+    (LocateBatchDataset, "GET", "/batch_datasets/:id", "locateBatchDataset", Nothing),
 }
 
 impl Operation {
@@ -145,7 +154,16 @@ impl Operation {
             | Self::UploadFile
             | Self::RetrieveFile
             | Self::DeleteFile
-            | Self::RetrieveFileContent => None,
+            | Self::RetrieveFileContent
+            | Self::CreateBatchJob
+            | Self::RetrieveBatchJob
+            | Self::CancelBatchJob
+            | Self::DeleteBatchJob
+            | Self::PutBatchObject
+            | Self::GetBatchObject
+            | Self::CreateBatchDataset
+            | Self::UploadBatchDataset
+            | Self::LocateBatchDataset => None,
             _ => Some(Dialect::OpenAi),
         }
     }
@@ -199,6 +217,11 @@ impl Operation {
     /// Whether it brings something to be worked on, which may cost tokens.
     pub fn is_work(self) -> bool {
         matches!(self.takes(), Some(Takes::Json | Takes::Form))
+    }
+
+    /// Whether its body is a form that names a model.
+    pub fn takes_model_in_form(self) -> bool {
+        matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)
     }
 
     /// Whether its body is one JSON object, read before it is forwarded.

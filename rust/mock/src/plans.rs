@@ -229,7 +229,9 @@ fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Beh
         }
     };
     behaviour.recover_after(turn);
-    if let (Some(is_taken), Some(beginning)) = (behaviour.prefix, beginning(question.body)) {
+    if let Some(is_taken) = behaviour.prefix
+        && let Some(beginning) = beginning(question.body, &text(&behaviour))
+    {
         if !is_taken {
             let error = family.error(400, NO_PREFIX);
             return Plan { steps: whole(400, family, &error, &behaviour, question.marks), fault: None };
@@ -254,10 +256,14 @@ fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Beh
 const NO_PREFIX: &str =
     "This model does not support assistant message prefill. The conversation must end with a user message.";
 
-/// The beginning of an answer with which a conversation ends.
-fn beginning(body: &[u8]) -> Option<String> {
+/// The beginning of an answer with which a conversation or a prompt ends.
+fn beginning(body: &[u8], text: &str) -> Option<String> {
     let asked: Value = serde_json::from_slice(body).ok()?;
-    let last = asked["messages"].as_array()?.last()?;
+    if let Some(prompt) = asked["prompt"].as_str() {
+        let mut beginnings = (1..=text.len()).rev().filter_map(|end| text.get(..end));
+        return beginnings.find(|begun| prompt.ends_with(begun)).map(str::to_owned);
+    }
+    let last = [&asked["messages"], &asked["input"]].into_iter().find_map(Value::as_array)?.last()?;
     let content = &last["content"];
     let text = content.as_str().or_else(|| content.as_array()?.last()?["text"].as_str());
     text.filter(|_| last["role"] == "assistant").map(str::to_owned)

@@ -13,6 +13,7 @@ use penstock_core::{
     config::{Config, TargetLimits, Unknown, schema},
     error::Problem,
     gateway::{Gateway, Request},
+    ledger,
     lines::{self, Line},
     settings::Settings,
     snapshot::Snapshot,
@@ -259,15 +260,41 @@ pub fn say_line<'py>(
     Ok((PyBytes::new(py, &said.body), said.lost))
 }
 
-/// A provider's answer to a line of a batch, an error too, as its caller reads it.
+/// A provider's answer to a line of a batch with its status, an error too, as its caller reads it.
 #[pyfunction]
 pub fn tell_line<'py>(
     py: Python<'py>,
     provider: &str,
     path: &str,
     body: &[u8],
-    answer: &[u8],
+    answered: (u16, Bound<'py, PyBytes>),
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let told = lines::told(Line { provider, path, body }, answer);
+    let (status, answer) = answered;
+    let told = lines::told(Line { provider, path, body }, status, answer.as_bytes());
     told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::invalid(py, &[problem]))
+}
+
+/// Writes the records of lines that a provider answered in a batch of its own.
+#[pyclass(frozen, module = "penstock._engine")]
+pub struct Ledger(ledger::Ledger);
+
+#[pymethods]
+impl Ledger {
+    /// `prices` is what a snapshot says of prices.
+    #[new]
+    fn new(py: Python<'_>, prices: &[u8]) -> PyResult<Self> {
+        ledger::Ledger::new(prices).map(Self).map_err(|problems| errors::invalid(py, &problems))
+    }
+
+    /// The record of a line and its answer, with the end of its line.
+    fn record<'py>(&self, py: Python<'py>, entry: &[u8], answer: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let written = self.0.record(entry, answer);
+        written.map(|line| PyBytes::new(py, &line)).map_err(|problem| errors::invalid(py, &[problem]))
+    }
+
+    /// What all of them cost, in nano-dollars.
+    #[getter]
+    fn cost(&self) -> u64 {
+        self.0.cost()
+    }
 }

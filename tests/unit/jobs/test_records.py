@@ -154,6 +154,15 @@ def test_a_batch_that_was_written_before_is_not_written_again(tmp_path: Path):
     assert (tmp_path / "deep" / "records.jsonl").read_bytes() == LARGE + b"one\ntwo\nthree\n"
 
 
+def test_a_batch_that_was_put_aside_since_is_not_written_again_either(tmp_path: Path):
+    file = RecordFile(named(tmp_path, rotate_bytes=4096, keep=1))
+    append(file, b"one" * 1000 + b"\n")
+    append(file, b"two" * 1000 + b"\n")
+    assert (tmp_path / "deep" / "records.jsonl.1").exists()
+    append(file, b"one" * 1000 + b"\n", again=True)
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"two" * 1000 + b"\n"
+
+
 def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = RecordFile(named(tmp_path))
     append(file, b"whole\n")

@@ -155,7 +155,8 @@ def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(tm
         assert not await scene.known(old)
         rings = scene.rings
         await scene.rotator.look()
-        assert scene.rings == rings + 1
+        # Whoever publishes knows by itself when a text is over.
+        assert scene.rings == rings
         assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         assert await scene.known(new)
         said = [row["action"] for row in await scene.rows(select(audit).where(audit.c.resource_id == key_id))]

@@ -9,6 +9,8 @@ import pytest
 
 from penstock import engine
 from penstock.kit import tariffs
+from penstock.kit.pricing import PricingConfig
+from penstock.kit.tariffs import stated
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,6 +93,15 @@ def test_a_price_that_changes_changes_its_version(tmp_path: Path):
         file.write_text(OWN.replace("0.0002", price))
         versions.add(tariffs.published(Settings(file=str(file)))["said"][0]["prices"][1]["version"])
     assert len(versions) == 2
+
+
+def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version():
+    tokens = {"pay_as_you_go": {"request_token": {"price": 0.002}}}
+    (plain,) = stated(msgspec.convert(tokens, PricingConfig))
+    (both,) = stated(msgspec.convert({**tokens, "batch_config": {"request_token": {"price": 0.0005}}}, PricingConfig))
+    assert (both["rates"], both["batch"]) == (plain["rates"], {"input": [(0, 5_000_000)]})
+    assert both["version"] != plain["version"]
+    assert "batch" not in plain
 
 
 def test_the_engine_takes_the_list_as_it_is():

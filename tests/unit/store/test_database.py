@@ -57,7 +57,7 @@ def test_a_change_is_kept_whole_or_not_at_all(tmp_path: Path):
     async def scene() -> None:
         database = Database(Store(acquire_ms=200), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         await migrate(database)
-        with pytest.raises(ConflictError, match="exists already"):
+        with pytest.raises(ConflictError, match="taken"):
             await write(database, ROW, ROW)
         async with database.reading() as connection:
             assert (await connection.execute(select(organisations))).all() == []

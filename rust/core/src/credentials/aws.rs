@@ -25,7 +25,7 @@ pub async fn keys(upstream: &Upstream, role: &Role, with: &Keys) -> Result<(Issu
     let signed = |base: &Base| {
         let mut head = unsigned(base);
         head.extend_from_slice(b"\r\n");
-        sigv4::sign(&with, &mut head, (&base.origin.authority(), form.as_bytes()), SystemTime::now())?;
+        sigv4::sign(&with, &mut head, (&base.origin.authority(), Some(form.as_bytes())), SystemTime::now())?;
         // The last fields are still to come.
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)

@@ -14,7 +14,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use penstock_llm::providers::{AmazonKeys, Grant, Keys, Machine, Role, Signature};
+use penstock_llm::{
+    operation::Operation,
+    providers::{AmazonKeys, Grant, Keys, Machine, Role, Signature},
+};
 
 pub use machine::check;
 pub use wallet::Wallet;
@@ -76,8 +79,18 @@ async fn taking(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, Str
     }
 }
 
+/// Whether the body of a request must be known before any of it is sent: objects are signed without.
+pub fn needs_body(target: &Target<'_>, operation: Operation) -> bool {
+    target.is_signed() && target.provider.storage(operation).is_none()
+}
+
 /// Signs a rendered head with the body that goes with it, where the target's requests are signed.
-pub fn sign(target: &Target<'_>, issued: Option<&Issued>, head: &mut Vec<u8>, body: &[u8]) -> Result<()> {
+pub fn sign(
+    target: &Target<'_>,
+    operation: Operation,
+    issued: Option<&Issued>,
+    (head, body): (&mut Vec<u8>, &[u8]),
+) -> Result<()> {
     let provider = target.provider;
     let lacks = |message| Error::OptionInvalid { provider: provider.slug(), message };
     let with = match (target.grant.as_deref(), issued) {
@@ -90,7 +103,12 @@ pub fn sign(target: &Target<'_>, issued: Option<&Issued>, head: &mut Vec<u8>, bo
     let (authority, now) = (target.base.origin.authority(), SystemTime::now());
     match with {
         None => Ok(()),
-        Some(Signature::Amazon(keys)) => sigv4::sign(&keys, head, (&authority, body), now).map_err(lacks),
+        Some(Signature::Amazon(keys)) => {
+            let storage = provider.storage(operation);
+            let keys = AmazonKeys { service: storage.unwrap_or(keys.service), ..keys };
+            let body = storage.is_none().then_some(body);
+            sigv4::sign(&keys, head, (&authority, body), now).map_err(lacks)
+        }
         Some(Signature::Oracle(key)) => oracle::sign(&key, head, (&authority, body), now).map_err(lacks),
     }
 }

@@ -4,16 +4,20 @@ use std::time::SystemTime;
 
 use aws_credential_types::Credentials;
 use aws_sigv4::{
-    http_request::{SignableBody, SignableRequest, SigningSettings, sign as sign_request},
+    http_request::{
+        PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings,
+        UriPathNormalizationMode, sign as sign_request,
+    },
     sign::v4,
 };
 use penstock_llm::providers::AmazonKeys;
 
-/// Adds the fields of the signature to a head. An error says why there can be none.
+/// Adds the fields of the signature to a head. Without a body it is signed that nobody read it, as who keeps objects
+/// takes it. An error says why there can be none.
 pub fn sign(
     with: &AmazonKeys<'_>,
     head: &mut Vec<u8>,
-    (authority, body): (&str, &[u8]),
+    (authority, body): (&str, Option<&[u8]>),
     now: SystemTime,
 ) -> Result<(), String> {
     let credentials =
@@ -24,7 +28,7 @@ pub fn sign(
         .region(with.region)
         .name(with.service)
         .time(now)
-        .settings(SigningSettings::default())
+        .settings(settings(body.is_some()))
         .build()
         .map_err(|error| error.to_string())?
         .into();
@@ -33,7 +37,8 @@ pub fn sign(
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let uri = format!("https://{authority}{target}");
-    let request = SignableRequest::new(method, uri, [("host", authority)].into_iter(), SignableBody::Bytes(body));
+    let body = body.map_or(SignableBody::UnsignedPayload, SignableBody::Bytes);
+    let request = SignableRequest::new(method, uri, [("host", authority)].into_iter(), body);
     let signed =
         sign_request(request.map_err(|error| error.to_string())?, &params).map_err(|error| error.to_string())?;
     let (fields, _) = signed.into_parts().0.into_parts();
@@ -43,6 +48,17 @@ pub fn sign(
     }
     head.extend_from_slice(b"\r\n");
     Ok(())
+}
+
+/// Who keeps objects takes paths as they are, and is told how the body was signed.
+fn settings(is_read: bool) -> SigningSettings {
+    let mut settings = SigningSettings::default();
+    if !is_read {
+        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+        settings.percent_encoding_mode = PercentEncodingMode::Single;
+        settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
+    }
+    settings
 }
 
 #[cfg(test)]
@@ -64,7 +80,7 @@ mod tests {
     fn signed(with: &AmazonKeys<'_>, line: &str, body: &[u8]) -> String {
         let mut head = format!("{line} HTTP/1.1\r\nhost: example.amazonaws.com\r\n\r\n").into_bytes();
         let now = UNIX_EPOCH + Duration::from_secs(MOMENT);
-        sign(with, &mut head, ("example.amazonaws.com", body), now).unwrap();
+        sign(with, &mut head, ("example.amazonaws.com", Some(body)), now).unwrap();
         String::from_utf8(head).unwrap()
     }
 
@@ -89,6 +105,15 @@ mod tests {
         let head = signed(&AmazonKeys { token: Some("session"), ..SUITE }, "POST /model/a%3Ab/converse", b"{}");
         assert!(head.contains("x-amz-security-token: session\r\n"), "{head}");
         assert!(head.contains("SignedHeaders=host;x-amz-date;x-amz-security-token,") && !head.contains(SUITE.secret));
+    }
+
+    #[test]
+    fn a_body_that_nobody_read_is_said_to_be_none_of_the_signature() {
+        let mut head = b"PUT /b/a%3Ab HTTP/1.1\r\nhost: s3\r\n\r\n".to_vec();
+        sign(&SUITE, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(MOMENT)).unwrap();
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.contains("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\n"), "{head}");
+        assert!(head.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date,"), "{head}");
     }
 
     #[test]

@@ -142,7 +142,7 @@ fn render(
         issued,
     };
     let mut bytes = rendering::head(&call, target, said, &gateway.settings.header_aliases)?;
-    credentials::sign(target, issued, &mut bytes, b"")?;
+    credentials::sign(target, call.route.operation, issued, (&mut bytes, b""))?;
     Ok(bytes)
 }
 

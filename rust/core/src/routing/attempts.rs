@@ -6,6 +6,7 @@ use super::{
     Place,
     carried::Prepared,
     decision::{CacheStatus, Step, milliseconds},
+    explain,
     keeping::Question,
     walk::Walk,
 };
@@ -101,6 +102,10 @@ impl<'w> Walk<'w> {
             Err(error) => return Err(failed(self, error)),
         };
         let question = Question::of(self, node, &target, &prepared.body);
+        if self.call.control.is_to_be_explained() {
+            let told = Box::pin(explain::briefly(self, node, (&target, &prepared), question.as_ref())).await;
+            self.decide(|decision| decision.target = Some(told));
+        }
         if let Some(question) = &question
             && let Some(served) = question.kept(self, &target).await
         {
@@ -125,7 +130,7 @@ impl<'w> Walk<'w> {
         self.facts.provider = target.provider.slug();
         token_count::refuse_unserved(operation, &target)?;
         match named {
-            Some(model) => prepared.name_model(model),
+            Some(model) => prepared.name_model(self.call, model),
             None => prepared.model = model,
         }
         self.facts.model.clone_from(&prepared.model);

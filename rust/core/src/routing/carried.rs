@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::{self, edit, gemini},
+    dialect::{self, edit, form, gemini},
     operation::Operation,
 };
 use serde_json::Value;
@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Result},
     features::parameters::Parameters,
     record::Facts,
+    route::Route,
 };
 
 /// JSON up to this size is changed in far less than a millisecond.
@@ -116,8 +117,11 @@ fn changed(parameters: &Parameters, bytes: &[u8]) -> Result<Option<Prepared>> {
 
 /// The same with this model in it; what is no object stays as it is.
 fn naming(bytes: &Bytes, model: &str) -> Bytes {
-    let named = edit::set(bytes, &[], &[edit::field("model", &Value::from(model))]);
-    named.map_or_else(|_| bytes.clone(), Bytes::from)
+    named(bytes, model).map_or_else(|| bytes.clone(), Bytes::from)
+}
+
+fn named(bytes: &[u8], model: &str) -> Option<Vec<u8>> {
+    edit::set(bytes, &[], &[edit::field("model", &Value::from(model))]).ok()
 }
 
 fn nameless(bytes: Bytes) -> Bytes {
@@ -128,10 +132,12 @@ fn nameless(bytes: Bytes) -> Bytes {
 
 impl Prepared {
     /// The same with another name of the model.
-    pub fn name_model(&mut self, model: &str) {
+    pub fn name_model(&mut self, call: &Call<'_>, model: &str) {
         model.clone_into(&mut self.model);
-        if let Body::Whole(bytes) = &self.body {
-            self.body = Body::Whole(naming(bytes, model));
+        let Route { operation, .. } = call.route;
+        match call.head.headers.text("content-type").filter(|_| operation.takes_model_in_form()) {
+            Some(kind) => self.body.change(|bytes| form::rename(kind, bytes, model)),
+            None => self.body.change(|bytes| named(bytes, model)),
         }
     }
 

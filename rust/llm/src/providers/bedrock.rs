@@ -1,8 +1,9 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, BEDROCK, Credential, Grant, Group, Known, Options, Provider, Signature, anthropic,
+    Asked, BEDROCK, Credential, Grant, Group, JOBS, Known, Options, Provider, Signature, anthropic,
     aws::{self, region},
+    jobs,
     options::{joined, known},
     segment,
 };
@@ -35,7 +36,7 @@ impl Provider for Bedrock {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[BEDROCK]
+        &[BEDROCK, JOBS]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -43,15 +44,20 @@ impl Provider for Bedrock {
     }
 
     fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        // Who lists the models, and makes new ones, is not who runs them.
-        let is_control = operation == Operation::Models || operation.tunes();
-        let host = if is_control { "bedrock" } else { "bedrock-runtime" };
+        let host = match operation {
+            // Who lists the models, makes new ones and runs batches of them is not who answers.
+            Operation::Models | Operation::CreateBatchJob | Operation::RetrieveBatchJob | Operation::CancelBatchJob => {
+                "bedrock"
+            }
+            _ if operation.tunes() => "bedrock",
+            operation => self.storage(operation).unwrap_or("bedrock-runtime"),
+        };
         Ok(Some(format!("https://{host}.{}.amazonaws.com", region(options)?)))
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            own if BEDROCK.contains(&own) => None,
+            own if BEDROCK.contains(&own) || JOBS.contains(&own) => None,
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.tunes() => Some(&tuning::BEDROCK),
             Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => Some(&hosted::BEDROCK),
@@ -69,6 +75,12 @@ impl Provider for Bedrock {
         }
         if asked.operation.tunes() {
             return write_job(asked, out);
+        }
+        if JOBS.contains(&asked.operation) {
+            let bucket = options.get("aws_s3_bucket").ok_or("no bucket: send x-gateway-aws-s3-bucket");
+            let path = jobs::path(asked, ("/model-invocation-job", "/stop"), bucket)?;
+            out.extend_from_slice(path.as_bytes());
+            return Ok(());
         }
         let own = BEDROCK.contains(&asked.operation).then(|| own(asked.operation));
         if self.wire(asked.operation, asked.model).is_none() && own.is_none() {
@@ -103,6 +115,10 @@ impl Provider for Bedrock {
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
         aws::signature("bedrock", options)
+    }
+
+    fn storage(&self, operation: Operation) -> Option<&'static str> {
+        matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject).then_some("s3")
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {

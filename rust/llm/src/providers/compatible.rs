@@ -101,11 +101,11 @@ const fn keyed(row: Compatible, credential: Credential) -> Compatible {
 }
 
 /// A row that makes images in a way of its own.
-const fn paints(row: Compatible, painting: &'static Painting, path: &'static str) -> Compatible {
+pub(super) const fn paints(row: Compatible, painting: &'static Painting, path: &'static str) -> Compatible {
     Compatible { paints: Some((painting, path)), ..row }
 }
 
-const fn row(
+pub(super) const fn row(
     slug: &'static str,
     base_url: &'static str,
     version: &'static str,

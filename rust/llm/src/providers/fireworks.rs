@@ -1,75 +1,109 @@
-//! Fireworks: `OpenAI`'s API for what is asked of models, and one of its own for what belongs to an account.
+//! Fireworks: `OpenAI`'s API as a row has it, and one of its own for what belongs to an account: jobs of fine-tuning, batches, and
+//! the datasets that these read and write.
 
 use super::{
-    Asked, CHAT, COMPLETE, EMBED, Group, Known, Options, Provider, by_openai, options::known, segment, write_path,
+    Asked, CHAT, COMPLETE, EMBED, Group, Known, Options, Provider,
+    compatible::{Compatible, paints, row},
+    options::known,
+    segment,
 };
 use crate::{
     operation::Operation,
-    translation::wires::{Wire, chat, painting, tuning},
+    translation::wires::{Wire, painting, tuning},
 };
 
 pub(super) struct Fireworks;
 
-const OPTIONS: &[Known] = &[known("fireworks_account_id", "fireworks-account-id")];
+const OPTIONS: [Known; 1] = [known("fireworks_account_id", "fireworks-account-id")];
+
+/// Batches in its own words.
+const BATCHES: Group = &[
+    Operation::CreateBatchJob,
+    Operation::RetrieveBatchJob,
+    Operation::DeleteBatchJob,
+    Operation::CreateBatchDataset,
+    Operation::UploadBatchDataset,
+    Operation::LocateBatchDataset,
+];
+
+static ROW: Compatible = paints(
+    row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES]),
+    &painting::FIREWORKS,
+    "/image_generation/:model",
+);
 
 impl Provider for Fireworks {
     fn slug(&self) -> &'static str {
-        "fireworks-ai"
+        ROW.slug()
     }
 
     fn base_url(&self) -> &'static str {
-        "https://api.fireworks.ai/inference/v1"
+        ROW.base_url()
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[CHAT, COMPLETE, EMBED]
+        ROW.offers()
     }
 
     fn options(&self) -> &'static [Known] {
-        OPTIONS
+        &OPTIONS
     }
 
     fn base(&self, operation: Operation, _options: &Options) -> Result<Option<String>, String> {
-        Ok(operation.tunes().then(|| "https://api.fireworks.ai".into()))
+        Ok(is_of_account(operation).then(|| "https://api.fireworks.ai".into()))
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn path(&self, operation: Operation) -> Option<&'static str> {
+        ROW.path(operation)
+    }
+
+    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            Operation::ImageGenerate => Some(&painting::FIREWORKS),
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.tunes() => Some(&tuning::FIREWORKS),
-            _ => by_openai(self.offers(), operation).then_some(&chat::COMPATIBLE),
+            _ => ROW.wire(operation, model),
         }
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        match asked.operation {
-            Operation::ImageGenerate => {
-                // Names with slashes stand in the path as they are.
-                let model: Vec<_> = asked.model.split('/').map(segment::model).collect::<Result<_, _>>()?;
-                out.extend_from_slice(format!("/image_generation/{}", model.join("/")).as_bytes());
-            }
-            operation if operation.tunes() => return write_job(asked, options, out),
-            _ => write_path(self, asked, out),
+        if !is_of_account(asked.operation) {
+            return ROW.write_target(asked, options, out);
         }
+        let account = options.get("fireworks_account_id").ok_or("no account: send x-gateway-fireworks-account-id")?;
+        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
+        let below = if asked.operation.tunes() { tuned(asked)? } else { batched(asked) };
+        out.extend_from_slice(format!("{version}/accounts/{}/{below}", segment::escaped(account)).as_bytes());
         Ok(())
     }
 }
 
-/// A job of an account's, or all of them: which part of a list is told is decided here.
-fn write_job(asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-    let account = options.get("fireworks_account_id").ok_or("no account: send x-gateway-fireworks-account-id")?;
-    let path = format!("/v1/accounts/{}/supervisedFineTuningJobs", segment::escaped(account));
-    out.extend_from_slice(path.as_bytes());
-    match asked.operation {
-        Operation::ListFinetunes => out.extend_from_slice(b"?pageSize=200"),
-        Operation::CreateFinetune => (),
-        operation => {
-            let verb = if operation == Operation::CancelFinetune { ":cancel" } else { "" };
-            out.extend_from_slice(format!("/{}{verb}", super::job(asked.path)?).as_bytes());
-        }
-    }
-    Ok(())
+fn is_of_account(operation: Operation) -> bool {
+    operation.tunes() || BATCHES.contains(&operation)
+}
+
+/// A job of fine-tuning, or all of them: which part of a list is told is decided here.
+fn tuned(asked: &Asked<'_>) -> Result<String, String> {
+    let jobs = "supervisedFineTuningJobs";
+    Ok(match asked.operation {
+        Operation::ListFinetunes => format!("{jobs}?pageSize=200"),
+        Operation::CreateFinetune => jobs.to_owned(),
+        Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job(asked.path)?),
+        _ => format!("{jobs}/{}", super::job(asked.path)?),
+    })
+}
+
+/// A batch, or a dataset of one.
+fn batched(asked: &Asked<'_>) -> String {
+    let id = asked.path.split('/').nth(2).unwrap_or_default();
+    let below = match asked.operation {
+        Operation::CreateBatchDataset => "datasets".into(),
+        Operation::UploadBatchDataset => format!("datasets/{id}:upload"),
+        Operation::LocateBatchDataset => format!("datasets/{id}:getDownloadEndpoint"),
+        Operation::CreateBatchJob => "batchInferenceJobs".into(),
+        _ => format!("batchInferenceJobs/{id}"),
+    };
+    let mark = if asked.query.is_empty() { "" } else { "?" };
+    format!("{below}{mark}{}", asked.query)
 }
 
 #[cfg(test)]
@@ -77,25 +111,36 @@ mod tests {
     use super::*;
     use crate::providers::Stated;
 
+    fn target(operation: Operation, path: &str, query: &str, account: &[(&str, &str)]) -> Result<String, String> {
+        let stated = Stated::default();
+        let asked = Asked { operation, path, query, prefix: "", model: "", user: "", streams: false, stated };
+        let mut out = Vec::new();
+        Fireworks.write_target(&asked, &Options::of(&OPTIONS, account), &mut out)?;
+        Ok(String::from_utf8(out).unwrap())
+    }
+
     #[test]
     fn jobs_belong_to_an_account_and_are_asked_for_beside_the_models() {
         let base = |operation| Fireworks.base(operation, &Options::default()).unwrap();
-        assert_eq!(
-            (base(Operation::ChatComplete), base(Operation::ListFinetunes).unwrap().as_str()),
-            (None, "https://api.fireworks.ai")
-        );
-        let (operation, path, stated) = (Operation::RetrieveFinetune, "/fine_tuning/jobs/..", Stated::default());
-        let asked = Asked { operation, path, query: "", prefix: "", model: "", user: "", streams: false, stated };
-        let target = |asked: &Asked<'_>, given: &[(&str, &str)]| {
-            let mut out = Vec::new();
-            Fireworks
-                .write_target(asked, &Options::of(OPTIONS, given), &mut out)
-                .map(|()| String::from_utf8(out).unwrap())
-        };
+        assert_eq!(base(Operation::ChatComplete), None);
+        for operation in [Operation::ListFinetunes, Operation::RetrieveBatchJob] {
+            assert_eq!(base(operation).as_deref(), Some("https://api.fireworks.ai"));
+        }
+        let job = |path, account: &[(&str, &str)]| target(Operation::RetrieveFinetune, path, "", account);
         let account = [("fireworks_account_id", "a/b")];
-        assert!(target(&asked, &[]).unwrap_err().contains("x-gateway-fireworks-account-id"));
-        assert!(target(&asked, &account).unwrap_err().contains("name a job"));
-        let asked = Asked { path: "/fine_tuning/jobs/j%2F1", ..asked };
-        assert_eq!(target(&asked, &account).unwrap(), "/v1/accounts/a%2Fb/supervisedFineTuningJobs/j%2F1");
+        assert!(job("/fine_tuning/jobs/..", &[]).unwrap_err().contains("x-gateway-fireworks-account-id"));
+        assert!(job("/fine_tuning/jobs/..", &account).unwrap_err().contains("name a job"));
+        let found = job("/fine_tuning/jobs/j%2F1", &account).unwrap();
+        assert_eq!(found, "/v1/accounts/a%2Fb/supervisedFineTuningJobs/j%2F1");
+    }
+
+    #[test]
+    fn batches_and_datasets_are_the_accounts() {
+        let account = [("fireworks_account_id", "acme")];
+        let made = target(Operation::CreateBatchJob, "/batch_jobs", "batchInferenceJobId=b", &account).unwrap();
+        assert_eq!(made, "/v1/accounts/acme/batchInferenceJobs?batchInferenceJobId=b");
+        let located = target(Operation::LocateBatchDataset, "/batch_datasets/d-1", "", &account).unwrap();
+        assert_eq!(located, "/v1/accounts/acme/datasets/d-1:getDownloadEndpoint");
+        assert!(target(Operation::CreateBatchJob, "/batch_jobs", "", &[]).unwrap_err().contains("no account"));
     }
 }

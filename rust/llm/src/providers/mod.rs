@@ -13,6 +13,7 @@ mod fireworks;
 mod google;
 mod grant;
 mod hosted_by_aws;
+mod jobs;
 mod openai;
 mod options;
 mod oracle;
@@ -132,6 +133,14 @@ const BATCHES: Group = &[
     Operation::GetBatchOutput,
     Operation::CancelBatch,
 ];
+/// Batches in a provider's own words, and the objects that they read and write.
+const JOBS: Group = &[
+    Operation::CreateBatchJob,
+    Operation::RetrieveBatchJob,
+    Operation::CancelBatchJob,
+    Operation::PutBatchObject,
+    Operation::GetBatchObject,
+];
 const FINE_TUNING: Group = &[
     Operation::ListFinetunes,
     Operation::CreateFinetune,
@@ -219,6 +228,11 @@ pub trait Provider: Sync {
     /// With what a request is signed, where no key is sent.
     fn signature<'o>(&self, _options: &'o Options) -> Result<Option<Signature<'o>>, String> {
         Ok(None)
+    }
+
+    /// The service that an operation is signed for where it moves objects, whose bytes are not part of the signature.
+    fn storage(&self, _operation: Operation) -> Option<&'static str> {
+        None
     }
 
     /// Of whom a credential is to be fetched, where the options say that it must be.
@@ -394,8 +408,12 @@ mod tests {
         for provider in all() {
             assert!(provider.serves(Operation::Proxy) && provider.serves(Operation::Moderate), "{}", provider.slug());
         }
-        // What it has nobody to count is counted by the gateway.
-        assert!(Operation::ALL.iter().all(|operation| serves("mock", *operation) || operation.counts_tokens()));
+        // What it has nobody to count is counted by the gateway, and what others are told in their own words it has none for.
+        let is_own = |operation: &Operation| {
+            ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what))
+        };
+        let mut others = Operation::ALL.iter().filter(|one| !is_own(one) && !one.counts_tokens());
+        assert!(others.all(|operation| serves("mock", *operation)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, GEMINI, GEMINI_COUNT, Grant, Group, Known, Options, Provider, anthropic, google::write_own, is_in,
-    options::known, segment,
+    Asked, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, anthropic, google::write_own, is_in,
+    jobs, options::known, segment,
 };
 use crate::{
     operation::Operation,
@@ -18,6 +18,7 @@ const OPTIONS: &[Known] = &[
     known("vertex_project_id", "vertex-project-id"),
     known("vertex_region", "vertex-region"),
     known("vertex_service_account_json", "vertex-service-account-json"),
+    known("vertex_storage_bucket_name", "vertex-storage-bucket-name"),
 ];
 
 /// What a service account asks to be let do.
@@ -33,14 +34,17 @@ impl Provider for VertexAi {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[GEMINI, GEMINI_COUNT]
+        &[GEMINI, GEMINI_COUNT, JOBS]
     }
 
     fn options(&self) -> &'static [Known] {
         OPTIONS
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+    fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        if matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject) {
+            return Ok(Some("https://storage.googleapis.com".into()));
+        }
         Ok(Some(match region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
             region => format!("https://{region}-aiplatform.googleapis.com"),
@@ -58,7 +62,7 @@ impl Provider for VertexAi {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         let publisher = publisher(model).0;
-        if publisher == "google" && is_in(self.offers(), operation) {
+        if JOBS.contains(&operation) || publisher == "google" && is_in(&[GEMINI, GEMINI_COUNT], operation) {
             return None;
         }
         let wire: &'static dyn Wire = match (operation, publisher) {
@@ -82,7 +86,15 @@ impl Provider for VertexAi {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
             return Ok(());
         }
-        let is_its_own = publisher(asked.model).0 == "google" && is_in(self.offers(), asked.operation);
+        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
+        if JOBS.contains(&asked.operation) {
+            let jobs = format!("{version}/{}/batchPredictionJobs", place(options)?);
+            let bucket = options.get("vertex_storage_bucket_name");
+            let bucket = bucket.ok_or("no bucket: send x-gateway-vertex-storage-bucket-name");
+            out.extend_from_slice(jobs::path(asked, (&jobs, ":cancel"), bucket)?.as_bytes());
+            return Ok(());
+        }
+        let is_its_own = publisher(asked.model).0 == "google" && is_in(&[GEMINI, GEMINI_COUNT], asked.operation);
         if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             if asked.operation == Operation::CountTokens {
                 return Err(format!("the model `{}` cannot be asked for countTokens here", asked.model));
@@ -91,7 +103,6 @@ impl Provider for VertexAi {
             return Ok(());
         }
         let place = place(options)?;
-        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
         if asked.operation.tunes() {
             out.extend_from_slice(format!("{version}/{place}/tuningJobs").as_bytes());
             return write_job(asked, out);

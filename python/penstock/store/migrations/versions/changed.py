@@ -1,0 +1,22 @@
+"""Which parts of what the data plane knows each change was in."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006_changed"
+down_revision = "0005_files"
+
+
+def upgrade() -> None:
+    """Make it."""
+    op.create_table(
+        "changed",
+        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("parts", sa.JSON(none_as_null=True), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_changed")),
+    )
+
+
+def downgrade() -> None:
+    """Drop it."""
+    op.drop_table("changed")

@@ -1,0 +1,68 @@
+//! Batches in a provider's own words: where its jobs are, and the objects of a bucket that they read and write.
+
+use super::Asked;
+use crate::operation::Operation;
+
+/// The folder of a bucket in which objects are: what else somebody keeps there is out of reach.
+const FOLDER: &str = "penstock";
+
+/// What follows the host: a job among the `jobs` of a provider, who calls the end of one by a word of its own, or an
+/// object in a bucket.
+pub(super) fn path(asked: &Asked<'_>, jobs: (&str, &str), bucket: Result<&str, &str>) -> Result<String, String> {
+    let (collection, end) = jobs;
+    let id = asked.path.split('/').nth(2).unwrap_or_default();
+    match asked.operation {
+        Operation::RetrieveBatchJob => Ok(format!("{collection}/{id}")),
+        Operation::CancelBatchJob => Ok(format!("{collection}/{id}{end}")),
+        Operation::PutBatchObject | Operation::GetBatchObject => object(bucket?, id),
+        _ => Ok(collection.to_owned()),
+    }
+}
+
+fn object(bucket: &str, name: &str) -> Result<String, String> {
+    let is_name = |text: &str, others: &[u8]| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.contains(&byte))
+    };
+    if !is_name(bucket, b"-_.") || bucket.contains("..") || bucket.starts_with('.') {
+        return Err("the bucket must be letters, digits, dashes, underscores and dots".into());
+    }
+    let name = name.replace("%2f", "/").replace("%2F", "/").replace("%3a", ":").replace("%3A", ":");
+    if name.split('/').any(|part| !is_name(part, b"-_.:") || part.bytes().all(|byte| byte == b'.')) {
+        return Err("an object's name must be letters, digits, `-`, `_`, `.`, `:`, and `%2F` between them".into());
+    }
+    // As Amazon signs it.
+    Ok(format!("/{bucket}/{FOLDER}/{}", name.replace(':', "%3A")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::Stated;
+
+    fn found(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
+        let stated = Stated::default();
+        let asked = Asked { operation, path, query: "", prefix: "", model: "", user: "", streams: false, stated };
+        super::path(&asked, ("/jobs", "/stop"), bucket)
+    }
+
+    #[test]
+    fn a_job_is_made_shown_and_ended_where_its_provider_has_it() {
+        let job = |operation, path| found(operation, path, Err("no bucket")).unwrap();
+        assert_eq!(job(Operation::CreateBatchJob, "/batch_jobs"), "/jobs");
+        assert_eq!(job(Operation::RetrieveBatchJob, "/batch_jobs/arn%3Aa%2Fb"), "/jobs/arn%3Aa%2Fb");
+        assert_eq!(job(Operation::CancelBatchJob, "/batch_jobs/7/cancel"), "/jobs/7/stop");
+    }
+
+    #[test]
+    fn an_object_is_in_our_folder_of_the_bucket_and_nowhere_else() {
+        let object = |bucket, name| found(Operation::GetBatchObject, &format!("/batch_objects/{name}"), bucket);
+        assert_eq!(object(Ok("b-1"), "a%2Fb-1%3a2.jsonl").unwrap(), "/b-1/penstock/a/b-1%3A2.jsonl");
+        for name in ["%2e%2e%2Fx", "..", "a%2F..%2Fb", "a%2F%2Fb", "a?b", "a b", "%2Fa", "a%2F"] {
+            assert!(object(Ok("b-1"), name).is_err(), "{name}");
+        }
+        for bucket in ["", "a/b", "..", ".a", "a..b", "a?b"] {
+            assert!(object(Ok(bucket), "a").is_err(), "{bucket}");
+        }
+        assert_eq!(object(Err("no bucket"), "a").unwrap_err(), "no bucket");
+    }
+}

@@ -1,0 +1,36 @@
+"""Amazon's services as moto plays them, in a process of their own."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from tests.processes import Program, free_port, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+
+@contextmanager
+def moto(folder: Path) -> Generator[str]:
+    """The address of a moto server."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    program, url = Program(command, folder / "moto.log", env={}, cwd=folder), f"http://127.0.0.1:{port}"
+
+    def look() -> bool | None:
+        program.must_live()
+        try:
+            return httpx2.get(f"{url}/moto-api/", timeout=2).status_code == httpx2.codes.OK or None
+        except httpx2.TransportError:
+            return None
+
+    try:
+        wait("moto", look, 20)
+        yield url
+    finally:
+        program.kill()

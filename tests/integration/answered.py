@@ -1,0 +1,235 @@
+"""What each answer of the management API holds: its fields with their types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "text": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "list": list,
+    "table": dict,
+    "null": type(None),
+}
+
+DATES = {"created_at": "text", "last_updated_at": "text"}
+LIST = {"object": "text", "total": "integer", "data": "list"}
+MADE = {"id": "text", "slug": "text"}
+LIMITS = {"usage_limits": "table|null", "rate_limits": "list|null"}
+MANY_LIMITS = {"usage_limits": "list|null", "rate_limits": "list|null"}
+KEY = {
+    **dict.fromkeys(("id", "key", "name", "type", "organisation_id", "status", "creation_mode", "object"), "text"),
+    **dict.fromkeys(("description", "workspace_id", "user_id", "expires_at", "last_rotated_at"), "text|null"),
+    **dict.fromkeys(("last_reset_at", "next_usage_reset_at"), "text|null"),
+    "reset_usage": "integer|null",
+    "expiry_enforced": "integer",
+    "allow_config_override": "integer|null",
+    "scopes": "list",
+    "defaults": "table",
+    "alert_emails": "list|null",
+    "rotation_policy": "table|null",
+    **LIMITS,
+    **DATES,
+}
+CONFIG_ROW = {
+    **dict.fromkeys(("id", "slug", "name", "organisation_id", "workspace_id", "status", "object"), "text"),
+    "is_default": "integer",
+    "owner_id": "text|null",
+    "updated_by": "text|null",
+    **DATES,
+}
+CONFIG = {**CONFIG_ROW, "config": "text", "format": "text", "type": "text", "version_id": "text"}
+INTEGRATION_ROW = {
+    **dict.fromkeys(("id", "slug", "name", "ai_provider_id", "organisation_id", "object", "status"), "text"),
+    "description": "text|null",
+    "workspace_id": "text|null",
+    "configurations": "table",
+    "tags": "table",
+    **DATES,
+}
+INTEGRATION = {
+    **INTEGRATION_ROW,
+    "masked_key": "text|null",
+    "owner_id": "text|null",
+    "type": "text",
+    "allow_all_models": "boolean",
+    "global_workspace_access": "table",
+    "global_workspace_access_settings": "table",
+    "workspace_count": "integer",
+    "secret_mappings": "list",
+    "pricing_adjustments": "table|null",
+}
+PROVIDER = {
+    **dict.fromkeys(("id", "slug", "name", "integration_id", "ai_provider_name", "workspace_id"), "text"),
+    "note": "text|null",
+    "status": "text",
+    "reset_usage": "integer|null",
+    "last_reset_at": "text|null",
+    "expires_at": "text|null",
+    "model_config": "table",
+    "created_at": "text",
+    "object": "text",
+    **LIMITS,
+}
+VIRTUAL_KEY = {
+    **PROVIDER,
+    "key": "text",
+    "masked_api_key": "text|null",
+    "provider": "text",
+    "workspace_name": "text",
+    "tags": "table",
+    "organisation_id": "text",
+    "secret_mappings": "list",
+}
+PERSON = dict.fromkeys(("object", "id", "first_name", "last_name", "role", "email"), "text") | DATES
+MEMBER = {
+    **PERSON,
+    "org_role": "text",
+    "status": "text",
+    "workspace_id": "text",
+    "scopes": "list",
+    "settings": "table",
+}
+INVITE = {
+    **dict.fromkeys(("object", "id", "email", "role", "created_at", "expires_at", "status"), "text"),
+    "accepted_at": "text|null",
+    "invited_by": "text|null",
+}
+WORKSPACE = {
+    **dict.fromkeys(("object", "id", "slug", "name", "organisation_id", "status", "creation_source"), "text"),
+    "description": "text|null",
+    "icon": "text|null",
+    "created_by": "text|null",
+    "is_default": "integer",
+    "defaults": "table",
+    "settings": "table",
+    "last_reset_at": "text|null",
+    **MANY_LIMITS,
+    **DATES,
+}
+REFERENCE_ROW = dict.fromkeys(("id", "name", "slug", "manager_type", "status", "object"), "text") | DATES
+REFERENCE = {
+    **REFERENCE_ROW,
+    "organisation_id": "text",
+    "description": "text|null",
+    "secret_path": "text",
+    "secret_key": "text|null",
+    "auth_config": "table",
+    "allow_all_workspaces": "boolean",
+    "tags": "table",
+    "created_by": "text|null",
+}
+RECORD = {
+    **dict.fromkeys(("timestamp", "method", "uri", "request_id", "request_body", "query_params", "action"), "text"),
+    **dict.fromkeys(("request_headers", "user_type", "organisation_id", "client_ip", "country"), "text"),
+    "user_id": "text|null",
+    "workspace_id": "text|null",
+    "response_status_code": "integer",
+    "resource_type": "text",
+}
+
+
+SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+# Where each is answered, below which field a list has its rows, and what there is.
+READS: list[tuple[str, str, dict[str, str]]] = [
+    ("/v1/api-keys/{key}", "", KEY),
+    ("/v1/api-keys?workspace_id={place}", "", LIST),
+    ("/v2/api-keys?ids={key}", "data", KEY),
+    ("/v1/configs/{config}", "", CONFIG),
+    ("/v1/configs/{config}/versions", "data", CONFIG),
+    ("/v1/configs?workspace_id={place}", "", LIST),
+    ("/v1/configs?workspace_id={place}", "data", CONFIG_ROW),
+    ("/v1/integrations/{integration}", "", INTEGRATION),
+    ("/v2/integrations/{integration}", "", INTEGRATION),
+    ("/v1/integrations", "", LIST),
+    ("/v1/integrations", "data", INTEGRATION_ROW),
+    (
+        "/v1/integrations/{integration}/models",
+        "",
+        {"total": "integer", "models": "list", "allow_all_models": "boolean", "object": "text"},
+    ),
+    (
+        "/v1/integrations/{integration}/integration-models",
+        "models",
+        {
+            "slug": "text",
+            "name": "text|null",
+            "enabled": "boolean",
+            "is_custom": "boolean",
+            "is_finetune": "boolean",
+            "base_model_slug": "text|null",
+            "pricing_config": "table|null",
+            "created_at": "text|null",
+            "last_updated_at": "text|null",
+        },
+    ),
+    (
+        "/v1/integrations/{integration}/workspaces",
+        "",
+        {**LIST, "workspaces": "list", "global_workspace_access": "table"},
+    ),
+    (
+        "/v1/integrations/{integration}/workspaces",
+        "workspaces",
+        {"id": "text", "enabled": "boolean", **MANY_LIMITS, **DATES},
+    ),
+    ("/v1/providers/{provider}?workspace_id={place}", "", PROVIDER | DATES),
+    ("/v1/providers?workspace_id={place}", "", LIST),
+    ("/v1/providers?workspace_id={place}", "data", PROVIDER | DATES),
+    ("/v1/virtual-keys/{virtual_key}?workspace_id={place}", "", VIRTUAL_KEY),
+    ("/v1/virtual-keys?workspace_id={place}", "", LIST),
+    ("/v1/virtual-keys?workspace_id={place}", "data", VIRTUAL_KEY),
+    ("/v1/admin/users/{user}", "", {**PERSON, "workspace_ids": "list"}),
+    ("/v1/admin/users?pageSize=5&currentPage=0", "", LIST),
+    ("/v1/admin/users", "data", {**PERSON, "workspace_ids": "list"}),
+    ("/v1/admin/users/invites/{invite}", "", INVITE),
+    ("/v1/admin/users/invites?pageSize=5", "", LIST),
+    ("/v1/admin/users/invites", "data", INVITE),
+    *(
+        (f"{path}/{{place}}", "", {**WORKSPACE, "users": "list"})
+        for path in ("/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces")
+    ),
+    ("/v1/admin/workspaces", "", LIST),
+    ("/v1/workspaces", "data", WORKSPACE),
+    ("/v1/admin/workspaces/{place}/users/{user}", "", MEMBER),
+    ("/v1/admin/workspaces/{place}/users", "", LIST),
+    ("/v1/workspaces/{place}/users", "data", MEMBER),
+    ("/v1/secret-references/{reference}", "", REFERENCE),
+    ("/v1/secret-references", "", LIST),
+    ("/v1/secret-references", "data", REFERENCE_ROW),
+    (f"/v1/audit-logs?{SPAN}&organisation_id={{organisation}}", "records", RECORD),
+    (
+        f"/v1/audit-logs?{SPAN}&organisation_id={{organisation}}",
+        "",
+        {"records": "list", "total": "integer", "object": "text"},
+    ),
+    ("/v1/models?workspace_id={place}", "", {"object": "text", "data": "list", "total_count": "integer"}),
+    (
+        "/v1/models?workspace_id={place}",
+        "data",
+        {"id": "text", "created": "integer", "object": "text", "owned_by": "text"},
+    ),
+    (
+        "/v1/model-configs/pricing/openai/gpt-4o",
+        "",
+        {"pay_as_you_go": "table", "calculate": "table", "currency": "text"},
+    ),
+]
+
+
+def differing(shown: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, object]:
+    """The fields that are not there, or of another type."""
+    return {
+        name: shown.get(name, "is not there")
+        for name, kinds in table.items()
+        if name not in shown
+        or not any(
+            isinstance(shown[name], TYPES[kind]) and (kind == "boolean") == isinstance(shown[name], bool)
+            for kind in kinds.split("|")
+        )
+    }

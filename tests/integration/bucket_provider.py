@@ -1,0 +1,204 @@
+"""Providers whose batches read and write elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks: a test says when they end, and how."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import unquote
+
+import httpx2
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
+ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
+TOKEN = "sk-provider"
+FIREWORKS = "/v1/accounts/acme"
+BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
+# Whether that is right moto does not ask, only for whom it is.
+OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"}
+MADE_AT = "2026-01-02T03:04:05.678Z"
+
+
+class BucketProvider:
+    """Keeps what it is handed; `finish` ends the job that it has."""
+
+    def __init__(self, s3: str) -> None:
+        self.s3 = s3
+        self.objects: dict[str, bytes] = {}
+        self.jobs: list[dict[str, Any]] = []
+        self.state = "running"
+        self.asked: list[tuple[str, str]] = []
+        self.refused: list[str] = []
+        self.lock = threading.Lock()
+        handler = type("Bound", (_Answers,), {"there": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def count(self, method: str, path: str) -> int:
+        with self.lock:
+            return sum(one == (method, path) for one in self.asked)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What the job is to read, from where it was said to be."""
+        job = self.jobs[0]
+        if "inputDatasetId" in job:
+            form = self.objects[job["inputDatasetId"].rpartition("/")[2]]
+            return [json.loads(line) for line in form.split(b"\r\n\r\n")[-1].rpartition(b"\r\n--")[0].splitlines()]
+        source = job.get("inputDataConfig") or job["inputConfig"]
+        uri = source["s3InputDataConfig"]["s3Uri"] if "s3InputDataConfig" in source else source["gcsSource"]["uris"][0]
+        return [json.loads(line) for line in self.read(uri).splitlines()]
+
+    def read(self, uri: str) -> bytes:
+        kind, _, name = uri.partition("://")
+        return (
+            self.objects[name]
+            if kind == "gs"
+            else httpx2.get(f"{self.s3}/{name}", headers=OWNER).raise_for_status().content
+        )
+
+    def finish(self, state: str, results: list[dict[str, Any]] | None = None) -> None:
+        """End the job; where there are results they are written to where they were wanted."""
+        content = b"".join(json.dumps(one).encode() + b"\n" for one in results or [])
+        with self.lock:
+            if results is not None and "outputDataConfig" in self.jobs[0]:
+                job = self.jobs[0]
+                name = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].rpartition("/")[2]
+                folder = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://")
+                httpx2.put(f"{self.s3}/{folder}job1/{name}.out", content=content, headers=OWNER).raise_for_status()
+            elif "outputDatasetId" in self.jobs[0]:
+                self.objects["/signed/results?sig=1"] = content
+            elif results is not None:
+                self.objects[f"{self.folder().removeprefix('gs://')}/predictions.jsonl"] = content
+            self.state = state
+
+    def folder(self) -> str:
+        return f"{self.jobs[0]['outputConfig']['gcsDestination']['outputUriPrefix']}/prediction-model-{MADE_AT}"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    there: BucketProvider
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers.get("content-length", 0))))
+
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_DELETE(self) -> None:
+        self.do_GET()
+
+    def _answer(self, body: bytes) -> None:
+        with self.there.lock:
+            self.there.asked.append((self.command, unquote(self.path)))
+            status, answer = self._fault(body) or self._route(body)
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _fault(self, body: bytes) -> tuple[int, Any] | None:
+        """Look at the credential as who made it would."""
+        said = self.headers.get("authorization", "")
+        if self.path.startswith("/signed/") and not said:
+            return None
+        if said == f"Bearer {TOKEN}" and not self._is_amazons():
+            return None
+        if said.startswith("AWS4-HMAC-SHA256 ") and self._is_amazons() and self._is_signed(said, body):
+            return None
+        self.there.refused.append(f"{self.command} {self.path} {said}")
+        return 403, {"message": "who asks?"}
+
+    def _is_amazons(self) -> bool:
+        return self.path.startswith((BEDROCK, "/s3-bucket/"))
+
+    def _is_signed(self, said: str, body: bytes) -> bool:
+        scope = re.search(rf"Credential={KEY_ID}/\d+/{REGION}/(\w+)/aws4_request", said)
+        names = re.search("SignedHeaders=([^,]+),", said)
+        wanted = "bedrock" if self.path.startswith(BEDROCK) else "s3"
+        if not scope or not names or scope[1] != wanted:
+            return False
+        fields = {name: self.headers[name] for name in names[1].split(";")}
+        request = AWSRequest(self.command, f"http://{self.headers['host']}{self.path}", fields, body)
+        request.context["timestamp"] = self.headers["x-amz-date"]
+        kind = S3SigV4Auth if wanted == "s3" else SigV4Auth
+        auth: Any = kind(Credentials(KEY_ID, SECRET), wanted, REGION)
+        text = auth.string_to_sign(request, auth.canonical_request(request))
+        return said.endswith(f"Signature={auth.signature(text, request)}")
+
+    def _route(self, body: bytes) -> tuple[int, Any]:
+        if self.path.startswith("/s3-bucket/"):
+            answer = httpx2.request(self.command, f"{self.there.s3}{self.path}", content=body, headers=OWNER)
+            return answer.status_code, answer.content
+        path = unquote(self.path)
+        if path.startswith("/gcs-bucket/"):
+            return self._object(path.removeprefix("/"), body)
+        if path.startswith("/signed/"):
+            return 200, self.there.objects[path]
+        return self._fireworks(path, body) if path.startswith(FIREWORKS) else self._job(path, body)
+
+    def _fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
+        there, path = self.there, path.removeprefix(FIREWORKS)
+        if path == "/datasets":
+            return (200, {}) if json.loads(body)["dataset"] == {"userUploaded": {}} else (400, {})
+        if found := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
+            there.objects[found[1]] = body
+            return 200, {"id": found[1]}
+        if re.fullmatch("/datasets/[a-z0-9-]+-out:getDownloadEndpoint", path):
+            return 200, {"filenameToSignedUrls": {"x/BIJOutputSet.jsonl": f"{there.url}/signed/results?sig=1"}}
+        if found := re.fullmatch(r"/batchInferenceJobs\?batchInferenceJobId=([a-z0-9-]+)", path):
+            there.jobs.append(json.loads(body))
+            return 200, {"name": f"accounts/acme/batchInferenceJobs/{found[1]}", "state": "JOB_STATE_PENDING"}
+        if self.command == "DELETE":
+            there.state = "deleted"
+        if there.state == "deleted":
+            return 404, {}
+        progress = {"successfullyProcessedRequests": 1, "failedRequests": 0}
+        return 200, {"state": there.state, "jobProgress": progress, "status": {"message": "it did not please"}}
+
+    def _object(self, name: str, body: bytes) -> tuple[int, Any]:
+        if self.command == "PUT":
+            self.there.objects[name] = body
+            return 200, b""
+        found = self.there.objects.get(name)
+        return (404, {}) if found is None else (200, found)
+
+    def _job(self, path: str, body: bytes) -> tuple[int, Any]:
+        there = self.there
+        if path in {BEDROCK, VERTEX}:
+            there.jobs.append(json.loads(body))
+            return 200, {"jobArn": ARN, "name": f"{VERTEX.removeprefix('/v1/')}/77", "state": "JOB_STATE_PENDING"}
+        if path in {f"{BEDROCK}/{ARN}/stop", f"{VERTEX}/77:cancel"}:
+            there.state = "Stopped" if "stop" in path else "JOB_STATE_CANCELLED"
+            return 200, {}
+        if path == f"{BEDROCK}/{ARN}":
+            return 200, {"jobArn": ARN, "status": there.state, "message": "it did not please", "successRecordCount": 1}
+        if path == f"{VERTEX}/77":
+            stats = {"successfulCount": "1", "failedCount": "0"}
+            place = {"gcsOutputDirectory": there.folder()}
+            error = {"error": {"code": 3, "message": "it did not please"}} if there.state.endswith("FAILED") else {}
+            return 200, {"state": there.state, "completionStats": stats, "outputInfo": place, **error}
+        return 404, {"message": f"nothing at {path}"}

@@ -1,0 +1,307 @@
+"""Batches of Bedrock, Vertex AI and Fireworks: lines go to a bucket or a dataset and answers come from one, across restarts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx2
+import pytest
+
+from tests.integration.amazon import moto
+from tests.integration.batching import CHAT, OPENED, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
+from tests.integration.bucket_provider import ARN, BEDROCK, FIREWORKS, KEY_ID, REGION, SECRET, VERTEX, BucketProvider
+from tests.integration.managed import Client, refused
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.gateway import Mock
+
+DAY = "24h"
+NUMBERS = itertools.count(1)
+ROLE = "arn:aws:iam::123456789012:role/batches"
+CLAUDE, GEMINI, LLAMA = "anthropic.claude-test", "gemini-test", "accounts/fireworks/models/llama-test"
+RATES = {"request_token": {"price": 0.002}, "response_token": {"price": 0.01}}
+BATCH_RATES = {"request_token": {"price": 0.0001}, "response_token": {"price": 0.0002}}
+AWS = {
+    "aws_auth_type": "accessKey",
+    "aws_region": REGION,
+    "aws_access_key_id": KEY_ID,
+    "aws_secret_access_key": SECRET,
+    "aws_s3_bucket": "s3-bucket",
+    "aws_batch_role_arn": ROLE,
+}
+GOOGLE = {
+    "vertex_auth_type": "basic",
+    "vertex_region": "europe-west4",
+    "vertex_project_id": "p-1",
+    "vertex_storage_bucket_name": "gcs-bucket",
+}
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with moto(tmp_path_factory.mktemp("moto")) as url:
+        httpx2.put(f"{url}/s3-bucket").raise_for_status()
+        yield url
+
+
+@pytest.fixture
+def there(s3: str) -> Iterator[BucketProvider]:
+    with BucketProvider(s3) as provider:
+        yield provider
+    assert provider.refused == []
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[Restarted]:
+    trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
+    prices = [
+        {"provider": "bedrock", "model": CLAUDE, "pay_as_you_go": RATES},
+        {"provider": "fireworks-ai", "model": LLAMA, "pay_as_you_go": RATES},
+        {"provider": "vertex-ai", "model": GEMINI, "pay_as_you_go": RATES, "batch_config": BATCH_RATES},
+    ]
+    started = Restarted(tmp_path_factory.mktemp("here"), provider, upstream=trusted, prices=prices, poll_ms=30)
+    yield started
+    print(started.gateway.program.output())
+    started.gateway.stop()
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No connection outlives its test."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+class Kind(NamedTuple):
+    """What is said of a provider, and what it says."""
+
+    slug: str
+    configurations: dict[str, str]
+    model: str
+    done: str
+    # How the end of a job is asked for.
+    method: str
+    ended: str
+    # In nano-dollars, of a line with ten tokens asked and five answered.
+    cost: int
+
+
+KINDS = {
+    # Half of 10 × 20,000 and 5 × 100,000.
+    "bedrock": Kind("bedrock", AWS, CLAUDE, "Completed", "POST", f"{BEDROCK}/{ARN}/stop", 350_000),
+    # The batch price: 10 × 1,000 and 5 × 2,000.
+    "vertex-ai": Kind("vertex-ai", GOOGLE, GEMINI, "JOB_STATE_SUCCEEDED", "POST", f"{VERTEX}/77:cancel", 20_000),
+    "fireworks-ai": Kind(
+        "fireworks-ai",
+        {"fireworks_account_id": "acme"},
+        LLAMA,
+        "JOB_STATE_COMPLETED",
+        "DELETE",
+        f"{FIREWORKS}/batchInferenceJobs/gateway-",
+        350_000,
+    ),
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def caller(kind: Kind, here: Restarted, there: BucketProvider) -> Client:
+    return calling(here, there, kind)
+
+
+def calling(here: Restarted, there: BucketProvider, kind: Kind, **configurations: str) -> Client:
+    """A caller in a workspace of its own, whose provider is `@m-w`."""
+    said = {**kind.configurations, "custom_host": there.url, **configurations}
+    return workspace(Client(here.gateway), f"b{next(NUMBERS)}", kind.slug, "m-w", **said)
+
+
+def handed_over(caller: Client, there: BucketProvider, batch_id: str) -> str:
+    """What the batch is called there, once that is written here."""
+    wait("the job", lambda: there.jobs or None)
+    return wait("its name there", lambda: caller.shown(f"/v1/batches/{batch_id}")["provider_job_id"])
+
+
+def result(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
+    """A good answer to a line as it was sent."""
+    if kind.slug == "bedrock":
+        text = f"to {sent['modelInput']['messages'][0]['content'][0]['text']}"
+        message = {"role": "assistant", "content": [{"text": text}]}
+        usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+        return {**sent, "modelOutput": {"output": {"message": message}, "stopReason": "end_turn", "usage": usage}}
+    if kind.slug == "fireworks-ai":
+        message = {"role": "assistant", "content": f"to {sent['body']['messages'][0]['content']}"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        answer = {"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage}
+        return {"custom_id": sent["custom_id"], "response": answer}
+    text = f"to {sent['request']['contents'][0]['parts'][0]['text']}"
+    found = {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
+    return {**sent, "status": "", "response": {"candidates": [found], "usageMetadata": usage, "responseId": "r-1"}}
+
+
+def failure(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
+    if kind.slug == "bedrock":
+        return {**sent, "error": {"errorCode": 429, "errorMessage": "too busy"}}
+    if kind.slug == "fireworks-ai":
+        return {"custom_id": sent["custom_id"], "error": {"code": 429, "message": "too busy"}}
+    status = 'Too Many Requests: {"error": {"code": 429, "message": "too busy", "status": "RESOURCE_EXHAUSTED"}}'
+    return {**sent, "status": status, "response": {}}
+
+
+def records_of(here: Restarted, batch_id: str, count: int) -> list[dict[str, Any]]:
+    def look() -> list[dict[str, Any]] | None:
+        found = [one for one in here.gateway.records() if one["trace_id"] == batch_id]
+        found = [one for one in found if one["operation"] == "chatComplete"]
+        return found if len(found) >= count else None
+
+    return wait(f"{count} records", look)
+
+
+def test_lines_go_to_a_bucket_and_answers_come_from_it_in_openais_shape(
+    kind: Kind, caller: Client, here: Restarted, there: BucketProvider
+):
+    ai = sdk(caller, provider="@m-w", metadata='{"team":"red"}')
+    lines = [line(number, f"word {number}", model=kind.model, seed=1) for number in range(1, 4)]
+    batch = begun(ai, jsonl(*lines), DAY)
+    name = handed_over(caller, there, batch.id)
+    names = {"bedrock": ARN, "vertex-ai": "77", "fireworks-ai": f"gateway-{batch.id.removeprefix('gw_batch_')}"}
+    assert name == names[kind.slug]
+    sent = there.lines()
+    # Not in the order of the input.
+    there.finish(kind.done, [failure(kind, sent[2]), result(kind, sent[1]), result(kind, sent[0])])
+    batch = ended(ai, batch.id)
+    counts = batch.request_counts
+    assert (batch.status, counts.completed, counts.failed) == ("completed", 2, 1), batch.errors
+    good, bad = answers(ai, batch.output_file_id), answers(ai, batch.error_file_id)
+    assert list(good) == ["line-1", "line-2"]
+    first = good["line-1"]["response"]
+    assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
+    assert (first["status_code"], first["body"]["object"]) == (200, "chat.completion")
+    assert bad["line-3"]["response"]["status_code"] == 429
+    assert "too busy" in bad["line-3"]["response"]["body"]["error"]["message"]
+    recorded = records_of(here, batch.id, 3)
+    costs = [(one["response_status_code"], one.get("cost_nanodollars")) for one in recorded]
+    assert costs == [(200, kind.cost), (200, kind.cost), (429, None)]
+    assert {one["ai_org"] for one in recorded} == {kind.slug}
+    assert recorded[0]["metadata"] == {"key": ["team"], "value": ["red"]}
+    assert recorded[0]["api_key_id"]
+
+
+def test_a_job_says_where_it_reads_and_writes_and_for_whom(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["bedrock"])
+    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1, model=CLAUDE)), DAY)
+    handed_over(caller, there, batch.id)
+    own, job = batch.id.removeprefix("gw_batch_"), there.jobs[0]
+    assert (job["roleArn"], job["modelId"], job["modelInvocationType"]) == (ROLE, CLAUDE, "Converse")
+    assert job["clientRequestToken"] == own
+    assert job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"] == f"s3://s3-bucket/penstock/{own}.jsonl"
+    assert there.lines()[0]["recordId"] == "00000000001"
+    there.finish("Failed")
+    batch = ended(sdk(caller), batch.id)
+    assert (batch.status, batch.errors.data[0].message) == ("failed", "it did not please")
+
+
+def test_embeddings_are_asked_of_the_model_itself(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["bedrock"])
+    ai = sdk(caller, provider="@m-w")
+    body = {"model": "amazon.titan-embed-text-v2:0", "input": "hi"}
+    one = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": body}
+    file = ai.files.create(file=("a", jsonl(one)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"})
+    role = {"provider_options": {"role_arn": "arn:aws:iam::1:role/other"}}
+    batch = ai.batches.create(
+        input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h", extra_body=role
+    )
+    handed_over(caller, there, batch.id)
+    assert (there.jobs[0]["modelInvocationType"], there.jobs[0]["roleArn"]) == (
+        "InvokeModel",
+        "arn:aws:iam::1:role/other",
+    )
+    (sent,) = there.lines()
+    assert sent["modelInput"]["inputText"] == "hi"
+    there.finish("Completed", [{**sent, "modelOutput": {"embedding": [0.5, 1.0], "inputTextTokenCount": 2}}])
+    batch = ended(ai, batch.id)
+    assert batch.status == "completed", batch.errors
+    answer = answers(ai, batch.output_file_id)["e"]["response"]["body"]
+    assert (answer["data"][0]["embedding"], answer["usage"]["total_tokens"]) == ([0.5, 1.0], 2)
+
+
+def test_claude_on_vertex_is_asked_in_anthropics_words(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["vertex-ai"])
+    ai = sdk(caller, provider="@m-w")
+    batch = begun(ai, jsonl(line(1, model="claude-test@1")), DAY)
+    handed_over(caller, there, batch.id)
+    (sent,) = there.lines()
+    assert there.jobs[0]["model"] == "publishers/anthropic/models/claude-test@1"
+    assert sent["request"]["anthropic_version"] == "vertex-2023-10-16"
+    assert "model" not in sent["request"]
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-test",
+        "content": [{"type": "text", "text": "hello"}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 3, "output_tokens": 2},
+    }
+    there.finish("JOB_STATE_SUCCEEDED", [{**sent, "status": "", "response": message}])
+    batch = ended(ai, batch.id)
+    assert batch.status == "completed", batch.errors
+    answer = answers(ai, batch.output_file_id)["line-1"]["response"]["body"]
+    assert (answer["choices"][0]["message"]["content"], answer["usage"]["total_tokens"]) == ("hello", 5)
+
+
+def test_a_job_is_made_once_and_its_lines_are_recorded_once_across_kill_9(
+    kind: Kind, caller: Client, here: Restarted, there: BucketProvider
+):
+    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1, model=kind.model), line(2, model=kind.model)), DAY)
+    handed_over(caller, there, batch.id)
+    here.kill()
+    there.finish(kind.done, [result(kind, sent) for sent in there.lines()])
+    here.start()
+    batch = ended(sdk(here.caller(caller.key)), batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
+    assert len(there.jobs) == 1
+    assert len(records_of(here, batch.id, 2)) == 2
+
+
+def test_cancelling_ends_the_job_though_it_has_answered_nothing(kind: Kind, caller: Client, there: BucketProvider):
+    ai = sdk(caller, provider="@m-w")
+    batch = begun(ai, jsonl(line(1, model=kind.model)), DAY)
+    handed_over(caller, there, batch.id)
+    assert ai.batches.cancel(batch.id).status == "cancelling"
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed, batch.output_file_id) == ("cancelled", 0, None), batch.errors
+    assert sum(method == kind.method and path.startswith(kind.ended) for method, path in there.asked) == 1
+
+
+def test_lines_that_cannot_be_of_one_job_fail_before_they_are_sent(kind: Kind, caller: Client, there: BucketProvider):
+    ai = sdk(caller, provider="@m-w")
+    wrong = [line(1, model=kind.model), line(2, model="another"), line(3, model=kind.model, messages=7)]
+    batch = ended(ai, begun(ai, jsonl(*wrong), DAY).id)
+    found = [(error.code, error.line) for error in batch.errors.data]
+    wanted = [("mismatched_model", 2), *([("untranslatable", 3)] if kind.slug != "fireworks-ai" else [])]
+    assert (batch.status, found) == ("failed", wanted)
+    assert there.asked == []
+
+
+def test_what_a_job_needs_must_be_known_before_it_is_made(kind: Kind, here: Restarted, there: BucketProvider):
+    absent = {"aws_s3_bucket", "aws_batch_role_arn", "fireworks_account_id", "vertex_storage_bucket_name"}
+    bare = {name: value for name, value in kind.configurations.items() if name not in absent}
+    caller = calling(here, there, kind._replace(configurations=bare))
+    file = sdk(caller).files.create(file=("a", jsonl(line(1, model=kind.model))), purpose="batch")
+    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": DAY}
+    options = {"x-gateway-provider": "@m-w"}
+    what = "account" if kind.slug == "fireworks-ai" else "bucket"
+    refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "gateway_options", what)
+    odd = {**made, "gateway_options": options, "provider_options": {"colour": "red"}}
+    refused(caller.post("/v1/batches", odd), 400, "AB01", "provider_options.colour")

@@ -1,0 +1,194 @@
+"""After a change only the parts of it are gathered again, and what is published is what is in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import event
+
+from penstock.app import create_app
+from penstock.jobs.gather import Gatherer
+from penstock.jobs.publish import Kept, Publisher
+from penstock.kit.founding import found
+from penstock.kit.references import Secrets
+from penstock.kit.secrets import Vault, master
+from penstock.secret import Secret
+from penstock.settings import Settings, Store
+from penstock.snapshot import Published, Snapshot, Stored
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from tests.integration.managed import ADMIN_KEY
+from tests.unit.asgi import ask, living
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from litestar import Litestar
+
+    from tests.postgres import Postgres
+
+WRITES = 60
+TABLES = ("keys", "providers", "configs", "models", "workspaces")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    url = f"sqlite:///{tmp_path}/penstock.db"
+    if request.param == "postgresql":
+        postgres: Postgres = request.getfixturevalue("postgres")
+        url = postgres.database()
+    key = base64.b64encode(bytes(32)).decode()
+    return Settings(store=Store(url=Secret(url), master_key=Secret(key)))
+
+
+class Plane:
+    """A management plane without its server, and a publisher beside its own that is told when to look."""
+
+    def __init__(self, app: Litestar, settings: Settings) -> None:
+        self._app = app
+        self._database = Database(settings.store, settings.store.url or Secret(""))
+        key = master(settings)
+        self._parts = Vault(key), Secrets(settings)
+        self.published = Published(Snapshot("", b"", 0))
+        self._publisher = Publisher(settings, self.published, self._database, *self._parts, Kept(settings, key), None)
+        self.asked: list[str] = []
+        event.listen(self._database._engine.sync_engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        self.asked.append(statement)
+
+    async def call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+        fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
+        answer = await ask(self._app, method, path, json.dumps(body).encode() if body is not None else b"", fields)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    async def look(self) -> list[str]:
+        """Publish, and say which large tables were asked for it."""
+        self.asked.clear()
+        await self._publisher.look()
+        return [table for table in ("api_keys", "configs") if any(f"FROM {table}" in asked for asked in self.asked)]
+
+    async def whole(self) -> Stored:
+        """Gather everything, as a node does that knows nothing."""
+        async with self._database.reading() as connection:
+            stored, _ = await Gatherer(*self._parts).gather(connection)
+        return stored
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+def rows(stored: Stored) -> dict[str, list[Any]]:
+    tables = {name: json.loads(b"[%s]" % getattr(stored, name)) for name in TABLES}
+    return {name: sorted(listed, key=json.dumps) for name, listed in tables.items()}
+
+
+async def opened(settings: Settings) -> Litestar:
+    database = Database(settings.store, settings.store.url or Secret(""))
+    await migrate(database)
+    await found(database, Secret(ADMIN_KEY))
+    await database.close()
+    return create_app(settings, Published(Snapshot("", b"", 0)))
+
+
+class Writer:
+    """Changes this and that."""
+
+    def __init__(self, plane: Plane, chance: random.Random) -> None:
+        self._plane, self._chance = plane, chance
+        self._made: dict[str, list[str]] = {"configs": [], "virtual-keys": [], "api-keys": []}
+        self._number = 0
+
+    async def write(self) -> None:
+        self._number += 1
+        ways = (self._make_config, self._make_key, self._make_virtual_key, self._change, self._remove, self._workspace)
+        await self._chance.choice(ways)()
+
+    async def _make(self, kind: str, path: str, body: dict[str, Any]) -> None:
+        (place, *_) = (await self._plane.call("GET", "/v1/workspaces"))["data"][-1:]
+        made = await self._plane.call("POST", path, {**body, "name": f"n{self._number}", "workspace_id": place["id"]})
+        self._made[kind].append(made["id"])
+
+    async def _make_config(self) -> None:
+        await self._make("configs", "/v1/configs", {"config": {"provider": "openai"}})
+
+    async def _make_key(self) -> None:
+        await self._make("api-keys", "/v1/api-keys/workspace/service", {"scopes": ["completions.write"]})
+
+    async def _make_virtual_key(self) -> None:
+        await self._make("virtual-keys", "/v1/virtual-keys", {"provider": "openai", "key": f"sk-{self._number:08}"})
+
+    async def _change(self) -> None:
+        kind = self._chance.choice(sorted(self._made))
+        for one in self._made[kind][-1:]:
+            if kind == "api-keys" and self._chance.random() < 0.5:
+                await self._plane.call("POST", f"/v1/api-keys/{one}/rotate")
+                # Another rotation would be refused while this one is not over.
+                self._made[kind].remove(one)
+                return
+            await self._plane.call("PUT", f"/v1/{kind}/{one}", {"name": f"changed {self._number}"})
+
+    async def _remove(self) -> None:
+        kind = self._chance.choice(sorted(self._made))
+        if self._made[kind]:
+            await self._plane.call("DELETE", f"/v1/{kind}/{self._made[kind].pop(0)}")
+
+    async def _workspace(self) -> None:
+        made = await self._plane.call("POST", "/v1/workspaces", {"name": f"w{self._number}"})
+        key = {"name": "k", "scopes": ["completions.write"], "workspace_id": made["id"]}
+        await self._plane.call("POST", "/v1/api-keys/workspace/service", key)
+        farewell = {"name": made["name"], "force_delete": True}
+        await self._plane.call("DELETE", f"/v1/workspaces/{made['id']}", farewell)
+
+
+def test_whatever_is_written_what_is_published_is_what_is_there(settings: Settings):
+    async def scene() -> None:
+        app = await opened(settings)
+        plane = Plane(app, settings)
+        async with living(app):
+            writer = Writer(plane, random.Random(7))  # noqa: S311 - what is written is no secret
+            await plane.look()
+            for number in range(WRITES):
+                await writer.write()
+                # Now and then several changes are found at once.
+                if number % 3:
+                    await plane.look()
+                    assert rows(plane.published.stored) == rows(await plane.whole())
+            assert plane.published.stored.key_count == len(rows(await plane.whole())["keys"])
+        await plane.close()
+
+    asyncio.run(scene())
+
+
+def test_of_a_large_table_only_the_part_that_changed_is_asked_for(settings: Settings):
+    async def scene() -> None:
+        app = await opened(settings)
+        plane = Plane(app, settings)
+        async with living(app):
+            (place, *_) = (await plane.call("GET", "/v1/workspaces"))["data"]
+            inside = {"name": "n", "workspace_id": place["id"]}
+            assert await plane.look() == ["api_keys", "configs"]
+            made = await plane.call("POST", "/v1/configs", {**inside, "config": {"provider": "openai"}})
+            assert await plane.look() == ["configs"]
+            (asked,) = [asked for asked in plane.asked if "FROM configs" in asked]
+            assert "substr" in asked
+            assert "WHERE" in asked
+            key = {**inside, "scopes": ["completions.write"], "defaults": {"config_id": made["id"]}}
+            await plane.call("POST", "/v1/api-keys/workspace/service", key)
+            assert await plane.look() == ["api_keys"]
+            await plane.call("POST", "/v1/virtual-keys", {**inside, "provider": "openai", "key": "sk-01234567"})
+            assert await plane.look() == []
+            assert b"sk-01234567" in plane.published.stored.providers
+            await plane.call("PUT", f"/v1/workspaces/{place['id']}", {"defaults": {"metadata": {"a": "b"}}})
+            assert await plane.look() == ["api_keys", "configs"]
+            assert await plane.look() == []
+        await plane.close()
+
+    asyncio.run(scene())

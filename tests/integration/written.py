@@ -1,0 +1,255 @@
+"""What may be written to the management API: a value of each field, and how it is read back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.kit.ids import mask
+from tests.integration.managed import Client, good
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NUMBERS = itertools.count(1)
+
+
+class Scene(NamedTuple):
+    """One thing of each kind."""
+
+    admin: Client
+    place: str
+    user: str
+    key: str
+    config: str
+    integration: str
+    provider: str
+    virtual_key: str
+    reference: str
+    invite: str
+    organisation: str
+
+
+def set_scene(admin: Client) -> Scene:
+    """Make one thing of each kind."""
+    workspace = admin.made("/v1/admin/workspaces", {"name": "Fields"})
+    place = {"workspace_id": workspace["id"]}
+    user = admin.shown("/v1/admin/users")["data"][0]["id"]
+    good(admin.post(f"/v1/admin/workspaces/{workspace['id']}/users", {"users": [{"id": user, "role": "manager"}]}))
+    whole = {"name": "i", "slug": "fields", "ai_provider_id": "openai", "key": "sk-0123456789"}
+    integration = admin.made("/v1/integrations", {**whole, "create_default_provider": False})["slug"]
+    spaces = {"workspaces": [{"id": workspace["id"], "enabled": True}], "create_default_provider": False}
+    good(admin.put(f"/v1/integrations/{integration}/workspaces", spaces))
+    models = {"models": [{"slug": "mine", "enabled": True, "is_custom": True}]}
+    good(admin.put(f"/v1/integrations/{integration}/models", models))
+    virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **place}
+    vault = {"vault_addr": "https://vault.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
+    secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
+    invited = {"email": "fields@example.test", "role": "member", "workspaces": []}
+    key = {"name": "k", "scopes": ["completions.write"], **place}
+    return Scene(
+        admin,
+        workspace["id"],
+        user,
+        admin.made("/v1/api-keys/workspace/service", key)["id"],
+        admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place})["slug"],
+        integration,
+        admin.made("/v1/providers", {"name": "p", "integration_id": integration, **place})["slug"],
+        admin.made("/v1/virtual-keys", virtual)["slug"],
+        admin.made("/v1/secret-references", secret)["slug"],
+        admin.made("/v1/admin/users/invites", invited)["id"],
+        workspace["organisation_id"],
+    )
+
+
+class Sample(NamedTuple):
+    """A value, and what of the answer it is found as, where that is not the field of its name."""
+
+    value: Any
+    read: Callable[[dict[str, Any]], Any]
+    # Another value than the one that was written.
+    as_shown: Any = None
+
+
+USAGE = {"credit_limit": 7, "type": "tokens", "alert_threshold": 3, "periodic_reset": "weekly"}
+RATES = [{"type": "tokens", "unit": "rph", "value": 9}]
+LATER = "2998-07-06T05:04:03.000Z"
+HEADERS = {"custom_host": "https://other.test/v1", "custom_headers": {"x-team": "a-secret-field"}}
+FACTORS = {"multiplier": {"default": 2.0, "request_token": 0.5}}
+DEPLOYMENT = {"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt-4o", "is_default": True}
+
+
+def masked(value: str, field: str) -> Sample:
+    return Sample(value, lambda shown: shown[field], mask(value))
+
+
+def samples(scene: Scene) -> dict[str, dict[str, Any]]:
+    """For each body by name: a value of each field."""
+    limits = {"usage_limits": USAGE, "rate_limits": RATES, "expires_at": LATER}
+    reset = Sample(True, lambda shown: bool(shown["last_reset_at"]))
+    mapping = [{"target_field": "key", "secret_reference_id": scene.reference, "value_format": "string"}]
+    reference = scene.admin.shown(f"/v1/secret-references/{scene.reference}")["id"]
+    mappings = Sample(
+        mapping, lambda shown: shown["secret_mappings"], [{**mapping[0], "secret_reference_id": reference}]
+    )
+    config = scene.admin.shown(f"/v1/configs/{scene.config}")
+    defaults = {"metadata": {"team": "a"}, "config_id": config["id"], "allow_config_override": False}
+    policy = {"rotation_period_days": 20, "key_transition_period_ms": 3_600_000}
+    key = {
+        "name": "other",
+        "description": "for x",
+        "scopes": ["configs.list", "logs.write"],
+        "defaults": defaults,
+        "alert_emails": ["a@b.test"],
+        "rotation_policy": policy,
+        "workspace_id": scene.place,
+        **limits,
+    }
+    headers = Sample(
+        HEADERS,
+        lambda shown: shown["configurations"],
+        {**HEADERS, "custom_headers": {"x-team": mask("a-secret-field")}},
+    )
+    integration = {
+        "name": "other",
+        "key": masked("sk-another-key", "masked_key"),
+        "description": "for x",
+        "tags": {"a": "b"},
+        "configurations": headers,
+        "secret_mappings": mappings,
+        "pricing_adjustments": FACTORS,
+    }
+    provider = {"name": "other", "note": "for x", "tags": {"a": "b"}, **limits}
+    virtual = {
+        "name": "other",
+        "note": "for x",
+        "key": masked("sk-another-key", "masked_api_key"),
+        "model_config": Sample({"custom_host": "https://a.test"}, lambda shown: shown["model_config"]),
+        "deploymentConfig": Sample([DEPLOYMENT], lambda shown: shown["model_config"]["deploymentConfig"]),
+        "secret_mappings": mappings,
+        **limits,
+    }
+    place = {
+        "name": "Other",
+        "description": "for x",
+        "usage_limits": [USAGE],
+        "rate_limits": RATES,
+        "settings": {"user_api_key_rotation_period": 30, "block_inline_config": True},
+    }
+    ours = {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]}
+    vault = {"vault_addr": "https://b.test", "vault_auth_type": "token", "vault_token": "t-9876543210"}
+    auth = Sample(vault, lambda shown: shown["auth_config"], {**vault, "vault_token": mask("t-9876543210")})
+    secret = {
+        "name": "other",
+        "description": "for x",
+        "secret_path": "c/d",
+        "secret_key": "k",
+        "tags": {"a": "b"},
+        "allow_all_workspaces": False,
+        "auth_config": auth,
+        "allowed_workspaces": [scene.place],
+    }
+    own_slug = f"of-its-own-{next(NUMBERS)}"
+    legacy = {
+        name: Sample(value, lambda shown, name=name: shown["model_config"][name])
+        for name, value in (("apiVersion", "2024-02-01"), ("resourceName", "r"), ("deploymentName", "d"))
+    }
+    return {
+        "NewKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user},
+        "KeyChange": {**key, "reset_usage": reset},
+        "NewConfig": {
+            "name": "other",
+            "workspace_id": scene.place,
+            "config": Sample({"provider": "mock"}, lambda shown: json.loads(shown["config"])),
+            "isDefault": Sample(1, lambda shown: shown["is_default"]),
+        },
+        "ConfigChange": {
+            "name": "other",
+            "status": "archived",
+            "config": Sample({"provider": "openai"}, lambda shown: json.loads(shown["config"])),
+        },
+        "NewIntegration": {
+            **integration,
+            "slug": own_slug,
+            "ai_provider_id": "openai",
+            "workspace_id": scene.place,
+            # They are seen in the workspace; a test of integrations looks there.
+            "create_default_provider": Sample(True, lambda _: True),
+            "default_provider_slug": None,
+        },
+        "IntegrationChange": integration,
+        "NewProvider": {
+            **provider,
+            "slug": own_slug,
+            "workspace_id": scene.place,
+            "integration_id": scene.integration,
+            "model_config": {},
+        },
+        "ProviderChange": {**provider, "reset_usage": reset},
+        "NewVirtualKey": {
+            **virtual,
+            **legacy,
+            "slug": own_slug,
+            "workspace_id": scene.place,
+            "provider": "azure-openai",
+        },
+        "VirtualKeyChange": {**virtual, "reset_usage": reset},
+        "NewWorkspace": {
+            **place,
+            "defaults": ours,
+            "users": Sample(
+                [{"id": scene.user, "role": "manager"}],
+                lambda shown: [{"id": shown["users"][0]["id"], "role": "manager"}],
+            ),
+        },
+        "WorkspaceChange": {**place, "defaults": {**ours, "user_api_key_config": scene.config}},
+        "NewReference": {
+            **secret,
+            "slug": own_slug,
+            "organisation_id": scene.organisation,
+            "manager_type": "hashicorp_vault",
+        },
+        "ReferenceChange": secret,
+        "NewInvite": {
+            "email": f"invited{next(NUMBERS)}@example.test",
+            "role": "admin",
+            "workspaces": [{"id": scene.place, "role": "manager"}],
+            "workspace_api_key_details": {"scopes": ["completions.write", "logs.write"]},
+        },
+        "SettingsChange": {
+            "user_api_key_rotation_period": 11,
+            "block_inline_config": True,
+            "session_settings": {"max_session_ttl": 1234},
+        },
+        "OrganisationDefaults": {"input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]},
+        "RoleChange": {"role": "admin"},
+    }
+
+
+def holds(shown: Any, wanted: Any) -> bool:  # noqa: ANN401
+    """Whether what is shown has all that was written; it may say more."""
+    if isinstance(wanted, dict):
+        return isinstance(shown, dict) and all(holds(shown.get(name), value) for name, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(shown, list) and len(shown) == len(wanted) and all(map(holds, shown, wanted))
+    if isinstance(wanted, str) and isinstance(shown, str) and wanted[:1].isdigit() and "T" in wanted:
+        return datetime.fromisoformat(shown) == datetime.fromisoformat(wanted)
+    return shown == wanted
+
+
+def unread(shown: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """The fields that are not read back as they were written."""
+    lost: list[str] = []
+    for name, sample in given.items():
+        read, wanted = (lambda row, name=name: row[name]), sample
+        if isinstance(sample, Sample):
+            read, wanted = sample.read, sample.value if sample.as_shown is None else sample.as_shown
+        if wanted is not None and not holds(read(shown), wanted):
+            lost.append(f"{name}: {read(shown)!r} instead of {wanted!r}")
+    return lost
+
+
+def sent(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: sample.value if isinstance(sample, Sample) else sample for name, sample in given.items()}
