@@ -92,14 +92,6 @@ impl Target<'_> {
         )
     }
 
-    /// Tokens are counted for who has nobody to count them.
-    pub fn refuse_unserved(&self, operation: Operation) -> Result<()> {
-        if self.provider.serves(operation) || operation.counts_tokens() {
-            return Ok(());
-        }
-        Err(Error::Unsupported { operation: operation.id(), provider: self.provider.slug() })
-    }
-
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)

@@ -233,7 +233,7 @@ impl Gateway {
         let (mut target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
         facts.provider = target.provider.slug();
-        target.refuse_unserved(call.route.operation)?;
+        token_count::refuse_unserved(call.route.operation, &target)?;
         let body = self.read(call, body, facts).await?;
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));

@@ -1,6 +1,6 @@
 //! How many tokens a request has, counted here where its provider cannot be asked.
 
-use penstock_llm::{tokens, translation};
+use penstock_llm::{operation::Operation, tokens, translation};
 
 use crate::{
     body::Body,
@@ -9,6 +9,14 @@ use crate::{
     error::{Error, Result},
     grace::Grace,
 };
+
+/// What a provider does not offer is refused, but for what is done for it here.
+pub fn refuse_unserved(operation: Operation, target: &Target<'_>) -> Result<()> {
+    if target.provider.serves(operation) || operation.counts_tokens() {
+        return Ok(());
+    }
+    Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() })
+}
 
 /// Whether nobody else can say it. For models that a provider counts in another dialect there is a wire.
 pub fn is_ours(call: &Call<'_>, target: &Target<'_>) -> bool {

@@ -21,6 +21,7 @@ use crate::{
         retry::{Retry, Waits},
     },
     gateway::Gateway,
+    token_count,
 };
 
 /// What is decided after an attempt.
@@ -127,7 +128,7 @@ impl<'w> Walk<'w> {
         let (mut target, named) = self.choice.target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
         self.facts.provider = target.provider.slug();
-        target.refuse_unserved(operation)?;
+        token_count::refuse_unserved(operation, &target)?;
         match named {
             Some(model) => prepared.name_model(self.call, model),
             None => prepared.model = model,
