@@ -11,7 +11,7 @@ import uvloop
 
 from benches.compare import gateway
 from benches.compare.peers.penstock import Penstock
-from loadtests.leaving.measure import Figures, measure, table, ways
+from loadtests.leaving.measure import Crowd, Figures, measure, table, ways
 from loadtests.leaving.provider import PHASES, Provider
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _measure(penstock: Penstock, asked: argparse.Namespace) -> list[Figures]:
     provider, figures = Provider(), []
+    crowd = Crowd(asked.callers, asked.rate)
     async with provider.listening():
         # In a thread: the gateway asks this very process before it counts as started.
         running = gateway.running(penstock, provider.url, core=None)
@@ -39,7 +40,7 @@ async def _measure(penstock: Penstock, asked: argparse.Namespace) -> list[Figure
         try:
             for name, way in ways(f"http://{loaded.host}", loaded.headers()).items():
                 for phase in asked.phases:
-                    figures.append(await measure(provider, way, (phase, name), asked))
+                    figures.append(await measure(provider, way, (phase, name), crowd))
                     print(figures[-1], file=sys.stderr, flush=True)
         finally:
             await asyncio.to_thread(running.__exit__, None, None, None)

@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 import urllib.parse
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from loadtests.leaving.provider import SEGMENT, TAG
 
@@ -57,7 +57,7 @@ class OverHttp1:
 
     def __init__(self, url: str, headers: Mapping[str, str], *, reset: bool) -> None:
         at = urllib.parse.urlsplit(url)
-        self._address = (at.hostname, at.port)
+        self._address = (at.hostname or "", at.port or 80)
         self._headers, self._reset = headers, reset
 
     async def call(self, phase: str, tag: str) -> Caller:
@@ -86,8 +86,8 @@ class Line(asyncio.Protocol):
     def __init__(self, end: socket.socket, *, reset: bool) -> None:
         self._end, self._reset = end, reset
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
 
     def leave(self) -> None:
         if self._reset:
@@ -103,7 +103,7 @@ class OverHttp2:
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         at = urllib.parse.urlsplit(url)
-        self._address = (at.hostname, at.port)
+        self._address = (at.hostname or "", at.port or 80)
         self._headers = headers
         self._bundle: Bundle | None = None
 
@@ -131,11 +131,11 @@ class Bundle(asyncio.Protocol):
         most = 1 if phase == "uploading" else STREAMS
         return phase != self._phase or self._last + 2 >= 2 * most or self.transport.is_closing()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
         # A large window for the connection: only the stream that is pushed back is to be short of room.
         window = struct.pack(">I", 1 << 30)
-        transport.write(PREFACE + frame(SETTINGS, 0, 0) + frame(WINDOW_UPDATE, 0, 0, window))
+        self.transport.write(PREFACE + frame(SETTINGS, 0, 0) + frame(WINDOW_UPDATE, 0, 0, window))
 
     def data_received(self, data: bytes) -> None:
         self._read += data
@@ -150,7 +150,7 @@ class Bundle(asyncio.Protocol):
                 if not self.settled.done():
                     self.settled.set_result(None)
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the name is asyncio's
         if not self.settled.done():
             self.settled.set_exception(ConnectionError("closed before its settings came"))
 

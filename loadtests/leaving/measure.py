@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from loadtests.leaving.callers import OverHttp1, OverHttp2, Way
 from loadtests.leaving.provider import TAG
@@ -19,7 +19,10 @@ P50_MS, P99_MS, MAX_MS = 2.0, 20.0, 100.0
 ARRIVE_SECONDS, SETTLE_SECONDS, HEAR_SECONDS = 30.0, 0.25, 2.0
 
 
-class Asked(Protocol):
+@dataclass(frozen=True)
+class Crowd:
+    """How many there are at once, and how many of them leave in a second."""
+
     callers: int
     rate: float
 
@@ -62,18 +65,18 @@ def ways(url: str, headers: Mapping[str, str]) -> dict[str, Way]:
     }
 
 
-async def measure(provider: Provider, way: Way, case: tuple[str, str], asked: Asked) -> Figures:
-    """Let all come and be held, then have them leave at the asked rate."""
+async def measure(provider: Provider, way: Way, case: tuple[str, str], crowd: Crowd) -> Figures:
+    """Let all come and be held, then have them leave at the rate of this crowd."""
     phase, name = case
-    figures = Figures(phase, name, asked.callers)
+    figures = Figures(phase, name, crowd.callers)
     provider.arrived.clear()
     provider.left.clear()
     callers = {}
-    for number in range(asked.callers):
+    for number in range(crowd.callers):
         tag = f"{phase}-{number}"
         callers[tag] = await way.call(phase, tag)
-    if not await until(lambda: len(provider.arrived) == asked.callers, ARRIVE_SECONDS):
-        message = f"{phase}, {name}: only {len(provider.arrived)} of {asked.callers} arrived at the provider"
+    if not await until(lambda: len(provider.arrived) == crowd.callers, ARRIVE_SECONDS):
+        message = f"{phase}, {name}: only {len(provider.arrived)} of {crowd.callers} arrived at the provider"
         raise TimeoutError(message)
     await _until_quiet(provider)
     if provider.left:
@@ -82,10 +85,10 @@ async def measure(provider: Provider, way: Way, case: tuple[str, str], asked: As
     moments = {}
     begin = time.perf_counter()
     for number, (tag, caller) in enumerate(callers.items()):
-        await asyncio.sleep(max(0.0, begin + number / asked.rate - time.perf_counter()))
+        await asyncio.sleep(max(0.0, begin + number / crowd.rate - time.perf_counter()))
         moments[tag] = time.perf_counter()
         caller.leave()
-    await until(lambda: len(provider.left) == asked.callers, HEAR_SECONDS)
+    await until(lambda: len(provider.left) == crowd.callers, HEAR_SECONDS)
     figures.milliseconds = [(provider.left[tag] - left) * 1000 for tag, left in moments.items() if tag in provider.left]
     for caller in callers.values():
         caller.close()

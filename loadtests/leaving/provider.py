@@ -7,7 +7,7 @@ import contextlib
 import re
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -73,8 +73,8 @@ class Line(asyncio.Protocol):
         self._tag = ""
         self._is_writable = True
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        self.transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         if self._tag:
@@ -109,7 +109,7 @@ class Line(asyncio.Protocol):
     def eof_received(self) -> None:
         self._leave()
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the name is asyncio's
         self._leave()
 
     def _leave(self) -> None:

@@ -12,6 +12,7 @@ from tests.gateway import Mock
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.serving import WAYS, running
 from tests.postgres import Postgres
+from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,6 +49,16 @@ def initialise(folder: Path, env: Mapping[str, str]) -> str:
 def postgres() -> Iterator[Postgres]:
     """One PostgreSQL server for all tests that want one."""
     server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of a test's own."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder)
     yield server
     server.stop()
 

@@ -12,34 +12,29 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from joserfc import jws
 from joserfc.jwk import RSAKey
 
+from tests.integration import nodes
 from tests.integration.managed import ADMIN_KEY, Client
-from tests.integration.serving import counters, running
-from tests.integration.wire import CHAT, JSON, Answer, ask, asked
+from tests.integration.nodes import KEPT, connected, folders, guarded
+from tests.integration.serving import running
+from tests.integration.wire import asked
 from tests.processes import wait
-from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
     from tests.gateway import Gateway, Mock
+    from tests.integration.wire import Answer
+    from tests.redis_server import RedisServer
 
 HOUR, DAY = 3600, 86_400
 LEAPS = (0, HOUR, -HOUR, DAY, -DAY, 0)
 SKEW = 300
 STEADY, BRIEF = "pk-steady-0123456789", "pk-brief-0123456789"
 MOCK = {"provider": "mock"}
-KEPT = {**MOCK, "cache": {"mode": "simple", "max_age": 60}}
-GUARDED = {
-    "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": 2, "cooldown_interval": 30000}},
-    "targets": [
-        {**MOCK, "override_params": {"model": "mock?status=503"}},
-        {**MOCK, "override_params": {"model": "mock?chunks=1"}},
-    ],
-}
+GUARDED = guarded(2)
 STICKY = {
     "strategy": {
         "mode": "loadbalance",
@@ -91,8 +86,7 @@ class Tokens:
 
 
 def send(gateway: Gateway, config: object, body: bytes, key: str = STEADY) -> Answer:
-    said = {"x-gateway-config": json.dumps(config), "x-gateway-metadata": '{"user": "ann"}', "x-gateway-api-key": key}
-    return ask(gateway.base_url, CHAT, body, {**said, **JSON})
+    return nodes.send(gateway, config, body, metadata='{"user": "ann"}', api_key=key)
 
 
 class Load:
@@ -147,15 +141,6 @@ class Load:
                 call.result(20)
 
 
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    server = RedisServer(folder)
-    yield server
-    server.stop()
-
-
 def patience(gateway: Gateway) -> float:
     """How long a provider's `retry-after` is waited for."""
     began = time.monotonic()
@@ -200,16 +185,14 @@ def test_leaps_of_the_date_under_load_end_what_ends_by_the_date_and_nothing_else
     tables: dict[str, Any] = {"mock": {"host": provider.url}, "keys": keys, "metrics": {"enabled": True}}
     jwks = json.dumps({"keys": [key.as_dict(private=False)]})
     rules = {"enabled": True, "jwks": jwks, "leeway_seconds": 60}
-    folders = [tmp_path / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-    date, other = Date(folders[0] / "date"), Date(folders[1] / "date")
+    here, there = folders(tmp_path)
+    date, other = Date(here / "date"), Date(there / "date")
     other.leap(SKEW)
     env = {"REDIS_URL": redis.url}
-    stored = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folders[0]}/penstock.db"}
+    stored = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{here}/penstock.db"}
     with (
-        running(folders[0], {**tables, "jwt": rules}, env={**env, **stored, **date.env}) as one,
-        running(folders[1], tables, env={**env, **other.env}) as two,
+        running(here, {**tables, "jwt": rules}, env={**env, **stored, **date.env}) as one,
+        running(there, tables, env={**env, **other.env}) as two,
     ):
         admin = Client(one)
         workspace = admin.made("/v1/workspaces", {"name": "tokens"})
@@ -218,7 +201,7 @@ def test_leaps_of_the_date_under_load_end_what_ends_by_the_date_and_nothing_else
         token = tokens.signed(exp=born + DAY)
         wait("the workspace", lambda: send(one, MOCK, asked(), token).status == 200 or None, 5)
         for node in (one, two):
-            wait("Redis", lambda node=node: counters(node).get("penstock_redis_up") == 1 or None, 10)
+            connected(node)
             wait("an answer", lambda node=node: hit(node), 5)
             for _ in range(3):
                 assert send(node, GUARDED, asked()).status == 200

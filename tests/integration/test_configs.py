@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.serving import running
 from tests.integration.wire import CHAT, ask, asked
 from tests.processes import wait
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.gateway import Mock
-    from tests.integration.managed import Client
+
+
+MOCKED = {"provider": "mock", "name": "a"}
+NAMED = {"mode": "conditional", "conditions": [{"query": {"params.model": "m"}, "then": "a"}], "default": "a"}
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +80,28 @@ def test_more_targets_than_allowed_are_not_saved(admin: Client, workspace: str):
     refused = admin.post("/v1/configs", {"name": "Many", "config": config, "workspace_id": workspace})
     assert refused.status == 400
     assert [error["path"] for error in refused.json()["data"]["errors"]] == ["config.targets"]
+
+
+def test_the_operators_limits_hold_when_saving(tmp_path: Path, provider: Mock):
+    limits = {
+        "MAX_ROOT_CONFIG_TARGETS": "2",
+        "MAX_CONDITIONAL_ROOT_CONFIG_TARGETS": "3",
+        "MAX_NESTED_CONFIG_TARGETS": "1",
+    }
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", **limits}
+    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+        admin = Client(gateway)
+        (workspace,) = admin.shown("/v1/workspaces")["data"]
+        body = {"name": "Config", "workspace_id": workspace["id"]}
+
+        def wrong(strategy: dict[str, Any], *targets: dict[str, Any]) -> list[str]:
+            """Save it, and give the places of what is wrong."""
+            answer = admin.post("/v1/configs", {**body, "config": {"strategy": strategy, "targets": targets}})
+            assert answer.status in {200, 201, 400}, answer
+            return [error["path"] for error in answer.json()["data"]["errors"]] if answer.status == 400 else []
+
+        single, falls = {"mode": "single"}, {"mode": "fallback"}
+        assert (wrong(falls, *[MOCKED] * 2), wrong(falls, *[MOCKED] * 3)) == ([], ["config.targets"])
+        assert (wrong(NAMED, *[MOCKED] * 3), wrong(NAMED, *[MOCKED] * 4)) == ([], ["config.targets"])
+        one, two = ({"strategy": falls, "targets": [MOCKED] * count} for count in (1, 2))
+        assert (wrong(single, one), wrong(single, two)) == ([], ["config.targets[0]"])

@@ -94,7 +94,23 @@ SURFACES: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
     "alias": lambda url: (CHAT, {**ASK, "x-portkey-custom-host": url}),
     "inline-config": lambda url: (CHAT, {**ASK, "x-gateway-config": json.dumps({"custom_host": url})}),
     "proxy": lambda url: ("/v1/proxy/files", {**ASK, "x-gateway-custom-host": url}),
+    "form": lambda url: ("/v1/files", {**ASK, "x-gateway-custom-host": url, "content-type": "multipart/form-data"}),
+    "target": lambda url: (CHAT, {**ASK, "x-gateway-config": json.dumps(nested(url))}),
+    "foundry": lambda url: (
+        CHAT,
+        {**ASK, "x-gateway-provider": "azure-ai", "x-gateway-azure-foundry-url": secure(url)},
+    ),
 }
+
+
+def nested(url: str) -> dict[str, object]:
+    """Make a config with this host somewhere within."""
+    target = {"provider": "openai", "api_key": CANARY, "custom_host": url}
+    return {"strategy": {"mode": "single"}, "targets": [{"strategy": {"mode": "fallback"}, "targets": [target]}]}
+
+
+def secure(url: str) -> str:
+    return url.replace("http://", "https://", 1)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +144,8 @@ def asking(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Answer]
 def assert_refused(answer: Answer, url: str) -> None:
     assert answer.status == 400, (url, answer)
     code = answer.json()["error"]["code"]
-    assert code == "invalid_custom_host" or (code == "invalid_config" and b"custom_host" in answer.body), (url, answer)
+    is_ones_own = code == "invalid_provider_option" or (code == "invalid_config" and b"custom_host" in answer.body)
+    assert code == "invalid_custom_host" or is_ones_own, (url, answer)
     assert CANARY.encode() not in answer.body, url
 
 
@@ -175,7 +192,11 @@ def test_the_same_ways_lead_to_a_host_that_is_trusted(provider: Mock, tmp_path: 
     env = {"TRUSTED_CUSTOM_HOSTS": "*.localhost, 127.0.0.1"}
     saved = {"slug": "near", "provider": "openai", "custom_host": urls[0]}
     with running(tmp_path, {"providers": [saved]}, env=env) as gateway, asking(gateway) as send:
-        for url, surface in itertools.product(urls, SURFACES):
+        # A foundry is spoken to over TLS, which the pretend provider does not know.
+        plain = [surface for surface in SURFACES if surface != "foundry"]
+        for url, surface in itertools.product(urls, plain):
             assert send(*SURFACES[surface](url)).status == 200, (url, surface)
+        dialled = send(*SURFACES["foundry"](urls[0]))
+        assert (dialled.status, dialled.json()["error"]["code"]) == (502, "upstream_connect_failed")
         assert send(CHAT, {**ASK, "x-gateway-provider": "@near"}).status == 200
-    assert len(provider.ledger()) == len(urls) * len(SURFACES) + 1
+    assert len(provider.ledger()) == len(urls) * len(plain) + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,10 @@ import pytest
 
 from tests.integration.conftest import initialise
 from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.nodes import KEPT, connected, folders, guarded, send
 from tests.integration.serving import counters, edges, running
-from tests.integration.wire import CHAT, JSON, Answer, ask, asked
+from tests.integration.wire import CHAT, JSON, ask, asked
 from tests.processes import wait
-from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,43 +20,22 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
     from tests.postgres import Postgres
+    from tests.redis_server import RedisServer
 
-KEPT = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
-GUARDED = {
-    "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": 3, "cooldown_interval": 30000}},
-    "targets": [
-        {"provider": "mock", "override_params": {"model": "mock?status=503"}},
-        {"provider": "mock", "override_params": {"model": "mock?chunks=1"}},
-    ],
-}
-
-
-@pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    server = RedisServer(folder)
-    yield server
-    server.stop()
+GUARDED = guarded(3)
 
 
 @pytest.fixture
 def nodes(tmp_path: Path, provider: Mock, redis: RedisServer) -> Iterator[list[Gateway]]:
     """Two gateways of two workers each."""
     tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
-    folders = [tmp_path / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
+    here, there = folders(tmp_path)
     env = {"REDIS_URL": redis.url}
-    with running(folders[0], tables, env=env) as one, running(folders[1], tables, env=env) as two:
+    with running(here, tables, env=env) as one, running(there, tables, env=env) as two:
         for node in (one, two):
             edges(node, 2)
-            wait("Redis at both workers", lambda node=node: counters(node).get("penstock_redis_up") == 2 or None, 10)
+            connected(node, workers=2)
         yield [one, two]
-
-
-def send(node: Gateway, config: object, body: bytes = b"") -> Answer:
-    return ask(node.base_url, CHAT, body or asked(), {"x-gateway-config": json.dumps(config), **JSON})
 
 
 def question(number: int) -> bytes:
@@ -104,11 +82,9 @@ def test_what_is_saved_on_one_node_is_used_on_the_other_at_once_and_without_redi
         "REDIS_URL": redis.url,
     }
     tables = {"mock": {"host": provider.url}}
-    folders = [tmp_path / name for name in ("one", "two")]
-    for folder in folders:
-        folder.mkdir()
-    initialise(folders[0], env)
-    with running(folders[0], tables, env=env) as one, running(folders[1], tables, env=env) as two:
+    here, there = folders(tmp_path)
+    initialise(here, env)
+    with running(here, tables, env=env) as one, running(there, tables, env=env) as two:
         admin = Client(one)
         (workspace,) = admin.shown("/v1/workspaces")["data"]
         inside = {"workspace_id": workspace["id"]}

@@ -91,6 +91,24 @@ def test_every_setting_that_is_a_time_and_every_test_in_the_table_of_times_exist
     assert not [name for name in named if not any(f" {name}(" in source for source in tests.values())]
 
 
+RUNS = {
+    module
+    for path in [*under(".", ".md"), *under("benches", ".py"), *under("loadtests", ".py"), Path("Makefile")]
+    for module in re.findall(r"-m ((?:benches|loadtests)(?:\.\w+)*)", text(path.as_posix()))
+}
+
+
+@pytest.mark.parametrize("module", sorted(RUNS))
+def test_every_run_that_is_named_says_what_it_takes(module: str):
+    command = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
+    assert (done.returncode, f"usage: python -m {module}" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_there_are_runs_to_try():
+    assert len(RUNS) >= 6, RUNS
+
+
 def test_the_readme_names_every_document():
     prose = {path for path in DOCUMENTS if path.startswith("docs/")} | {"CONTRIBUTING.md"}
     assert not {path for path in prose if f"]({path})" not in text("README.md")}

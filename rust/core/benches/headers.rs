@@ -7,7 +7,7 @@ use penstock_core::{
     call::{Call, Target},
     features::forward_headers::ForwardHeaders,
     headers::{Control, Head, Headers},
-    rendering::{self, Length, Said},
+    rendering::{self, Length, Manner, Said},
     route::Route,
     upstream::Base,
 };
@@ -77,8 +77,7 @@ fn render(c: &mut Criterion) {
             model: "gpt-4o",
             user: "",
             streams: false,
-            is_translated: false,
-            is_carried: false,
+            manner: Manner::AsItCame,
             content_type: None,
             length: Length::Known(412),
             issued: None,

@@ -310,10 +310,6 @@ impl Stream {
         hides && matches!(self.reading, Reading::Events(_))
     }
 
-    pub(crate) fn dialect(&self) -> Dialect {
-        self.dialect
-    }
-
     pub(crate) fn follow(&mut self, continuation: Box<Continuation>) {
         self.continuation = Some(continuation);
     }

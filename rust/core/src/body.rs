@@ -127,6 +127,38 @@ impl Body {
         self
     }
 
+    /// Waits until enough of its beginning has come, or so many bytes. They are still to be read.
+    pub async fn begun(&mut self, most: usize, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        let Self::Fed(feed, _) = self else { return Ok(()) };
+        let mut beginning = Vec::new();
+        while beginning.len() < most {
+            let Some(piece) = feed.next().await else { break };
+            let piece = piece?;
+            beginning.extend_from_slice(&piece);
+            if is_enough(&piece) {
+                break;
+            }
+        }
+        feed.put_back(beginning.into());
+        Ok(())
+    }
+
+    /// Changes what has come of it and waits to be read.
+    pub fn change(&mut self, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) {
+        match self {
+            Self::Whole(bytes) => *bytes = change(bytes).map_or_else(|| bytes.clone(), Bytes::from),
+            Self::Fed(feed, length) => {
+                let mut state = lock(&feed.state);
+                let Some(first) = state.pieces.front_mut() else { return };
+                let Some(changed) = change(first) else { return };
+                let (before, after) = (first.len(), changed.len());
+                *first = changed.into();
+                state.waiting = state.waiting - before + after;
+                *length = length.map(|length| length - before as u64 + after as u64);
+            }
+        }
+    }
+
     /// Reads it to its end.
     pub async fn collect(self) -> Result<Bytes> {
         let (mut feed, length) = match self {
@@ -279,6 +311,16 @@ impl Feed {
             }
         }
         piece
+    }
+
+    fn put_back(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.taken -= bytes.len();
+        let mut state = lock(&self.state);
+        state.waiting += bytes.len();
+        state.pieces.push_front(bytes);
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {

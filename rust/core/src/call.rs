@@ -92,6 +92,14 @@ impl Target<'_> {
         )
     }
 
+    /// Tokens are counted for who has nobody to count them.
+    pub fn refuse_unserved(&self, operation: Operation) -> Result<()> {
+        if self.provider.serves(operation) || operation.counts_tokens() {
+            return Ok(());
+        }
+        Err(Error::Unsupported { operation: operation.id(), provider: self.provider.slug() })
+    }
+
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
     pub fn sets(&self, name: &[u8]) -> bool {
         self.options.headers().any(|(set, _)| set.as_bytes() == name)
@@ -210,7 +218,7 @@ impl<'c> Choice<'c> {
         if sent.is_none() && self.config_named()?.is_none() {
             // A model of the form `@slug/model` may still name one.
             let operation = self.call.route.operation;
-            let reads = operation.takes_json() || operation == Operation::Realtime;
+            let reads = operation.takes_json() || operation.takes_model_in_form() || operation == Operation::Realtime;
             let plan = Plan { config: Chosen::None, slug: None, sent, host: None };
             return if reads { Ok(plan) } else { Err(Error::ProviderNeeded) };
         }

@@ -178,7 +178,7 @@ impl Job {
 
     fn count_answered(&self, encoding: Encoding) -> usize {
         match &self.answered {
-            _ if self.operation == Operation::Embed => 0,
+            _ if self.operation.embeds() => 0,
             Answered::Whole(body) => count_answer(encoding, body).unwrap_or_default(),
             Answered::Deltas(deltas) => deltas.in_proportion(count(encoding, &deltas.text())),
             Answered::Length(length) => *length as usize / BYTES_PER_TOKEN,
@@ -188,7 +188,7 @@ impl Job {
 
     fn guess(&self) -> Option<Usage> {
         let length = match &self.answered {
-            _ if self.operation == Operation::Embed => 0,
+            _ if self.operation.embeds() => 0,
             Answered::Whole(body) => body.len(),
             Answered::Deltas(deltas) => deltas.length(),
             Answered::Length(length) => *length as usize,

@@ -244,7 +244,7 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     if let Some(lost) = record.facts.not_translated() {
         push(b"not-translated", &lost);
     }
-    if call.control.explain == Some("true") {
+    if call.control.is_to_be_explained() {
         push(b"explanation", &record.facts.explanation());
     }
     if !record.facts.provider.is_empty() {

@@ -28,22 +28,25 @@ use crate::{
     delivery::{self, Served},
     error::{Error, Problem, Result},
     features::inspect_stream,
+    fine_tuning,
     grace::Grace,
     headers::{self, Control, Head},
     include_usage, models,
     record::{Facts, Record, Sink},
-    rendering::{self, Length, Said},
+    rendering::{self, Length, Manner, Said},
     route::Route,
     routing::{self, Continuation},
     settings::Settings,
     shared::Shared,
     snapshot::{self, Snapshot},
-    translation,
+    token_count, translation,
     upstream::{Incoming, Outgoing, Shape, Upstream},
 };
 
 /// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
 const PEEKED_HERE: usize = 1024 * 1024;
+/// So much of a form is waited for to learn its model.
+const BEGINNING: usize = 64 * 1024;
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -223,16 +226,14 @@ impl Gateway {
         }
         let plan = choice.plan()?;
         facts.config = plan.slug.map(ToOwned::to_owned);
-        if !plan.config.is_plain || !plan.names_provider() {
+        if !plan.config.is_plain || !plan.names_provider() || call.control.is_to_be_explained() {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
         }
         let (mut target, _) = choice.target(&plan, &plan.config.root, "")?;
         facts.metadata.check()?;
         facts.provider = target.provider.slug();
-        if !target.provider.serves(call.route.operation) {
-            return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
-        }
+        target.refuse_unserved(call.route.operation)?;
         let body = self.read(call, body, facts).await?;
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
             facts.asked = Some(self.sink.counting.keep(bytes));
@@ -258,11 +259,15 @@ impl Gateway {
     /// Reads what must be known of a body before it is forwarded.
     pub(crate) async fn read(&self, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Body> {
         let operation = call.route.operation;
-        let body = body.limited(self.body_limits)?;
+        let mut body = body.limited(self.body_limits)?;
+        let fields = &call.head.headers;
         if !operation.takes_json() {
+            if let (true, Some(kind)) = (operation.takes_model_in_form(), fields.text("content-type")) {
+                // In a box of its own: it would make the future of every request larger.
+                facts.model = Box::pin(model_in_form(kind, &mut body)).await?;
+            }
             return Ok(watched(call, body, facts));
         }
-        let fields = &call.head.headers;
         let bytes = body.collect().await?;
         let peek = peeked(&bytes).await.map_err(|found| match fields.text("content-encoding") {
             None | Some("identity") => Error::BodyInvalid { at: found.at, message: found.message },
@@ -297,6 +302,9 @@ impl Gateway {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
+        if token_count::is_ours(call, target) {
+            return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
+        }
         let body = include_usage::ask(call, target, body, facts);
         let (incoming, deadline) = self.exchange(call, target, (body, None), facts).await?;
         let dialect = dialect_of(call, target);
@@ -321,7 +329,12 @@ impl Gateway {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
         }
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
+        facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
+        if let (Some(head), true) = (fine_tuning::head_of_look(call), incoming.head.status < 300) {
+            let look = fine_tuning::look(call, &head);
+            (incoming, deadline) = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts).await?;
+        }
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
             incoming = inspect_stream::inspect(incoming).await?;
@@ -357,8 +370,7 @@ impl Gateway {
             model: &facts.model,
             user: facts.user.as_deref().unwrap_or_default(),
             streams: facts.stream,
-            is_translated: translation.is_some(),
-            is_carried: translation.is_some_and(|translation| translation.is_carried),
+            manner: Manner::of(translation, facts.hides_usage),
             content_type: content_type.as_deref(),
             length,
             issued,
@@ -396,6 +408,17 @@ impl Gateway {
             _ => Answer::error(&Error::NotFound, Dialect::OpenAi),
         }
     }
+}
+
+/// The model that a form which is still coming names in its beginning: it may say which provider is meant.
+async fn model_in_form(kind: &str, body: &mut Body) -> Result<String> {
+    let Some(mut form) = Form::of(kind) else { return Ok(String::new()) };
+    let is_enough = |piece: &[u8]| {
+        form.feed(piece);
+        form.model().is_some() || form.is_over()
+    };
+    body.begun(BEGINNING, is_enough).await?;
+    Ok(form.model().unwrap_or_default().to_owned())
 }
 
 /// What must be known of a JSON body. A large one is looked through elsewhere: here others wait.

@@ -214,6 +214,11 @@ impl<'a> Control<'a> {
         control
     }
 
+    /// Whether the answer is to say why the request went where it went.
+    pub fn is_to_be_explained(&self) -> bool {
+        self.explain == Some("true")
+    }
+
     fn set(&mut self, name: &[u8], value: &'a str) {
         let field = match name {
             b"api-key" => &mut self.api_key,

@@ -9,7 +9,7 @@ use penstock_llm::{
     dialect,
     operation::Operation,
     providers,
-    translation::{Question, Translation},
+    translation::{Beside, Question, Translation},
 };
 use serde::Deserialize;
 
@@ -66,7 +66,8 @@ fn translated(line: Line<'_>) -> Result<(Translation, Vec<u8>), Problem> {
     let model = peek.model.unwrap_or_default();
     let unsupported = || Problem::new("url", format!("{} is not supported by {slug}", operation.id()));
     let wire = provider.wire(operation, &model).ok_or_else(unsupported)?;
-    let question = Question { operation, provider, body, model: &model, betas: None, strict: true, now: now() };
+    let question =
+        Question { operation, provider, body, model: &model, beside: Beside::default(), strict: true, now: now() };
     Translation::of(&question, wire).map_err(|refusal| Problem::new(format!("body.{}", refusal.path), refusal.message))
 }
 

@@ -1,6 +1,7 @@
 //! The record of a request: opened when it arrives, closed exactly once, whatever becomes of it.
 
 use std::{
+    fmt::Write,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -214,11 +215,16 @@ impl Facts {
         self.unsaid.as_ref().and_then(|unsaid| unsaid.text(&self.lost))
     }
 
-    /// Why it went where it went, in a line.
+    /// Why it went where it went, in a line that a header can hold.
     pub fn explanation(&self) -> String {
-        let steps = self.decision.as_ref().map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
-        let option = self.decision.as_ref().map_or("config", |decision| &*decision.option);
-        serde_json::json!({"config": self.config, "option": option, "decisions": steps}).to_string()
+        let decision = self.decision.as_ref();
+        let steps = decision.map(|decision| decision.latest(EXPLAINED)).unwrap_or_default();
+        let option = decision.map_or("config", |decision| &*decision.option);
+        let target = decision.and_then(|decision| decision.target.as_ref());
+        in_ascii(
+            &serde_json::json!({"config": self.config, "option": option, "decisions": steps, "target": target})
+                .to_string(),
+        )
     }
 
     /// Whether it failed after all that the config allows was tried: a client that sends it again only repeats that.
@@ -236,6 +242,22 @@ impl Facts {
             model.clone_into(&mut self.model);
         }
     }
+}
+
+/// The same JSON, with all else than ASCII escaped.
+fn in_ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if letter.is_ascii() {
+            text.push(letter);
+        } else {
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                // A String takes every write.
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        }
+    }
+    text
 }
 
 pub struct Record {

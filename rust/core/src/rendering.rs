@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use penstock_llm::{
     operation::Takes,
     providers::{Asked, Credential},
+    translation::Translation,
 };
 
 use crate::{
@@ -22,16 +23,39 @@ pub enum Length {
     Chunked,
 }
 
+/// How a request is told, which decides what of its answer is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    AsItCame,
+    /// Likewise, but for the usage that is asked for, and taken out of the answer.
+    Hiding,
+    /// To who hosts the model, in the caller's own dialect.
+    Carried,
+    Translated,
+}
+
+impl Manner {
+    pub fn of(translation: Option<&Translation>, hides_usage: bool) -> Self {
+        match translation {
+            Some(translation) if translation.is_carried => Self::Carried,
+            Some(_) => Self::Translated,
+            None if hides_usage => Self::Hiding,
+            None => Self::AsItCame,
+        }
+    }
+
+    fn is_translated(self) -> bool {
+        matches!(self, Self::Carried | Self::Translated)
+    }
+}
+
 /// What a request's body says that its head depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Said<'s> {
     pub model: &'s str,
     pub user: &'s str,
     pub streams: bool,
-    /// It is said in another way than it came.
-    pub is_translated: bool,
-    /// In the caller's own dialect all the same.
-    pub is_carried: bool,
+    pub manner: Manner,
     /// The type of its body, where that is not what the caller's was.
     pub content_type: Option<&'s str>,
     pub length: Length,
@@ -67,6 +91,10 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     if let Some(kind) = said.content_type {
         field(&mut out, b"content-type", kind.as_bytes());
     }
+    if said.manner != Manner::AsItCame {
+        // What comes compressed cannot be changed.
+        field(&mut out, b"accept-encoding", b"identity");
+    }
     credential(&mut out, target, said.issued);
     context(&mut out, call);
     framing(&mut out, said.length);
@@ -84,7 +112,7 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
         operation: call.route.operation,
         path: call.route.path,
         // What was asked beside the body was asked of another API.
-        query: if said.is_translated { "" } else { &query },
+        query: if said.manner.is_translated() { "" } else { &query },
         prefix: &base.prefix,
         model: said.model,
         user: said.user,
@@ -177,12 +205,13 @@ impl Passing<'_> {
         }
         let is_wanted = match name {
             b"content-type" if self.said.content_type.is_some() => false,
+            b"accept-encoding" if self.said.manner != Manner::AsItCame => false,
             _ if self.target.forward.contains(name) => true,
             // Nothing is read of these answers: whatever was asked for of them may be.
             _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
-            b"anthropic-beta" if self.said.is_carried => true,
-            _ if self.said.is_translated && !self.is_of_the_provider(name) => false,
+            b"anthropic-beta" if self.said.manner == Manner::Carried => true,
+            _ if self.said.manner.is_translated() && !self.is_of_the_provider(name) => false,
             _ => OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix)),
         };
         // What is said under the gateway's prefix, or was stored, is meant.
@@ -271,8 +300,7 @@ mod tests {
             model: "",
             user: "",
             streams: false,
-            is_translated: false,
-            is_carried: false,
+            manner: Manner::AsItCame,
             content_type: None,
             length: Length::Known(2),
             issued: None,

@@ -115,7 +115,7 @@ mod tests {
             ("converseStream", "/model/%40mine%2Fgpt%3A0/converse-stream", named("@mine/gpt:0"))
         );
         for raw in [
-            "/v1beta/models/m:countTokens",
+            "/v1beta/models/m:predict",
             "/v1beta/files",
             "/model/m/count-tokens",
             "/guardrail/g/version/1/apply",

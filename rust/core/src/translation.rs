@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
-    translation::{Question, Translation, wires::Wire},
+    translation::{Beside, Question, Translation, wires::Wire},
 };
 
 use crate::{
@@ -39,9 +39,13 @@ pub async fn say(
     let is_large = body.len() > SAID_HERE;
     let model = facts.model.clone();
     let betas = call.head.headers.text("anthropic-beta").map(ToOwned::to_owned);
+    // Of jobs alone there is something to say that neither body nor path says.
+    let tuning = operation.tunes().then(|| (call.head.query.clone(), target.options.clone()));
     let said = move || {
         let betas = betas.as_deref();
-        let question = Question { operation, provider, body: &body, model: &model, betas, strict, now: now() };
+        let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
+        let beside = Beside { betas, query, options };
+        let question = Question { operation, provider, body: &body, model: &model, beside, strict, now: now() };
         Translation::of(&question, wire)
     };
     let said = if is_large {
@@ -94,6 +98,8 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
         None => translation.error(head.status, b""),
     };
     head.headers = retyped(head.headers, b"application/json");
+    // Who made something new, or has nothing to say, has said in our words that it is well.
+    head.status = if head.status < 300 { 200 } else { head.status };
     Ok(Incoming { head, body: AnswerBody::whole(told.into()) })
 }
 

@@ -3,7 +3,9 @@
 
 mod harness;
 
-use harness::{Ask, CHAT, MESSAGES, Rig, by_with, settled, way, words};
+use bytes::Bytes;
+use harness::{Ask, CHAT, MESSAGES, Rig, by_with, settled, sha256, way, words};
+use penstock_core::body::{Body, End, feed};
 use penstock_mock::Server;
 use serde_json::json;
 
@@ -47,6 +49,61 @@ async fn a_provider_that_is_named_elsewhere_wins_and_its_own_models_stay_as_they
     }
     let models: Vec<_> = settled(&provider, 4).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models, ["m", "m", "@cf/meta/m", "@cf/meta/m"]);
+}
+
+const FORM: &str = "multipart/form-data; boundary=edge";
+
+fn form(model: &str, size: usize, is_first: bool) -> String {
+    let model = format!("--edge\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n");
+    let head = "--edge\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"";
+    let file = format!("{head}\r\n\r\n{}\r\n", "\r\n--edg\r\n".repeat(size / 9));
+    (if is_first { model + &file } else { file + &model }) + "--edge--\r\n"
+}
+
+#[tokio::test]
+async fn the_model_of_a_form_may_name_it_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    saved(&rig);
+    let path = "/v1/audio/transcriptions";
+    let mut seen = 0;
+    for (model, sent) in [("@mine/whisper-1", "whisper-1"), ("@cf/whisper", "@cf/whisper")] {
+        for (size, is_first) in [(900, true), (900, false), (900_000, true)] {
+            for named in [None, Some("@mine")] {
+                if named.is_none() && model == sent {
+                    continue;
+                }
+                for declared in [true, false] {
+                    let (asked, expected) = (form(model, size, is_first), form(sent, size, is_first));
+                    let ask = Ask::new("POST", path).header("content-type", FORM);
+                    let ask = if let Some(name) = named { ask.header("x-gateway-provider", name) } else { ask };
+                    let told = rig.send(ask.with(arriving(&asked, declared))).await.json();
+                    let place = format!("{model} {size} {is_first} {named:?} {declared}");
+                    assert_eq!(
+                        (&told["body_bytes"], &told["body_sha"]),
+                        (&json!(expected.len()), &json!(sha256(&expected))),
+                        "{place}"
+                    );
+                    assert_eq!(rig.record()["ai_model"], *sent, "{place}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(settled(&provider, seen).await.len(), 18);
+    let ask = Ask::new("POST", path).header("content-type", FORM);
+    let told = rig.send(ask.body(form("whisper-1", 900, true))).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "provider_needed"));
+}
+
+/// A body that comes in pieces.
+fn arriving(text: &str, declared: bool) -> Body {
+    let (feeder, reading) = feed(|| ());
+    for piece in text.as_bytes().chunks(7_001) {
+        feeder.push(Bytes::copy_from_slice(piece));
+    }
+    feeder.end(End::Complete);
+    Body::Fed(reading, declared.then_some(text.len() as u64))
 }
 
 #[tokio::test]

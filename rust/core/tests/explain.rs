@@ -3,9 +3,9 @@
 
 mod harness;
 
-use harness::{Ask, CHAT, Rig, by, by_with, pick, target, words};
+use harness::{Ask, CHAT, Rig, by, by_with, get, pick, post, target, words};
 use penstock_mock::Server;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 fn explain(asked: &Value) -> Ask {
     Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string())
@@ -113,6 +113,43 @@ async fn a_real_request_is_explained_in_a_header_when_it_asks() {
     assert_eq!(pick(&said["decisions"][0], ["step", "status"]), json!(["tried", 503]));
     assert_eq!(said["decisions"], rig.record()["decisions"]);
     assert_eq!(rig.send(by(&config)).await.header("x-gateway-explanation"), None);
+}
+
+#[tokio::test]
+async fn the_target_that_answered_is_told_as_it_was_asked() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut last = json!({"provider": "mock", "name": "größe", "override_params": {"user": "Zoë", "model": "mock?chunks=1"},
+        "drop_params": ["max_tokens"], "request_timeout": 700, "cache": "simple", "retry": {"attempts": 2}});
+    last["cb_config"] = json!({"failure_threshold": 3, "cooldown_interval": 30_000});
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [target("status=503"), last]});
+    let body = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x".repeat(300)}]});
+    let told = rig.send(by_with(&config, CHAT, body.to_string()).header("x-gateway-explain", "true")).await;
+    let header = told.header("x-gateway-explanation").unwrap();
+    assert!(header.is_ascii(), "{header}");
+    let said: Value = serde_json::from_str(header).unwrap();
+    let target = &said["target"];
+    assert_eq!(
+        pick(target, ["target", "name", "provider", "model", "timeout_ms", "retries", "breaker"]),
+        json!(["config.targets[1]", "größe", "mock", "mock?chunks=1", 700, 2, "closed"])
+    );
+    assert_eq!(target["body"], json!({"model": "mock?chunks=1", "messages": "(330 bytes)", "user": "Zoë"}));
+    assert_eq!((&target["cache"]["status"], target["cache"]["key"].as_str().unwrap().len()), (&json!("miss"), 64));
+}
+
+#[tokio::test]
+async fn a_request_without_a_config_is_explained_too_and_none_is_too_long_for_a_header() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let many: Value = (0..400).map(|at| (format!("field{at}"), json!("ä".repeat(90)))).collect::<Map<_, _>>().into();
+    for ask in [get("/v1/files/file-1"), post(CHAT, words("mock", true)), post("/v1/some/thing", many.to_string())] {
+        let told = rig.send(ask.header("x-gateway-explain", "true")).await;
+        let header = told.header("x-gateway-explanation").unwrap();
+        assert!(header.len() < 8_000, "{}", header.len());
+        let said: Value = serde_json::from_str(header).unwrap();
+        assert_eq!(pick(&said["target"], ["provider", "retries"]), json!(["mock", 0]), "{header}");
+        assert_eq!(pick(&said["decisions"][0], ["step", "status"]), json!(["tried", 200]));
+    }
 }
 
 /// What differs from one run to the next.

@@ -11,6 +11,9 @@ use harness::{
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
+const COMPLETIONS: &str = "/v1/completions";
+const RESPONSES: &str = "/v1/responses";
+
 fn config(recovery: &Value, targets: &[Value]) -> Value {
     json!({"strategy": {"mode": "fallback"}, "recovery": recovery, "targets": targets})
 }
@@ -25,7 +28,9 @@ fn events(told: &Told) -> Vec<Value> {
 fn text(told: &Told) -> String {
     let part = |event: &Value| {
         let chat = event["choices"][0]["delta"]["content"].as_str();
-        chat.or_else(|| event["delta"]["text"].as_str()).unwrap_or_default().to_owned()
+        let response = event["delta"].as_str().filter(|_| event["type"] == "response.output_text.delta");
+        let completion = event["choices"][0]["text"].as_str();
+        chat.or_else(|| event["delta"]["text"].as_str()).or(response).or(completion).unwrap_or_default().to_owned()
     };
     events(told).iter().map(part).collect()
 }
@@ -42,8 +47,12 @@ fn steps(record: &Value) -> Value {
 }
 
 fn streamed(config: &Value, path: &str) -> Ask {
-    let body = json!({"model": "m", "stream": true, "max_tokens": 99, "stream_options": {"include_usage": true},
-        "messages": [{"role": "user", "content": "say it"}]});
+    let mut body = json!({"model": "m", "stream": true, "max_tokens": 99, "stream_options": {"include_usage": true}});
+    match path {
+        COMPLETIONS | "/v1/proxy/completions" => body["prompt"] = json!("say it: "),
+        RESPONSES => body["input"] = json!([{"role": "user", "content": "say it"}]),
+        _ => body["messages"] = json!([{"role": "user", "content": "say it"}]),
+    }
     by_with(config, path, body.to_string())
 }
 
@@ -56,7 +65,7 @@ async fn a_held_stream_that_breaks_off_fails_like_any_attempt() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1));
     let canon = canon(&rig).await;
-    for path in [CHAT, MESSAGES] {
+    for path in [CHAT, COMPLETIONS, MESSAGES, RESPONSES] {
         for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "bad_framing"] {
             let told =
                 rig.send(streamed(&config(&json!("hold"), &[well(&format!("&fault={fault}")), well("")]), path)).await;
@@ -189,15 +198,70 @@ async fn messages_go_on_within_their_block() {
 }
 
 #[tokio::test]
+async fn a_prompt_is_gone_on_from_by_every_model_to_the_letter() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    // What the pretend provider says of chats it says of prompts too.
+    let config = config(
+        &json!("continue"),
+        &[
+            well("&fault=cut&after=40"),
+            json!({"provider": "mock", "name": "other",
+        "override_params": {"model": "mock?chunks=60&prefix=on"}}),
+        ],
+    );
+    for path in [COMPLETIONS, "/v1/proxy/completions"] {
+        let (told, record) = (rig.send(streamed(&config, path)).await, rig.record());
+        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {record}");
+        let events = events(&told);
+        assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{path}");
+        assert_eq!(steps(&record)[3], json!(["continued", "targets[1]"]));
+    }
+    let asked = json!({"path": COMPLETIONS, "headers": {"x-gateway-config": r#"{"provider":"openai","recovery":"continue"}"#},
+        "body": {"model": "m", "prompt": "p"}});
+    let ask = Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+    assert_eq!(rig.send(ask).await.json()["targets"][0]["recovery"], json!({"mode": "continue", "continues": true}));
+}
+
+#[tokio::test]
+async fn a_response_goes_on_within_its_message() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    let config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("&prefix=on")]);
+    let told = rig.send(streamed(&config, RESPONSES)).await;
+    assert_eq!((text(&told), told.cut), (canon.clone(), false), "{}", told.text());
+    let events = events(&told);
+    for (kind, count) in [("created", 1), ("output_item.added", 1), ("output_item.done", 1), ("completed", 1)] {
+        let kind = format!("response.{kind}");
+        assert_eq!(events.iter().filter(|event| event["type"] == *kind).count(), count, "{kind}: {}", told.text());
+    }
+    assert!(events.iter().all(|event| event["output_index"].is_null() || event["output_index"] == 0));
+    let done = events.iter().find(|event| event["type"] == "response.output_text.done").unwrap();
+    let whole = &events.last().unwrap()["response"];
+    assert_eq!([&done["text"], &whole["output"][0]["content"][0]["text"]], [&json!(canon); 2]);
+    // After the seam each has its own number.
+    let numbers: Vec<_> = events[43..].iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
+    let (record, usage) = (rig.record(), &whole["usage"]);
+    assert_eq!(json!([usage["input_tokens"], usage["output_tokens"]]), pick(&record, ["req_units", "res_units"]));
+    assert_eq!(steps(&record)[3], json!(["continued", "targets[1]"]));
+}
+
+#[tokio::test]
 async fn it_goes_on_in_another_dialect_too() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let canon = canon(&rig).await;
     let other = json!({"provider": "anthropic", "api_key": "k", "custom_host": format!("{}/v1", provider.url()),
         "override_params": {"model": "mock?chunks=60&prefix=on"}, "recovery": {"mode": "continue", "prefill": true}});
-    let told = rig.send(streamed(&config(&json!("continue"), &[well("&fault=cut&after=40"), other]), CHAT)).await;
-    assert_eq!((text(&told), told.cut), (canon, false), "{}", told.text());
-    assert_eq!(settled(&provider, 3).await[2].path, "/v1/messages");
+    for (path, count) in [(CHAT, 3), (RESPONSES, 5)] {
+        let config = config(&json!("continue"), &[well("&fault=cut&after=40"), other.clone()]);
+        let told = rig.send(streamed(&config, path)).await;
+        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {}", told.text());
+        assert_eq!(settled(&provider, count).await[count - 1].path, "/v1/messages");
+    }
 }
 
 #[tokio::test]
@@ -230,7 +294,7 @@ async fn what_has_said_nothing_yet_begins_anew_with_anybody() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     let canon = canon(&rig).await;
-    for path in [CHAT, MESSAGES] {
+    for path in [CHAT, MESSAGES, RESPONSES] {
         let config = config(&json!("continue"), &[well("&fault=cut&after=0"), well("&prefix=off")]);
         let told = rig.send(streamed(&config, path)).await;
         assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {}", told.text());
@@ -267,14 +331,23 @@ async fn what_called_a_tool_or_is_no_plain_text_ends_in_an_error_event_and_the_r
         r#"{"type":"message_start","message":{"id":"a","type":"message","role":"assistant","content":[],"usage":{"input_tokens":1,"output_tokens":1}}}"#,
         r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c","name":"look","input":{}}}"#,
     ];
-    const RESPONSE: &[&str] = &[
+    const THOUGHT: &[&str] = &[
         r#"{"type":"response.created","sequence_number":0,"response":{"id":"r","status":"in_progress","output":[]}}"#,
-        r#"{"type":"response.output_text.delta","sequence_number":1,"item_id":"m","output_index":0,"content_index":0,"delta":"One"}"#,
+        r#"{"type":"response.output_item.added","sequence_number":1,"output_index":0,"item":{"type":"reasoning","id":"t","summary":[]}}"#,
     ];
+    const DONE: &[&str] = &[
+        r#"{"type":"response.created","sequence_number":0,"response":{"id":"r","status":"in_progress","output":[]}}"#,
+        r#"{"type":"response.output_item.done","sequence_number":1,"output_index":0,"item":{"type":"message","id":"m","content":[]}}"#,
+        r#"{"type":"response.output_item.added","sequence_number":2,"output_index":1,"item":{"type":"function_call","id":"f","name":"look","arguments":""}}"#,
+        r#"{"type":"response.output_item.done","sequence_number":3,"output_index":1,"item":{"type":"function_call","id":"f","name":"look","arguments":"{}"}}"#,
+    ];
+    const LEGACY: &[&str] = &[r#"{"id":"a","choices":[{"index":0,"text":"One","finish_reason":null}]}"#];
     for (path, said, because) in [
-        (CHAT, CALLED, "it holds more than text, or has ended"),
-        (MESSAGES, USED, "it holds more than text, or has ended"),
-        ("/v1/responses", RESPONSE, "answers on this path are not continued"),
+        (CHAT, CALLED, "a tool was called"),
+        (MESSAGES, USED, "a tool was called"),
+        (RESPONSES, THOUGHT, "it broke off within a thought"),
+        (RESPONSES, DONE, "a tool was called"),
+        ("/v1/some/inference", LEGACY, "answers on this path are not continued"),
     ] {
         let provider = broken(said).await;
         let rig = Rig::at(&provider.url());
@@ -298,6 +371,23 @@ async fn what_called_a_tool_or_is_no_plain_text_ends_in_an_error_event_and_the_r
         assert_eq!(record["decisions"][2]["because"], because);
         assert_eq!(provider.connections(), 1, "{path}");
     }
+}
+
+#[tokio::test]
+async fn what_was_thought_stays_and_its_text_goes_on() {
+    const THOUGHT: &[&str] = &[
+        r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"Hm."},"finish_reason":null}]}"#,
+        r#"{"id":"a","choices":[{"index":0,"delta":{"content":"The quick "},"finish_reason":null}]}"#,
+    ];
+    let other = Server::start().await;
+    let provider = broken(THOUGHT).await;
+    let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let mut next = well("&prefix=on");
+    next["custom_host"] = json!(format!("{}/v1", other.url()));
+    let told = rig.send(streamed(&config(&json!("continue"), &[well(""), next]), CHAT)).await;
+    assert!(!told.cut && told.text().contains("Hm.") && told.text().ends_with("data: [DONE]\n\n"), "{}", told.text());
+    assert_eq!(rig.record()["outcome"], "complete");
+    assert!(settled(&other, 1).await[0].body_bytes > 0);
 }
 
 #[tokio::test]

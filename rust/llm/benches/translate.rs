@@ -7,7 +7,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use penstock_llm::{
     operation::Operation,
     providers,
-    translation::{Question, Translation},
+    translation::{Beside, Question, Translation},
 };
 
 const CHAT: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/asked.json");
@@ -22,7 +22,7 @@ fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translati
     let provider = providers::find(provider)?;
     let wire = provider.wire(operation, "m")?;
     Translation::of(
-        &Question { operation, provider, body, model: "", betas: None, strict: true, now: 1_700_000_000 },
+        &Question { operation, provider, body, model: "", beside: Beside::default(), strict: true, now: 1_700_000_000 },
         wire,
     )
     .ok()

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
     providers,
-    translation::{Question, Translation},
+    translation::{Beside, Question, Translation},
 };
 
 const ASKED: &[u8] =
@@ -59,7 +59,14 @@ fn events(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
 fn translation() -> Option<Translation> {
     let (operation, provider) = (Operation::ChatComplete, providers::find("anthropic")?);
     let wire = provider.wire(operation, "claude")?;
-    let question =
-        Question { operation, provider, body: ASKED, model: "claude", betas: None, strict: true, now: 1_700_000_000 };
+    let question = Question {
+        operation,
+        provider,
+        body: ASKED,
+        model: "claude",
+        beside: Beside::default(),
+        strict: true,
+        now: 1_700_000_000,
+    };
     Translation::of(&question, wire).ok().map(|(translation, _)| translation)
 }

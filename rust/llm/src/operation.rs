@@ -92,6 +92,9 @@ operations! {
     (ListFinetuneCheckpoints, "GET", "/fine_tuning/jobs/:id/checkpoints", "listFinetuneCheckpoints", Nothing),
     (GenerateContent, "POST", "/models/*:generateContent", "generateContent", Json),
     (StreamGenerateContent, "POST", "/models/*:streamGenerateContent", "streamGenerateContent", Json),
+    (EmbedContent, "POST", "/models/*:embedContent", "embedContent", Json),
+    (BatchEmbedContents, "POST", "/models/*:batchEmbedContents", "batchEmbedContents", Json),
+    (CountTokens, "POST", "/models/*:countTokens", "countTokens", Json),
     (Converse, "POST", "/model/*/converse", "converse", Json),
     (ConverseStream, "POST", "/model/*/converse-stream", "converseStream", Json),
     (InvokeModel, "POST", "/model/*/invoke", "invokeModel", Json),
@@ -128,7 +131,11 @@ impl Operation {
     pub fn dialect(self) -> Option<Dialect> {
         match self {
             Self::Messages | Self::MessagesCountTokens => Some(Dialect::Anthropic),
-            Self::GenerateContent | Self::StreamGenerateContent => Some(Dialect::Gemini),
+            Self::GenerateContent
+            | Self::StreamGenerateContent
+            | Self::EmbedContent
+            | Self::BatchEmbedContents
+            | Self::CountTokens => Some(Dialect::Gemini),
             Self::Converse | Self::ConverseStream | Self::InvokeModel | Self::InvokeModelStream => {
                 Some(Dialect::Bedrock)
             }
@@ -160,7 +167,29 @@ impl Operation {
 
     /// Whether its request and its answer are text, which can be counted where the provider did not.
     pub fn is_countable(self) -> bool {
-        self.is_counted() || self == Self::Embed
+        self.is_counted() || self.embeds()
+    }
+
+    /// Whether its answer is vectors.
+    pub fn embeds(self) -> bool {
+        matches!(self, Self::Embed | Self::EmbedContent | Self::BatchEmbedContents)
+    }
+
+    /// Whether it is about jobs of fine-tuning.
+    pub fn tunes(self) -> bool {
+        matches!(
+            self,
+            Self::CreateFinetune
+                | Self::ListFinetunes
+                | Self::RetrieveFinetune
+                | Self::CancelFinetune
+                | Self::ListFinetuneCheckpoints
+        )
+    }
+
+    /// Whether its answer is how many tokens a request has.
+    pub fn counts_tokens(self) -> bool {
+        matches!(self, Self::MessagesCountTokens | Self::CountTokens)
     }
 
     fn is_counted(self) -> bool {
@@ -170,6 +199,11 @@ impl Operation {
     /// Whether it brings something to be worked on, which may cost tokens.
     pub fn is_work(self) -> bool {
         matches!(self.takes(), Some(Takes::Json | Takes::Form))
+    }
+
+    /// Whether its body is a form that names a model.
+    pub fn takes_model_in_form(self) -> bool {
+        matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)
     }
 
     /// Whether its body is one JSON object, read before it is forwarded.
@@ -261,11 +295,13 @@ mod tests {
             ("/models/gemini-2.5-pro:generateContent", Operation::GenerateContent, "gemini-2.5-pro"),
             ("/models/@mine/a:b:streamGenerateContent", Operation::StreamGenerateContent, "@mine/a:b"),
             ("/model/arn%3Aaws%2Fx/converse", Operation::Converse, "arn%3Aaws%2Fx"),
+            ("/models/text-embedding:batchEmbedContents", Operation::BatchEmbedContents, "text-embedding"),
+            ("/models/m:countTokens", Operation::CountTokens, "m"),
             ("/model/m/invoke-with-response-stream", Operation::InvokeModelStream, "m"),
         ] {
             assert_eq!((Operation::of("POST", path), operation.model_in(path)), (operation, Some(model)));
         }
-        for path in ["/models/:generateContent", "/model//converse", "/models/m:countTokens", "/model/m/count-tokens"] {
+        for path in ["/models/:generateContent", "/model//converse", "/models/m:predict", "/model/m/count-tokens"] {
             assert_eq!(Operation::of("POST", path), Operation::Proxy, "{path}");
         }
         assert_eq!(Operation::ChatComplete.model_in("/chat/completions"), None);

@@ -10,7 +10,7 @@ use penstock_llm::{
     dialect::Dialect,
     operation::Operation,
     providers::{self, Provider},
-    translation::{Question, Translation},
+    translation::{Beside, Question, Translation},
 };
 use serde_json::{Value, json};
 
@@ -37,7 +37,15 @@ fn asked(operation: Operation) -> Value {
 fn translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
     let wire = provider.wire(operation, model)?;
     let body = asked(operation).to_string().into_bytes();
-    let question = Question { operation, provider, body: &body, model, betas: None, strict: true, now: 1_700_000_000 };
+    let question = Question {
+        operation,
+        provider,
+        body: &body,
+        model,
+        beside: Beside::default(),
+        strict: true,
+        now: 1_700_000_000,
+    };
     Some(Translation::of(&question, wire).unwrap().0)
 }
 

@@ -14,8 +14,8 @@ use crate::faults::Fault;
 use crate::ledger::join_headers;
 use crate::request::{Marks, describe, is_true, string_field, unescape};
 use crate::shapes::anthropic::{self, Messages};
-use crate::shapes::bedrock::{Converse, Invoke};
-use crate::shapes::gemini::Content;
+use crate::shapes::bedrock::{self, Converse, Invoke};
+use crate::shapes::gemini::{self, Content};
 use crate::shapes::objects::{self, Contents, Wanted};
 use crate::shapes::openai::{self, Chat, Completion};
 use crate::shapes::responses::Responses;
@@ -51,7 +51,7 @@ impl Question<'_> {
     /// What the path names and is to be done with it, where it does: Gemini's way, and Bedrock's.
     fn named(&self) -> Option<(&str, &str)> {
         let path = self.path();
-        let gemini = || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| verb.ends_with("Content"));
+        let gemini = || path.split_once("/models/")?.1.rsplit_once(':').filter(|(_, verb)| GEMINI.contains(verb));
         let found = path.strip_prefix("/model/").and_then(|rest| rest.split_once('/')).or_else(gemini);
         found.filter(|_| self.method == b"POST")
     }
@@ -87,6 +87,10 @@ impl Question<'_> {
         }
     }
 }
+
+/// What Gemini's paths say is to be done with a model.
+const GEMINI: [&str; 5] =
+    ["generateContent", "streamGenerateContent", "embedContent", "batchEmbedContents", "countTokens"];
 
 #[derive(Default)]
 pub struct Plans {
@@ -225,7 +229,9 @@ fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Beh
         }
     };
     behaviour.recover_after(turn);
-    if let (Some(is_taken), Some(beginning)) = (behaviour.prefix, beginning(question.body)) {
+    if let Some(is_taken) = behaviour.prefix
+        && let Some(beginning) = beginning(question.body, &text(&behaviour))
+    {
         if !is_taken {
             let error = family.error(400, NO_PREFIX);
             return Plan { steps: whole(400, family, &error, &behaviour, question.marks), fault: None };
@@ -250,10 +256,14 @@ fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Beh
 const NO_PREFIX: &str =
     "This model does not support assistant message prefill. The conversation must end with a user message.";
 
-/// The beginning of an answer with which a conversation ends.
-fn beginning(body: &[u8]) -> Option<String> {
+/// The beginning of an answer with which a conversation or a prompt ends.
+fn beginning(body: &[u8], text: &str) -> Option<String> {
     let asked: Value = serde_json::from_slice(body).ok()?;
-    let last = asked["messages"].as_array()?.last()?;
+    if let Some(prompt) = asked["prompt"].as_str() {
+        let mut beginnings = (1..=text.len()).rev().filter_map(|end| text.get(..end));
+        return beginnings.find(|begun| prompt.ends_with(begun)).map(str::to_owned);
+    }
+    let last = [&asked["messages"], &asked["input"]].into_iter().find_map(Value::as_array)?.last()?;
     let content = &last["content"];
     let text = content.as_str().or_else(|| content.as_array()?.last()?["text"].as_str());
     text.filter(|_| last["role"] == "assistant").map(str::to_owned)
@@ -301,7 +311,22 @@ fn streams(body: &[u8]) -> bool {
         || memchr::memmem::find(body, b"name=\"stream\"\r\n\r\ntrue\r\n").is_some()
 }
 
+/// What is asked of a model that the path names, and is no conversation.
+fn named_object(question: Question<'_>) -> Option<(Family, Value)> {
+    let asked = serde_json::from_slice(question.body).unwrap_or_default();
+    match question.named()?.1 {
+        "embedContent" => Some((Family::Gemini, gemini::embedding(&asked))),
+        "batchEmbedContents" => Some((Family::Gemini, gemini::embeddings(&asked))),
+        "countTokens" => Some((Family::Gemini, gemini::count())),
+        "count-tokens" => Some((Family::Bedrock, bedrock::count())),
+        _ => None,
+    }
+}
+
 fn generated_object(question: Question<'_>, model: &str) -> (Family, Value) {
+    if let Some(found) = named_object(question) {
+        return found;
+    }
     let anthropic = question.marks.has(Marks::ANTHROPIC);
     let body = match (question.method, question.path()) {
         (b"POST", "/v1/embeddings") => openai::embeddings(model, question.body),

@@ -39,6 +39,18 @@ def test_a_saved_name_brings_its_own_credential(gateway: Callable[..., Gateway],
     assert sent["authorization"] == "Bearer sk-saved"
 
 
+@pytest.mark.parametrize("size", [1_000, 3_000_000], ids=["at once", "while it comes"])
+def test_the_model_of_a_form_may_name_it(gateway: Callable[..., Gateway], mock: Mock, size: int):
+    served = gateway(TABLES, env=ENVIRONMENT)
+    with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key="pk-team-a", max_retries=0, timeout=10) as client:
+        sound = ("a.wav", b"RIFF" * (size // 4))
+        assert client.audio.transcriptions.create(model="@my-mock/whisper-1", file=sound).text == "Hello."
+    (seen,) = mock.ledger()
+    sent = {name.lower(): value for name, value in dict(seen["headers"]).items()}
+    assert (sent["authorization"], int(sent["content-length"])) == ("Bearer sk-saved", seen["body_bytes"])
+    assert served.records(1)[0]["ai_model"] == "whisper-1"
+
+
 def test_a_changed_file_is_read_again(gateway: Callable[..., Gateway], mock: Mock):
     served = gateway({"mock": {"host": mock.url}, **TABLES}, env=ENVIRONMENT)
     with pytest.raises(openai.BadRequestError):

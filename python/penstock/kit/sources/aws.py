@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
+from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStubs]
+from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeStubs]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -75,8 +75,8 @@ pub(super) const FIELDS: &[Field] = &[
         "mode":{"enum":["single","fallback","loadbalance","conditional"]},
         "on_status_codes":{"$ref":"#/$defs/statuses","description":"fallback: the statuses below 500 after which the next target is tried; default: all but 2xx"},
         "conditions":{"type":"array","items":{"type":"object","required":["query","then"],"additionalProperties":false,"properties":{
-            "query":{"$ref":"#/$defs/query"},"then":{"type":"string","description":"name of a target"}}}},
-        "default":{"type":"string","description":"name of the target where no condition holds"},
+            "query":{"$ref":"#/$defs/query"},"then":{"$ref":"#/$defs/text","description":"name of a target"}}}},
+        "default":{"$ref":"#/$defs/text","description":"name of the target where no condition holds"},
         "sticky":{"$ref":"#/$defs/sticky"},
         "sticky_session":{"$ref":"#/$defs/sticky","description":"another name of `sticky`"},
         "hedge":{"type":"object","additionalProperties":false,"description":"fallback: the second target is asked too where the first has not answered in this time",
@@ -84,7 +84,8 @@ pub(super) const FIELDS: &[Field] = &[
             "after_ms":{"type":"integer","minimum":1,"description":"milliseconds; beside `percentile` for as long as too little is known"},
             "percentile":{"type":"number","minimum":50,"maximum":99.9,"description":"of the times in which the first target answered lately"},
             "max_ratio":{"type":"number","minimum":0,"maximum":1,"default":0.1,"description":"share of the requests that may be sent twice"}}},
-        "cb_config":{"$ref":"#/$defs/cb_config"}}}"##,
+        "cb_config":{"$ref":"#/$defs/cb_config"}},
+        "if":{"required":["hedge"]},"then":{"properties":{"mode":{"const":"fallback"}}}}"##,
         read: |draft, value, reading| draft.strategy = Some(StrategyDraft::read(value, reading)),
     },
     Field {
@@ -94,22 +95,22 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         key: "name",
-        schema: r#"{"type":"string","description":"by which conditions name a target"}"#,
+        schema: r##"{"$ref":"#/$defs/text","description":"by which conditions name a target"}"##,
         read: |draft, value, reading| draft.target.name = reading.text(value),
     },
     Field {
         key: "provider",
-        schema: r#"{"type":"string","description":"a provider, or `@slug` of a saved one"}"#,
+        schema: r##"{"$ref":"#/$defs/text","description":"a provider, or `@slug` of a saved one"}"##,
         read: |draft, value, reading| draft.target.provider = reading.text(value),
     },
     Field {
         key: "virtual_key",
-        schema: r#"{"type":"string","description":"slug of a saved provider"}"#,
+        schema: r##"{"$ref":"#/$defs/text","description":"slug of a saved provider"}"##,
         read: |draft, value, reading| draft.virtual_key = reading.text(value),
     },
     Field {
         key: "api_key",
-        schema: r#"{"type":"string","description":"the provider's credential"}"#,
+        schema: r##"{"$ref":"#/$defs/text","description":"the provider's credential"}"##,
         read: |draft, value, reading| draft.target.api_key = reading.text(value).map(Secret::new),
     },
     Field {
@@ -147,12 +148,12 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         key: "custom_host",
-        schema: r#"{"type":"string","format":"uri","description":"a privately hosted endpoint in the place of the provider's"}"#,
+        schema: r##"{"$ref":"#/$defs/text","format":"uri","description":"a privately hosted endpoint in the place of the provider's"}"##,
         read: |draft, value, reading| draft.target.features.custom_host = CustomHost::parse(value, reading),
     },
     Field {
         key: "forward_headers",
-        schema: r#"{"type":"array","items":{"type":"string"},"description":"header fields of the caller that go on to the provider"}"#,
+        schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"header fields of the caller that go on to the provider"}"##,
         read: |draft, value, reading| draft.target.features.forward_headers = ForwardHeaders::parse(value, reading),
     },
     Field {
@@ -172,7 +173,7 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         key: "drop_params",
-        schema: r#"{"type":"array","items":{"type":"string"},"description":"paths of what is removed, such as tools[*].function.strict"}"#,
+        schema: r##"{"type":"array","items":{"$ref":"#/$defs/text"},"description":"paths of what is removed, such as tools[*].function.strict"}"##,
         read: |draft, value, reading| draft.target.features.parameters.set_drops(value, reading),
     },
     Field {

@@ -113,7 +113,7 @@ impl Reading {
     }
 
     pub fn whole(&mut self, value: &Value, range: &RangeInclusive<u64>) -> Option<u64> {
-        let found = value.as_u64().filter(|number| range.contains(number));
+        let found = whole(value).filter(|number| range.contains(number));
         if found.is_none() {
             self.expected(&spelled(range), value);
         }
@@ -150,6 +150,12 @@ impl Reading {
         let status = |reading: &mut Self, value: &Value| reading.whole(value, &(100..=599)).map(|status| status as u16);
         self.items(value, "an array of statuses", status)
     }
+}
+
+/// A whole number is one with `.0` as well: to JSON it is the same.
+fn whole(value: &Value) -> Option<u64> {
+    let exact = |number: &f64| number.fract() == 0.0 && (0.0..=9e15).contains(number);
+    value.as_u64().or_else(|| value.as_f64().filter(exact).and_then(|number| format!("{number:.0}").parse().ok()))
 }
 
 fn spelled(range: &RangeInclusive<u64>) -> String {

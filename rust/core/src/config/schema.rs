@@ -7,10 +7,13 @@ use super::draft::FIELDS;
 
 /// What several keys share.
 const SHARED: &str = r##"{
+    "text": {"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"},
+    "field": {"type": "string", "pattern": "^(metadata\\..+|params\\..+|url\\.pathname)$"},
     "recovery": {"enum": ["off", "hold", "continue"]},
-    "sticky": {"type": "object", "required": ["hash_fields"], "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
-        "hash_fields": {"type": "array", "items": {"type": "string"}, "description": "such as metadata.user_id: requests that agree in them go to the same target"},
-        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which that holds at least"}}},
+    "sticky": {"type": "object", "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
+        "hash_fields": {"type": "array", "items": {"$ref": "#/$defs/field"}, "description": "such as metadata.user_id: requests that agree in them go to the same target"},
+        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which that holds at least"}},
+        "anyOf": [{"required": ["hash_fields"], "properties": {"hash_fields": {"minItems": 1}}}, {"required": ["enabled"], "properties": {"enabled": {"const": false}}}]},
     "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
     "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",
         "required": ["failure_threshold", "cooldown_interval"], "additionalProperties": false, "properties": {
@@ -29,6 +32,25 @@ const SHARED: &str = r##"{
         "additionalProperties": false}
 }"##;
 
+/// What keys ask of each other.
+const RULES: &str = r#"[
+    {"if": {"required": ["targets"], "properties": {"targets": {"type": "array", "minItems": 2}}}, "then": {"required": ["strategy"]}},
+    {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"enum": ["fallback", "loadbalance", "conditional"]}}}}},
+        "then": {"required": ["targets"]}},
+    {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"const": "loadbalance"}}}}},
+        "then": {"properties": {"targets": {"contains": {"properties": {"weight": {"exclusiveMinimum": 0}}}}}}},
+    {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"const": "conditional"}}}}},
+        "then": {"properties": {"strategy": {"anyOf": [{"required": ["default"]}, {"required": ["conditions"], "properties": {"conditions": {"minItems": 1}}}]}}}},
+    {"if": {"required": ["passthrough"], "properties": {"passthrough": {"const": true}}},
+        "then": {"not": {"anyOf": [{"required": ["provider"]}, {"required": ["virtual_key"]}]}}}
+]"#;
+
+/// What the outermost config may not have beside `passthrough`.
+const ALONE: &str = r#"{
+    "if": {"required": ["passthrough"], "properties": {"passthrough": {"const": true}}},
+    "then": {"not": {"anyOf": [{"required": ["targets"]}, {"required": ["strategy"]}, {"required": ["override_params"]}]}}
+}"#;
+
 /// The schema of a saved config.
 pub fn schema() -> Value {
     let read = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
@@ -37,16 +59,18 @@ pub fn schema() -> Value {
         for option in provider.options() {
             properties
                 .entry(option.key)
-                .or_insert_with(|| json!({"type": "string", "description": "an option of some providers"}));
+                .or_insert_with(|| json!({"$ref": "#/$defs/text", "description": "an option of some providers"}));
         }
     }
     let mut shared = read(SHARED);
-    shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties});
+    shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,
+        "allOf": read(RULES)});
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Config",
         "description": "A routing config of Penstock",
         "$ref": "#/$defs/config",
+        "allOf": [read(ALONE)],
         "$defs": shared,
     })
 }
@@ -68,6 +92,7 @@ mod tests {
     #[test]
     fn every_key_of_the_schema_is_known_to_the_parser() {
         let schema = schema();
+        assert!(schema["allOf"][0].is_object() && schema["$defs"]["config"]["allOf"].is_array());
         assert!(schema["$defs"]["config"]["properties"].as_object().unwrap().values().all(Value::is_object));
         for (key, value) in schema["$defs"]["config"]["properties"].as_object().unwrap() {
             let inner = keys(&schema, value);

@@ -15,11 +15,7 @@ pub struct RequestTimeout(Option<Duration>);
 impl RequestTimeout {
     /// From a config: whole milliseconds, at least 1.
     pub fn parse(value: &Value, reading: &mut Reading) -> Self {
-        let found = value.as_u64().filter(|milliseconds| *milliseconds > 0);
-        if found.is_none() {
-            reading.expected("a whole number of milliseconds, at least 1", value);
-        }
-        Self(found.map(Duration::from_millis))
+        Self(reading.whole(value, &(1..=u64::MAX)).map(Duration::from_millis))
     }
 
     pub fn inherit(&mut self, parent: &Self) {

@@ -6,6 +6,7 @@ use super::{
     Place,
     carried::Prepared,
     decision::{CacheStatus, Step, milliseconds},
+    explain,
     keeping::Question,
     walk::Walk,
 };
@@ -100,6 +101,10 @@ impl<'w> Walk<'w> {
             Err(error) => return Err(failed(self, error)),
         };
         let question = Question::of(self, node, &target, &prepared.body);
+        if self.call.control.is_to_be_explained() {
+            let told = Box::pin(explain::briefly(self, node, (&target, &prepared), question.as_ref())).await;
+            self.decide(|decision| decision.target = Some(told));
+        }
         if let Some(question) = &question
             && let Some(served) = question.kept(self, &target).await
         {
@@ -122,11 +127,9 @@ impl<'w> Walk<'w> {
         let (mut target, named) = self.choice.target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
         self.facts.provider = target.provider.slug();
-        if !target.provider.serves(operation) {
-            return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
-        }
+        target.refuse_unserved(operation)?;
         match named {
-            Some(model) => prepared.name_model(model),
+            Some(model) => prepared.name_model(self.call, model),
             None => prepared.model = model,
         }
         self.facts.model.clone_from(&prepared.model);

@@ -1,7 +1,10 @@
 //! The body of a request on its way from target to target: as it came, as each of them gets it.
 
 use bytes::Bytes;
-use penstock_llm::dialect::{self, edit};
+use penstock_llm::{
+    dialect::{self, edit, form, gemini},
+    operation::Operation,
+};
 use serde_json::Value;
 
 use crate::{
@@ -10,6 +13,7 @@ use crate::{
     error::{Error, Result},
     features::parameters::Parameters,
     record::Facts,
+    route::Route,
 };
 
 /// JSON up to this size is changed in far less than a millisecond.
@@ -113,8 +117,11 @@ fn changed(parameters: &Parameters, bytes: &[u8]) -> Result<Option<Prepared>> {
 
 /// The same with this model in it; what is no object stays as it is.
 fn naming(bytes: &Bytes, model: &str) -> Bytes {
-    let named = edit::set(bytes, &[], &[edit::field("model", &Value::from(model))]);
-    named.map_or_else(|_| bytes.clone(), Bytes::from)
+    named(bytes, model).map_or_else(|| bytes.clone(), Bytes::from)
+}
+
+fn named(bytes: &[u8], model: &str) -> Option<Vec<u8>> {
+    edit::set(bytes, &[], &[edit::field("model", &Value::from(model))]).ok()
 }
 
 fn nameless(bytes: Bytes) -> Bytes {
@@ -125,16 +132,22 @@ fn nameless(bytes: Bytes) -> Bytes {
 
 impl Prepared {
     /// The same with another name of the model.
-    pub fn name_model(&mut self, model: &str) {
+    pub fn name_model(&mut self, call: &Call<'_>, model: &str) {
         model.clone_into(&mut self.model);
-        if let Body::Whole(bytes) = &self.body {
-            self.body = Body::Whole(naming(bytes, model));
+        let Route { operation, .. } = call.route;
+        match call.head.headers.text("content-type").filter(|_| operation.takes_model_in_form()) {
+            Some(kind) => self.body.change(|bytes| form::rename(kind, bytes, model)),
+            None => self.body.change(|bytes| named(bytes, model)),
         }
     }
 
     /// The body as its target gets it.
     pub fn into_body(self, call: &Call<'_>) -> Body {
         match self.body {
+            Body::Whole(bytes) if call.route.operation == Operation::BatchEmbedContents => {
+                let bytes = nameless(bytes);
+                Body::Whole(gemini::renamed(&bytes, &self.model).map_or(bytes, Bytes::from))
+            }
             Body::Whole(bytes) if call.route.model().is_some() => Body::Whole(nameless(bytes)),
             body => body,
         }

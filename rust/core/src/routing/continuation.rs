@@ -6,7 +6,7 @@ use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
     stream::{
-        said::Said,
+        said::{Form, Said},
         seam::{Seam, Spent},
     },
     tokens,
@@ -41,8 +41,8 @@ pub struct Place {
     model: String,
     at: Arc<str>,
     until: Option<Instant>,
-    /// Its words can be read, and be the beginning of another answer.
-    is_text: bool,
+    /// How it says its text, where that can be the beginning of another answer.
+    form: Option<Form>,
 }
 
 impl Place {
@@ -52,8 +52,8 @@ impl Place {
             return None;
         }
         let (body, model) = (walk.carried.json()?.clone(), walk.carried.model.clone());
-        let is_text = matches!(delivery::asked_for(walk.call), Operation::ChatComplete | Operation::Messages);
-        Some(Box::new(Self { body, model, at: node.path.clone(), until: walk.until, is_text }))
+        let form = Form::of(delivery::asked_for(walk.call), served.dialect);
+        Some(Box::new(Self { body, model, at: node.path.clone(), until: walk.until, form }))
     }
 }
 
@@ -67,7 +67,8 @@ pub struct Continuation {
     snapshot: Arc<Snapshot>,
     head: Arc<Head>,
     place: Box<Place>,
-    said: Said,
+    /// `None` where nobody can go on.
+    said: Option<Said>,
     share: Share,
     spent: Spent,
     seams: u8,
@@ -85,8 +86,8 @@ impl Continuation {
                 gateway: Arc::clone(gateway),
                 snapshot,
                 head,
+                said: place.form.map(Said::new),
                 place,
-                said: Said::new(stream.dialect()),
                 share: gateway.shared.recovery.share(),
                 spent: Spent::default(),
                 seams: 0,
@@ -97,12 +98,10 @@ impl Continuation {
 
     /// Hears what the caller gets. Whether there is room to remember it.
     pub fn hear(&mut self, events: &Bytes) -> bool {
-        if !self.place.is_text {
-            return true;
-        }
-        let before = self.said.text().len();
-        self.said.take(events.clone());
-        self.share.grow(self.said.text().len() - before)
+        let Some(said) = &mut self.said else { return true };
+        let before = said.held();
+        said.take(events.clone());
+        self.share.grow(said.held() - before)
     }
 
     /// The silence after which its caller hears something.
@@ -128,23 +127,20 @@ impl Continuation {
         facts.asked = Some(self.gateway.sink.counting.keep(&asked));
         self.gateway.sink.metrics.continued.add(1);
         self.place.at = at;
-        let mut seam = Seam::after(&self.said, self.spent);
+        let mut seam = Seam::after(self.said.as_ref()?, self.spent);
         Some(served.incoming.body.through(move |piece| seam.push(piece)))
     }
 
     /// Why nobody is asked to go on, if so.
     fn refusal(&self) -> Option<&'static str> {
-        match self {
-            _ if !self.place.is_text => Some("answers on this path are not continued"),
-            _ if !self.said.is_unfinished_text() => Some("it holds more than text, or has ended"),
-            _ if self.seams == MOST_SEAMS => Some("it went on as often as an answer may"),
-            _ => None,
-        }
+        let Some(said) = &self.said else { return Some("answers on this path are not continued") };
+        said.obstacle().or((self.seams == MOST_SEAMS).then_some("it went on as often as an answer may"))
     }
 
     /// The answer of a target that goes on, what it was asked, and where it stands.
     async fn found(&self, error: &'static str, facts: &mut Facts) -> Option<(Served, Bytes, Arc<str>)> {
         let Self { gateway, snapshot, head, place, said, .. } = self;
+        let said = said.as_ref()?;
         let control = Control::read(&head.headers, &gateway.settings.header_aliases);
         let call = Call { route: Route::of(&head.method, &head.path)?, head, control };
         let passport = caller::passport(snapshot, &head.headers, &call.control).ok()?;
@@ -173,7 +169,8 @@ impl Continuation {
 
     /// What the streams before have cost: what they were asked, and all that was said.
     async fn count(&mut self, model: String) {
-        let (body, text) = (self.place.body.clone(), self.said.text().to_owned());
+        let text = self.said.as_ref().map_or_else(String::new, |said| said.text().to_owned());
+        let body = self.place.body.clone();
         let counting = tokio::task::spawn_blocking(move || {
             let encoding = tokens::encoding_for(&model);
             (tokens::count_messages(encoding, &body).unwrap_or_default(), tokens::count(encoding, &text))
@@ -218,12 +215,12 @@ impl<'w> Walk<'w> {
         let prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
         let (mut target, prepared) = self.aim(node, prepared).ok()?;
         let Body::Whole(body) = &prepared.body else { return None };
-        let asked = Bytes::from(said.ask_again(body)?);
+        let asked = said.ask_again(body).filter(|_| said.is_silent() || self.can_go_on(node, &target));
         let at = node.path.clone();
-        if !said.is_silent() && !self.can_go_on(node, &target) {
+        let Some(asked) = asked.map(Bytes::from) else {
             self.note(|| Step::Unable { at });
             return None;
-        }
+        };
         if self.verdict(node) == Some(Verdict::Open) {
             return None;
         }
@@ -238,8 +235,11 @@ impl<'w> Walk<'w> {
         Some((served, asked))
     }
 
-    /// Whether a target goes on from a given beginning.
+    /// Whether a target goes on from a given beginning. Where that is a prompt every model does.
     pub fn can_go_on(&self, node: &Node, target: &Target<'_>) -> bool {
-        node.features.recovery.continues(target.provider.continues(&self.facts.model))
+        let (provider, model) = (target.provider, &self.facts.model);
+        let is_prompt = delivery::asked_for(self.call) == Operation::Complete
+            && provider.wire(self.call.route.operation, model).is_none();
+        node.features.recovery.continues(is_prompt || provider.continues(model))
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::Value;
 
 /// Whether an old answer served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,6 +102,8 @@ pub struct Decision {
     /// Retries or further targets were asked for: a caller who tries again only repeats them.
     pub is_persistent: bool,
     pub steps: Vec<Step>,
+    /// What the target that answered was given and how often, for a caller who asks.
+    pub target: Option<Value>,
 }
 
 impl Decision {
@@ -112,6 +115,7 @@ impl Decision {
             cache: CacheStatus::Disabled,
             is_persistent: false,
             steps: Vec::new(),
+            target: None,
         }
     }
 

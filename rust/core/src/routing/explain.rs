@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::{Call, Choice},
+    call::{Call, Choice, Target},
     config::Node,
     delivery::Served,
     error::{Error, Problem, Result},
@@ -23,6 +23,10 @@ use crate::{
     record::Facts,
     route::Route,
 };
+
+/// So many bytes of a body's fields, and of each of them, fit into a header of an answer.
+const SHOWN: usize = 2048;
+const SHOWN_OF_FIELD: usize = 256;
 
 /// The path on which it is asked, after `/v1`.
 const PATH: &str = "/explain";
@@ -111,34 +115,72 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),
     };
-    let (target, Prepared { body, model, stream }) = match walk.aim(node, prepared) {
+    let (target, prepared) = match walk.aim(node, prepared) {
         Ok(aimed) => aimed,
         Err(error) => return refused(&error),
     };
-    let question = Question::of(walk, node, &target, &body);
-    let status = match &question {
+    let question = Question::of(walk, node, &target, &prepared.body);
+    let mut told = told(walk, node, (&target, &prepared), question.as_ref()).await;
+    told["body"] = fields(&prepared.body).map_or(Value::Null, Value::Object);
+    told
+}
+
+/// The same of a target that is about to be tried, short enough for a header.
+pub(super) async fn briefly(
+    walk: &Walk<'_>,
+    node: &Node,
+    (target, prepared): (&Target<'_>, &Prepared),
+    question: Option<&Question>,
+) -> Value {
+    let mut told = told(walk, node, (target, prepared), question).await;
+    told["body"] = fields(&prepared.body).map_or(Value::Null, |fields| Value::Object(shortened(fields)));
+    told
+}
+
+async fn told(
+    walk: &Walk<'_>,
+    node: &Node,
+    (target, prepared): (&Target<'_>, &Prepared),
+    question: Option<&Question>,
+) -> Value {
+    let status = match question {
         Some(question) => question.status(walk).await,
         None => CacheStatus::Disabled,
-    };
-    let sent: Option<Value> = match &body {
-        Body::Whole(bytes) => serde_json::from_slice(bytes).ok(),
-        Body::Fed(..) => None,
     };
     json!({
         "target": node.path,
         "name": node.name,
         "provider": target.provider.slug(),
         "host": target.base.origin.authority(),
-        "model": model,
-        "stream": stream,
-        "body": sent,
+        "model": prepared.model,
+        "stream": prepared.stream,
         "timeout_ms": target.timeout.as_millis() as u64,
         "retries": node.features.retry.attempts(),
         "breaker": walk.verdict(node).map(Verdict::name),
-        "cache": {"status": status.name(), "key": question.map(|question| question.to_string())},
-        "recovery": {"mode": node.features.recovery.mode().name(), "continues": walk.can_go_on(node, &target)},
+        "cache": {"status": status.name(), "key": question.map(ToString::to_string)},
+        "recovery": {"mode": node.features.recovery.mode().name(), "continues": walk.can_go_on(node, target)},
         "strict_open_ai_compliance": target.strict,
         "passthrough": target.passthrough,
         "has_credential": target.credential.is_some() || target.authorization.is_some(),
     })
+}
+
+/// The fields of a body of JSON.
+fn fields(body: &Body) -> Option<Map<String, Value>> {
+    match body {
+        Body::Whole(bytes) => serde_json::from_slice(bytes).ok(),
+        Body::Fed(..) => None,
+    }
+}
+
+/// Of a long field its length, and no more than fits: clients take so much of a header at most.
+fn shortened(fields: Map<String, Value>) -> Map<String, Value> {
+    let mut room = SHOWN;
+    let short = fields.into_iter().filter_map(|(key, value)| {
+        let length = value.to_string().len();
+        let value = if length > SHOWN_OF_FIELD { json!(format!("({length} bytes)")) } else { value };
+        room = room.checked_sub(key.len() + length.min(SHOWN_OF_FIELD))?;
+        Some((key, value))
+    });
+    short.collect()
 }

@@ -149,6 +149,7 @@ impl<'w> Walk<'w> {
             if counts {
                 own.option.clone_from(&other.option);
                 (own.retries, own.cache) = (other.retries, other.cache);
+                own.target.clone_from(&other.target);
             }
             other.steps.into_iter().for_each(|step| own.add(step));
         });

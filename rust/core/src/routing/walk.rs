@@ -42,7 +42,7 @@ pub(crate) async fn route(
     facts: &mut Facts,
 ) -> Result<Served> {
     let operation = choice.call.route.operation;
-    let is_json = operation.takes_json() || choice.call.head.headers.get("content-type").is_some_and(headers::is_json);
+    let is_json = is_json(choice.call);
     // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
     let body = if is_json { Body::Whole(body.limited(gateway.body_limits)?.collect().await?) } else { body };
     let body = gateway.read(choice.call, body, facts).await.map_err(|error| match (&plan.config, error) {
@@ -66,8 +66,12 @@ pub(crate) async fn readdress(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Served> {
-    let carried = Carried::new(choice.call, body, true, facts);
+    let carried = Carried::new(choice.call, body, is_json(choice.call), facts);
     Walk::new(gateway, choice, plan, facts, carried).go().await
+}
+
+fn is_json(call: &Call<'_>) -> bool {
+    call.route.operation.takes_json() || call.head.headers.get("content-type").is_some_and(headers::is_json)
 }
 
 /// The paths of the targets of a request without a body, in the order in which they are asked as long as they fail.

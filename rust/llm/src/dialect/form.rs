@@ -47,6 +47,11 @@ impl Form {
         Some(Self { delimiter, state: State::Passing, kept: b"\r\n".to_vec(), model: None, stream: None })
     }
 
+    /// Whether nothing more can be learned of it.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
     pub fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
@@ -156,6 +161,24 @@ impl Form {
     }
 }
 
+/// The beginning of a form, or all of it, with another model; `None` where these bytes name none.
+pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> {
+    let form = Form::of(content_type)?;
+    let (found, length) =
+        (|from: usize| form.delimiter.find(&bytes[from..]).map(|at| from + at), form.delimiter.needle().len());
+    let is_first = bytes.starts_with(&form.delimiter.needle()[2..]);
+    let mut at = if is_first { length - 2 } else { found(0)? + length };
+    loop {
+        let head = at..at + memmem::find(&bytes[at..], b"\r\n\r\n")?;
+        let value = head.end + 4;
+        let end = found(value)?;
+        if field_of(&String::from_utf8_lossy(&bytes[head])) == Some(Field::Model) {
+            return Some([&bytes[..value], model.as_bytes(), &bytes[end..]].concat());
+        }
+        at = end + length;
+    }
+}
+
 /// The field that a part's head announces; files are none.
 fn field_of(head: &str) -> Option<Field> {
     let disposition = head.split("\r\n").find_map(|line| {
@@ -236,6 +259,21 @@ mod tests {
         assert_eq!(read(&long, 1000), (None, true));
         let head = part(&format!("name=\"file\"; x={}", "y".repeat(100_000)), "z") + &part("name=\"model\"", "m");
         assert_eq!(read(&(head + "--b-1--"), 999).0.as_deref(), Some("m"));
+    }
+
+    #[test]
+    fn another_model_takes_the_place_of_the_one_that_is_named() {
+        let (model, other) = (part("name=\"model\"", "@mine/m"), part("name=\"prompt\"", "@mine/m"));
+        for parts in [[&model, &other, &file(90)], [&file(90), &other, &model]] {
+            let (body, changed) = (parts.map(String::as_str).concat(), part("name=\"model\"", "m"));
+            for end in ["--b-1--\r\n", "--b-1\r\nContent-Dispo"] {
+                let renamed = rename(KIND, (body.clone() + end).as_bytes(), "m").unwrap();
+                assert_eq!(String::from_utf8(renamed).unwrap(), body.replace(&model, &changed) + end);
+            }
+        }
+        for none in [other.clone() + "--b-1--\r\n", other + "--b-1\r\nContent-Dispo", String::new(), "--b-1".into()] {
+            assert_eq!(rename(KIND, none.as_bytes(), "m"), None, "{none}");
+        }
     }
 
     #[test]

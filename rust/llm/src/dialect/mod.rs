@@ -3,7 +3,7 @@
 pub mod bedrock;
 pub mod chat;
 pub mod edit;
-mod form;
+pub mod form;
 pub mod gemini;
 pub mod messages;
 mod peek;

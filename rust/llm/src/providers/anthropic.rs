@@ -1,6 +1,6 @@
 //! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
 
-use super::{Credential, FILES, Group, Known, MESSAGES, Provider, options::sent};
+use super::{Credential, FILES, Group, Known, MESSAGES, Provider, is_in, options::sent};
 use crate::{
     dialect::Dialect,
     operation::Operation,
@@ -35,12 +35,11 @@ impl Provider for Anthropic {
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| "/messages")
+        self.wire(operation, "").map(|_| path(operation))
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        let is_its_own = operation == Operation::Messages;
-        (translation::is_talk(operation) && !is_its_own).then_some(&messages::ANTHROPIC)
+        is_translated(operation).then_some(&messages::ANTHROPIC)
     }
 
     fn credential(&self, key: &str, _prefix: &str) -> Credential {
@@ -61,6 +60,17 @@ impl Provider for Anthropic {
     fn dialect(&self) -> Dialect {
         Dialect::Anthropic
     }
+}
+
+/// What callers ask in other dialects; its own pass as they are.
+pub(super) fn is_translated(operation: Operation) -> bool {
+    let is_asked = translation::is_talk(operation) || operation.counts_tokens();
+    is_asked && !is_in(&[MESSAGES], operation)
+}
+
+/// The path of what is asked in another dialect.
+pub(super) fn path(operation: Operation) -> &'static str {
+    if operation.counts_tokens() { "/messages/count_tokens" } else { "/messages" }
 }
 
 /// Models up to 4.5 go on from the beginning of an answer, wherever they are served; later ones refuse it.

@@ -4,7 +4,7 @@ use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Grant, Group, IMAGE, IMAGE_EDIT, Known, OCR,
     Options, Provider, RERANK, SPEECH, TRANSCRIBE,
     azure_openai::write_query,
-    by_chat, entra,
+    by_openai, entra,
     options::{joined, known},
 };
 use crate::{
@@ -60,7 +60,7 @@ impl Provider for AzureAi {
         match operation {
             Operation::Messages if is_claude(model) => None,
             _ if is_claude(model) && translation::is_talk(operation) => Some(&messages::ANTHROPIC),
-            _ => by_chat(self.offers(), operation).then_some(&chat::COMPATIBLE),
+            _ => by_openai(self.offers(), operation).then_some(&chat::COMPATIBLE),
         }
     }
 

@@ -61,7 +61,7 @@ impl Provider for AzureOpenAi {
         let is_raw = asked.operation == Operation::Proxy && is_whole(asked.path);
         if version == Some(VERSION_ONE) && !is_raw {
             out.extend_from_slice(b"/v1");
-        } else if is_deployed(asked.operation) {
+        } else if is_deployed(asked.operation) || self.wire(asked.operation, asked.model).is_some() {
             out.extend_from_slice(b"/deployments/");
             out.extend_from_slice(deployment(asked, options)?.as_bytes());
         }
@@ -203,6 +203,12 @@ mod tests {
     #[test]
     fn a_deployment_is_named_by_an_option_the_path_or_the_model() {
         let version = ("api_version", "2024-10-21");
+        let translated =
+            Asked { operation: Operation::GenerateContent, path: "/models/gpt-4o:generateContent", ..CHAT };
+        assert_eq!(
+            target(&translated, &[version]).unwrap(),
+            "/deployments/gpt-4o/chat/completions?api-version=2024-10-21"
+        );
         assert_eq!(
             target(&CHAT, &[version, ("deployment_id", "d 1")]).unwrap(),
             "/deployments/d%201/chat/completions?api-version=2024-10-21"

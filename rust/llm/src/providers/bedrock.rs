@@ -3,17 +3,27 @@
 use super::{
     Asked, BEDROCK, Credential, Grant, Group, Known, Options, Provider, Signature, anthropic,
     aws::{self, region},
+    options::{joined, known},
     segment,
 };
 use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, converse::Converse, hosted, invoke},
+        wires::{Wire, converse::Converse, hosted, invoke, tuning},
     },
 };
 
 pub(super) struct Bedrock;
+
+const OPTIONS: [Known; 12] = joined(
+    aws::OPTIONS,
+    [
+        known("aws_s3_bucket", "aws-s3-bucket"),
+        // Not the role that is taken on here: Bedrock itself takes this one on.
+        known("aws_customization_role_arn", "aws-customization-role-arn"),
+    ],
+);
 
 impl Provider for Bedrock {
     fn slug(&self) -> &'static str {
@@ -29,21 +39,24 @@ impl Provider for Bedrock {
     }
 
     fn options(&self) -> &'static [Known] {
-        &aws::OPTIONS
+        &OPTIONS
     }
 
     fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        // Who lists the models is not who runs them.
-        let host = if operation == Operation::Models { "bedrock" } else { "bedrock-runtime" };
+        // Who lists the models, and makes new ones, is not who runs them.
+        let is_control = operation == Operation::Models || operation.tunes();
+        let host = if is_control { "bedrock" } else { "bedrock-runtime" };
         Ok(Some(format!("https://{host}.{}.amazonaws.com", region(options)?)))
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
             own if BEDROCK.contains(&own) => None,
+            Operation::ListFinetuneCheckpoints => None,
+            _ if operation.tunes() => Some(&tuning::BEDROCK),
             Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => Some(&hosted::BEDROCK),
-            Operation::MessagesCountTokens | Operation::Models => Some(&Converse),
-            Operation::Embed => invoke::embedding(model).map(|wire| wire as &dyn Wire),
+            Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => Some(&Converse),
+            _ if operation.embeds() => invoke::embedding(model).map(|wire| wire as &dyn Wire),
             Operation::ImageGenerate => invoke::drawing(model).map(|wire| wire as &dyn Wire),
             _ => translation::is_talk(operation).then_some(&Converse),
         }
@@ -53,6 +66,9 @@ impl Provider for Bedrock {
         if asked.operation == Operation::Models {
             out.extend_from_slice(b"/foundation-models");
             return Ok(());
+        }
+        if asked.operation.tunes() {
+            return write_job(asked, out);
         }
         let own = BEDROCK.contains(&asked.operation).then(|| own(asked.operation));
         if self.wire(asked.operation, asked.model).is_none() && own.is_none() {
@@ -65,8 +81,9 @@ impl Provider for Bedrock {
         let model = segment::model(options.get("aws_bedrock_model").unwrap_or(asked.model))?;
         let is_carried = asked.operation == Operation::Messages && is_claude(asked.model);
         let verb = own.unwrap_or(match (asked.operation, asked.streams) {
-            (Operation::MessagesCountTokens, _) => "count-tokens",
-            (Operation::Embed | Operation::ImageGenerate, _) => "invoke",
+            (counting, _) if counting.counts_tokens() => "count-tokens",
+            (Operation::ImageGenerate, _) => "invoke",
+            (embedding, _) if embedding.embeds() => "invoke",
             (_, false) if is_carried => "invoke",
             (_, true) if is_carried => "invoke-with-response-stream",
             (_, false) => "converse",
@@ -93,6 +110,24 @@ impl Provider for Bedrock {
     }
 }
 
+/// A job of customizing, by its name. Lists come as long as they may be: which part is told is decided here.
+fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    out.extend_from_slice(b"/model-customization-jobs");
+    match asked.operation {
+        Operation::ListFinetunes => {
+            out.extend_from_slice(b"?maxResults=1000&sortBy=CreationTime&sortOrder=Descending");
+        }
+        Operation::CreateFinetune => (),
+        operation => {
+            out.extend_from_slice(format!("/{}", super::job(asked.path)?).as_bytes());
+            if operation == Operation::CancelFinetune {
+                out.extend_from_slice(b"/stop");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What its own clients ask for.
 fn own(operation: Operation) -> &'static str {
     match operation {
@@ -112,6 +147,14 @@ fn is_claude(model: &str) -> bool {
 mod tests {
     use super::*;
     use crate::providers::Stated;
+
+    #[test]
+    fn who_runs_models_is_not_who_makes_them() {
+        let options = Options::of(&OPTIONS, &[("aws_region", "eu-west-1")]);
+        let base = |operation| Bedrock.base(operation, &options).unwrap().unwrap();
+        assert_eq!(base(Operation::CreateFinetune), "https://bedrock.eu-west-1.amazonaws.com");
+        assert_eq!(base(Operation::ChatComplete), "https://bedrock-runtime.eu-west-1.amazonaws.com");
+    }
 
     #[test]
     fn an_arn_is_one_segment_of_the_path() {

@@ -29,11 +29,11 @@ impl Provider for Cohere {
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| if operation == Operation::Embed { "/embed" } else { "/chat" })
+        self.wire(operation, "").map(|_| if operation.embeds() { "/embed" } else { "/chat" })
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        let is_known = matches!(operation, Operation::Embed | Operation::Models) || translation::is_talk(operation);
+        let is_known = operation == Operation::Models || operation.embeds() || translation::is_talk(operation);
         is_known.then_some(&wires::cohere::Cohere)
     }
 

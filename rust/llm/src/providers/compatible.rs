@@ -2,8 +2,8 @@
 
 use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES,
-    OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_chat, options::sent,
-    segment, write_path,
+    OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_openai, openai_path,
+    options::sent, segment, write_path,
 };
 use crate::{
     operation::Operation,
@@ -56,15 +56,15 @@ impl Provider for Compatible {
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        by_chat(self.offers, operation).then_some("/chat/completions")
+        by_openai(self.offers, operation).then(|| openai_path(operation))
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         match self.paints {
             _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&chat::COMPATIBLE),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
-            _ if TELLS_UNASKED.contains(&self.slug) => by_chat(self.offers, operation).then_some(&chat::UNASKED),
-            _ => by_chat(self.offers, operation).then_some(&chat::COMPATIBLE),
+            _ if TELLS_UNASKED.contains(&self.slug) => by_openai(self.offers, operation).then_some(&chat::UNASKED),
+            _ => by_openai(self.offers, operation).then_some(&chat::COMPATIBLE),
         }
     }
 
@@ -130,11 +130,6 @@ pub(super) static ROWS: &[Compatible] = &[
     row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]),
     keyed(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
     row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
-    paints(
-        row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED]),
-        &painting::FIREWORKS,
-        "/image_generation/:model",
-    ),
     row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETE, EMBED]),
     row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, RESPOND, SPEECH, TRANSCRIBE]),
     row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]),

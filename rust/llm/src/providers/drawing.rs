@@ -55,6 +55,12 @@ fn stability(model: &str) -> Result<String, String> {
     Ok(format!("/v2beta/stable-image/generate/{}", segment::model(name)?))
 }
 
+impl Drawing {
+    fn does(&self, operation: Operation) -> bool {
+        operation == self.operation || (operation.embeds() && self.operation.embeds())
+    }
+}
+
 impl Provider for Drawing {
     fn slug(&self) -> &'static str {
         self.slug
@@ -69,11 +75,11 @@ impl Provider for Drawing {
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
-        (operation == self.operation).then(|| (self.wire)(model))
+        self.does(operation).then(|| (self.wire)(model))
     }
 
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if asked.operation == self.operation {
+        if self.does(asked.operation) {
             out.extend_from_slice((self.target)(asked.model)?.as_bytes());
         } else {
             write_path(self, asked, out);

@@ -1,6 +1,6 @@
 //! Google AI Studio: Gemini, the model in the path, the key in a header of its own.
 
-use super::{Asked, Credential, GEMINI, Group, Options, Provider, segment};
+use super::{Asked, Credential, GEMINI, GEMINI_COUNT, GEMINI_EMBED, Group, Options, Provider, is_in, segment};
 use crate::{
     operation::Operation,
     translation::{
@@ -21,12 +21,12 @@ impl Provider for Google {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[GEMINI]
+        &[GEMINI, GEMINI_EMBED, GEMINI_COUNT]
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            own if GEMINI.contains(&own) => None,
+            own if is_in(self.offers(), own) => None,
             Operation::ImageGenerate => Some(painting(model)),
             Operation::Embed | Operation::MessagesCountTokens | Operation::Models => Some(&gemini::STUDIO),
             _ => translation::is_talk(operation).then_some(&gemini::STUDIO),
@@ -40,7 +40,7 @@ impl Provider for Google {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
             return Ok(());
         }
-        let is_its_own = GEMINI.contains(&asked.operation);
+        let is_its_own = is_in(self.offers(), asked.operation);
         if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
             super::write_path(self, asked, out);
             return Ok(());
@@ -62,8 +62,14 @@ impl Provider for Google {
 
 /// What its own clients ask for, in the way that they chose.
 pub(super) fn write_own(asked: &Asked<'_>, out: &mut Vec<u8>) {
-    let streams = asked.operation.streams();
-    out.extend_from_slice(if streams { b"streamGenerateContent" } else { b"generateContent" });
+    let verb = match asked.operation {
+        Operation::StreamGenerateContent => "streamGenerateContent",
+        Operation::EmbedContent => "embedContent",
+        Operation::BatchEmbedContents => "batchEmbedContents",
+        Operation::CountTokens => "countTokens",
+        _ => "generateContent",
+    };
+    out.extend_from_slice(verb.as_bytes());
     if !asked.query.is_empty() {
         out.push(b'?');
         out.extend_from_slice(asked.query.as_bytes());

@@ -1,18 +1,15 @@
 //! Others' APIs at Amazon: Anthropic's, `OpenAI`'s, and `SageMaker`'s endpoints; signed, or with a key.
 
 use super::{
-    CHAT, Credential, FILES, Grant, Group, Known, MESSAGES, Options, Provider, RESPONSES, Signature,
+    CHAT, Credential, FILES, Grant, Group, Known, MESSAGES, Options, Provider, RESPONSES, Signature, anthropic,
     aws::{self, region},
-    by_chat,
+    by_openai,
     options::{joined, known},
 };
 use crate::{
     dialect::Dialect,
     operation::Operation,
-    translation::{
-        self,
-        wires::{Wire, chat, messages},
-    },
+    translation::wires::{Wire, chat, messages},
 };
 
 pub(super) struct ClaudePlatform;
@@ -59,11 +56,11 @@ impl Provider for ClaudePlatform {
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| "/messages")
+        self.wire(operation, "").map(|_| anthropic::path(operation))
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        (translation::is_talk(operation) && operation != Operation::Messages).then_some(&messages::ANTHROPIC)
+        anthropic::is_translated(operation).then_some(&messages::ANTHROPIC)
     }
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
@@ -109,7 +106,7 @@ impl Provider for Mantle {
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        by_chat(self.offers(), operation).then_some(&chat::COMPATIBLE)
+        by_openai(self.offers(), operation).then_some(&chat::COMPATIBLE)
     }
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {

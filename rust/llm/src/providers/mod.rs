@@ -9,6 +9,7 @@ mod cohere;
 mod compatible;
 mod drawing;
 mod entra;
+mod fireworks;
 mod google;
 mod grant;
 mod hosted_by_aws;
@@ -17,7 +18,7 @@ mod options;
 mod oracle;
 mod placed;
 mod predibase;
-mod segment;
+pub(crate) mod segment;
 mod vertex_ai;
 
 pub use grant::{Grant, Keys, Machine, Role};
@@ -103,6 +104,8 @@ const TRANSCRIBE: Group = &[Operation::CreateTranscription, Operation::CreateTra
 const REALTIME: Group = &[Operation::Realtime];
 const OCR: Group = &[Operation::Ocr];
 const GEMINI: Group = &[Operation::GenerateContent, Operation::StreamGenerateContent];
+const GEMINI_EMBED: Group = &[Operation::EmbedContent, Operation::BatchEmbedContents];
+const GEMINI_COUNT: Group = &[Operation::CountTokens];
 const BEDROCK: Group =
     &[Operation::Converse, Operation::ConverseStream, Operation::InvokeModel, Operation::InvokeModelStream];
 const RERANK: Group = &[Operation::Rerank];
@@ -200,12 +203,12 @@ pub trait Provider: Sync {
 
     /// The path of an operation, where that is not the caller's.
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        self.wire(operation, "").map(|_| "/chat/completions")
+        self.wire(operation, "").map(|_| openai_path(operation))
     }
 
     /// How it is asked for what it does not offer in the caller's own dialect; `None` where it cannot be.
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
-        by_chat(self.offers(), operation).then_some(&wires::chat::OPENAI)
+        by_openai(self.offers(), operation).then_some(&wires::chat::OPENAI)
     }
 
     /// Where a credential goes; `prefix` is the path of the base URL.
@@ -274,7 +277,12 @@ fn write_path<P: Provider + ?Sized>(provider: &P, asked: &Asked<'_>, out: &mut V
 impl dyn Provider {
     /// Whether it offers an operation, in the caller's dialect or in its own.
     pub fn serves(&self, operation: Operation) -> bool {
-        is_in(self.offers(), operation) || EVERYWHERE.contains(&operation) || self.wire(operation, "").is_some()
+        self.offers_itself(operation) || EVERYWHERE.contains(&operation) || self.wire(operation, "").is_some()
+    }
+
+    /// Whether it offers an operation in the caller's dialect.
+    pub fn offers_itself(&self, operation: Operation) -> bool {
+        is_in(self.offers(), operation)
     }
 }
 
@@ -282,22 +290,36 @@ fn is_in(offers: &[Group], operation: Operation) -> bool {
     offers.iter().any(|group| group.contains(&operation))
 }
 
-/// Whether an operation reaches these offers as a chat completion alone.
-fn by_chat(offers: &[Group], operation: Operation) -> bool {
-    operation != Operation::ChatComplete
-        && translation::is_talk(operation)
-        && !is_in(offers, operation)
-        && is_in(offers, Operation::ChatComplete)
+/// Whether an operation reaches these offers as one of `OpenAI`'s alone.
+fn by_openai(offers: &[Group], operation: Operation) -> bool {
+    let said_as = match operation {
+        _ if operation.embeds() => Operation::Embed,
+        _ if translation::is_talk(operation) => Operation::ChatComplete,
+        _ => return false,
+    };
+    operation != said_as && !is_in(offers, operation) && is_in(offers, said_as)
+}
+
+/// The path of what such an operation is said as.
+fn openai_path(operation: Operation) -> &'static str {
+    if operation.embeds() { "/embeddings" } else { "/chat/completions" }
+}
+
+/// The id of a job in a path such as `/fine_tuning/jobs/:id/cancel`, as it came.
+fn job(path: &str) -> Result<&str, String> {
+    let id = path.strip_prefix("/fine_tuning/jobs/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    if matches!(id, "" | "." | "..") { Err("the path must name a job".into()) } else { Ok(id) }
 }
 
 /// Every provider, by slug.
 pub fn all() -> impl Iterator<Item = &'static dyn Provider> {
-    let modules: [&'static dyn Provider; 12] = [
+    let modules: [&'static dyn Provider; 13] = [
         &anthropic::Anthropic,
         &azure_ai::AzureAi,
         &azure_openai::AzureOpenAi,
         &bedrock::Bedrock,
         &cohere::Cohere,
+        &fireworks::Fireworks,
         &google::Google,
         &hosted_by_aws::ClaudePlatform,
         &hosted_by_aws::Mantle,
@@ -372,7 +394,8 @@ mod tests {
         for provider in all() {
             assert!(provider.serves(Operation::Proxy) && provider.serves(Operation::Moderate), "{}", provider.slug());
         }
-        assert!(Operation::ALL.iter().all(|operation| serves("mock", *operation)));
+        // What it has nobody to count is counted by the gateway.
+        assert!(Operation::ALL.iter().all(|operation| serves("mock", *operation) || operation.counts_tokens()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Providers that speak `OpenAI`'s API at an address with a place in it for what is the customer's: a row each.
 
 use super::{
-    CHAT, EMBED, Group, Known, Options, Provider, RESPOND, Signature, by_chat, options::known, oracle, segment,
+    CHAT, EMBED, Group, Known, Options, Provider, RESPOND, Signature, by_openai, options::known, oracle, segment,
 };
 use crate::{
     operation::Operation,
@@ -133,7 +133,7 @@ impl Provider for Placed {
             return Some(&painting::WORKERS);
         }
         let wire = if self.slug == "databricks" { &chat::UNASKED } else { &chat::COMPATIBLE };
-        (self.lists(operation) || by_chat(self.offers, operation)).then_some(wire)
+        (self.lists(operation) || by_openai(self.offers, operation)).then_some(wire)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// Percent-encoded but for what may stand in a segment as it is.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

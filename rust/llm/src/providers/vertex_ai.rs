@@ -1,13 +1,14 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, GEMINI, Grant, Group, Known, Options, Provider, anthropic, google::write_own, options::known, segment,
+    Asked, GEMINI, GEMINI_COUNT, Grant, Group, Known, Options, Provider, anthropic, google::write_own, is_in,
+    options::known, segment,
 };
 use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, chat, gemini, hosted, messages, vectors},
+        wires::{Wire, chat, gemini, hosted, messages, tuning, vectors},
     },
 };
 
@@ -32,7 +33,7 @@ impl Provider for VertexAi {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[GEMINI]
+        &[GEMINI, GEMINI_COUNT]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -57,13 +58,16 @@ impl Provider for VertexAi {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         let publisher = publisher(model).0;
-        if publisher == "google" && GEMINI.contains(&operation) {
+        if publisher == "google" && is_in(self.offers(), operation) {
             return None;
         }
         let wire: &'static dyn Wire = match (operation, publisher) {
+            (operation, _) if operation.tunes() => &tuning::VERTEX,
             (Operation::Models, _) | (Operation::MessagesCountTokens, "google") => &gemini::VERTEX,
-            (Operation::Messages | Operation::MessagesCountTokens, "anthropic") => &hosted::VERTEX,
-            (Operation::Embed, "google") => &vectors::PREDICT,
+            (Operation::Messages | Operation::MessagesCountTokens | Operation::CountTokens, "anthropic") => {
+                &hosted::VERTEX
+            }
+            (operation, "google") if operation.embeds() => &vectors::PREDICT,
             (Operation::ImageGenerate, "google") => super::google::painting(model),
             (operation, _) if !translation::is_talk(operation) => return None,
             (_, "anthropic") => &messages::VERTEX,
@@ -78,23 +82,27 @@ impl Provider for VertexAi {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
             return Ok(());
         }
-        let is_its_own = publisher(asked.model).0 == "google" && GEMINI.contains(&asked.operation);
+        let is_its_own = publisher(asked.model).0 == "google" && is_in(self.offers(), asked.operation);
         if self.wire(asked.operation, asked.model).is_none() && !is_its_own {
+            if asked.operation == Operation::CountTokens {
+                return Err(format!("the model `{}` cannot be asked for countTokens here", asked.model));
+            }
             super::write_path(self, asked, out);
             return Ok(());
         }
-        let region = region(options)?;
-        let stated = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| own_project(options));
-        let project = segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?);
-        let (publisher, model) = publisher(asked.model);
-        let place = format!("projects/{project}/locations/{region}");
-        let escaped = segment::model(model)?;
+        let place = place(options)?;
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
+        if asked.operation.tunes() {
+            out.extend_from_slice(format!("{version}/{place}/tuningJobs").as_bytes());
+            return write_job(asked, out);
+        }
+        let (publisher, model) = publisher(asked.model);
+        let escaped = segment::model(model)?;
         let path = match publisher {
             "meta" => format!("/v1beta1/{place}/endpoints/openapi/chat/completions"),
             "endpoints" => format!("{version}/{place}/endpoints/{escaped}/chat/completions"),
             _ if is_its_own => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:"),
-            _ if asked.operation == Operation::MessagesCountTokens && publisher == "anthropic" => {
+            _ if asked.operation.counts_tokens() && publisher == "anthropic" => {
                 format!("{version}/{place}/publishers/anthropic/models/count-tokens:rawPredict")
             }
             _ => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:{}", verb_of(asked, publisher)),
@@ -107,10 +115,31 @@ impl Provider for VertexAi {
     }
 }
 
+/// Project and region, as they stand in paths.
+fn place(options: &Options) -> Result<String, String> {
+    let region = region(options)?;
+    let stated = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| own_project(options));
+    let project = segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?);
+    Ok(format!("projects/{project}/locations/{region}"))
+}
+
+/// A tuning job, or all of them: which part of a list is told is decided here.
+fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    match asked.operation {
+        Operation::ListFinetunes => out.extend_from_slice(b"?pageSize=100"),
+        Operation::CreateFinetune => (),
+        operation => {
+            let verb = if operation == Operation::CancelFinetune { ":cancel" } else { "" };
+            out.extend_from_slice(format!("/{}{verb}", super::job(asked.path)?).as_bytes());
+        }
+    }
+    Ok(())
+}
+
 /// What is done with a model.
 fn verb_of(asked: &Asked<'_>, publisher: &str) -> &'static str {
     match (publisher, asked.operation, asked.streams) {
-        ("google", Operation::Embed, _) => "predict",
+        ("google", operation, _) if operation.embeds() => "predict",
         ("google", ..) => super::google::verb_of(asked),
         (_, _, true) => "streamRawPredict",
         (_, _, false) => "rawPredict",

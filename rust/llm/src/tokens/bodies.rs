@@ -20,6 +20,12 @@ pub fn count_messages(encoding: Encoding, body: &[u8]) -> Option<usize> {
         tokens += match key {
             b"messages" => FOR_ANSWER + tally(encoding, value, PER_MESSAGE),
             b"system" | b"prompt" | b"input" | b"instructions" => tally(encoding, value, 0),
+            b"contents" | b"content" | b"requests" | b"systemInstruction" | b"system_instruction" => {
+                Tally::of(encoding, 0, is_silent_in_contents).read(value)
+            }
+            b"generateContentRequest" | b"generate_content_request" => {
+                count_messages(encoding, value).unwrap_or_default()
+            }
             b"tools" | b"functions" => count(encoding, &String::from_utf8_lossy(value)),
             _ => 0,
         };
@@ -146,6 +152,25 @@ fn is_silent(key: &str) -> bool {
             | "signature"
             | "encrypted_content"
     )
+}
+
+/// Fields of contents that no model reads.
+fn is_silent_in_contents(key: &str) -> bool {
+    const ABOUT: [&str; 12] = [
+        "role",
+        "model",
+        "taskType",
+        "task_type",
+        "mimeType",
+        "mime_type",
+        "inlineData",
+        "inline_data",
+        "fileData",
+        "thoughtSignature",
+        "thought_signature",
+        "videoMetadata",
+    ];
+    is_silent(key) || ABOUT.contains(&key)
 }
 
 /// Fields of answers that say how something was written, not what.

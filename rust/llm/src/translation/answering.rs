@@ -18,8 +18,6 @@ pub struct Answering {
     pub blocks: bool,
     /// Images are shown: likewise.
     pub images: bool,
-    /// The caller asked for a last chunk with what a stream cost.
-    pub include_usage: bool,
     /// What a response repeats of its request.
     pub echo: Fields,
     /// What of the answer the caller could not be told.

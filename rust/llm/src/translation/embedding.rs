@@ -1,4 +1,4 @@
-//! Embeddings: texts out, vectors back, in the shape that `OpenAI` gave them.
+//! Embeddings: texts out, vectors back, in the shape of who asked.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -10,14 +10,36 @@ use super::{
     wires::Broken,
 };
 
+/// How a caller reads vectors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Shape {
+    #[default]
+    Numbers,
+    /// As base64 of their numbers.
+    Packed,
+    /// One, as Google's own clients read it.
+    Content,
+    /// Any number, likewise.
+    Contents,
+}
+
+/// What a vector is for, in Google's word and in the one that `Cohere` and `Nomic` have for it.
+const PURPOSES: &[(&str, &str)] = &[
+    ("RETRIEVAL_QUERY", "search_query"),
+    ("RETRIEVAL_DOCUMENT", "search_document"),
+    ("CLASSIFICATION", "classification"),
+    ("CLUSTERING", "clustering"),
+];
+
 /// What is to be embedded.
 #[derive(Debug, Default)]
 pub struct Texts {
     pub model: String,
     pub inputs: Vec<String>,
     pub dimensions: Option<Value>,
-    /// The vectors are wanted as base64 of their numbers.
-    pub is_packed: bool,
+    /// Where they stand in the caller's body.
+    pub path: &'static str,
+    pub shape: Shape,
     /// Everything else, of which a wire takes what it knows.
     pub fields: Fields,
 }
@@ -34,9 +56,26 @@ impl Texts {
             model: string(&mut fields, "model").unwrap_or_default(),
             inputs,
             dimensions: fields.shift_remove("dimensions").filter(|dimensions| !dimensions.is_null()),
-            is_packed: fields.shift_remove("encoding_format").is_some_and(|format| format == "base64"),
+            path: "input",
+            shape: match fields.shift_remove("encoding_format") {
+                Some(format) if format == "base64" => Shape::Packed,
+                _ => Shape::Numbers,
+            },
             fields,
         })
+    }
+
+    /// What the vectors are for, in the word of `Cohere` and `Nomic`; what they have no word for stays.
+    pub fn purpose(&mut self) -> Option<Value> {
+        let said = self.fields.get("task_type")?.as_str()?;
+        let word = match PURPOSES.iter().find(|(googles, _)| *googles == said) {
+            Some((_, word)) => *word,
+            None if said.bytes().any(|byte| byte.is_ascii_uppercase()) => return None,
+            None => said,
+        };
+        let word = Value::from(word);
+        self.fields.shift_remove("task_type");
+        Some(word)
     }
 
     pub fn into_lost(self) -> Lost {
@@ -61,16 +100,33 @@ pub struct Vectors {
 
 impl Vectors {
     /// As the caller is told.
-    pub fn told(self, answering: &Answering, is_packed: bool) -> Result<Vec<u8>, Broken> {
+    pub fn told(self, answering: &Answering, shape: Shape) -> Result<Vec<u8>, Broken> {
+        if matches!(shape, Shape::Content | Shape::Contents) {
+            return self.into_contents(shape);
+        }
         let mut data = Vec::with_capacity(self.vectors.len());
         for (index, vector) in self.vectors.into_iter().enumerate() {
-            let embedding = if is_packed { packed(&vector)? } else { vector };
+            let embedding = if shape == Shape::Packed { packed(&vector)? } else { vector };
             data.push(json!({"object": "embedding", "index": index, "embedding": embedding}));
         }
         let mut answer =
             json!({"object": "list", "data": data, "model": answering.model, "provider": answering.provider});
         if let Some(tokens) = self.tokens {
             answer["usage"] = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+        }
+        Ok(answer.to_string().into_bytes())
+    }
+
+    /// As Google's own clients read them.
+    fn into_contents(self, shape: Shape) -> Result<Vec<u8>, Broken> {
+        let mut vectors = self.vectors.into_iter().map(|vector| json!({"values": vector}));
+        let mut answer = if shape == Shape::Content {
+            json!({"embedding": vectors.next().ok_or_else(|| Broken("it has no vector".into()))?})
+        } else {
+            json!({"embeddings": vectors.collect::<Value>()})
+        };
+        if let Some(tokens) = self.tokens {
+            answer["usageMetadata"] = json!({"promptTokenCount": tokens, "totalTokenCount": tokens});
         }
         Ok(answer.to_string().into_bytes())
     }
@@ -92,6 +148,18 @@ mod tests {
     fn a_packed_vector_is_its_numbers_in_four_bytes_each() {
         assert_eq!(packed(&json!([1.0, -0.5])).unwrap(), "AACAPwAAAL8=");
         assert!(packed(&json!("x")).is_err());
+    }
+
+    #[test]
+    fn what_vectors_are_for_has_a_word_of_each_vendors() {
+        let texts = |task: &str| {
+            let mut texts = Texts::default();
+            texts.fields.insert("task_type".into(), task.into());
+            (texts.purpose(), texts.into_lost().text())
+        };
+        assert_eq!(texts("RETRIEVAL_QUERY"), (Some("search_query".into()), String::new()));
+        assert_eq!(texts("search_document"), (Some("search_document".into()), String::new()));
+        assert_eq!(texts("FACT_VERIFICATION"), (None, "task_type".into()));
     }
 
     #[test]

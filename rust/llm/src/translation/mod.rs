@@ -14,6 +14,7 @@ mod picture;
 mod piece;
 mod teller;
 mod transcoder;
+mod tuning;
 pub mod wires;
 
 pub use answering::Answering;
@@ -23,15 +24,16 @@ pub use transcoder::Transcoder;
 
 use self::{
     asked::Fields,
-    embedding::Texts,
+    embedding::{Shape, Texts},
     picture::Picture,
     teller::Teller,
+    tuning::{Page, Tune},
     wires::{Broken, Frames, Wire},
 };
 use crate::{
     dialect::{Dialect, Failure, error_body},
     operation::Operation,
-    providers::Provider,
+    providers::{Options, Provider},
 };
 
 /// A request to be said to a provider in the provider's own way.
@@ -41,12 +43,22 @@ pub struct Question<'a> {
     pub body: &'a [u8],
     /// As the body names it, or what stands for that.
     pub model: &'a str,
-    /// What of Anthropic's betas the caller's header asks for.
-    pub betas: Option<&'a str>,
+    pub beside: Beside<'a>,
     /// Nothing in the answer but what the caller's dialect has.
     pub strict: bool,
     /// In seconds since 1970.
     pub now: u64,
+}
+
+/// What is said of a request outside its body.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Beside<'a> {
+    /// What of Anthropic's betas the caller's header asks for.
+    pub betas: Option<&'a str>,
+    /// Without its question mark.
+    pub query: &'a str,
+    /// What the provider is told besides a credential.
+    pub options: Option<&'a Options>,
 }
 
 /// How the caller writes and reads.
@@ -59,12 +71,19 @@ enum Caller {
     Converse,
     /// In the words that Claude's models have on Bedrock.
     Invoke,
-    Embed {
-        is_packed: bool,
-    },
+    Embed(Shape),
     Draw,
-    Count,
+    Count(Counted),
     List,
+    /// Jobs of fine-tuning.
+    Tune,
+}
+
+/// What is said of a count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    Messages,
+    Contents,
 }
 
 /// A translated request: what is sent, and how what comes back is told.
@@ -74,6 +93,9 @@ pub struct Translation {
     operation: Operation,
     /// Request and answer are the caller's own, but for what their host has otherwise.
     pub is_carried: bool,
+    /// The stream's usage was asked for by nobody but the gateway: to be taken out where it was read.
+    pub hides_usage: bool,
+    page: Page,
     pub answering: Answering,
     pub lost: Lost,
 }
@@ -101,9 +123,10 @@ impl Translation {
                 callers::converse::invoke::read(question.body, question.model, operation.streams())?,
                 Fields::default(),
             ),
-            Caller::Embed { .. } => return Self::of_texts(question, wire),
+            Caller::Embed(shape) => return Self::of_texts(question, wire, shape),
             Caller::Draw => return Self::of_picture(question, wire),
-            Caller::Count => return Self::of_count(question, wire),
+            Caller::Count(counted) => return Self::of_count(question, wire, counted),
+            Caller::Tune => return Self::of_job(question, wire),
             Caller::List => return Ok((Self::new(question, (caller, wire), Lost::default()), Vec::new())),
         };
         let images = !question.strict || asked.asks_for_images();
@@ -113,22 +136,20 @@ impl Translation {
         };
         let blocks = images || shows_thoughts;
         let plain = Self::new(question, (caller, wire), Lost::default());
-        let answering = Answering {
-            model: asked.model.clone(),
-            blocks,
-            images,
-            echo,
-            include_usage: caller == Caller::Chat && includes_usage(question.body),
-            ..plain.answering
-        };
+        let answering = Answering { model: asked.model.clone(), blocks, images, echo, ..plain.answering };
+        let hides_usage = caller == Caller::Chat && asked.stream && !includes_usage(question.body);
         let body = wire.write(&mut asked)?;
-        Ok((Self { caller, wire, operation, is_carried: false, answering, lost: asked.into_lost() }, body))
+        Ok((Self { hides_usage, answering, lost: asked.into_lost(), ..plain }, body))
     }
 
-    fn of_texts(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
-        let mut texts = Texts::read(question.body)?;
+    fn of_texts(question: &Question<'_>, wire: &'static dyn Wire, shape: Shape) -> Result<(Self, Vec<u8>), Refusal> {
+        let mut texts = match shape {
+            Shape::Content => callers::gemini::texts::one(question.body, question.model)?,
+            Shape::Contents => callers::gemini::texts::several(question.body, question.model)?,
+            Shape::Numbers | Shape::Packed => Texts::read(question.body)?,
+        };
         let body = wire.embed(&mut texts)?;
-        let caller = Caller::Embed { is_packed: texts.is_packed };
+        let caller = Caller::Embed(texts.shape);
         Ok((Self::new(question, (caller, wire), texts.into_lost()), body))
     }
 
@@ -138,10 +159,34 @@ impl Translation {
         Ok((Self::new(question, (Caller::Draw, wire), picture.into_lost()), body))
     }
 
-    fn of_count(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
-        let mut asked = callers::messages::read(question.body)?;
+    fn of_count(
+        question: &Question<'_>,
+        wire: &'static dyn Wire,
+        counted: Counted,
+    ) -> Result<(Self, Vec<u8>), Refusal> {
+        let mut asked = match counted {
+            Counted::Messages => callers::messages::read(question.body)?,
+            Counted::Contents => callers::gemini::read_counted(question.body, question.model)?,
+        };
         let body = wire.count(&mut asked)?;
-        Ok((Self::new(question, (Caller::Count, wire), asked.lost), body))
+        Ok((Self::new(question, (Caller::Count(counted), wire), asked.lost), body))
+    }
+
+    /// What is asked of a job that is there says nothing in its body.
+    fn of_job(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+        let page = Page::read(question.operation, question.beside.query)?;
+        let plain = Self { page, ..Self::new(question, (Caller::Tune, wire), Lost::default()) };
+        if question.operation != Operation::CreateFinetune {
+            return Ok((plain, Vec::new()));
+        }
+        let mut tune = Tune::read(question)?;
+        let mut echo = tune.echo();
+        let body = wire.tune(&mut tune)?;
+        if let Some(name) = &tune.name {
+            echo.insert("id".into(), name.as_str().into());
+        }
+        let answering = Answering { echo, ..plain.answering };
+        Ok((Self { answering, lost: tune.into_lost(), ..plain }, body))
     }
 
     /// As it is for what does not talk.
@@ -153,11 +198,12 @@ impl Translation {
             strict: question.strict,
             blocks: false,
             images: false,
-            include_usage: false,
             echo: Fields::default(),
             unsaid: Unsaid::default(),
         };
-        Self { caller, wire, operation: question.operation, is_carried: false, answering, lost }
+        let operation = question.operation;
+        let page = Page::default();
+        Self { caller, wire, operation, is_carried: false, hides_usage: false, page, answering, lost }
     }
 
     /// A whole answer in the caller's dialect.
@@ -168,21 +214,25 @@ impl Translation {
         let lacks = |what: &str| Broken(format!("it has no {what}"));
         let read = || serde_json::from_slice::<serde_json::Value>(answer);
         let mut teller: Box<dyn Teller> = match self.caller {
-            Caller::Embed { is_packed } => {
+            Caller::Embed(shape) => {
                 let vectors = self.wire.embedded(&read()?).ok_or_else(|| lacks("vectors"))?;
-                return vectors.told(&self.answering, is_packed);
+                return vectors.told(&self.answering, shape);
             }
             Caller::Draw => {
                 let drawn = self.wire.drawn(&read()?).ok_or_else(|| lacks("images"))?;
                 return Ok(drawn.told(&self.answering));
             }
-            Caller::Count => {
+            Caller::Count(_) => {
                 let count = self.wire.counted(&read()?).ok_or_else(|| lacks("count"))?;
-                return Ok(serde_json::json!({"input_tokens": count}).to_string().into_bytes());
+                return Ok(counted(self.operation, count));
             }
             Caller::List => {
                 let listed = self.wire.listed(&read()?).ok_or_else(|| lacks("models"))?;
                 return Ok(listing::told(listed, &self.answering));
+            }
+            Caller::Tune => {
+                let answer = if answer.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
+                return tuning::told(self.wire, &answer, &self.answering, (self.operation, &self.page));
             }
             Caller::Chat => Box::new(callers::chat::Whole::new(self.answering.clone())),
             Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(self.answering.clone())),
@@ -200,7 +250,7 @@ impl Translation {
             return Transcoder::carrying(self.wire.frames());
         }
         let teller: Box<dyn Teller> = match self.caller {
-            Caller::Chat | Caller::Embed { .. } | Caller::Draw | Caller::Count | Caller::List => {
+            Caller::Chat | Caller::Embed(_) | Caller::Draw | Caller::Count(_) | Caller::List | Caller::Tune => {
                 Box::new(callers::chat::Stream::new(self.answering.clone()))
             }
             Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
@@ -231,13 +281,9 @@ impl Translation {
         };
         // The kinds of one dialect are not those of another: the status says it.
         let plain = Failure { kind: None, code: None, ..failure };
-        match self.caller {
-            Caller::Messages | Caller::Count => error_body(Dialect::Anthropic, &plain),
-            Caller::Gemini => error_body(Dialect::Gemini, &plain),
-            Caller::Converse | Caller::Invoke => error_body(Dialect::Bedrock, &plain),
-            Caller::Chat | Caller::Responses | Caller::Embed { .. } | Caller::Draw | Caller::List => {
-                with_provider(error_body(Dialect::OpenAi, &failure), provider)
-            }
+        match self.operation.dialect().unwrap_or(Dialect::OpenAi) {
+            Dialect::OpenAi => with_provider(error_body(Dialect::OpenAi, &failure), provider),
+            dialect => error_body(dialect, &plain),
         }
     }
 
@@ -262,7 +308,10 @@ impl Translation {
 
 /// Whether an operation talks, and can be said in another way than it came.
 pub fn is_talk(operation: Operation) -> bool {
-    !matches!(caller(operation), None | Some(Caller::Embed { .. } | Caller::Draw | Caller::Count | Caller::List))
+    !matches!(
+        caller(operation),
+        None | Some(Caller::Embed(_) | Caller::Draw | Caller::Count(_) | Caller::List | Caller::Tune)
+    )
 }
 
 fn caller(operation: Operation) -> Option<Caller> {
@@ -273,12 +322,22 @@ fn caller(operation: Operation) -> Option<Caller> {
         Operation::GenerateContent | Operation::StreamGenerateContent => Some(Caller::Gemini),
         Operation::Converse | Operation::ConverseStream => Some(Caller::Converse),
         Operation::InvokeModel | Operation::InvokeModelStream => Some(Caller::Invoke),
-        Operation::Embed => Some(Caller::Embed { is_packed: false }),
+        Operation::Embed => Some(Caller::Embed(Shape::Numbers)),
+        Operation::EmbedContent => Some(Caller::Embed(Shape::Content)),
+        Operation::BatchEmbedContents => Some(Caller::Embed(Shape::Contents)),
         Operation::ImageGenerate => Some(Caller::Draw),
-        Operation::MessagesCountTokens => Some(Caller::Count),
+        Operation::MessagesCountTokens => Some(Caller::Count(Counted::Messages)),
+        Operation::CountTokens => Some(Caller::Count(Counted::Contents)),
         Operation::Models => Some(Caller::List),
+        _ if operation.tunes() => Some(Caller::Tune),
         _ => None,
     }
+}
+
+/// How many tokens a request has, as its caller reads it.
+pub fn counted(operation: Operation, tokens: u64) -> Vec<u8> {
+    let key = if operation == Operation::CountTokens { "totalTokens" } else { "input_tokens" };
+    format!("{{\"{key}\":{tokens}}}").into_bytes()
 }
 
 /// Whether an error is one of Anthropic's already.

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use penstock_llm::{
     dialect::Dialect,
     operation::Operation,
-    providers,
+    providers::{self, Options, Provider},
     stream::aws_event_stream::Frames,
-    translation::{Question, Refusal, Translation},
+    translation::{Beside, Question, Refusal, Translation},
 };
 use serde_json::{Value, json};
 
@@ -100,7 +100,26 @@ impl Case {
         let strict = !self.label.starts_with("loose");
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
-        Translation::of(&Question { operation, provider, body: &body, model: &model, betas, strict, now: NOW }, wire)
+        let (query, options) = (self.text("query.txt"), self.options(provider));
+        let beside = Beside { betas, query: &query, options: Some(&options) };
+        Translation::of(&Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW }, wire)
+    }
+
+    /// What a file says, if there is one.
+    fn text(&self, file: &str) -> String {
+        if self.has(file) { String::from_utf8(self.read(file)).unwrap().trim_end().to_owned() } else { String::new() }
+    }
+
+    /// Those of a provider that a file gives values, by their keys.
+    fn options(&self, provider: &dyn Provider) -> Options {
+        let given: Value = serde_json::from_str(&self.text("options.json")).unwrap_or_default();
+        let mut options = Options::default();
+        for (option, value) in
+            provider.options().iter().filter_map(|option| Some((option, given[option.key].as_str()?)))
+        {
+            options.put(*option, value.to_owned());
+        }
+        options
     }
 
     pub fn answered(&self) -> Answered {

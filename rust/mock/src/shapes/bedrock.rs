@@ -185,6 +185,10 @@ impl Shape for Invoke {
     }
 }
 
+pub fn count() -> Value {
+    json!({"inputTokens": INPUT_TOKENS})
+}
+
 fn line(name: &str, payload: &Value) -> String {
     format!("{name} {payload}\n")
 }

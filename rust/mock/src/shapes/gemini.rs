@@ -108,6 +108,26 @@ fn content(ask: &Ask<'_>, parts: &Value, finish: Option<&str>) -> Value {
     answer
 }
 
+/// The vector of one content.
+pub fn embedding(asked: &Value) -> Value {
+    json!({"embedding": vector(asked)})
+}
+
+/// One for each request of a batch.
+pub fn embeddings(asked: &Value) -> Value {
+    let requests = asked["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
+    json!({"embeddings": requests.iter().map(vector).collect::<Vec<_>>()})
+}
+
+fn vector(asked: &Value) -> Value {
+    let size = asked["outputDimensionality"].as_u64().map_or(8, |size| size.clamp(1, 8192));
+    json!({"values": (0..size).map(|at| (at % 8) as f32 / 8.0 - 0.4375).collect::<Vec<_>>()})
+}
+
+pub fn count() -> Value {
+    json!({"totalTokens": PROMPT_TOKENS})
+}
+
 pub fn error(status: u32, message: &str) -> Value {
     let word = match status {
         401 => "UNAUTHENTICATED",

@@ -25,7 +25,7 @@ impl Family {
     pub fn of(path: &str) -> Self {
         match path {
             _ if path.starts_with("/v1/messages") => Self::Anthropic,
-            _ if path.contains(":generateContent") || path.contains(":streamGenerateContent") => Self::Gemini,
+            _ if path.contains("/models/") && path.contains(':') => Self::Gemini,
             _ if path.starts_with("/model/") => Self::Bedrock,
             _ => Self::OpenAi,
         }

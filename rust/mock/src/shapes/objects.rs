@@ -63,6 +63,9 @@ const IMAGE: &str = r#"{"created":1700000000,"data":[{"b64_json":"cHJldGVuZA=="}
 const FILE: &str = r#"{"id":"$id","object":"file","bytes":42,"created_at":1700000000,"filename":"mock.jsonl","purpose":"batch","status":"processed"}"#;
 const BATCH: &str = r#"{"id":"$id","object":"batch","endpoint":"/v1/chat/completions","errors":null,"input_file_id":"file-mock","completion_window":"24h","status":"completed","output_file_id":"file-mock-output","error_file_id":null,"created_at":1700000000,"request_counts":{"total":1,"completed":1,"failed":0},"metadata":null}"#;
 const JOB: &str = r#"{"id":"$id","object":"fine_tuning.job","created_at":1700000000,"error":null,"fine_tuned_model":null,"finished_at":null,"hyperparameters":{"n_epochs":"auto"},"model":"mock","organization_id":"org-mock","result_files":[],"seed":1,"status":"running","trained_tokens":null,"training_file":"file-mock","validation_file":null}"#;
+const CUSTOMIZATION_JOB: &str = r#"{"jobArn":"arn:aws:bedrock:eu-west-1:1:model-customization-job/m/1","jobName":"$id","status":"InProgress","creationTime":"2023-11-14T22:13:20Z","baseModelArn":"arn:aws:bedrock:eu-west-1::foundation-model/mock","trainingDataConfig":{"s3Uri":"s3://data/a.jsonl"}}"#;
+const TUNING_JOB: &str = r#"{"name":"projects/1/locations/l/tuningJobs/$id","baseModel":"mock","state":"JOB_STATE_RUNNING","createTime":"2023-11-14T22:13:20Z","supervisedTuningSpec":{"trainingDatasetUri":"gs://data/a.jsonl"},"tunedModel":{"checkpoints":[{"checkpointId":"1","step":"10","endpoint":"e-1"}]}}"#;
+const SUPERVISED_JOB: &str = r#"{"name":"accounts/a/supervisedFineTuningJobs/$id","state":"JOB_STATE_RUNNING","createTime":"2023-11-14T22:13:20Z","dataset":"accounts/a/datasets/d","baseModel":"accounts/fireworks/models/mock"}"#;
 const RESPONSE: &str = r#"{"id":"$id","object":"response","created_at":1700000000,"status":"completed","error":null,"model":"mock","output":[{"type":"message","id":"msg-mock","status":"completed","role":"assistant","content":[{"type":"output_text","text":"Hello from the pretend provider.","annotations":[]}]}],"parallel_tool_calls":true,"tool_choice":"auto","tools":[]}"#;
 const ROWS_OF_JSON: &str = "{\"id\":\"batch_req_1\",\"custom_id\":\"1\",\"response\":{\"status_code\":200,\"request_id\":\"r\",\"body\":{}},\"error\":null}\n";
 const MESSAGE_BATCH: &str = r#"{"id":"$id","type":"message_batch","processing_status":"ended","request_counts":{"processing":0,"succeeded":1,"errored":0,"canceled":0,"expired":0},"ended_at":"2026-01-01T00:00:00Z","created_at":"2026-01-01T00:00:00Z","expires_at":"2026-01-02T00:00:00Z","archived_at":null,"cancel_initiated_at":null,"results_url":null}"#;
@@ -120,6 +123,22 @@ const ROWS: &[Row] = &[
         "/v1/fine_tuning/jobs/:id/checkpoints",
         r#"{"object":"list","data":[{"id":"ckpt-mock","object":"fine_tuning.job.checkpoint","created_at":1700000000,"fine_tuned_model_checkpoint":"ft:mock:1","step_number":10,"metrics":{"step":10,"train_loss":0.5},"fine_tuning_job_id":"$id"}],"first_id":"ckpt-mock","last_id":"ckpt-mock","has_more":false}"#,
     ),
+    json(
+        "POST",
+        "/model-customization-jobs",
+        r#"{"jobArn":"arn:aws:bedrock:eu-west-1:1:model-customization-job/m/1"}"#,
+    ),
+    json("GET", "/model-customization-jobs", r#"{"modelCustomizationJobSummaries":[]}"#),
+    json("GET", "/model-customization-jobs/:id", CUSTOMIZATION_JOB),
+    json("POST", "/model-customization-jobs/:id/stop", "{}"),
+    json("POST", "/v1/projects/:id/locations/:id/tuningJobs", TUNING_JOB),
+    json("GET", "/v1/projects/:id/locations/:id/tuningJobs", "{}"),
+    json("GET", "/v1/projects/:id/locations/:id/tuningJobs/:id", TUNING_JOB),
+    json("POST", "/v1/projects/:id/locations/:id/tuningJobs/:id", "{}"),
+    json("POST", "/v1/accounts/:id/supervisedFineTuningJobs", SUPERVISED_JOB),
+    json("GET", "/v1/accounts/:id/supervisedFineTuningJobs", r#"{"supervisedFineTuningJobs":[]}"#),
+    json("GET", "/v1/accounts/:id/supervisedFineTuningJobs/:id", SUPERVISED_JOB),
+    json("POST", "/v1/accounts/:id/supervisedFineTuningJobs/:id", "{}"),
     json("GET", "/v1/responses/:id", RESPONSE),
     json("DELETE", "/v1/responses/:id", r#"{"id":"$id","object":"response.deleted","deleted":true}"#),
     json(

@@ -71,6 +71,22 @@ def error(provider: str) -> object:
     )
 
 
+def vectors(provider: str) -> object:
+    """Two of three numbers each; who has none says so."""
+    config = types.EmbedContentConfig(output_dimensionality=3, task_type="CLUSTERING")
+    made = client({})
+    try:
+        answer = made.models.embed_content(model=model(provider), contents=[PROMPT, PROMPT], config=config)
+    except errors.APIError as error:
+        return [error.code, error.status]
+    return [len(one.values or ()) for one in answer.embeddings or ()]
+
+
+def counted(provider: str) -> object:
+    made = client({})
+    return made.models.count_tokens(model=model(provider), contents=PROMPT).total_tokens
+
+
 for provider in PROVIDERS:
-    for call in (whole, streamed, tool, tool_streamed, error):
+    for call in (whole, streamed, tool, tool_streamed, error, vectors, counted):
         say(provider, call.__name__, lambda call=call, provider=provider: call(provider))

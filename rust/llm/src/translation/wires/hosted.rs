@@ -41,7 +41,7 @@ impl Hosted {
         let paths: Vec<Path> = self.refused.iter().filter_map(|name| Path::parse(name).ok()).collect();
         let body = edit::remove(question.body, &paths).map_err(wrong)?;
         let mut missing = vec![field("anthropic_version", &self.version.into())];
-        if let Some(betas) = question.betas.filter(|_| self.is_bedrock()) {
+        if let Some(betas) = question.beside.betas.filter(|_| self.is_bedrock()) {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
             missing.push(field("anthropic_beta", &betas.into()));
         }
@@ -86,6 +86,16 @@ impl Wire for Hosted {
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
         messages::VERTEX.read(answer, taker)
+    }
+
+    /// For who asks in another dialect: the model stands in the body here too, without who made it.
+    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        asked.model = asked.model.trim_start_matches("anthropic.").to_owned();
+        messages::ANTHROPIC.count(asked)
+    }
+
+    fn counted(&self, answer: &Value) -> Option<u64> {
+        messages::ANTHROPIC.counted(answer)
     }
 
     fn listener(&self) -> Box<dyn Listener> {

@@ -85,7 +85,7 @@ fn canvas(picture: &mut Picture) -> Value {
 
 fn titan(texts: &mut Texts) -> Result<Value, Refusal> {
     let [text] = texts.inputs.as_mut_slice() else {
-        return Err(Refusal::new("input", "this model embeds one text at a time"));
+        return Err(Refusal::new(texts.path, "this model embeds one text at a time"));
     };
     let mut out = json!({"inputText": std::mem::take(text)});
     for (key, value) in [("dimensions", texts.dimensions.take()), ("normalize", texts.fields.shift_remove("normalize"))]

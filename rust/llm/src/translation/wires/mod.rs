@@ -8,17 +8,19 @@ pub mod hosted;
 pub mod invoke;
 pub mod messages;
 pub mod painting;
+pub mod tuning;
 pub mod vectors;
 
 use serde_json::Value;
 
 use super::{
     Question,
-    asked::{Asked, Refusal},
+    asked::{Asked, Fields, Refusal},
     embedding::{Texts, Vectors},
     listing::Listed,
     picture::{Drawn, Picture},
     piece::Taker,
+    tuning::{Jobs, Tune},
 };
 use crate::operation::Operation;
 
@@ -73,6 +75,26 @@ pub trait Wire: Sync {
 
     fn counted(&self, _answer: &Value) -> Option<u64> {
         None
+    }
+
+    /// The body that begins a job of fine-tuning.
+    fn tune(&self, _tune: &mut Tune<'_>) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider fine-tunes nothing"))
+    }
+
+    /// What is said of a job, under `OpenAI`'s names.
+    fn tuned(&self, _job: &Value) -> Option<Fields> {
+        None
+    }
+
+    /// The jobs of a list, and whether there are more than fit.
+    fn jobs<'a>(&self, _answer: &'a Value) -> Option<Jobs<'a>> {
+        None
+    }
+
+    /// The checkpoints that a job has so far.
+    fn checkpoints(&self, _job: &Value) -> Vec<Fields> {
+        Vec::new()
     }
 
     /// The models of a list.

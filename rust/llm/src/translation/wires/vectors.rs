@@ -25,7 +25,10 @@ fn nomic(texts: &mut Texts) -> Value {
     if let Some(dimensions) = texts.dimensions.take() {
         out["dimensionality"] = dimensions;
     }
-    for key in ["task_type", "long_text_mode", "dimensionality"] {
+    if let Some(task) = texts.purpose() {
+        out["task_type"] = task;
+    }
+    for key in ["long_text_mode", "dimensionality"] {
         if let Some(value) = texts.fields.shift_remove(key) {
             out[key] = value;
         }

@@ -161,15 +161,10 @@ impl Stream {
         self.over = true;
         let reason = self.finish.take().unwrap_or_default();
         let reason = if self.answering.strict { finish::to_openai(&reason) } else { &reason };
-        let mut last = json!({"choices": [{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]});
-        let cost = self.usage.take().map(|cost| usage(&cost));
-        let is_apart = self.answering.include_usage;
-        if let (Some(cost), false) = (&cost, is_apart) {
-            last["usage"] = cost.clone();
-        }
-        self.event(&last);
-        if let (Some(cost), true) = (cost, is_apart) {
-            self.event(&json!({"choices": [], "usage": cost}));
+        self.event(&json!({"choices": [{"index": 0, "delta": {}, "logprobs": null, "finish_reason": reason}]}));
+        // In an event of its own, which is taken out again where nobody asked for it.
+        if let Some(cost) = self.usage.take() {
+            self.event(&json!({"choices": [], "usage": usage(&cost)}));
         }
         self.out.extend_from_slice(chat::DONE);
     }

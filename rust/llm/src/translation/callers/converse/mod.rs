@@ -2,6 +2,7 @@
 
 pub mod invoke;
 mod request;
+mod seals;
 mod stream;
 mod usage;
 mod whole;

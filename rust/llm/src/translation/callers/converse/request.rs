@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::seals;
 use crate::translation::{
     asked::{
         Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, string,
@@ -89,7 +90,8 @@ fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal
             return Err(Refusal::new(format!("{path}.role"), message));
         }
     };
-    Ok(Message { role, parts: blocks(fields.shift_remove("content"), &format!("{path}.content"), lost)? })
+    let parts = blocks(fields.shift_remove("content"), &format!("{path}.content"), lost)?;
+    Ok(Message { role, parts: seals::opened(parts) })
 }
 
 fn blocks(value: Option<Value>, path: &str, lost: &mut Lost) -> Result<Vec<Part>, Refusal> {

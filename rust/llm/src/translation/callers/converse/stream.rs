@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::usage;
+use super::{seals, usage};
 use crate::{
     dialect::{Failure, bedrock},
     stream::aws_event_stream::encode,
@@ -88,6 +88,13 @@ impl Stream {
         self.delta(index, delta);
     }
 
+    /// A block of its own that nobody may read.
+    fn redact(&mut self, delta: &Value) {
+        self.close();
+        self.say(Kind::Thinking, delta);
+        self.close();
+    }
+
     fn call(&mut self, id: &str, name: &str) {
         let index = self.open(Kind::Call);
         let start = json!({"toolUse": {"toolUseId": id, "name": name}});
@@ -120,16 +127,17 @@ impl Taker for Stream {
                 self.say(Kind::Thinking, &json!({"reasoningContent": {"signature": text}}));
                 self.close();
             }
-            Piece::Redacted(data) => {
-                self.close();
-                self.say(Kind::Thinking, &json!({"reasoningContent": {"redactedContent": data}}));
-                self.close();
-            }
+            Piece::Redacted(data) => self.redact(&json!({"reasoningContent": {"redactedContent": data}})),
+            Piece::Seal(signature) => self.redact(&seals::of_text(signature)),
             // A frame has no place for a comment.
-            Piece::Seal(_) => self.answering.lose("thought_signature"),
             Piece::Image { .. } => self.answering.lose("image"),
             Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
-            Piece::Call { id, name, .. } => self.call(id, name),
+            Piece::Call { id, name, signature } => {
+                if let Some(signature) = signature {
+                    self.redact(&seals::of_call(signature));
+                }
+                self.call(id, name);
+            }
             Piece::Arguments { call, json } => {
                 if let (Some(block), false) = (self.calls.get(call), json.is_empty()) {
                     self.delta(*block, &json!({"toolUse": {"input": json}}));

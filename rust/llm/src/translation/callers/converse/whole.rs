@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::usage;
+use super::{seals, usage};
 use crate::{
     translation::{
         answering::Answering,
@@ -67,13 +67,14 @@ impl Taker for Whole {
             }
             Piece::Signature(signature) => self.thought()["signature"] = signature.into(),
             Piece::Redacted(data) => self.blocks.push(json!({"reasoningContent": {"redactedContent": data}})),
-            Piece::Seal(_) => self.answering.lose("thought_signature"),
+            Piece::Seal(signature) => self.blocks.push(seals::of_text(signature)),
             Piece::Image { mime, data } => {
                 let format = mime.trim_start_matches("image/");
                 self.blocks.push(json!({"image": {"format": format, "source": {"bytes": data}}}));
             }
             Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
-            Piece::Call { id, name, .. } => {
+            Piece::Call { id, name, signature } => {
+                self.blocks.extend(signature.map(seals::of_call));
                 self.calls.push((self.blocks.len(), String::new()));
                 self.blocks.push(json!({"toolUse": {"toolUseId": id, "name": name, "input": {}}}));
             }

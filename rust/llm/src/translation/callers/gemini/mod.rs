@@ -4,8 +4,9 @@ mod parts;
 mod request;
 mod schema;
 mod stream;
+pub mod texts;
 mod whole;
 
-pub use request::{read, shows_thoughts};
+pub use request::{read, read_counted, shows_thoughts};
 pub use stream::Stream;
 pub use whole::Whole;

@@ -66,8 +66,16 @@ pub fn read(json: &[u8], model: &str, stream: bool) -> Result<Asked, Refusal> {
     Ok(asked)
 }
 
+/// What is to be counted: a request as it would be sent, or what of one there is to read.
+pub fn read_counted(json: &[u8], model: &str) -> Result<Asked, Refusal> {
+    match take(&mut body(json)?, "generateContentRequest") {
+        Some(request) => read(request.to_string().as_bytes(), model, false),
+        None => read(json, model, false),
+    }
+}
+
 /// A field under its name in JSON, or under the one that it has in Google's definitions: both are taken.
-fn take(fields: &mut Fields, key: &str) -> Option<Value> {
+pub(super) fn take(fields: &mut Fields, key: &str) -> Option<Value> {
     let found = fields.shift_remove(key).or_else(|| fields.shift_remove(&snake(key)));
     found.filter(|value| !value.is_null())
 }
@@ -123,8 +131,14 @@ impl Reading {
         };
         let mut parts: Vec<Part> = Vec::new();
         for (at, item) in items.into_iter().enumerate() {
+            let seal = seal(&item);
             let part = self.part(item, &format!("{path}[{at}]"), lost)?;
-            join(&mut parts, part);
+            // A signature may come without the text that it seals.
+            let is_silent = matches!(&part, Part::Text { text, .. } if text.is_empty());
+            if seal.is_none() || !is_silent {
+                join(&mut parts, part);
+            }
+            parts.extend(seal.map(Part::Seal));
         }
         Ok(parts)
     }
@@ -196,6 +210,13 @@ impl Reading {
         }
         Ok(Part::Result { id, parts, is_error, cache: None })
     }
+}
+
+/// What seals a text that is no thought.
+fn seal(part: &Value) -> Option<String> {
+    let is_thought = part["thought"] == true;
+    let signature = part.get("thoughtSignature").or_else(|| part.get("thought_signature"))?.as_str()?;
+    (!is_thought && part["text"].is_string()).then(|| signature.to_owned())
 }
 
 /// The one field that says what a part is.

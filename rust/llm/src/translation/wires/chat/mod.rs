@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{Broken, Found, Listener, Wire};
 use crate::translation::{
     asked::{Asked, Refusal},
+    embedding::{Texts, Vectors},
     listing::{self, Listed},
     piece::Taker,
 };
@@ -62,6 +63,22 @@ impl Wire for Chat {
 
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
+    }
+
+    fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
+        let inputs = std::mem::take(&mut texts.inputs);
+        let mut out = json!({"model": (self.name)(&texts.model), "input": inputs});
+        if let Some(dimensions) = texts.dimensions.take() {
+            out["dimensions"] = dimensions;
+        }
+        Ok(out.to_string().into_bytes())
+    }
+
+    fn embedded(&self, answer: &Value) -> Option<Vectors> {
+        let mut data: Vec<_> = answer["data"].as_array()?.iter().collect();
+        data.sort_by_key(|one| one["index"].as_u64());
+        let vectors = data.into_iter().map(|one| one["embedding"].clone()).collect();
+        Some(Vectors { vectors, tokens: answer["usage"]["prompt_tokens"].as_u64() })
     }
 
     /// Of those whose lists are not `OpenAI`'s.

@@ -106,7 +106,8 @@ impl Wire for Cohere {
 pub(super) fn embed(texts: &mut Texts) -> Value {
     let mut out = json!({"texts": std::mem::take(&mut texts.inputs)});
     // It must be said; who does not say it keeps what it embeds.
-    out["input_type"] = texts.fields.shift_remove("input_type").unwrap_or_else(|| "search_document".into());
+    let kind = texts.fields.shift_remove("input_type").or_else(|| texts.purpose());
+    out["input_type"] = kind.unwrap_or_else(|| "search_document".into());
     out["embedding_types"] = json!(["float"]);
     if let Some(dimensions) = texts.dimensions.take() {
         out["output_dimension"] = dimensions;

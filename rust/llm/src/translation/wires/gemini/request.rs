@@ -40,14 +40,9 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
         let Message { role, parts } = message;
         let path = format!("messages[{at}]");
-        let mut said = Vec::new();
+        let said = if role == Role::System { &mut system } else { turn_of(role, &mut turns) };
         for part in parts {
-            write_part(part, &path, &called, asked, &mut said)?;
-        }
-        match turns.last_mut() {
-            _ if role == Role::System => system.extend(said),
-            Some((last, turn)) if *last == role => turn.extend(said),
-            _ => turns.push((role, said)),
+            write_part(part, &path, &called, asked, said)?;
         }
     }
     if !system.is_empty() {
@@ -67,6 +62,15 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.model.clear();
     asked.stream = false;
     Ok(out)
+}
+
+/// Messages of one role that follow each other are one turn here.
+fn turn_of(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
+    if turns.last().is_none_or(|(last, _)| *last != role) {
+        turns.push((role, Vec::new()));
+    }
+    let last = turns.len() - 1;
+    &mut turns[last].1
 }
 
 /// What comes back beside text must be something that a caller can be told.

@@ -6,6 +6,8 @@ mod thinking;
 
 pub use answer::compact;
 
+use serde_json::Value;
+
 use super::{Broken, Found, Listener, Wire};
 use crate::translation::{
     asked::{Asked, Refusal},
@@ -27,7 +29,7 @@ impl Wire for Messages {
             body.shift_remove("model");
             body.insert("anthropic_version".into(), version.into());
         }
-        Ok(serde_json::Value::Object(body).to_string().into_bytes())
+        Ok(Value::Object(body).to_string().into_bytes())
     }
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
@@ -36,6 +38,18 @@ impl Wire for Messages {
 
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
+    }
+
+    /// It counts what would be read, and takes nothing of how it would be answered.
+    fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        const READ: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
+        let mut body = request::write(asked)?;
+        body.retain(|key, _| READ.contains(&key.as_str()));
+        Ok(Value::Object(body).to_string().into_bytes())
+    }
+
+    fn counted(&self, answer: &Value) -> Option<u64> {
+        answer["input_tokens"].as_u64()
     }
 
     fn error(&self, answer: &[u8]) -> Found {

@@ -1,333 +1,17 @@
-//! A request in one dialect reaches a provider of another, and the answer comes back as if there were no difference.
+//! A request in one dialect reaches a provider of another, in that provider's words.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod harness;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-};
+use std::fs;
 
 use harness::{
     Ask, CHAT, MESSAGES, Rig, pick,
-    scripted::{Scripted, chunks, request},
+    played::{Played, frames, golden, timeless, without_model},
     words,
 };
-use penstock_llm::stream::aws_event_stream::Frames;
 use penstock_mock::Server;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-
-/// The case of a provider as the golden files have it.
-fn golden(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm/tests/golden").join(case)
-}
-
-/// Plays the provider of a golden case and keeps what it was sent.
-struct Played {
-    provider: Scripted,
-    sent: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Played {
-    async fn answering(status: u16, kind: &str, body: Vec<u8>, chunk: usize) -> Self {
-        let head = format!(
-            "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nx-request-id: up-1\r\ntransfer-encoding: chunked\r\n\r\n"
-        );
-        let answer = Arc::new([head.as_bytes(), &chunks(&body, chunk), b"0\r\n\r\n"].concat());
-        let sent = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&sent);
-        let provider = Scripted::start(move |mut stream, _| {
-            let (answer, kept) = (Arc::clone(&answer), Arc::clone(&kept));
-            async move {
-                while let Some(bytes) = request(&mut stream).await {
-                    *kept.lock().unwrap() = bytes;
-                    stream.write_all(&answer).await.unwrap();
-                }
-            }
-        })
-        .await;
-        Self { provider, sent }
-    }
-
-    fn rig() -> Rig {
-        Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
-    }
-
-    fn ask(&self, provider: &str, path: &str, body: Vec<u8>) -> Ask {
-        Ask::new("POST", path)
-            .header("x-gateway-provider", provider)
-            .header("x-gateway-custom-host", &self.provider.url())
-            .header("x-gateway-vertex-project-id", "p")
-            .header("x-gateway-vertex-region", "europe-west4")
-            .header("x-gateway-aws-region", "eu-west-1")
-            .header("content-type", "application/json")
-            .header("authorization", "Bearer sk-1")
-            .header("anthropic-beta", "caching")
-            .body(body)
-    }
-
-    fn sent(&self) -> (String, Value) {
-        let bytes = self.sent.lock().unwrap();
-        let text = String::from_utf8_lossy(&bytes);
-        let (head, body) = text.split_once("\r\n\r\n").expect("a request came");
-        (head.to_owned(), serde_json::from_str(body).unwrap())
-    }
-}
-
-/// The bytes of a file of frames in hexadecimal.
-fn frames(path: &Path) -> Vec<u8> {
-    let text = fs::read_to_string(path).unwrap();
-    let digits: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).flat_map(str::bytes).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
-}
-
-/// The answer without the time at which it was made.
-fn timeless(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("\"created\":") {
-        out += before;
-        rest = after.trim_start_matches(|one: char| one.is_ascii_digit());
-    }
-    out + rest
-}
-
-const PAIRS: [(&str, &str, &str, &str); 8] = [
-    ("anthropic", "chatComplete", "POST /messages HTTP/1.1", "x-api-key: sk-1"),
-    ("openai", "messages", "POST /chat/completions HTTP/1.1", "authorization: Bearer sk-1"),
-    ("groq", "messages", "POST /chat/completions HTTP/1.1", "authorization: Bearer sk-1"),
-    ("google", "chatComplete", "POST /v1beta/models/gemini-2.5-flash:", "x-goog-api-key: sk-1"),
-    ("google", "messages", "POST /v1beta/models/gemini-2.5-flash:", "x-goog-api-key: sk-1"),
-    (
-        "vertex-ai",
-        "chatComplete",
-        "POST /v1/projects/p/locations/europe-west4/publishers/google/models/gemini-2.5-flash:",
-        "authorization: Bearer sk-1",
-    ),
-    ("bedrock", "messages", "POST /model/us.amazon.nova-pro-v1%3A0/converse", "authorization: Bearer sk-1"),
-    ("cohere", "chatComplete", "POST /v2/chat HTTP/1.1", "authorization: Bearer sk-1"),
-];
-
-#[tokio::test]
-async fn a_whole_answer_of_every_kind_of_provider_comes_back_in_the_callers_dialect() {
-    for (provider, operation, line, key) in PAIRS {
-        let case = golden(&format!("{provider}/{operation}/tools"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-        let path = if operation == "messages" { MESSAGES } else { CHAT };
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
-        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
-        let (head, body) = played.sent();
-        assert!(head.starts_with(line) && head.contains(key), "{head}");
-        assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
-        let mut expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
-        let mut found = told.json();
-        // Some ids are made of the time.
-        for answer in [&mut expected, &mut found] {
-            answer.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
-        }
-        assert_eq!(found, expected, "{provider}");
-        let lost = fs::read_to_string(case.join("lost.txt")).ok();
-        assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider}");
-        let record = rig.record();
-        assert_eq!(
-            pick(&record, ["req_units", "res_units", "estimated"]),
-            json!([30, 20, null]),
-            "{provider}: {record}"
-        );
-        assert_eq!(record["ai_org"], provider);
-    }
-}
-
-#[tokio::test]
-async fn a_stream_of_every_kind_of_provider_comes_back_in_the_callers_dialect_however_it_was_cut() {
-    for (provider, operation, ..) in PAIRS {
-        let case = golden(&format!("{provider}/{operation}/stream"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let (kind, answered) = match case.join("answered.hex") {
-            path if path.exists() => ("application/vnd.amazon.eventstream", frames(&path)),
-            _ => ("text/event-stream; charset=utf-8", read("answered.sse")),
-        };
-        for chunk in [7, 100_000] {
-            let played = Played::answering(200, kind, answered.clone(), chunk).await;
-            let rig = Played::rig();
-            let path = if operation == "messages" { MESSAGES } else { CHAT };
-            let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
-            assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
-            assert_eq!(told.header("content-type"), Some("text/event-stream"));
-            let expected = String::from_utf8(read("returned.sse")).unwrap();
-            assert_eq!(ageless(&told.text()), ageless(&expected), "{provider}");
-            let record = rig.record();
-            assert_eq!(record["outcome"], "complete", "{record}");
-            assert_eq!(record["req_units"], 20, "{provider}: {record}");
-        }
-    }
-}
-
-/// Ids that are made of the time are of no age.
-fn ageless(text: &str) -> String {
-    let text = timeless(text);
-    let digits = |one: char| one.is_ascii_digit();
-    ["\"id\":\"bedrock-", "\"id\":\"msg_"].iter().fold(text, |text, mark| {
-        let mut parts = text.split(mark);
-        let first = parts.next().unwrap_or_default().to_owned();
-        parts.fold(first, |out, part| out + part.trim_start_matches(digits))
-    })
-}
-
-#[tokio::test]
-async fn an_error_keeps_the_providers_status_and_is_told_in_the_callers_dialect() {
-    for (provider, operation, ..) in PAIRS {
-        for status in [400, 429, 529] {
-            let case = golden(&format!("{provider}/{operation}/error"));
-            let read = |file: &str| fs::read(case.join(file)).unwrap();
-            let played = Played::answering(status, "application/json", read("answered.json"), 50).await;
-            let path = if operation == "messages" { MESSAGES } else { CHAT };
-            let told = Played::rig().send(played.ask(provider, path, read("asked.json"))).await;
-            assert_eq!(told.status, status, "{}", told.text());
-            let expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
-            assert_eq!(told.json()["error"]["message"], expected["error"]["message"], "{provider}");
-            assert_eq!(told.header("x-request-id"), Some("up-1"));
-        }
-    }
-}
-
-#[tokio::test]
-async fn an_error_that_is_no_json_is_told_all_the_same() {
-    let played = Played::answering(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
-    let told = Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", true).into())).await;
-    assert_eq!((told.status, told.header("content-type")), (502, Some("application/json")));
-    assert_eq!(told.json()["error"]["message"], "anthropic error: <h1>Bad Gateway</h1>");
-}
-
-#[tokio::test]
-async fn an_answer_that_is_none_of_the_providers_is_an_error_of_the_provider() {
-    let played = Played::answering(200, "application/json", b"{\"content\": 1}".to_vec(), 50).await;
-    let told = Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
-}
-
-#[tokio::test]
-async fn a_stream_that_is_cut_never_looks_complete() {
-    for (provider, operation, ..) in PAIRS.into_iter().filter(|pair| pair.0 != "bedrock") {
-        let case = golden(&format!("{provider}/{operation}/stream"));
-        let answered = fs::read(case.join("answered.sse")).unwrap();
-        let played = Played::answering(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
-        let rig = Played::rig();
-        let path = if operation == "messages" { MESSAGES } else { CHAT };
-        let told = rig.send(played.ask(provider, path, fs::read(case.join("asked.json")).unwrap())).await;
-        assert_eq!(rig.record()["outcome"], "cut", "{provider}");
-        let (_, last) = told.last_event();
-        assert!(last["error"].is_object(), "{provider}: {}", told.text());
-    }
-}
-
-/// What stands around the model in the paths of whole and streamed requests.
-type Paths = [(&'static str, &'static str); 2];
-
-/// Clients of Google and Amazon: provider, whole, streamed, and where.
-const CLIENTS: [(&str, [&str; 2], Paths); 5] = [
-    ("openai", ["generateContent", "streamGenerateContent"], GEMINI),
-    ("anthropic", ["generateContent", "streamGenerateContent"], GEMINI),
-    ("anthropic", ["converse", "converseStream"], CONVERSE),
-    ("google", ["converse", "converseStream"], CONVERSE),
-    ("openai", ["invokeModel", "invokeModelStream"], INVOKE),
-];
-const GEMINI: Paths = [("/v1beta/models/", ":generateContent"), ("/v1beta/models/", ":streamGenerateContent?alt=sse")];
-const CONVERSE: Paths = [("/model/", "/converse"), ("/model/", "/converse-stream")];
-const INVOKE: Paths = [("/model/", "/invoke"), ("/model/", "/invoke-with-response-stream")];
-
-fn without_model(asked: &[u8]) -> (String, Vec<u8>) {
-    let mut asked: Value = serde_json::from_slice(asked).unwrap();
-    let model = asked.as_object_mut().unwrap().shift_remove("model").unwrap();
-    (model.as_str().unwrap().to_owned(), asked.to_string().into_bytes())
-}
-
-#[tokio::test]
-async fn clients_of_google_and_amazon_reach_other_providers_whole() {
-    for (provider, [operation, _], [(before, after), _]) in CLIENTS {
-        let case = golden(&format!("{provider}/{operation}/tools"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = without_model(&read("asked.json"));
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, &format!("{before}{model}{after}"), asked)).await;
-        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
-        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap(), "{provider}");
-        assert_eq!(played.sent().1, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
-        let found = pick(&rig.record(), ["operation", "ai_model", "req_units", "res_units", "stream_mode"]);
-        assert_eq!(found, json!([operation, model, 30, 20, false]), "{provider}");
-    }
-}
-
-#[tokio::test]
-async fn clients_of_google_and_amazon_get_streams_as_they_read_them() {
-    for (provider, [_, operation], [_, (before, after)]) in CLIENTS {
-        let case = golden(&format!("{provider}/{operation}/stream"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let (model, asked) = without_model(&read("asked.json"));
-        let played = Played::answering(200, "text/event-stream", read("answered.sse"), 33).await;
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, &format!("{before}{model}{after}"), asked)).await;
-        assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
-        let kind = told.header("content-type").unwrap();
-        if after.starts_with(':') {
-            assert_eq!(kind, "text/event-stream");
-            assert_eq!(told.text(), String::from_utf8(read("returned.sse")).unwrap(), "{provider}");
-        } else {
-            assert_eq!(kind, "application/vnd.amazon.eventstream");
-            let returned = String::from_utf8(read("returned.txt")).unwrap();
-            assert_eq!(
-                names(&told.body),
-                returned.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>()
-            );
-        }
-        let found = pick(&rig.record(), ["operation", "outcome", "req_units", "stream_mode"]);
-        assert_eq!(found, json!([operation, "complete", 20, true]), "{provider}");
-    }
-}
-
-/// What the frames of a stream are called.
-fn names(bytes: &[u8]) -> Vec<String> {
-    let mut frames = Frames::new(1 << 20);
-    frames.push(bytes);
-    let names = std::iter::from_fn(|| frames.take()).map(|frame| frame.unwrap().name).collect();
-    assert!(!frames.is_within());
-    names
-}
-
-#[tokio::test]
-async fn clients_of_google_and_amazon_are_told_of_errors_in_their_own_words() {
-    for (provider, [operation, _], [(before, after), _]) in CLIENTS {
-        let case = golden(&format!("{provider}/{operation}/error"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = Played::answering(429, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = without_model(&read("asked.json"));
-        let rig = Played::rig();
-        let path = format!("{before}{model}{after}");
-        let told = rig.send(played.ask(provider, &path, asked)).await;
-        let refused = rig.send(Ask::new("POST", &path).header("content-type", "application/json").body("{}")).await;
-        let word = |told: &harness::Told| match told.json() {
-            told if after.starts_with(':') => told["error"]["status"].as_str().unwrap().to_owned(),
-            told => told["__type"].as_str().unwrap().to_owned(),
-        };
-        assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word(&told).as_str()), "{}", told.text());
-        assert!(["INVALID_ARGUMENT", "ValidationException"].contains(&word(&refused).as_str()), "{}", refused.text());
-        assert_eq!((told.status, refused.status), (429, 400));
-        // A stream that breaks off says so where it can.
-        let answered = fs::read(golden(&format!("{provider}/{operation}Stream/stream/answered.sse")));
-        let Ok(answered) = answered else { continue };
-        let played = Played::answering(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
-        let cut =
-            rig.send(played.ask(provider, &format!("{before}{model}{after}-stream"), b"{\"messages\":[]}".to_vec()));
-        if after == "/converse" {
-            assert_eq!(names(&cut.await.body).last().map(String::as_str), Some("serviceUnavailableException"));
-        }
-    }
-}
 
 #[tokio::test]
 async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
@@ -466,32 +150,6 @@ async fn what_belongs_to_the_callers_dialect_stays_behind() {
 }
 
 #[tokio::test]
-async fn who_is_not_strict_gets_the_providers_own_words() {
-    let case = golden("anthropic/chatComplete/loose_thinking");
-    let read = |file: &str| fs::read(case.join(file)).unwrap();
-    let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-    let ask = played.ask("anthropic", CHAT, read("asked.json")).header("x-gateway-strict-open-ai-compliance", "false");
-    let told = Played::rig().send(ask).await.json();
-    assert_eq!(told["choices"][0]["finish_reason"], "end_turn");
-    assert_eq!(told["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");
-}
-
-#[tokio::test]
-async fn an_overloaded_stream_is_a_529_here_too_where_that_is_asked_for() {
-    let overloaded = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
-    let played = Played::answering(200, "text/event-stream", overloaded.into(), 50).await;
-    let config = json!({"provider": "anthropic", "anthropic_inspect_stream_for_overloaded_error": true,
-        "custom_host": played.provider.url(), "api_key": "sk-1"});
-    let ask = Ask::new("POST", CHAT)
-        .header("x-gateway-config", &config.to_string())
-        .header("content-type", "application/json")
-        .body(words("claude-x", true));
-    let told = Played::rig().send(ask).await;
-    assert_eq!((told.status, told.streamed), (529, false), "{}", told.text());
-    assert_eq!(told.json()["error"]["message"], "anthropic error: Overloaded");
-}
-
-#[tokio::test]
 async fn the_pretend_provider_is_reached_in_the_dialect_it_is_not_asked_in() {
     let mock = Server::start().await;
     let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
@@ -568,6 +226,7 @@ async fn everybody_reaches_a_provider_that_reads_what_it_is_sent() {
         }
     }
 }
+
 /// Cases of Claude at who hosts it: the path, and what of the caller's betas goes where.
 const HOSTED: [(&str, &str, &str, &str); 4] = [
     ("bedrock", "carried_betas", "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke HTTP/1.1", ""),
@@ -690,23 +349,252 @@ async fn what_does_not_talk_is_asked_and_told_in_translation_too() {
     }
 }
 
+/// What Google's own client asks for besides content: a golden case, and the line that its provider gets.
+const EMBEDDED_AND_COUNTED: [(&str, &str); 8] = [
+    ("openai/batchEmbedContents/whole", "POST /embeddings HTTP/1.1"),
+    ("openai/embedContent/whole", "POST /embeddings HTTP/1.1"),
+    ("cohere/batchEmbedContents/whole", "POST /v2/embed HTTP/1.1"),
+    ("vertex-ai/batchEmbedContents/whole", "/publishers/google/models/gemini-embedding-001:predict HTTP/1.1"),
+    ("bedrock/embedContent/whole", "POST /model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1"),
+    ("anthropic/countTokens/whole", "POST /messages/count_tokens HTTP/1.1"),
+    ("bedrock/countTokens/whole", "POST /model/us.amazon.nova-pro-v1%3A0/count-tokens HTTP/1.1"),
+    ("vertex-ai/countTokens/claude", "/publishers/anthropic/models/count-tokens:rawPredict HTTP/1.1"),
+];
+
 #[tokio::test]
-async fn what_of_an_answer_cannot_be_told_is_named_in_a_header_the_record_and_a_comment() {
-    let case = golden("google/chatComplete/image");
-    let read = |case: &Path, file: &str| fs::read(case.join(file)).unwrap();
-    let played = Played::answering(200, "application/json", read(&case, "answered.json"), 50).await;
+async fn googles_client_embeds_and_counts_at_providers_of_other_dialects() {
+    for (named, line) in EMBEDDED_AND_COUNTED {
+        let case = golden(named);
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let [provider, verb, _] = named.split('/').collect::<Vec<_>>()[..] else { panic!("{named}") };
+        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let (model, asked) = without_model(&read("asked.json"));
+        let rig = Played::rig();
+        let told = rig.send(played.ask(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
+        assert_eq!(
+            (told.status, told.json()),
+            (200, serde_json::from_slice(&read("returned.json")).unwrap()),
+            "{named}"
+        );
+        let (head, body) = played.sent();
+        assert!(head.contains(line), "{named}: {head}");
+        assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{named}");
+        let lost = fs::read_to_string(case.join("lost.txt")).ok();
+        assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{named}");
+        let units =
+            if verb == "countTokens" { Value::Null } else { told.json()["usageMetadata"]["promptTokenCount"].clone() };
+        assert_eq!(rig.record()["req_units"], units, "{named}");
+    }
+}
+
+#[tokio::test]
+async fn google_embeds_and_counts_for_its_own_client_byte_by_byte_wherever_the_model_was_named() {
+    let body = br#"{ "requests" : [{"model":"models/@mine/e-1","content":{"parts":[{"text":"Hi"}]}}] }"#;
+    let renamed = br#"{"requests":[{"model":"models/e-1","content":{"parts":[{"text":"Hi"}]}}]}"#;
+    for (provider, line) in [
+        ("google", "POST /v1beta/models/e-1:VERB HTTP/1.1"),
+        ("vertex-ai", "POST /v1/projects/p/locations/europe-west4/publishers/google/models/e-1:VERB HTTP/1.1"),
+    ] {
+        for verb in ["embedContent", "batchEmbedContents", "countTokens"] {
+            if provider == "vertex-ai" && verb != "countTokens" {
+                continue;
+            }
+            let played = Played::answering(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
+            let rig = Played::rig();
+            let told = rig.send(played.ask(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec())).await;
+            assert_eq!((told.status, told.body.as_slice()), (200, b"{ \"totalTokens\":3 }".as_slice()));
+            assert!(played.sent().0.contains(&line.replace("VERB", verb)), "{}", played.sent().0);
+            assert!(played.sent.lock().unwrap().ends_with(body), "{verb}");
+        }
+    }
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let saved = json!({"epoch": "1", "providers": [
+        {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.provider.url()}]});
     let rig = Played::rig();
-    let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
-    let named = "image, executableCode, codeExecutionResult, groundingMetadata";
-    assert_eq!(told.header("x-gateway-not-translated"), Some(named));
-    assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
-    let case = golden("google/chatComplete/image_stream");
-    let played = Played::answering(200, "text/event-stream", read(&case, "answered.sse"), 9).await;
+    rig.gateway.apply(saved.to_string().as_bytes()).unwrap();
+    let ask =
+        Ask::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents").header("content-type", "application/json");
+    assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);
+    assert!(played.sent.lock().unwrap().ends_with(renamed), "{:?}", played.sent());
+}
+
+#[tokio::test]
+async fn tokens_are_counted_here_for_who_has_nobody_to_count_them() {
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
     let rig = Played::rig();
-    let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
-    assert!(told.text().contains(": not translated: image\n\n") && !told.cut, "{}", told.text());
-    assert_eq!(rig.record()["outcome"], "complete");
-    assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
+    let contents = json!({"contents": [{"role": "user", "parts": [{"text": "What is the answer?"},
+        {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}]});
+    let messages = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "What is the answer?"}]});
+    for provider in ["openai", "groq", "cohere"] {
+        let path = "/v1beta/models/gpt-4o:countTokens";
+        let told = rig.send(played.ask(provider, path, contents.to_string().into())).await;
+        assert_eq!((told.status, told.json()), (200, json!({"totalTokens": 5})), "{provider}");
+        let path = "/v1/messages/count_tokens";
+        let told = rig.send(played.ask(provider, path, messages.to_string().into())).await;
+        assert_eq!((told.status, told.json()), (200, json!({"input_tokens": 12})), "{provider}");
+        let records = rig.records();
+        let said: Vec<_> = records.iter().map(|record| pick(record, ["ai_org", "outcome", "req_units"])).collect();
+        assert_eq!(said, vec![json!([provider, "complete", null]); 2]);
+    }
+    assert_eq!(played.provider.connections(), 0);
+    let config = json!({"provider": "groq", "passthrough": true});
+    let told =
+        rig.send(harness::by_with(&config, "/v1/messages/count_tokens", messages.to_string().into_bytes())).await;
+    assert_eq!(told.status, 400, "{}", told.text());
+}
+
+const JOBS: &str = "/v1/fine_tuning/jobs";
+const JOB: &str = "/v1/fine_tuning/jobs/job-1";
+const CANCEL: &str = "/v1/fine_tuning/jobs/job-1/cancel";
+const AT_VERTEX: &str = "/v1/projects/p/locations/europe-west4/tuningJobs";
+
+/// A golden case about jobs, how it is asked for, and what its provider is asked.
+const ABOUT_JOBS: [(&str, &str, &str, &[&str]); 13] = [
+    ("bedrock/createFinetune", "POST", JOBS, &["POST /model-customization-jobs"]),
+    ("bedrock/retrieveFinetune", "GET", JOB, &["GET /model-customization-jobs/job-1"]),
+    (
+        "bedrock/cancelFinetune",
+        "POST",
+        CANCEL,
+        &["POST /model-customization-jobs/job-1/stop", "GET /model-customization-jobs/job-1"],
+    ),
+    (
+        "bedrock/listFinetunes",
+        "GET",
+        "/v1/fine_tuning/jobs?limit=1&after=job-3",
+        &["GET /model-customization-jobs?maxResults=1000&sortBy=CreationTime&sortOrder=Descending"],
+    ),
+    ("vertex-ai/createFinetune", "POST", JOBS, &["POST PLACE"]),
+    ("vertex-ai/retrieveFinetune", "GET", JOB, &["GET PLACE/job-1"]),
+    ("vertex-ai/cancelFinetune", "POST", CANCEL, &["POST PLACE/job-1:cancel", "GET PLACE/job-1"]),
+    ("vertex-ai/listFinetunes", "GET", JOBS, &["GET PLACE?pageSize=100"]),
+    ("vertex-ai/listFinetuneCheckpoints", "GET", "/v1/fine_tuning/jobs/job-1/checkpoints", &["GET PLACE/job-1"]),
+    ("fireworks-ai/createFinetune", "POST", JOBS, &["POST /v1/accounts/acme/supervisedFineTuningJobs"]),
+    ("fireworks-ai/retrieveFinetune", "GET", JOB, &["GET /v1/accounts/acme/supervisedFineTuningJobs/job-1"]),
+    (
+        "fireworks-ai/cancelFinetune",
+        "POST",
+        CANCEL,
+        &[
+            "POST /v1/accounts/acme/supervisedFineTuningJobs/job-1:cancel",
+            "GET /v1/accounts/acme/supervisedFineTuningJobs/job-1",
+        ],
+    ),
+    ("fireworks-ai/listFinetunes", "GET", JOBS, &["GET /v1/accounts/acme/supervisedFineTuningJobs?pageSize=200"]),
+];
+
+/// With all that these providers want to be told.
+fn about_jobs(played: &Played, provider: &str, (method, path): (&str, &str), body: Vec<u8>) -> Ask {
+    let body = if method == "POST" { body } else { Vec::new() };
+    let ask = played.ask(provider, path, body).method(method).header("x-gateway-fireworks-account-id", "acme");
+    ask.header("x-gateway-aws-access-key-id", "AKID")
+        .header("x-gateway-aws-secret-access-key", "s3cret")
+        .header("x-gateway-aws-s3-bucket", "results")
+        .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::123456789012:role/tuner")
+}
+
+#[tokio::test]
+async fn jobs_of_fine_tuning_are_begun_looked_at_listed_and_cancelled_where_they_are_called_otherwise() {
+    for (named, method, path, lines) in ABOUT_JOBS {
+        let case = golden(&format!("{named}/whole"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let provider = named.split('/').next().unwrap();
+        let played = Played::answering(201, "application/json", read("answered.json"), 90).await;
+        let rig = Played::rig();
+        let body = if path == JOBS { read("asked.json") } else { Vec::new() };
+        let told = rig.send(about_jobs(&played, provider, (method, path), body)).await;
+        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
+        let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
+        if named == "bedrock/createFinetune" {
+            // What nobody named is named after the moment.
+            let id = found["id"].as_str().unwrap().to_owned();
+            assert!(id.starts_with("my-model-") && played.sent().1["jobName"] == *id, "{id}");
+            for job in [&mut found, &mut expected] {
+                job.as_object_mut().unwrap().retain(|key, _| key != "id" && key != "created_at");
+            }
+        } else if method == "POST" && path == JOBS {
+            assert_eq!(played.sent().1, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{named}");
+        }
+        assert_eq!(found, expected, "{named}");
+        let lines: Vec<_> = lines.iter().map(|line| format!("{} HTTP/1.1", line.replace("PLACE", AT_VERTEX))).collect();
+        assert_eq!(*played.lines.lock().unwrap(), lines, "{named}");
+        let head = String::from_utf8(played.sent.lock().unwrap().clone()).unwrap();
+        let is_signed = head.contains("/eu-west-1/bedrock/aws4_request");
+        assert_eq!(
+            (is_signed, head.contains("authorization: Bearer sk-1")),
+            (provider == "bedrock", provider != "bedrock")
+        );
+        assert!(!head.contains("s3cret"), "{head}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_provider_has_not_of_its_jobs_and_what_it_refuses_is_told_in_openais_words() {
+    let case = golden("bedrock/retrieveFinetune/error");
+    let played = Played::answering(404, "application/json", fs::read(case.join("answered.json")).unwrap(), 90).await;
+    for path in [JOB, CANCEL] {
+        let method = if path == JOB { "GET" } else { "POST" };
+        let told = Played::rig().send(about_jobs(&played, "bedrock", (method, path), Vec::new())).await;
+        assert_eq!(
+            (told.status, &told.json()["error"]["message"]),
+            (404, &"bedrock error: The job could not be found".into())
+        );
+    }
+    assert_eq!(played.lines.lock().unwrap().len(), 2, "a job that was not cancelled is not looked at");
+    for (provider, path) in [
+        ("bedrock", "/v1/fine_tuning/jobs/job-1/events"),
+        ("bedrock", "/v1/fine_tuning/jobs/job-1/checkpoints"),
+        ("fireworks-ai", "/v1/fine_tuning/jobs/job-1/checkpoints"),
+        ("vertex-ai", "/v1/fine_tuning/jobs/job-1/events"),
+        ("anthropic", JOBS),
+    ] {
+        let told = Played::rig().send(about_jobs(&played, provider, ("GET", path), Vec::new())).await;
+        assert_eq!(
+            (told.status, told.code().as_str()),
+            (500, "unsupported_operation"),
+            "{provider} {path}: {}",
+            told.text()
+        );
+        assert!(told.text().contains(provider) && told.text().contains("listFinetune"), "{}", told.text());
+    }
+    let asked = fs::read(golden("bedrock/createFinetune/refused_file/asked.json")).unwrap();
+    let told = Played::rig().send(about_jobs(&played, "bedrock", ("POST", JOBS), asked)).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"), "{}", told.text());
+    assert!(told.text().contains("training_file"), "{}", told.text());
+    assert_eq!(played.lines.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn the_pretend_provider_has_jobs_too() {
+    let mock = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    for (provider, file) in
+        [("bedrock", "s3://data/a.jsonl"), ("vertex-ai", "gs://data/a.jsonl"), ("fireworks-ai", "d")]
+    {
+        let body = json!({"model": "mock", "training_file": file}).to_string();
+        for (method, path, status) in [("POST", JOBS, "queued"), ("GET", JOB, "running"), ("POST", CANCEL, "running")] {
+            let ask = Ask::new(method, path)
+                .header("x-gateway-provider", provider)
+                .header("x-gateway-custom-host", &mock.url())
+                .header("x-gateway-vertex-project-id", "p")
+                .header("x-gateway-vertex-region", "europe-west4")
+                .header("x-gateway-fireworks-account-id", "a")
+                .header("x-gateway-aws-region", "eu-west-1")
+                .header("x-gateway-aws-s3-bucket", "results")
+                .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::1:role/r")
+                .header("content-type", "application/json")
+                .header("authorization", "Bearer sk-1");
+            let told = rig.send(if path == JOBS { ask.body(body.clone()) } else { ask }).await;
+            let job = told.json();
+            let status = if path == JOBS && provider != "bedrock" { "running" } else { status };
+            assert_eq!(
+                (told.status, &job["object"], &job["status"]),
+                (200, &"fine_tuning.job".into(), &status.into()),
+                "{job}"
+            );
+            assert!(path == JOBS || job["id"] == "job-1", "{job}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -722,6 +610,8 @@ async fn usage_is_asked_of_those_who_take_the_question_and_all_else_goes_as_it_c
         assert_eq!(options, is_asked.then(|| json!({"include_usage": true})), "{provider}");
         assert_eq!(sent, serde_json::from_slice::<Value>(&body).unwrap());
         assert_eq!(told.text().contains("usage"), !is_asked, "{provider}");
+        let is_plain = played.sent().0.contains("\r\naccept-encoding: identity");
+        assert_eq!(is_plain, is_asked, "{provider}: what is hidden must not come compressed, all else is left alone");
     }
     let config = json!({"provider": "openai", "custom_host": played.provider.url(), "passthrough": true});
     rig.send(harness::by_with(&config, CHAT, body.clone())).await;

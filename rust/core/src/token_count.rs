@@ -1,0 +1,28 @@
+//! How many tokens a request has, counted here where its provider cannot be asked.
+
+use penstock_llm::{tokens, translation};
+
+use crate::{
+    body::Body,
+    call::{Call, Target},
+    delivery::Served,
+    error::{Error, Result},
+    grace::Grace,
+};
+
+/// Whether nobody else can say it. For models that a provider counts in another dialect there is a wire.
+pub fn is_ours(call: &Call<'_>, target: &Target<'_>) -> bool {
+    let operation = call.route.operation;
+    operation.counts_tokens() && !target.passthrough && !target.provider.offers_itself(operation)
+}
+
+/// Roughly, in the vocabulary of the model where that is known.
+pub async fn answer(call: &Call<'_>, body: Body, model: &str, grace: &Grace) -> Result<Served> {
+    let body = body.collect().await?;
+    let encoding = tokens::encoding_for(model);
+    // The first of an encoding unpacks its vocabulary. Counting neither panics nor is cancelled, unless the process ends.
+    let counting = tokio::task::spawn_blocking(move || tokens::count_messages(encoding, &body));
+    let count = counting.await.map_err(|_| Error::Draining)?.unwrap_or_default();
+    let told = translation::counted(call.route.operation, count as u64);
+    Ok(Served::ours(told.into(), call.dialect(), grace))
+}

@@ -1,0 +1,50 @@
+//! Moments as they are written in JSON.
+
+/// The seconds since 1970 of `2026-02-03T04:05:06.789Z`; in other places than Greenwich nobody tells them.
+pub fn seconds(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once('T')?;
+    let time = time.strip_suffix('Z').or_else(|| time.strip_suffix("+00:00"))?;
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(time.split('.').next()?, ':')?;
+    let is_one = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !is_one || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    Some(((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
+    let mut parts = text.split(between).map(|part| part.parse().ok().filter(|number| *number < 10_000));
+    let numbers = [parts.next()??, parts.next()??, parts.next()??];
+    parts.next().is_none().then_some(numbers)
+}
+
+/// Since 1970. Years that begin in March have their leap day last.
+fn days(year: u64, month: u64, day: u64) -> u64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let of_years = year * 365 + year / 4 - year / 100 + year / 400;
+    let of_months = (153 * month + 2) / 5;
+    of_years + of_months + day - 1 - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_seconds_since_1970_or_nothing() {
+        for (text, expected) in [
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("2000-02-29T23:59:59Z", Some(951_868_799)),
+            ("2023-11-14T22:13:20.123456Z", Some(1_700_000_000)),
+            ("2024-03-01T00:00:00+00:00", Some(1_709_251_200)),
+            ("2024-03-01T00:00:00+02:00", None),
+            ("2024-13-01T00:00:00Z", None),
+            ("1969-01-01T00:00:00Z", None),
+            ("2024-03-01", None),
+            ("", None),
+        ] {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+"""Two nodes side by side: what they are asked, each in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.integration.serving import counters
+from tests.integration.wire import CHAT, JSON, Answer, ask, asked
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Gateway
+
+KEPT = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
+
+
+def guarded(failures: int) -> dict[str, Any]:
+    """Make a config whose first target fails, and is closed off after so many of them."""
+    return {
+        "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": failures, "cooldown_interval": 30000}},
+        "targets": [
+            {"provider": "mock", "override_params": {"model": "mock?status=503"}},
+            {"provider": "mock", "override_params": {"model": "mock?chunks=1"}},
+        ],
+    }
+
+
+def folders(around: Path) -> tuple[Path, Path]:
+    """Make a folder for each of two nodes."""
+    one, two = around / "one", around / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    return one, two
+
+
+def connected(node: Gateway, workers: int = 1) -> None:
+    """Wait until each worker has its connection to Redis."""
+    wait("Redis", lambda: counters(node).get("penstock_redis_up") == workers or None, 10)
+
+
+def send(node: Gateway, config: object, body: bytes = b"", **headers: str) -> Answer:
+    """Ask by a config that comes along, with further fields of the gateway's own."""
+    own = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
+    return ask(node.base_url, CHAT, body or asked(), {"x-gateway-config": json.dumps(config), **own, **JSON})
