@@ -56,7 +56,7 @@ def tool(provider: str) -> object:
     made = client(calling())
     first = made.converse(modelId=model(provider), messages=TURNS, toolConfig=TOOLS)
     message = first["output"]["message"]
-    call = message["content"][1]["toolUse"]
+    call = next(block["toolUse"] for block in message["content"] if "toolUse" in block)
     result = {"toolResult": {"toolUseId": call["toolUseId"], "content": [{"text": "rain"}]}}
     turns = [*TURNS, message, {"role": "user", "content": [result]}]
     second = made.converse(modelId=model(provider), messages=turns, toolConfig=TOOLS)
