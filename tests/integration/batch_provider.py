@@ -9,20 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 
-class BatchProvider:
-    """Keeps what it is handed; `finish` ends the batches that it has."""
+class Listening:
+    """Somebody who is asked, and knows by whom and for what."""
 
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.batches: dict[str, dict[str, Any]] = {}
+    def __init__(self, answers: type[BaseHTTPRequestHandler]) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.credentials: set[str] = set()
-        # So many requests are told to come again.
-        self.busy = 0
         self.lock = threading.Lock()
-        handler = type("Bound", (_Answers,), {"provider": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (answers,), {"provider": self}))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     def __enter__(self) -> Self:
@@ -37,6 +31,19 @@ class BatchProvider:
     def count(self, method: str, path: str) -> int:
         with self.lock:
             return sum(one == (method, path) for one in self.asked)
+
+
+class BatchProvider(Listening):
+    """Keeps what it is handed; `finish` ends the batches that it has."""
+
+    def __init__(self) -> None:
+        super().__init__(_Answers)
+        self.url += "/v1"
+        self.files: dict[str, bytes] = {}
+        self.batches: dict[str, dict[str, Any]] = {}
+        self.credentials: set[str] = set()
+        # So many requests are told to come again.
+        self.busy = 0
 
     def finish(self, status: str = "completed", good: int = 1_000) -> None:
         """End every batch: the first lines were answered well."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import unquote
 
 import httpx2
 from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+
+from tests.integration.batch_provider import Listening
 
 KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
 ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
@@ -24,34 +25,16 @@ OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGIO
 MADE_AT = "2026-01-02T03:04:05.678Z"
 
 
-class BucketProvider:
+class BucketProvider(Listening):
     """Keeps what it is handed; `finish` ends the job that it has."""
 
     def __init__(self, s3: str) -> None:
+        super().__init__(_Answers)
         self.s3 = s3
         self.objects: dict[str, bytes] = {}
         self.jobs: list[dict[str, Any]] = []
         self.state = "running"
-        self.asked: list[tuple[str, str]] = []
         self.refused: list[str] = []
-        self.lock = threading.Lock()
-        handler = type("Bound", (_Answers,), {"there": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
-
-    def count(self, method: str, path: str) -> int:
-        with self.lock:
-            return sum(one == (method, path) for one in self.asked)
 
     def lines(self) -> list[dict[str, Any]]:
         """What the job is to read, from where it was said to be."""
@@ -91,7 +74,7 @@ class BucketProvider:
 
 
 class _Answers(BaseHTTPRequestHandler):
-    there: BucketProvider
+    provider: BucketProvider
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
@@ -110,8 +93,8 @@ class _Answers(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _answer(self, body: bytes) -> None:
-        with self.there.lock:
-            self.there.asked.append((self.command, unquote(self.path)))
+        with self.provider.lock:
+            self.provider.asked.append((self.command, unquote(self.path)))
             status, answer = self._fault(body) or self._route(body)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
@@ -129,7 +112,7 @@ class _Answers(BaseHTTPRequestHandler):
             return None
         if said.startswith("AWS4-HMAC-SHA256 ") and self._is_amazons() and self._is_signed(said, body):
             return None
-        self.there.refused.append(f"{self.command} {self.path} {said}")
+        self.provider.refused.append(f"{self.command} {self.path} {said}")
         return 403, {"message": "who asks?"}
 
     def _is_amazons(self) -> bool:
@@ -151,17 +134,17 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _route(self, body: bytes) -> tuple[int, Any]:
         if self.path.startswith("/s3-bucket/"):
-            answer = httpx2.request(self.command, f"{self.there.s3}{self.path}", content=body, headers=OWNER)
+            answer = httpx2.request(self.command, f"{self.provider.s3}{self.path}", content=body, headers=OWNER)
             return answer.status_code, answer.content
         path = unquote(self.path)
         if path.startswith("/gcs-bucket/"):
             return self._object(path.removeprefix("/"), body)
         if path.startswith("/signed/"):
-            return 200, self.there.objects[path]
+            return 200, self.provider.objects[path]
         return self._fireworks(path, body) if path.startswith(FIREWORKS) else self._job(path, body)
 
     def _fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
-        there, path = self.there, path.removeprefix(FIREWORKS)
+        there, path = self.provider, path.removeprefix(FIREWORKS)
         if path == "/datasets":
             return (200, {}) if json.loads(body)["dataset"] == {"userUploaded": {}} else (400, {})
         if found := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
@@ -181,13 +164,13 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _object(self, name: str, body: bytes) -> tuple[int, Any]:
         if self.command == "PUT":
-            self.there.objects[name] = body
+            self.provider.objects[name] = body
             return 200, b""
-        found = self.there.objects.get(name)
+        found = self.provider.objects.get(name)
         return (404, {}) if found is None else (200, found)
 
     def _job(self, path: str, body: bytes) -> tuple[int, Any]:
-        there = self.there
+        there = self.provider
         if path in {BEDROCK, VERTEX}:
             there.jobs.append(json.loads(body))
             return 200, {"jobArn": ARN, "name": f"{VERTEX.removeprefix('/v1/')}/77", "state": "JOB_STATE_PENDING"}

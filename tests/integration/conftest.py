@@ -39,6 +39,17 @@ def served(
         yield gateway
 
 
+@pytest.fixture
+def closed() -> Iterator[None]:
+    """No connection of an SDK's client outlives its test."""
+    # Here: few tests want it, and SDKs are long to import.
+    from tests.integration.batching import OPENED  # noqa: PLC0415
+
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
 def initialise(folder: Path, env: Mapping[str, str]) -> str:
     """Do what an operator does once for a store that is not embedded, and give what was said."""
     command = [sys.executable, "-m", "penstock", "init"]

@@ -12,7 +12,6 @@ import pytest
 
 from tests.integration.batching import (
     CHAT,
-    OPENED,
     TABLES,  # noqa: F401 - the fixture `admin` reads it here
     Restarted,
     answers,
@@ -33,13 +32,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    """No connection outlives its test."""
-    yield
-    while OPENED:
-        OPENED.pop().close()
+pytestmark = pytest.mark.usefixtures("closed")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.integration.amazon import moto
-from tests.integration.batching import CHAT, OPENED, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
+from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
 from tests.integration.bucket_provider import ARN, BEDROCK, FIREWORKS, KEY_ID, REGION, SECRET, VERTEX, BucketProvider
 from tests.integration.managed import Client, refused
 from tests.processes import wait
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
+pytestmark = pytest.mark.usefixtures("closed")
 DAY = "24h"
 NUMBERS = itertools.count(1)
 ROLE = "arn:aws:iam::123456789012:role/batches"
@@ -67,14 +68,6 @@ def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[R
     yield started
     print(started.gateway.program.output())
     started.gateway.stop()
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    """No connection outlives its test."""
-    yield
-    while OPENED:
-        OPENED.pop().close()
 
 
 class Kind(NamedTuple):

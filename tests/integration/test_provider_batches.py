@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.integration.batch_provider import BatchProvider
-from tests.integration.batching import CHAT, OPENED, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
+from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
 from tests.integration.managed import Client, refused
 from tests.processes import wait
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
+pytestmark = pytest.mark.usefixtures("closed")
 DAY = "24h"
 NUMBERS = itertools.count(1)
 
@@ -35,14 +36,6 @@ def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[R
     yield started
     print(started.gateway.program.output())
     started.gateway.stop()
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    """No connection outlives its test."""
-    yield
-    while OPENED:
-        OPENED.pop().close()
 
 
 def calling(here: Restarted, there: BatchProvider, kind: str) -> Client:

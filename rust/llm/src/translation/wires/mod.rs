@@ -27,16 +27,24 @@ use crate::operation::Operation;
 /// What a provider understands and answers, for operations that talk.
 pub trait Wire: Sync {
     /// The body to send. It takes of the request what it can say; what it leaves was lost.
-    fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal>;
+    fn write(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider holds no conversation"))
+    }
 
     /// A whole answer, in pieces.
-    fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken>;
+    fn read(&self, _answer: &[u8], _taker: &mut dyn Taker) -> Result<(), Broken> {
+        Err(Broken("it is no conversation".into()))
+    }
 
     /// Who hears one stream.
-    fn listener(&self) -> Box<dyn Listener>;
+    fn listener(&self) -> Box<dyn Listener> {
+        chat::OPENAI.listener()
+    }
 
     /// What an error says.
-    fn error(&self, answer: &[u8]) -> Found;
+    fn error(&self, answer: &[u8]) -> Found {
+        chat::error(answer)
+    }
 
     /// The body that asks for embeddings.
     fn embed(&self, _texts: &mut Texts) -> Result<Vec<u8>, Refusal> {

@@ -5,11 +5,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire, chat, invoke::artifacts};
+use super::{Wire, invoke::artifacts};
 use crate::translation::{
-    asked::{Asked, Refusal},
+    asked::Refusal,
     picture::{Drawn, Picture},
-    piece::Taker,
 };
 
 /// Writes what is sent.
@@ -230,21 +229,5 @@ impl Wire for Painting {
 
     fn content_type(&self) -> String {
         if self.is_form { format!("multipart/form-data; boundary={BOUNDARY}") } else { "application/json".into() }
-    }
-
-    fn write(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider makes images only"))
-    }
-
-    fn read(&self, _answer: &[u8], _taker: &mut dyn Taker) -> Result<(), Broken> {
-        Err(Broken("it is no conversation".into()))
-    }
-
-    fn listener(&self) -> Box<dyn Listener> {
-        chat::OPENAI.listener()
-    }
-
-    fn error(&self, answer: &[u8]) -> Found {
-        chat::error(answer)
     }
 }

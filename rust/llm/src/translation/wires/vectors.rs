@@ -2,11 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire, chat};
+use super::Wire;
 use crate::translation::{
-    asked::{Asked, Refusal},
+    asked::Refusal,
     embedding::{Texts, Vectors},
-    piece::Taker,
 };
 
 /// Whose way.
@@ -84,21 +83,5 @@ impl Wire for Embedding {
             }),
             Self::Predict => predicted(answer),
         }
-    }
-
-    fn write(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this provider embeds only"))
-    }
-
-    fn read(&self, _answer: &[u8], _taker: &mut dyn Taker) -> Result<(), Broken> {
-        Err(Broken("it is no conversation".into()))
-    }
-
-    fn listener(&self) -> Box<dyn Listener> {
-        chat::OPENAI.listener()
-    }
-
-    fn error(&self, answer: &[u8]) -> Found {
-        chat::error(answer)
     }
 }

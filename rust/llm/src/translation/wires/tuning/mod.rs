@@ -7,10 +7,9 @@ mod vertex;
 
 use serde_json::Value;
 
-use super::{Broken, Found, Listener, Wire, chat};
+use super::Wire;
 use crate::translation::{
-    asked::{Asked, Fields, Refusal},
-    piece::Taker,
+    asked::{Fields, Refusal},
     tuning::{Jobs, Tune},
 };
 
@@ -55,22 +54,6 @@ impl Wire for Tuning {
 
     fn checkpoints(&self, job: &Value) -> Vec<Fields> {
         if *self == Self::Vertex { vertex::checkpoints(job) } else { Vec::new() }
-    }
-
-    fn write(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::new("$", "this is about jobs"))
-    }
-
-    fn read(&self, _answer: &[u8], _taker: &mut dyn Taker) -> Result<(), Broken> {
-        Err(Broken("it is no conversation".into()))
-    }
-
-    fn listener(&self) -> Box<dyn Listener> {
-        chat::OPENAI.listener()
-    }
-
-    fn error(&self, answer: &[u8]) -> Found {
-        chat::error(answer)
     }
 }
 
