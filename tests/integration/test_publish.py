@@ -6,8 +6,10 @@ import asyncio
 import base64
 import json
 import random
+import tempfile
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from sqlalchemy import event
 
@@ -55,7 +57,10 @@ class Plane:
         key = master(settings)
         self._parts = Vault(key), Secrets(settings)
         self.published = Published(Snapshot())
-        self._publisher = Publisher(settings, self.published, self._database, *self._parts, Kept(settings, key), None)
+        # The application has a publisher too, and writes down what it publishes.
+        aside = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
+        self.kept = Kept(aside, key)
+        self._publisher = Publisher(settings, self.published, self._database, *self._parts, self.kept, None)
         self.asked: list[str] = []
         event.listen(self._database._engine.sync_engine, "before_cursor_execute", self._note)
 
@@ -192,5 +197,29 @@ def test_of_a_large_table_only_the_part_that_changed_is_asked_for(settings: Sett
             assert await plane.look() == ["api_keys", "configs"]
             assert await plane.look() == []
         await plane.close()
+
+    asyncio.run(scene())
+
+
+def test_what_is_published_was_written_down_before(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    async def scene() -> None:
+        app = await opened(settings)
+        plane = Plane(app, settings)
+        publish, found = plane.published.publish, list[bool]()
+
+        def checked(snapshot: Snapshot) -> None:
+            kept = plane.kept.last()
+            found.append(kept is not None and kept.pieces == plane.published.stored.pieces)
+            publish(snapshot)
+
+        monkeypatch.setattr(plane.published, "publish", checked)
+        async with living(app):
+            (place, *_) = (await plane.call("GET", "/v1/workspaces"))["data"]
+            for number in range(3):
+                body = {"name": f"n{number}", "workspace_id": place["id"], "config": {"provider": "openai"}}
+                await plane.call("POST", "/v1/configs", body)
+                await plane.look()
+        await plane.close()
+        assert found == [True] * 3
 
     asyncio.run(scene())

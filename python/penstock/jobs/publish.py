@@ -166,9 +166,13 @@ class Publisher:
             snapshot = await asyncio.to_thread(gather_good, self._settings, stored, known)
             self._number, self._filled = number, fills
             self._published.stored = stored
+            # First: one who is killed in between would begin again with what was there before.
+            await self._keep(stored)
             if snapshot.epoch != self._published.current.epoch:
                 self._published.publish(snapshot)
                 log.info("published snapshot %.12s from the store", snapshot.epoch)
+
+    async def _keep(self, stored: Stored) -> None:
         try:
             await asyncio.to_thread(self._kept.keep, stored)
         except OSError as error:
