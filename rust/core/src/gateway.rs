@@ -28,7 +28,6 @@ use crate::{
     delivery::{self, Served},
     error::{Error, Problem, Result},
     features::inspect_stream,
-    fine_tuning,
     grace::Grace,
     headers::{self, Control, Head},
     include_usage, models,
@@ -331,8 +330,8 @@ impl Gateway {
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
-        if let (Some(head), true) = (fine_tuning::head_of_look(call), incoming.head.status < 300) {
-            let look = fine_tuning::look(call, &head);
+        if let (Some(head), true) = (translation::head_of_look(call), incoming.head.status < 300) {
+            let look = translation::look(call, &head);
             (incoming, deadline) = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts).await?;
         }
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;

@@ -14,7 +14,6 @@ pub mod deadline;
 mod delivery;
 pub mod error;
 pub mod features;
-mod fine_tuning;
 pub mod gateway;
 pub mod grace;
 pub mod headers;
