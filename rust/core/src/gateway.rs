@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
+    providers::Continuing,
     translation::{Translation, wires::Wire},
 };
 use tokio::sync::Notify;
@@ -351,6 +352,10 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
         let operation = call.route.operation;
+        let body = match target.goes_on {
+            Some(how) => marked(how, body),
+            None => body,
+        };
         let body = if credentials::needs_body(target, operation) {
             Body::Whole(Box::pin(body.collect()).await?)
         } else {
@@ -432,6 +437,14 @@ async fn peeked(body: &Bytes) -> std::result::Result<Peek, PeekError> {
     let elsewhere = tokio::task::spawn_blocking(move || dialect::peek(&body)).await;
     // Looking neither panics nor is cancelled, unless the process ends.
     elsewhere.unwrap_or(Err(PeekError { at: 0, message: "it could not be looked through" }))
+}
+
+/// A chat whose last message its provider must be told is the beginning of the answer.
+fn marked(how: &Continuing, body: Body) -> Body {
+    match &body {
+        Body::Whole(bytes) => how.marked(bytes).map_or(body, |marked| Body::Whole(marked.into())),
+        Body::Fed(..) => body,
+    }
 }
 
 /// What can be known of a body that goes on as it comes; what is wrong with it is for the provider to say.

@@ -44,3 +44,5 @@ mod token_count;
 pub mod trace;
 mod translation;
 pub mod upstream;
+
+pub use penstock_llm::providers::catalogue;

@@ -117,6 +117,7 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
         model: said.model,
         user: said.user,
         streams: said.streams,
+        begun: target.goes_on.is_some(),
         stated: call.route.stated,
     };
     let written = provider.write_target(&asked, options, out);
@@ -286,6 +287,7 @@ mod tests {
             grant: None,
             fields: Vec::new(),
             priced: None,
+            goes_on: None,
         };
         let request = Head {
             method: "POST".into(),

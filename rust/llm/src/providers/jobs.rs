@@ -41,7 +41,8 @@ mod tests {
 
     fn found(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
         let stated = Stated::default();
-        let asked = Asked { operation, path, query: "", prefix: "", model: "", user: "", streams: false, stated };
+        let asked =
+            Asked { operation, path, query: "", prefix: "", model: "", user: "", streams: false, begun: false, stated };
         super::path(&asked, ("/jobs", "/stop"), bucket)
     }
 
