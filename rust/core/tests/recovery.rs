@@ -342,7 +342,7 @@ async fn each_provider_is_told_in_its_own_way_that_an_answer_was_begun() {
             json!({"id": "b", "choices": [{"index": 0, "delta": {"content": " brown fox"}, "finish_reason": null}]}),
             json!({"id": "b", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
         ];
-        let rest = rest.iter().map(|chunk| format!("data: {chunk}\n\n")).collect::<String>() + "data: [DONE]\n\n";
+        let rest = rest.map(|chunk| format!("data: {chunk}\n\n")).concat() + "data: [DONE]\n\n";
         let (first, second) = (broken(BEGUN).await, Played::answering(200, "text/event-stream", rest.into(), 64).await);
         let prefix = if slug == "mistral-ai" { "/v1" } else { "" };
         let target = |provider: &str, url: String, model: &str| {
