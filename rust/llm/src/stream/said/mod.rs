@@ -209,7 +209,7 @@ impl Said {
             "message_start" => self.has_begun = true,
             "content_block_start" => {
                 self.open = index;
-                self.blocks = index.map_or(self.blocks, |index| index + 1);
+                self.blocks = index.map_or(self.blocks, |index| index.saturating_add(1));
                 match event["content_block"]["type"].as_str().unwrap_or_default() {
                     "text" => self.take_text(&event["content_block"]),
                     "thinking" | "redacted_thinking" => self.is_thinking = true,

@@ -43,7 +43,7 @@ impl Joint for Chat {
         self.has_begun = true;
         if chunk["usage"].is_object() {
             self.spent.add_to(&mut chunk["usage"], ["prompt_tokens", "completion_tokens"]);
-            add(&mut chunk["usage"]["total_tokens"], self.spent.input + self.spent.output);
+            add(&mut chunk["usage"]["total_tokens"], self.spent.total());
         }
         format!("data: {chunk}\n\n").into_bytes()
     }

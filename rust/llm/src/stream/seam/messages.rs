@@ -57,7 +57,7 @@ impl Joint for Messages {
                 Some(_) if event["content_block"]["type"] == "text" => return Vec::new(),
                 Some(open) => {
                     before = written("content_block_stop", &json!({"type": "content_block_stop", "index": open}));
-                    self.offset = open + 1;
+                    self.offset = open.saturating_add(1);
                 }
                 None => (),
             },

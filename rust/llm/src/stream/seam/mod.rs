@@ -24,6 +24,10 @@ pub struct Spent {
 }
 
 impl Spent {
+    fn total(self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
     /// To what the second stream has cost, under the names that its dialect has for it.
     fn add_to(self, usage: &mut Value, [input, output]: [&str; 2]) {
         add(&mut usage[input], self.input);
@@ -132,7 +136,7 @@ impl Overlap {
 
 fn add(count: &mut Value, more: u64) {
     if count.is_null() || count.is_u64() {
-        *count = json!(count.as_u64().unwrap_or_default() + more);
+        *count = json!(count.as_u64().unwrap_or_default().saturating_add(more));
     }
 }
 

@@ -85,7 +85,7 @@ impl Responses {
             let over = json!({"type": "response.output_item.done", "output_index": index, "item": item});
             before.extend(self.told(over));
             self.output.done.push(item);
-            self.offset = index + 1;
+            self.offset = index.saturating_add(1);
         }
         before
     }
@@ -106,7 +106,7 @@ impl Responses {
         }
         if response["usage"].is_object() {
             self.spent.add_to(&mut response["usage"], ["input_tokens", "output_tokens"]);
-            add(&mut response["usage"]["total_tokens"], self.spent.input + self.spent.output);
+            add(&mut response["usage"]["total_tokens"], self.spent.total());
         }
     }
 
@@ -129,7 +129,7 @@ impl Responses {
     /// With the next number.
     fn told(&mut self, mut event: Value) -> Vec<u8> {
         event["sequence_number"] = self.output.sequence.into();
-        self.output.sequence += 1;
+        self.output.sequence = self.output.sequence.saturating_add(1);
         written(event["type"].as_str().unwrap_or_default(), &event)
     }
 }
