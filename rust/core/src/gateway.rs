@@ -242,7 +242,7 @@ impl Gateway {
             // It may name a provider before the model.
             return Box::pin(routing::readdress(self, &choice, &plan, body, facts)).await;
         }
-        target.adopt(call, &facts.model)?;
+        target.adopt(call, &facts.model, body.whole())?;
         self.attempt(call, &target, body, facts).await
     }
 

@@ -105,6 +105,12 @@ impl Provider for Bedrock {
         Ok(())
     }
 
+    fn job_models(&self, job: &[u8]) -> Vec<String> {
+        let Some(name) = jobs::model(job, "modelId") else { return Vec::new() };
+        let bare = name.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map(|(_, bare)| bare.to_owned());
+        [name].into_iter().chain(bare).collect()
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Bearer
     }

@@ -259,6 +259,11 @@ pub trait Provider: Sync {
         None
     }
 
+    /// What callers may call the model that a job of batches names in the provider's own words; nothing where it names none.
+    fn job_models(&self, job: &[u8]) -> Vec<String> {
+        jobs::model(job, "model").into_iter().collect()
+    }
+
     /// Whether a stream of completions says what it cost when `stream_options` ask for it. Who refuses them says it unasked,
     /// or not at all. `version` is that of the API, where the request says one.
     fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {

@@ -56,6 +56,16 @@ impl Provider for VertexAi {
         Ok(key_file.map(|key_file| Grant::ServiceAccount { key_file, scope: SCOPE }))
     }
 
+    fn job_models(&self, job: &[u8]) -> Vec<String> {
+        let Some(name) = jobs::model(job, "model") else { return Vec::new() };
+        let found = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
+        let Some((whose, model)) = found else { return vec![name] };
+        // Of some publishers' models it goes without saying whose they are.
+        let bare = (publisher(model) == (whose, model)).then(|| model.to_owned());
+        let full = format!("{whose}.{model}");
+        [name.clone(), full].into_iter().chain(bare).collect()
+    }
+
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         let publisher = publisher(model).0;
         if JOBS.contains(&operation) || publisher == "google" && is_in(&[GEMINI, GEMINI_COUNT], operation) {
