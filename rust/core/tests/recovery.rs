@@ -344,7 +344,7 @@ async fn each_provider_is_told_in_its_own_way_that_an_answer_was_begun() {
         ];
         let rest = rest.map(|chunk| format!("data: {chunk}\n\n")).concat() + "data: [DONE]\n\n";
         let (first, second) = (broken(BEGUN).await, Played::answering(200, "text/event-stream", rest.into(), 64).await);
-        let prefix = if slug == "mistral-ai" { "/v1" } else { "" };
+        let prefix = if ["mistral-ai", "deepseek"].contains(&slug) { "/v1" } else { "" };
         let target = |provider: &str, url: String, model: &str| {
             json!({"provider": provider, "api_key": "k",
             "custom_host": url, "override_params": {"model": model}})
