@@ -111,11 +111,25 @@ def providers_page() -> str:
         "option `aws_customization_role_arn`) and a place for what comes of it (`output_file`, or `aws_s3_bucket`); `job_name` is the "
         "id under which the job is known. Of lists, what the provider gives at once is told in parts (`limit`, `after`): the newest "
         "1000 jobs of Bedrock, 200 of Fireworks, 100 of Vertex AI. Nobody but Vertex AI has checkpoints, and none of the three events.",
+        "## Streams that are continued",
+        "Whose models go on from the beginning of an answer (`recovery: continue`, [config.md](config.md)), and by which field they are told "
+        "that it is one. Whatever models a config says `prefill` of are told likewise.",
+        table(["name", "models", "field"], continuing()),
         "## Options",
         "What a provider may be told besides a credential: by a header, by a key of a config, or in "
         "`options = {…}` of a saved provider. What is saved comes first.",
         table(["name", "header", "key"], options),
     )
+
+
+def continuing() -> list[list[str]]:
+    """List who goes on from the beginning of an answer from their one table."""
+    models = {"any": "all", "claude": "Claude up to 4.5", "qwen": "Qwen without thinking", "llama": "Llama"}
+    models["does_not_reason"] = "those that do not reason"
+    places = {"Message": "`{}` of the last message", "Request": "`{}` of the request, in place of the last message"}
+    source = (LLM / "providers" / "continuing.rs").read_text()
+    found = re.findall(r'row\("([\w-]+)", (\w+), Mark::(\w+)(?:\("(\w+)"\))?\)', source)
+    return [[f"`{slug}`", models[goes_on], places.get(mark, "–").format(field)] for slug, goes_on, mark, field in found]
 
 
 def routes_page() -> str:

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.amazon import moto
 from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
 from tests.integration.bucket_provider import ARN, BEDROCK, FIREWORKS, KEY_ID, REGION, SECRET, VERTEX, BucketProvider
-from tests.integration.managed import Client, refused
+from tests.integration.managed import Client, good, refused
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -298,3 +298,39 @@ def test_what_a_job_needs_must_be_known_before_it_is_made(kind: Kind, here: Rest
     refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "gateway_options", what)
     odd = {**made, "gateway_options": options, "provider_options": {"colour": "red"}}
     refused(caller.post("/v1/batches", odd), 400, "AB01", "provider_options.colour")
+
+
+def test_where_some_models_alone_may_be_used_a_job_is_of_one_of_them(
+    kind: Kind, here: Restarted, there: BucketProvider
+):
+    name, admin = f"b{next(NUMBERS)}", Client(here.gateway)
+    said = {**kind.configurations, "custom_host": there.url}
+    caller = workspace(admin, name, kind.slug, "m-w", **said)
+    allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
+    good(admin.put(f"/v1/integrations/m-{name}/models", allowed))
+    there_itself = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    another = job_of(kind, kind.model + "-other")
+    wait("the models at the edge", lambda: there_itself.post("/v1/batch_jobs", another).status == 403 or None)
+    there.asked.clear()
+    there.jobs.clear()
+    # What is not read there does not count.
+    beside = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
+    for job in ({}, another, beside):
+        answer = there_itself.post("/v1/batch_jobs", job)
+        assert (answer.status, answer.json()["error"]["code"]) == (403, "model_not_allowed"), job
+    assert there.asked == []
+    ai = sdk(caller, provider="@m-w")
+    wrong = ended(ai, begun(ai, jsonl(line(1, model=kind.model + "-other")), DAY).id)
+    assert [error.code for error in wrong.errors.data] == ["model_not_allowed"]
+    batch = begun(ai, jsonl(line(1, model=kind.model), line(2, model=kind.model)), DAY)
+    handed_over(caller, there, batch.id)
+    there.finish(kind.done, [result(kind, sent) for sent in there.lines()])
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
+
+
+def job_of(kind: Kind, model: str) -> dict[str, str]:
+    """A job for a model, in the provider's words."""
+    if kind.slug == "bedrock":
+        return {"modelId": model}
+    return {"model": f"publishers/google/models/{model}" if kind.slug == "vertex-ai" else model}

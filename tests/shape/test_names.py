@@ -51,6 +51,7 @@ def test_tests_of_core_are_named_after_what_they_test():
         "credentials",
         "failover",
         "faults",
+        "fine_tuning",
         "heartbeat",
         "limits",
         "pass_through",

@@ -104,6 +104,7 @@ fn target() -> Option<Target<'static>> {
         passthrough: false,
         saved: None,
         priced: None,
+        goes_on: None,
         grant: None,
         fields: Vec::new(),
     })

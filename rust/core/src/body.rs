@@ -82,6 +82,14 @@ impl Body {
         Self::Whole(Bytes::new())
     }
 
+    /// What has come, where that is all of it; else nothing.
+    pub fn whole(&self) -> &[u8] {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Fed(..) => b"",
+        }
+    }
+
     /// The declared or known length in bytes.
     pub fn length(&self) -> Option<u64> {
         match self {

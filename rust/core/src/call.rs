@@ -10,7 +10,7 @@ use std::{
 use penstock_llm::{
     dialect::Dialect,
     operation::Operation,
-    providers::{self, Credential, Grant, Options, Provider},
+    providers::{self, Continuing, Credential, Grant, Options, Provider},
 };
 
 use crate::{
@@ -81,6 +81,8 @@ pub struct Target<'c> {
     pub fields: Vec<(&'c str, &'c str)>,
     /// What is said of the price of the model that is asked for.
     pub priced: Option<Priced>,
+    /// How it is told to go on, where another target began the answer.
+    pub goes_on: Option<&'static Continuing>,
 }
 
 impl Target<'_> {
@@ -129,25 +131,6 @@ impl Bases {
     fn find(&self, slug: &str) -> Option<&(&'static dyn Provider, Option<Base>)> {
         self.0.iter().find(|(provider, _)| provider.slug() == slug)
     }
-}
-
-/// The providers, as a JSON array of `{"slug", "base_url", "dialect", "offers", "options"}`.
-pub fn catalogue() -> serde_json::Value {
-    let row = |provider: &'static dyn Provider| {
-        let dialect = match provider.dialect() {
-            Dialect::OpenAi => "openai",
-            Dialect::Anthropic => "anthropic",
-            Dialect::Gemini => "gemini",
-            Dialect::Bedrock => "bedrock",
-        };
-        let offers: Vec<_> = Operation::ALL.iter().filter(|one| provider.serves(**one)).map(|one| one.id()).collect();
-        let options: Vec<_> = provider.options().iter().map(|option| (option.key, option.header)).collect();
-        serde_json::json!({
-            "slug": provider.slug(), "base_url": provider.base_url(), "dialect": dialect,
-            "offers": offers, "options": options,
-        })
-    };
-    providers::all().map(row).collect()
 }
 
 /// A provider as it was named: by its own name, or by the slug of a saved one.
@@ -281,6 +264,7 @@ impl<'c> Choice<'c> {
             grant: grant.map(Box::new),
             fields: Vec::new(),
             priced: None,
+            goes_on: None,
         };
         Ok((target, model))
     }

@@ -200,7 +200,7 @@ impl Job {
 }
 
 fn estimated_in_all(usage: Usage, before: Usage) -> Usage {
-    let (input, output) = (usage.input + before.input, usage.output + before.output);
+    let (input, output) = (usage.input.saturating_add(before.input), usage.output.saturating_add(before.output));
     Usage { input, output, estimated: true, ..usage }
 }
 

@@ -58,6 +58,7 @@ pub enum Error {
     NoOutput { status: String },
     Unsupported { operation: &'static str, provider: &'static str },
     Untranslatable { provider: &'static str, path: String, message: String },
+    Uncountable { path: String, message: String },
     Timeout { milliseconds: u64 },
     Silence { milliseconds: u64 },
     ConnectTimeout { host: String, step: &'static str },
@@ -98,6 +99,7 @@ impl Error {
             Self::NoOutput { .. } => "no_output",
             Self::Unsupported { .. } => "unsupported_operation",
             Self::Untranslatable { .. } => "untranslatable_request",
+            Self::Uncountable { .. } => "uncountable_request",
             Self::Timeout { .. } => "timeout",
             Self::Silence { .. } => "idle_timeout",
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
@@ -127,6 +129,7 @@ impl Error {
             | Self::OptionInvalid { .. }
             | Self::BodyInvalid { .. }
             | Self::Untranslatable { .. }
+            | Self::Uncountable { .. }
             | Self::ConfigBound
             | Self::BadFraming
             | Self::BrokenBody => 400,
@@ -215,6 +218,9 @@ impl Error {
             Self::BrokenBody => "request body ended before it was complete".into(),
             Self::Untranslatable { provider, path, message } => {
                 format!("this request cannot be said to {provider}: {path}: {message}")
+            }
+            Self::Uncountable { path, message } => {
+                format!("the tokens of this request cannot be counted: {path}: {message}")
             }
             Self::ConfigBound => "this key has a config of its own, which a request may not override".into(),
             Self::ModelRefused { model } if model.is_empty() => {

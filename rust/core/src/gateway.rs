@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
+    providers::Continuing,
     translation::{Translation, wires::Wire},
 };
 use tokio::sync::Notify;
@@ -28,7 +29,6 @@ use crate::{
     delivery::{self, Served},
     error::{Error, Problem, Result},
     features::inspect_stream,
-    fine_tuning,
     grace::Grace,
     headers::{self, Control, Head},
     include_usage, models,
@@ -243,7 +243,7 @@ impl Gateway {
             // It may name a provider before the model.
             return Box::pin(routing::readdress(self, &choice, &plan, body, facts)).await;
         }
-        target.adopt(call, &facts.model)?;
+        target.adopt(call, &facts.model, body.whole())?;
         self.attempt(call, &target, body, facts).await
     }
 
@@ -332,8 +332,8 @@ impl Gateway {
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
-        if let (Some(head), true) = (fine_tuning::head_of_look(call), incoming.head.status < 300) {
-            let look = fine_tuning::look(call, &head);
+        if let (Some(head), true) = (translation::head_of_look(call), incoming.head.status < 300) {
+            let look = translation::look(call, &head);
             (incoming, deadline) = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts).await?;
         }
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
@@ -353,6 +353,10 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
         let operation = call.route.operation;
+        let body = match target.goes_on {
+            Some(how) => marked(how, body),
+            None => body,
+        };
         let body = if credentials::needs_body(target, operation) {
             Body::Whole(Box::pin(body.collect()).await?)
         } else {
@@ -434,6 +438,14 @@ async fn peeked(body: &Bytes) -> std::result::Result<Peek, PeekError> {
     let elsewhere = tokio::task::spawn_blocking(move || dialect::peek(&body)).await;
     // Looking neither panics nor is cancelled, unless the process ends.
     elsewhere.unwrap_or(Err(PeekError { at: 0, message: "it could not be looked through" }))
+}
+
+/// A chat whose last message its provider must be told is the beginning of the answer.
+fn marked(how: &Continuing, body: Body) -> Body {
+    match &body {
+        Body::Whole(bytes) => how.marked(bytes).map_or(body, |marked| Body::Whole(marked.into())),
+        Body::Fed(..) => body,
+    }
 }
 
 /// What can be known of a body that goes on as it comes; what is wrong with it is for the provider to say.

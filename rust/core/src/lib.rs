@@ -14,7 +14,6 @@ pub mod deadline;
 mod delivery;
 pub mod error;
 pub mod features;
-mod fine_tuning;
 pub mod gateway;
 pub mod grace;
 pub mod headers;
@@ -45,3 +44,5 @@ mod token_count;
 pub mod trace;
 mod translation;
 pub mod upstream;
+
+pub use penstock_llm::providers::catalogue;

@@ -69,6 +69,17 @@ impl Models {
         !self.allow_all || self.said.values().any(|model| !model.enabled)
     }
 
+    /// Refuses a job for a model that may not be used. It names its model as its provider does, for which callers may say this.
+    fn admit_job(&self, names: &[String]) -> Result<()> {
+        let mut said = names.iter().filter_map(|name| self.said.get(name)).peekable();
+        let is_fine = match said.peek() {
+            Some(_) => said.all(|model| model.enabled),
+            None if names.is_empty() => !self.are_restricted(),
+            None => self.allow_all,
+        };
+        if is_fine { Ok(()) } else { Err(Error::ModelRefused { model: names.first().cloned().unwrap_or_default() }) }
+    }
+
     /// Compiles what was published of one integration's models.
     pub fn compile(published: PublishedModels, path: &str, problems: &mut Vec<Problem>) -> Self {
         let mut said = HashMap::with_capacity(published.models.len());
@@ -124,12 +135,13 @@ pub(crate) fn options(
 
 impl Target<'_> {
     /// Takes over what is said of the model that is asked for; refuses one that may not be used here.
-    pub fn adopt(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
+    pub fn adopt(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
         let Some(saved) = self.saved else { return Ok(()) };
         self.fields = saved.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
-        // A job names its model as its provider does.
-        let model = if call.route.operation == Operation::CreateBatchJob { "" } else { model };
+        if call.route.operation == Operation::CreateBatchJob {
+            return models.admit_job(&self.provider.job_models(body));
+        }
         let Some(said) = models.said.get(model) else {
             let is_fine =
                 if model.is_empty() { !models.are_restricted() || !may_name_one(call) } else { models.allow_all };
@@ -155,7 +167,6 @@ impl Target<'_> {
 fn may_name_one(call: &Call<'_>) -> bool {
     match call.route.operation {
         Operation::Proxy => call.head.takes_body(),
-        Operation::CreateBatchJob => true,
         Operation::UploadFile | Operation::PutBatchObject | Operation::UploadBatchDataset => false,
         operation => operation.takes() == Some(Takes::Form),
     }
@@ -210,6 +221,27 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         Snapshot::compile(SAVED.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_job_may_be_for_a_model_by_any_of_its_names_but_for_none_that_is_off() {
+        let models = |allow_all: bool| {
+            let rows = r#"[{"slug":"gpt","enabled":true},{"slug":"old","enabled":false}]"#;
+            let published = format!(r#"{{"id":"i","allow_all":{allow_all},"models":{rows}}}"#);
+            Models::compile(serde_json::from_str(&published).unwrap(), "$", &mut Vec::new())
+        };
+        let admits = |allow_all, names: &[&str]| {
+            let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+            models(allow_all).admit_job(&names).is_ok()
+        };
+        assert!(
+            admits(false, &["publishers/x/models/gpt", "gpt"]) && !admits(false, &["else"]) && admits(true, &["else"])
+        );
+        for allow_all in [false, true] {
+            assert!(!admits(allow_all, &["old"]) && !admits(allow_all, &["gpt", "old"]) && !admits(allow_all, &[]));
+        }
+        let free = Models { allow_all: true, said: HashMap::new() };
+        assert!(free.admit_job(&[]).is_ok());
     }
 
     #[test]

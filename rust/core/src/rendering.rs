@@ -102,21 +102,30 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     Ok(out)
 }
 
+/// The path of the base, without a version in the place of which another one is asked.
+fn prefix<'t>(target: &'t Target<'_>) -> &'t str {
+    let prefix = &*target.base.prefix;
+    let moves = target.goes_on.is_some_and(|how| how.version.is_some());
+    prefix.strip_suffix(target.provider.version()).filter(|_| moves).unwrap_or(prefix)
+}
+
 fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: Said<'_>) -> Result<()> {
-    let Target { provider, base, options, .. } = target;
+    let Target { provider, options, .. } = target;
     out.extend_from_slice(call.head.method.as_bytes());
     out.push(b' ');
-    out.extend_from_slice(base.prefix.as_bytes());
+    let prefix = prefix(target);
+    out.extend_from_slice(prefix.as_bytes());
     let query = query(&call.head.query, target.gateway_key);
     let asked = Asked {
         operation: call.route.operation,
         path: call.route.path,
         // What was asked beside the body was asked of another API.
         query: if said.manner.is_translated() { "" } else { &query },
-        prefix: &base.prefix,
+        prefix,
         model: said.model,
         user: said.user,
         streams: said.streams,
+        begun: target.goes_on.is_some(),
         stated: call.route.stated,
     };
     let written = provider.write_target(&asked, options, out);
@@ -286,6 +295,7 @@ mod tests {
             grant: None,
             fields: Vec::new(),
             priced: None,
+            goes_on: None,
         };
         let request = Head {
             method: "POST".into(),

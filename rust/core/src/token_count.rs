@@ -1,6 +1,10 @@
 //! How many tokens a request has, counted here where its provider cannot be asked.
 
-use penstock_llm::{operation::Operation, tokens, translation};
+use penstock_llm::{
+    operation::Operation,
+    tokens,
+    translation::{self, Refusal},
+};
 
 use crate::{
     body::Body,
@@ -27,10 +31,11 @@ pub fn is_ours(call: &Call<'_>, target: &Target<'_>) -> bool {
 /// Roughly, in the vocabulary of the model where that is known.
 pub async fn answer(call: &Call<'_>, body: Body, model: &str, grace: &Grace) -> Result<Served> {
     let body = body.collect().await?;
-    let encoding = tokens::encoding_for(model);
+    let (dialect, encoding) = (call.dialect(), tokens::encoding_for(model));
     // The first of an encoding unpacks its vocabulary. Counting neither panics nor is cancelled, unless the process ends.
-    let counting = tokio::task::spawn_blocking(move || tokens::count_messages(encoding, &body));
-    let count = counting.await.map_err(|_| Error::Draining)?.unwrap_or_default();
+    let counting = tokio::task::spawn_blocking(move || tokens::count_request(dialect, encoding, &body));
+    let count = counting.await.map_err(|_| Error::Draining)?;
+    let count = count.map_err(|Refusal { path, message }| Error::Uncountable { path, message })?;
     let told = translation::counted(call.route.operation, count as u64);
-    Ok(Served::ours(told.into(), call.dialect(), grace))
+    Ok(Served::ours(told.into(), dialect, grace))
 }

@@ -13,8 +13,9 @@ use crate::{
     call::{Call, Target},
     deadline::Deadline,
     error::{Error, Result},
-    headers::Headers,
+    headers::{Head, Headers},
     record::Facts,
+    route::Route,
     upstream::{self, AnswerBody, Incoming},
 };
 
@@ -73,6 +74,19 @@ fn refuse_array(call: &Call<'_>, target: &Target<'_>) -> Result<()> {
     }
     let message = "streams are told as events: ask for them with `?alt=sse`".into();
     Err(Error::Untranslatable { provider: target.provider.slug(), path: "alt".into(), message })
+}
+
+/// The head of the question how a job stands that was cancelled: its caller is told, and providers that are said all else in their
+/// own words say nothing of it.
+pub fn head_of_look(call: &Call<'_>) -> Option<Head> {
+    let is_cancelled = call.route.operation == Operation::CancelFinetune;
+    is_cancelled.then(|| Head { method: "GET".into(), ..call.head.clone() })
+}
+
+/// That question.
+pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
+    let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
+    Call { route: Route { operation: Operation::RetrieveFinetune, path, ..call.route }, head, control: call.control }
 }
 
 /// The answer as the caller's own provider would give it.

@@ -5,6 +5,7 @@ mod harness;
 
 use harness::{
     Ask, CHAT, MESSAGES, Rig, Told, by_with, chat, pick,
+    played::Played,
     scripted::{EVENTS_HEAD, Scripted, chunks},
     settled, target, way, words,
 };
@@ -313,6 +314,92 @@ async fn whoever_begins_anew_is_not_asked_to_go_on() {
         json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["unable", "targets[1]"]])
     );
     settled(&provider, 1).await;
+}
+
+#[tokio::test]
+async fn each_provider_is_told_in_its_own_way_that_an_answer_was_begun() {
+    const BEGUN: &[&str] = &[
+        r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":"The quick "},"finish_reason":null}]}"#,
+    ];
+    let beginning = json!({"role": "assistant", "content": "The quick"});
+    let with = |field: &str| {
+        let mut last = beginning.clone();
+        last[field] = true.into();
+        last
+    };
+    for (slug, model, path, last, beside) in [
+        ("mistral-ai", "mistral-small-latest", "/v1/chat/completions", with("prefix"), None),
+        ("deepseek", "deepseek-chat", "/beta/chat/completions", with("prefix"), None),
+        ("moonshot", "kimi-k2.5", "/v1/chat/completions", with("partial"), None),
+        ("dashscope", "qwen-plus", "/chat/completions", with("partial"), None),
+        ("groq", "llama-3.3-70b-versatile", "/chat/completions", beginning.clone(), None),
+        ("siliconflow", "deepseek-ai/DeepSeek-V2.5", "/chat/completions", Value::Null, Some("The quick")),
+    ] {
+        // Some say again what they were given.
+        let repeated = if slug == "mistral-ai" { "The quick" } else { "" };
+        let rest = [
+            json!({"id": "b", "choices": [{"index": 0, "delta": {"role": "assistant", "content": repeated}, "finish_reason": null}]}),
+            json!({"id": "b", "choices": [{"index": 0, "delta": {"content": " brown fox"}, "finish_reason": null}]}),
+            json!({"id": "b", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+        ];
+        let rest = rest.map(|chunk| format!("data: {chunk}\n\n")).concat() + "data: [DONE]\n\n";
+        let (first, second) = (broken(BEGUN).await, Played::answering(200, "text/event-stream", rest.into(), 64).await);
+        let prefix = if ["mistral-ai", "deepseek"].contains(&slug) { "/v1" } else { "" };
+        let target = |provider: &str, url: String, model: &str| {
+            json!({"provider": provider, "api_key": "k",
+            "custom_host": url, "override_params": {"model": model}})
+        };
+        let targets =
+            [target("cerebras", first.url(), "m"), target(slug, format!("{}{prefix}", second.provider.url()), model)];
+        // Groq has responses of its own, of which nobody says that they go on.
+        for caller in [CHAT, MESSAGES, RESPONSES].into_iter().filter(|caller| (slug, *caller) != ("groq", RESPONSES)) {
+            let rig = Played::rig();
+            let told = rig.send(streamed(&config(&json!("continue"), &targets), caller)).await;
+            let (head, body) = second.sent();
+            assert_eq!(
+                (text(&told).as_str(), told.cut),
+                ("The quick brown fox", false),
+                "{slug} {caller}: {}",
+                told.text()
+            );
+            assert!(head.starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{slug} {caller}: {head}");
+            let messages = body["messages"].as_array().unwrap();
+            let found = messages.iter().find(|message| message["role"] == "assistant").cloned().unwrap_or_default();
+            assert_eq!((found, body["prefix"].as_str()), (last.clone(), beside), "{slug} {caller}");
+            assert_eq!(messages[0]["role"], "user", "{slug} {caller}");
+            assert_eq!(pick(&rig.record(), ["outcome", "ai_org"]), json!(["complete", slug]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn why_a_target_does_not_go_on_is_in_the_record_and_explained() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    for (slug, model, recovery, because) in [
+        ("openai", "gpt-4o", json!("continue"), "nothing says that its provider's models go on"),
+        ("groq", "openai/gpt-oss-120b", json!("continue"), "its model begins anew"),
+        (
+            "mistral-ai",
+            "m",
+            json!({"mode": "continue", "prefill": false}),
+            "the config says that its model begins anew",
+        ),
+    ] {
+        let other = json!({"provider": slug, "api_key": "k", "custom_host": provider.url(), "recovery": recovery,
+            "override_params": {"model": model}});
+        let config = config(&json!("continue"), &[well("&fault=cut&after=40"), other]);
+        let told = rig.send(streamed(&config, CHAT)).await;
+        assert_eq!(events(&told).pop().unwrap()["error"]["code"], "upstream_broke", "{slug}");
+        let record = rig.record();
+        assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
+        let asked = json!({"path": CHAT, "headers": {"x-gateway-config": config.to_string()},
+            "body": serde_json::from_str::<Value>(&words("m", true)).unwrap()});
+        let ask = Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+        let recovery = rig.send(ask).await.json()["targets"][1]["recovery"].clone();
+        rig.records();
+        assert_eq!(recovery, json!({"mode": "continue", "continues": false, "because": because}));
+    }
 }
 
 /// A provider whose streams say this and then break off.

@@ -131,6 +131,11 @@ impl Operation {
         self.row().map_or("proxy", |row| row.id)
     }
 
+    /// Its method, and its path after `/v1` with `:id` and `*` where something is named; `None` where both may be anything.
+    pub fn route(self) -> Option<(&'static str, &'static str)> {
+        self.row().map(|row| (row.method, row.path))
+    }
+
     /// What comes with it; `None` where that may be anything.
     pub fn takes(self) -> Option<Takes> {
         self.row().map(|row| row.takes)

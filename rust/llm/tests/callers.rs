@@ -150,3 +150,39 @@ fn an_error_of_any_provider_is_told_in_the_callers_words() {
         }
     }
 }
+
+#[test]
+fn googles_clients_embed_at_every_provider_that_embeds() {
+    let all = cases();
+    let own = |slug: &str| {
+        all.iter().find(|case| case.provider == slug && case.operation == "embed" && case.label == "whole")
+    };
+    let openais = all.iter().find(|case| case.name() == "openai/embedContent/whole").unwrap();
+    let mut embedded = Vec::new();
+    for provider in providers::all().filter(|provider| provider.slug() != "mock") {
+        // Who embeds as OpenAI does answers as OpenAI does.
+        let case = own(provider.slug()).unwrap_or(openais);
+        let (model, Answered::Whole(answer)) = (case.model(), case.answered()) else { panic!("{}", case.name()) };
+        let one = json!({"content": {"parts": [{"text": "Hi"}]}});
+        let asks =
+            [(Operation::EmbedContent, one.clone()), (Operation::BatchEmbedContents, json!({"requests": [one]}))];
+        for (operation, body) in asks {
+            let Some(wire) = provider.wire(operation, &model) else { continue };
+            let (body, beside) = (body.to_string(), Beside::default());
+            let question =
+                Question { operation, provider, body: body.as_bytes(), model: &model, beside, strict: true, now: 0 };
+            let translation = Translation::of(&question, wire).unwrap().0;
+            let told: Value = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
+            let values = told.pointer("/embedding/values").or_else(|| told.pointer("/embeddings/0/values"));
+            let is_one = |values: &Value| {
+                values.as_array().is_some_and(|values| values.iter().all(Value::is_number) && !values.is_empty())
+            };
+            assert!(values.is_some_and(is_one), "{} {}: {told}", provider.slug(), operation.id());
+            let error: Value =
+                serde_json::from_slice(&translation.error(429, br#"{"error":{"message":"later"}}"#)).unwrap();
+            assert_eq!(error["error"]["status"], "RESOURCE_EXHAUSTED", "{}", provider.slug());
+            embedded.push((provider.slug(), operation.id()));
+        }
+    }
+    assert!(embedded.len() > 40, "{embedded:?}");
+}

@@ -6,7 +6,12 @@ mod golden_cases;
 use std::collections::BTreeSet;
 
 use golden_cases::{Answered, Case, cases};
-use penstock_llm::{dialect::Dialect, operation::Operation, providers, translation};
+use penstock_llm::{
+    dialect::Dialect,
+    operation::Operation,
+    providers::{self, Asked, Options, Provider, Stated},
+    translation,
+};
 use serde_json::Value;
 
 /// What every provider has to show for an operation that reaches it in translation.
@@ -30,7 +35,77 @@ fn every_translated_operation_of_every_provider_has_its_cases() {
 
 /// Clients of two vendors' own: `callers.rs` asks every provider in their name, and has the few files that show how it looks.
 fn is_by_callers(operation: Operation) -> bool {
-    matches!(operation.dialect(), Some(Dialect::Gemini | Dialect::Bedrock))
+    matches!(operation.dialect(), Some(Dialect::Gemini | Dialect::Bedrock)) && operation != Operation::CountTokens
+}
+
+/// What providers are told besides a credential, for all of them.
+const OPTIONS: [(&str, &str); 16] = [
+    ("api_version", "2025-01-01"),
+    ("aws_region", "eu-west-1"),
+    ("aws_s3_bucket", "bucket"),
+    ("azure_foundry_url", "https://res.services.ai.azure.com"),
+    ("byteplus_region", "ap-southeast"),
+    ("databricks_workspace", "workspace"),
+    ("deployment_id", "deployment"),
+    ("fireworks_account_id", "account"),
+    ("oracle_region", "eu-frankfurt-1"),
+    ("predibase_tenant", "tenant"),
+    ("resource_name", "res"),
+    ("snowflake_account", "account"),
+    ("vertex_project_id", "project"),
+    ("vertex_region", "europe-west4"),
+    ("vertex_storage_bucket_name", "bucket"),
+    ("workers_ai_account_id", "account"),
+];
+
+#[test]
+fn every_provider_is_asked_for_each_of_its_operations_where_its_file_says() {
+    let wrong: Vec<_> = providers::all()
+        .filter_map(|provider| golden_cases::of_provider(provider.slug(), "targets.txt", &targets(provider)))
+        .collect();
+    assert!(wrong.is_empty(), "{}\nhint: UPDATE_GOLDEN=1 writes what is", wrong.join("\n"));
+}
+
+/// A line for each operation that somebody offers, in the caller's dialect or in its own, and one for what it is asked unread.
+fn targets(provider: &'static dyn Provider) -> String {
+    let mut options = Options::default();
+    for option in provider.options() {
+        let value = OPTIONS.iter().find(|(key, _)| *key == option.key);
+        if let Some((_, value)) = value {
+            options.put(*option, (*value).to_owned());
+        }
+    }
+    let served = Operation::ALL.iter().filter(|operation| provider.serves(**operation));
+    let lines = served.chain([&Operation::Proxy]).map(|operation| {
+        let way = if provider.wire(*operation, MODEL).is_some() { "told" } else { "as it is" };
+        let target = target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
+        format!("{} {target}, {way}\n", operation.id())
+    });
+    lines.collect()
+}
+
+const MODEL: &str = "model-1";
+
+fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
+    let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
+    let path = path.replace(":id", "id-1").replace('*', MODEL);
+    let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
+    let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
+    let stated = Stated::default();
+    let asked = Asked {
+        operation,
+        path: &path,
+        query: "",
+        prefix,
+        model: MODEL,
+        user: "",
+        streams: operation.streams(),
+        begun: false,
+        stated,
+    };
+    let mut target = Vec::new();
+    provider.write_target(&asked, options, &mut target)?;
+    Ok(format!("{method} {base}{}", String::from_utf8(target).unwrap()))
 }
 
 #[test]

@@ -72,9 +72,13 @@ impl Recovery {
         self.0.map_or(Mode::Off, |policy| policy.mode)
     }
 
-    /// Whether this target can go on from the beginning of an answer: what the config says, else what is known of the model.
-    pub fn continues(self, is_known_to: bool) -> bool {
-        self.0.and_then(|policy| policy.prefill).unwrap_or(is_known_to)
+    /// Why this target does not go on from the beginning of an answer, if so: what the config says, else what is known of the model.
+    pub fn refusal(self, known: Option<&'static str>) -> Option<&'static str> {
+        match self.0.and_then(|policy| policy.prefill) {
+            Some(true) => None,
+            Some(false) => Some("the config says that its model begins anew"),
+            None => known,
+        }
     }
 }
 
@@ -103,8 +107,10 @@ mod tests {
     #[test]
     fn what_a_config_says_of_prefill_wins() {
         let said = |prefill: bool| read(&json!({"mode": "continue", "prefill": prefill})).unwrap();
-        assert!(said(true).continues(false) && !said(false).continues(true));
-        assert!(Recovery::default().continues(true) && !Recovery::default().continues(false));
+        let anew = Some("its model begins anew");
+        assert_eq!((said(true).refusal(anew), said(true).refusal(None)), (None, None));
+        assert!([anew, None].iter().all(|known| said(false).refusal(*known).unwrap().starts_with("the config says")));
+        assert_eq!((Recovery::default().refusal(anew), Recovery::default().refusal(None)), (anew, None));
     }
 
     #[test]
@@ -120,7 +126,7 @@ mod tests {
         let parent = read(&json!({"mode": "continue", "prefill": true})).unwrap();
         let mut child = read(&json!("hold")).unwrap();
         child.inherit(&parent);
-        assert_eq!((child.mode(), child.continues(false)), (Mode::Hold, false));
+        assert_eq!((child.mode(), child.refusal(Some("x"))), (Mode::Hold, Some("x")));
         let mut silent = Recovery::default();
         silent.inherit(&parent);
         assert_eq!(silent, parent);

@@ -89,7 +89,7 @@ async fn ask(
         return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
     }
     model.clone_into(&mut facts.model);
-    target.adopt(choice.call, model)?;
+    target.adopt(choice.call, model, b"")?;
     facts.tariff.own.clone_from(&target.priced);
     let issued = match &target.grant {
         None => None,

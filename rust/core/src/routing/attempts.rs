@@ -134,7 +134,7 @@ impl<'w> Walk<'w> {
         }
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
-        target.adopt(self.call, &self.facts.model)?;
+        target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
         Ok((target, prepared))
     }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
     stream::{
-        said::{Form, Said},
+        said::{Again, Form, Said},
         seam::{Seam, Spent},
     },
     tokens,
@@ -120,14 +120,14 @@ impl Continuation {
             return None;
         }
         self.seams += 1;
-        let (served, asked, at) = self.found(error, facts).await?;
+        let Rest { served, asked, at, repeated } = self.found(error, facts).await?;
         self.count(facts.model.clone()).await;
         let Spent { input, output } = self.spent;
         facts.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
         facts.asked = Some(self.gateway.sink.counting.keep(&asked));
         self.gateway.sink.metrics.continued.add(1);
         self.place.at = at;
-        let mut seam = Seam::after(self.said.as_ref()?, self.spent);
+        let mut seam = Seam::after(self.said.as_ref()?, self.spent, repeated);
         Some(served.incoming.body.through(move |piece| seam.push(piece)))
     }
 
@@ -137,8 +137,8 @@ impl Continuation {
         said.obstacle().or((self.seams == MOST_SEAMS).then_some("it went on as often as an answer may"))
     }
 
-    /// The answer of a target that goes on, what it was asked, and where it stands.
-    async fn found(&self, error: &'static str, facts: &mut Facts) -> Option<(Served, Bytes, Arc<str>)> {
+    /// The answer of a target that goes on.
+    async fn found(&self, error: &'static str, facts: &mut Facts) -> Option<Rest> {
         let Self { gateway, snapshot, head, place, said, .. } = self;
         let said = said.as_ref()?;
         let control = Control::read(&head.headers, &gateway.settings.header_aliases);
@@ -159,8 +159,8 @@ impl Continuation {
             if walk.must_stop().is_some() {
                 break;
             }
-            if let Some((served, asked)) = walk.go_on_at(node, said).await {
-                return Some((served, asked, node.path.clone()));
+            if let Some(rest) = walk.go_on_at(node, said).await {
+                return Some(rest);
             }
         }
         facts.adopt(known);
@@ -179,6 +179,17 @@ impl Continuation {
         // Who went on was asked with all that had been said before.
         self.spent = Spent { input: self.spent.input + self.spent.output + input as u64, output: output as u64 };
     }
+}
+
+/// An answer that goes on.
+struct Rest {
+    served: Served,
+    /// What was asked for it.
+    asked: Bytes,
+    /// Who answers.
+    at: Arc<str>,
+    /// What of the text before it may be in it again.
+    repeated: String,
 }
 
 /// Whom to ask after the target at this path: it itself where it is to be asked again or there is nobody else, then those
@@ -211,35 +222,56 @@ fn descend<'w>(walk: &mut Walk<'w>, node: &'w Node, path: &str, after: &mut Vec<
 
 impl<'w> Walk<'w> {
     /// Asks one target to go on, where it can.
-    async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<(Served, Bytes)> {
+    async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<Rest> {
         let prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
         let (mut target, prepared) = self.aim(node, prepared).ok()?;
         let Body::Whole(body) = &prepared.body else { return None };
-        let asked = said.ask_again(body).filter(|_| said.is_silent() || self.can_go_on(node, &target));
         let at = node.path.clone();
-        let Some(asked) = asked.map(Bytes::from) else {
-            self.note(|| Step::Unable { at });
-            return None;
+        let Again { body: asked, beginning } = match self.asked_again(node, &target, (said, body)) {
+            Ok(again) => again,
+            Err(because) => {
+                self.note(|| Step::Unable { at, because });
+                return None;
+            }
         };
         if self.verdict(node) == Some(Verdict::Open) {
             return None;
         }
+        let asked = Bytes::from(asked);
+        target.goes_on = Some(target.provider.continuing()).filter(|_| !beginning.is_empty());
+        let repeated = if target.goes_on.is_some_and(|how| how.repeats) { beginning } else { String::new() };
         let served = self.send(node, &mut target, Body::Whole(asked.clone())).await.ok()?;
         if !is_readable(&served) {
             served.discard().await;
             return None;
         }
         let length = said.text().len();
-        self.note(|| Step::Continued { at, said: length });
+        self.note(|| Step::Continued { at: at.clone(), said: length });
         self.decide(|decision| decision.option.clone_from(&node.path));
-        Some((served, asked))
+        Some(Rest { served, asked, at, repeated })
     }
 
-    /// Whether a target goes on from a given beginning. Where that is a prompt every model does.
-    pub fn can_go_on(&self, node: &Node, target: &Target<'_>) -> bool {
+    /// What a target is asked; an error says why it is not.
+    fn asked_again(
+        &self,
+        node: &Node,
+        target: &Target<'_>,
+        (said, body): (&Said, &[u8]),
+    ) -> Result<Again, &'static str> {
+        match self.refusal_to_go_on(node, target) {
+            Some(because) if !said.is_silent() => Err(because),
+            _ => said.ask_again(body).ok_or("the request has nothing that could be gone on from"),
+        }
+    }
+
+    /// Why a target does not go on from a given beginning, if so. Where that is a prompt every model does.
+    pub fn refusal_to_go_on(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.facts.model);
-        let is_prompt = delivery::asked_for(self.call) == Operation::Complete
-            && provider.wire(self.call.route.operation, model).is_none();
-        node.features.recovery.continues(is_prompt || provider.continues(model))
+        let is_its_own = provider.wire(self.call.route.operation, model).is_none();
+        let known = match delivery::asked_for(self.call) {
+            Operation::Complete if is_its_own => None,
+            asked => provider.continuing().refusal(model, is_its_own && asked == Operation::CreateModelResponse),
+        };
+        node.features.recovery.refusal(known)
     }
 }

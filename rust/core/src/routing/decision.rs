@@ -79,8 +79,8 @@ pub enum Step {
     Unheld { at: Arc<str> },
     /// A stream broke off after some of it had been passed on.
     Broke { at: Arc<str>, error: &'static str },
-    /// A target could not go on from there: its model begins anew.
-    Unable { at: Arc<str> },
+    /// A target could not go on from there, and why.
+    Unable { at: Arc<str>, because: &'static str },
     /// A target went on after so many bytes of text.
     Continued { at: Arc<str>, said: usize },
     /// An answer that was kept served.

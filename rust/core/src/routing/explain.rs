@@ -17,7 +17,7 @@ use crate::{
     config::Node,
     delivery::Served,
     error::{Error, Problem, Result},
-    features::circuit_breaker::Verdict,
+    features::{circuit_breaker::Verdict, recovery::Mode},
     gateway::Gateway,
     headers::{Control, Head, Headers},
     record::Facts,
@@ -158,11 +158,21 @@ async fn told(
         "retries": node.features.retry.attempts(),
         "breaker": walk.verdict(node).map(Verdict::name),
         "cache": {"status": status.name(), "key": question.map(ToString::to_string)},
-        "recovery": {"mode": node.features.recovery.mode().name(), "continues": walk.can_go_on(node, target)},
+        "recovery": recovery(walk, node, target),
         "strict_open_ai_compliance": target.strict,
         "passthrough": target.passthrough,
         "has_credential": target.credential.is_some() || target.authorization.is_some(),
     })
+}
+
+/// What would become of a stream that breaks off before this target.
+fn recovery(walk: &Walk<'_>, node: &Node, target: &Target<'_>) -> Value {
+    let (mode, refusal) = (node.features.recovery.mode(), walk.refusal_to_go_on(node, target));
+    let mut told = json!({"mode": mode.name(), "continues": refusal.is_none()});
+    if let (Mode::Continue, Some(because)) = (mode, refusal) {
+        told["because"] = because.into();
+    }
+    told
 }
 
 /// The fields of a body of JSON.

@@ -53,10 +53,6 @@ impl Provider for Anthropic {
         Some(("anthropic-version", "2023-06-01"))
     }
 
-    fn continues(&self, model: &str) -> bool {
-        continues(model)
-    }
-
     fn dialect(&self) -> Dialect {
         Dialect::Anthropic
     }
@@ -73,15 +69,6 @@ pub(super) fn path(operation: Operation) -> &'static str {
     if operation.counts_tokens() { "/messages/count_tokens" } else { "/messages" }
 }
 
-/// Models up to 4.5 go on from the beginning of an answer, wherever they are served; later ones refuse it.
-pub(super) fn continues(model: &str) -> bool {
-    let Some((_, name)) = model.split_once("claude-") else { return false };
-    let numbers = name.split(|letter: char| !letter.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
-    // What is longer is a date.
-    let mut version = numbers.take_while(|number| *number < 100);
-    version.next().is_some_and(|major| (major, version.next().unwrap_or(0)) <= (4, 5))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,31 +77,5 @@ mod tests {
     fn an_oauth_token_stays_a_bearer() {
         assert_eq!(Anthropic.credential("sk-ant-oat01-abc", ""), Credential::Bearer);
         assert_eq!(Anthropic.credential("sk-ant-api03-abc", ""), Credential::Header("x-api-key"));
-    }
-    #[test]
-    fn models_up_to_four_and_a_half_go_on_from_a_beginning() {
-        for model in [
-            "claude-3-5-sonnet-20241022",
-            "claude-sonnet-4-20250514",
-            "claude-opus-4-1",
-            "claude-haiku-4-5-20251001",
-            "us.anthropic.claude-3-haiku-20240307-v1:0",
-            "anthropic.claude-opus-4-20250514-v1:0",
-            "claude-2.1",
-        ] {
-            assert!(continues(model), "{model}");
-        }
-        for model in [
-            "claude-opus-4-6",
-            "us.anthropic.claude-opus-4-6-v1",
-            "claude-sonnet-4-6",
-            "claude-opus-4-7-20270101",
-            "claude-next",
-            "claude-opus-5",
-            "gpt-5",
-            "",
-        ] {
-            assert!(!continues(model), "{model}");
-        }
     }
 }

@@ -122,6 +122,7 @@ mod tests {
             model,
             user: "",
             streams: false,
+            begun: false,
             stated: Stated::default(),
         };
         let mut out = Vec::new();

@@ -176,6 +176,7 @@ mod tests {
         model: "gpt-4o",
         user: "",
         streams: false,
+        begun: false,
         stated: Stated { deployment: None, version: None },
     };
 

@@ -1,7 +1,7 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, BEDROCK, Credential, Grant, Group, JOBS, Known, Options, Provider, Signature, anthropic,
+    Asked, BEDROCK, Credential, Grant, Group, JOBS, Known, Options, Provider, Signature,
     aws::{self, region},
     jobs,
     options::{joined, known},
@@ -105,8 +105,10 @@ impl Provider for Bedrock {
         Ok(())
     }
 
-    fn continues(&self, model: &str) -> bool {
-        anthropic::continues(model)
+    fn job_models(&self, job: &[u8]) -> Vec<String> {
+        let Some(name) = jobs::model(job, "modelId") else { return Vec::new() };
+        let bare = name.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map(|(_, bare)| bare.to_owned());
+        [name].into_iter().chain(bare).collect()
     }
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
@@ -176,7 +178,8 @@ mod tests {
     fn an_arn_is_one_segment_of_the_path() {
         let model = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-v1:0";
         let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked = Asked { operation, path: "", query: "", prefix: "", model, user: "", streams: true, stated };
+        let asked =
+            Asked { operation, path: "", query: "", prefix: "", model, user: "", streams: true, begun: false, stated };
         let mut out = Vec::new();
         Bedrock.write_target(&asked, &Options::default(), &mut out).unwrap();
         let expected = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123456789012%3Ainference-profile%2Fus.anthropic.claude-v1%3A0/converse-stream";

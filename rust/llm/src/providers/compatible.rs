@@ -46,11 +46,6 @@ impl Provider for Compatible {
         self.options
     }
 
-    fn continues(&self, model: &str) -> bool {
-        // The pretend provider does what its model's name says.
-        self.slug == "mock" && model.contains("prefix=on")
-    }
-
     fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
         !TELLS_UNASKED.contains(&self.slug)
     }

@@ -113,7 +113,8 @@ mod tests {
 
     fn target(operation: Operation, path: &str, query: &str, account: &[(&str, &str)]) -> Result<String, String> {
         let stated = Stated::default();
-        let asked = Asked { operation, path, query, prefix: "", model: "", user: "", streams: false, stated };
+        let asked =
+            Asked { operation, path, query, prefix: "", model: "", user: "", streams: false, begun: false, stated };
         let mut out = Vec::new();
         Fireworks.write_target(&asked, &Options::of(&OPTIONS, account), &mut out)?;
         Ok(String::from_utf8(out).unwrap())

@@ -103,8 +103,17 @@ mod tests {
 
     fn target(model: &str, streams: bool) -> Result<String, String> {
         let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked =
-            Asked { operation, path: "/chat/completions", query: "", prefix: "", model, user: "", streams, stated };
+        let asked = Asked {
+            operation,
+            path: "/chat/completions",
+            query: "",
+            prefix: "",
+            model,
+            user: "",
+            streams,
+            begun: false,
+            stated,
+        };
         let mut out = Vec::new();
         Google.write_target(&asked, &Options::default(), &mut out)?;
         Ok(String::from_utf8(out).unwrap())

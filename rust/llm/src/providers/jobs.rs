@@ -1,7 +1,10 @@
-//! Batches in a provider's own words: where its jobs are, and the objects of a bucket that they read and write.
+//! Batches in a provider's own words: where its jobs are, which model they name, and the objects of a bucket that they read and write.
 
 use super::Asked;
-use crate::operation::Operation;
+use crate::{
+    dialect::scan::{fields, unescape},
+    operation::Operation,
+};
 
 /// The folder of a bucket in which objects are: what else somebody keeps there is out of reach.
 const FOLDER: &str = "penstock";
@@ -17,6 +20,19 @@ pub(super) fn path(asked: &Asked<'_>, jobs: (&str, &str), bucket: Result<&str, &
         Operation::PutBatchObject | Operation::GetBatchObject => object(bucket?, id),
         _ => Ok(collection.to_owned()),
     }
+}
+
+/// The model behind this field of a job. Of two the provider might read another one than is looked at here.
+pub(super) fn model(job: &[u8], field: &str) -> Option<String> {
+    let mut found = Vec::with_capacity(1);
+    let read = fields(job, |key, at| {
+        if key == field.as_bytes() {
+            found.push(at);
+        }
+        Ok(())
+    });
+    let [at] = read.ok().map(|()| found)?.try_into().ok()?;
+    unescape(&job[at]).filter(|name| !name.is_empty())
 }
 
 fn object(bucket: &str, name: &str) -> Result<String, String> {
@@ -41,8 +57,41 @@ mod tests {
 
     fn found(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
         let stated = Stated::default();
-        let asked = Asked { operation, path, query: "", prefix: "", model: "", user: "", streams: false, stated };
+        let asked =
+            Asked { operation, path, query: "", prefix: "", model: "", user: "", streams: false, begun: false, stated };
         super::path(&asked, ("/jobs", "/stop"), bucket)
+    }
+
+    #[test]
+    fn the_model_of_a_job_is_what_its_provider_reads() {
+        let of = |slug: &str, job: &str| crate::providers::find(slug).unwrap().job_models(job.as_bytes());
+        let arn = "arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-lite-v1:0";
+        assert_eq!(of("bedrock", r#"{"model":"x","modelId":"amazon.nova-lite-v1:0"}"#), ["amazon.nova-lite-v1:0"]);
+        assert_eq!(of("bedrock", &format!("{{\"modelId\":\"{arn}\"}}")), [arn, "amazon.nova-lite-v1:0"]);
+        let google = "publishers/google/models/gemini-2.5-pro";
+        assert_eq!(
+            of("vertex-ai", &format!("{{\"model\":\"{google}\"}}")),
+            [google, "google.gemini-2.5-pro", "gemini-2.5-pro"]
+        );
+        let claude = "publishers/anthropic/models/claude-x@1";
+        assert_eq!(
+            of("vertex-ai", &format!("{{\"model\":\"{claude}\"}}")),
+            [claude, "anthropic.claude-x@1", "claude-x@1"]
+        );
+        let meta = "publishers/meta/models/claude-x";
+        assert_eq!(of("vertex-ai", &format!("{{\"model\":\"{meta}\"}}")), [meta, "meta.claude-x"], "not Anthropic's");
+        let tuned = "projects/p/locations/l/models/gemini-2.5-pro";
+        assert_eq!(of("vertex-ai", &format!("{{\"model\":\"{tuned}\"}}")), [tuned]);
+        assert_eq!(of("fireworks-ai", r#"{"model":"accounts/a/models/m"}"#), ["accounts/a/models/m"]);
+        for job in [
+            "{}",
+            r#"{"model":""}"#,
+            r#"{"model":7,"modelId":7}"#,
+            "[",
+            r#"{"modelId":"a","mod\u0065lId":"b","model":"a","model":"b"}"#,
+        ] {
+            assert!(["bedrock", "vertex-ai", "fireworks-ai"].iter().all(|slug| of(slug, job).is_empty()), "{job}");
+        }
     }
 
     #[test]

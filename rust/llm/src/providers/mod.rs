@@ -7,6 +7,7 @@ mod azure_openai;
 mod bedrock;
 mod cohere;
 mod compatible;
+mod continuing;
 mod drawing;
 mod entra;
 mod fireworks;
@@ -22,6 +23,7 @@ mod predibase;
 pub(crate) mod segment;
 mod vertex_ai;
 
+pub use continuing::Continuing;
 pub use grant::{Grant, Keys, Machine, Role};
 pub use options::{Known, Options};
 
@@ -168,6 +170,8 @@ pub struct Asked<'a> {
     pub user: &'a str,
     /// The caller wants a stream.
     pub streams: bool,
+    /// The answer was begun by somebody else.
+    pub begun: bool,
     pub stated: Stated<'a>,
 }
 
@@ -255,15 +259,15 @@ pub trait Provider: Sync {
         None
     }
 
+    /// What callers may call the model that a job of batches names in the provider's own words; nothing where it names none.
+    fn job_models(&self, job: &[u8]) -> Vec<String> {
+        jobs::model(job, "model").into_iter().collect()
+    }
+
     /// Whether a stream of completions says what it cost when `stream_options` ask for it. Who refuses them says it unasked,
     /// or not at all. `version` is that of the API, where the request says one.
     fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
         true
-    }
-
-    /// Whether this model goes on from the beginning of an answer with which its messages end. Others begin anew, or refuse it.
-    fn continues(&self, _model: &str) -> bool {
-        false
     }
 
     /// The dialect of its errors and of paths that several dialects have.
@@ -274,7 +278,11 @@ pub trait Provider: Sync {
 
 /// What follows the base URL where the operation has one path.
 fn write_path<P: Provider + ?Sized>(provider: &P, asked: &Asked<'_>, out: &mut Vec<u8>) {
-    let version = if asked.operation == Operation::Proxy { "" } else { provider.version() };
+    let version = match asked.operation {
+        Operation::Proxy => "",
+        _ if asked.begun => continuing::of(provider.slug()).version.unwrap_or(provider.version()),
+        _ => provider.version(),
+    };
     // Clients whose base URL lacks the version segment say it twice.
     let is_said = asked.prefix.ends_with("/v1");
     let path = provider.path(asked.operation).unwrap_or(asked.path);
@@ -348,6 +356,25 @@ pub fn all() -> impl Iterator<Item = &'static dyn Provider> {
     modules.into_iter().chain(rows).chain(placed).chain(drawing)
 }
 
+/// The providers, as a JSON array of `{"slug", "base_url", "dialect", "offers", "options"}`.
+pub fn catalogue() -> serde_json::Value {
+    let row = |provider: &'static dyn Provider| {
+        let dialect = match provider.dialect() {
+            Dialect::OpenAi => "openai",
+            Dialect::Anthropic => "anthropic",
+            Dialect::Gemini => "gemini",
+            Dialect::Bedrock => "bedrock",
+        };
+        let offers: Vec<_> = Operation::ALL.iter().filter(|one| provider.serves(**one)).map(|one| one.id()).collect();
+        let options: Vec<_> = provider.options().iter().map(|option| (option.key, option.header)).collect();
+        serde_json::json!({
+            "slug": provider.slug(), "base_url": provider.base_url(), "dialect": dialect,
+            "offers": offers, "options": options,
+        })
+    };
+    all().map(row).collect()
+}
+
 /// The option of this key, whoever knows it.
 pub fn option(key: &str) -> Option<Known> {
     all().flat_map(Provider::options).find(|option| option.key == key).copied()
@@ -371,6 +398,7 @@ mod tests {
             model: "",
             user: "",
             streams: false,
+            begun: false,
             stated: Stated::default(),
         };
         let mut out = Vec::new();
@@ -440,6 +468,27 @@ mod tests {
         assert_eq!(chat("openai", "/v1"), "/chat/completions?a=1");
         assert_eq!(chat("deepseek", ""), "/v1/chat/completions?a=1");
         assert_eq!(chat("ollama", "/v1"), "/chat/completions?a=1");
+        let begun = |slug, operation, path| {
+            let stated = Stated::default();
+            let asked = Asked {
+                operation,
+                path,
+                query: "",
+                prefix: "",
+                model: "",
+                user: "",
+                streams: true,
+                begun: true,
+                stated,
+            };
+            let mut out = Vec::new();
+            find(slug).unwrap().write_target(&asked, &Options::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(begun("deepseek", Operation::ChatComplete, "/chat/completions"), "/beta/chat/completions");
+        assert_eq!(begun("deepseek", Operation::Messages, "/messages"), "/beta/chat/completions");
+        assert_eq!(begun("deepseek", Operation::Proxy, "/user/balance"), "/user/balance");
+        assert_eq!(begun("moonshot", Operation::ChatComplete, "/chat/completions"), "/v1/chat/completions");
         let proxy = |slug, prefix, path| target(slug, prefix, Operation::Proxy, path);
         assert_eq!(proxy("anthropic", "/v1", "/v1/messages/batches"), "/messages/batches?a=1");
         assert_eq!(proxy("deepseek", "", "/user/balance"), "/user/balance?a=1");

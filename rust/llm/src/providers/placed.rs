@@ -171,6 +171,7 @@ mod tests {
             model,
             user: "",
             streams: false,
+            begun: false,
             stated,
         };
         let target = |asked| {

@@ -66,6 +66,7 @@ mod tests {
             model: "llama-3:my-adapter/1",
             user,
             streams: false,
+            begun: false,
             stated: Stated::default(),
         };
         let mut out = Vec::new();

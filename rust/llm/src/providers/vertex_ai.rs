@@ -1,8 +1,8 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, anthropic, google::write_own, is_in,
-    jobs, options::known, segment,
+    Asked, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, google::write_own, is_in, jobs,
+    options::known, segment,
 };
 use crate::{
     operation::Operation,
@@ -56,8 +56,14 @@ impl Provider for VertexAi {
         Ok(key_file.map(|key_file| Grant::ServiceAccount { key_file, scope: SCOPE }))
     }
 
-    fn continues(&self, model: &str) -> bool {
-        anthropic::continues(model)
+    fn job_models(&self, job: &[u8]) -> Vec<String> {
+        let Some(name) = jobs::model(job, "model") else { return Vec::new() };
+        let found = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
+        let Some((whose, model)) = found else { return vec![name] };
+        // Of some publishers' models it goes without saying whose they are.
+        let bare = (publisher(model) == (whose, model)).then(|| model.to_owned());
+        let full = format!("{whose}.{model}");
+        [name.clone(), full].into_iter().chain(bare).collect()
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
@@ -186,8 +192,17 @@ mod tests {
         options.put(OPTIONS[0], "my-project".into());
         options.put(OPTIONS[1], "europe-west4".into());
         let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked =
-            Asked { operation, path: "/chat/completions", query: "", prefix: "", model, user: "", streams, stated };
+        let asked = Asked {
+            operation,
+            path: "/chat/completions",
+            query: "",
+            prefix: "",
+            model,
+            user: "",
+            streams,
+            begun: false,
+            stated,
+        };
         let mut out = Vec::new();
         VertexAi.write_target(&asked, &options, &mut out)?;
         Ok(String::from_utf8(out).unwrap())

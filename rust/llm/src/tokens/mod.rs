@@ -4,9 +4,11 @@
 
 mod bodies;
 mod ranks;
+mod required;
 mod runs;
 mod words;
 
+use crate::{dialect::Dialect, translation::Refusal};
 pub use bodies::{count_answer, count_messages};
 
 /// A vocabulary and its way of cutting text.
@@ -33,6 +35,12 @@ impl Encoding {
 pub fn encoding_for(model: &str) -> Encoding {
     let name = model.rsplit('/').next().unwrap_or(model);
     tiktoken::model_to_encoding(name).and_then(Encoding::named).unwrap_or(Encoding::O200K_BASE)
+}
+
+/// How many tokens a request of this dialect has, for its caller to know. An error names the field that is missing or unreadable.
+pub fn count_request(dialect: Dialect, encoding: Encoding, body: &[u8]) -> Result<usize, Refusal> {
+    required::check(dialect, body)?;
+    Ok(count_messages(encoding, body).unwrap_or_default())
 }
 
 /// How many tokens a text has; marks such as `<|endoftext|>` are text like any other.

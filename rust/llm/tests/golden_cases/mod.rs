@@ -36,8 +36,24 @@ pub enum Answered {
     Error(Bytes),
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+/// What a file of a provider's folder says, and what it should.
+pub fn of_provider(slug: &str, file: &str, found: &str) -> Option<String> {
+    let path = root().join(slug).join(file);
+    if env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, found).unwrap();
+        return None;
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    (written != found).then(|| format!("{}:\nthere: {written}\nfound: {found}", path.display()))
+}
+
 pub fn cases() -> Vec<Case> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let root = root();
     let mut cases = Vec::new();
     for provider in folders(&root) {
         for operation in folders(&provider) {

@@ -45,6 +45,14 @@ impl Form {
     }
 }
 
+/// A request to say the rest.
+#[derive(Debug)]
+pub struct Again {
+    pub body: Vec<u8>,
+    /// With what the conversation ends; empty where it does not end with a beginning.
+    pub beginning: String,
+}
+
 /// Why nobody else can say the rest.
 const CALLED: &str = "a tool was called";
 const CHOICES: &str = "it gives several choices";
@@ -201,7 +209,7 @@ impl Said {
             "message_start" => self.has_begun = true,
             "content_block_start" => {
                 self.open = index;
-                self.blocks = index.map_or(self.blocks, |index| index + 1);
+                self.blocks = index.map_or(self.blocks, |index| index.saturating_add(1));
                 match event["content_block"]["type"].as_str().unwrap_or_default() {
                     "text" => self.take_text(&event["content_block"]),
                     "thinking" | "redacted_thinking" => self.is_thinking = true,
@@ -252,18 +260,19 @@ impl Said {
     }
 
     /// The request again, with what was said as the beginning of its answer. `None` where it has no conversation.
-    pub fn ask_again(&self, body: &[u8]) -> Option<Vec<u8>> {
+    pub fn ask_again(&self, body: &[u8]) -> Option<Again> {
         // Some models refuse a beginning that ends in space.
         let said = self.text.trim_end();
         if said.is_empty() {
-            return Some(body.to_vec());
+            return Some(Again { body: body.to_vec(), beginning: String::new() });
         }
         let key = self.form.conversation();
         let mut picked = edit::pick(body, &[key.to_owned(), "echo".to_owned()]).into_iter();
         let mut messages = match (picked.next()??, picked.next()?) {
             // An echo was part of what was said.
             (Value::String(prompt), None | Some(Value::Bool(false))) if self.form == Form::Completions => {
-                return edit::set(body, &[], &[edit::field(key, &json!(prompt + &self.text))]).ok();
+                let body = edit::set(body, &[], &[edit::field(key, &json!(prompt + &self.text))]).ok()?;
+                return Some(Again { body, beginning: String::new() });
             }
             (Value::Array(messages), _) if self.form != Form::Completions => messages,
             (Value::String(question), _) if self.form == Form::Responses => {
@@ -271,14 +280,19 @@ impl Said {
             }
             _ => return None,
         };
-        match messages.last_mut() {
+        let beginning = match messages.last_mut() {
             // The caller had begun the answer.
             Some(last) if last["role"] == "assistant" => {
-                let begun = last["content"].as_str()?.to_owned();
-                last["content"] = json!(begun + said);
+                let whole = last["content"].as_str()?.to_owned() + said;
+                last["content"] = json!(whole);
+                whole
             }
-            _ => messages.push(json!({"role": "assistant", "content": said})),
-        }
-        edit::set(body, &[], &[edit::field(key, &Value::Array(messages))]).ok()
+            _ => {
+                messages.push(json!({"role": "assistant", "content": said}));
+                said.to_owned()
+            }
+        };
+        let body = edit::set(body, &[], &[edit::field(key, &Value::Array(messages))]).ok()?;
+        Some(Again { body, beginning })
     }
 }

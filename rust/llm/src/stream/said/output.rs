@@ -38,7 +38,7 @@ impl Output {
 
     pub(super) fn take(&mut self, kind: &str, event: &Value) {
         if let Some(number) = event["sequence_number"].as_u64() {
-            self.sequence = number + 1;
+            self.sequence = number.saturating_add(1);
         }
         match kind {
             "response.created" => self.created_at = event["response"]["created_at"].clone(),

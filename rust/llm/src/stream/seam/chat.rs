@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Joint, Said, Space, Spent, add};
+use super::{Joint, Overlap, Said, Spent, add};
 
 #[derive(Debug)]
 pub(super) struct Chat {
@@ -10,12 +10,12 @@ pub(super) struct Chat {
     /// Of the first stream.
     id: String,
     has_begun: bool,
-    space: Space,
+    overlap: Overlap,
 }
 
 impl Chat {
-    pub fn after(said: &Said, spent: Spent) -> Self {
-        Self { spent, id: said.id().to_owned(), has_begun: said.has_begun(), space: Space::after(said) }
+    pub fn after(said: &Said, spent: Spent, overlap: Overlap) -> Self {
+        Self { spent, id: said.id().to_owned(), has_begun: said.has_begun(), overlap }
     }
 }
 
@@ -33,7 +33,7 @@ impl Joint for Chat {
                 delta.remove("role");
             }
             if let Some(Value::String(text)) = delta.get_mut("content") {
-                self.space.strip(text);
+                self.overlap.strip(text);
             }
             says_something |= delta.values().any(|value| !value.is_null() && value != "");
         }
@@ -43,7 +43,7 @@ impl Joint for Chat {
         self.has_begun = true;
         if chunk["usage"].is_object() {
             self.spent.add_to(&mut chunk["usage"], ["prompt_tokens", "completion_tokens"]);
-            add(&mut chunk["usage"]["total_tokens"], self.spent.input + self.spent.output);
+            add(&mut chunk["usage"]["total_tokens"], self.spent.total());
         }
         format!("data: {chunk}\n\n").into_bytes()
     }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Joint, Said, Space, Spent, add, written};
+use super::{Joint, Overlap, Said, Spent, add, written};
 
 #[derive(Debug)]
 pub(super) struct Messages {
     spent: Spent,
     has_begun: bool,
-    space: Space,
+    overlap: Overlap,
     /// The block that is open.
     open: Option<u64>,
     /// How many blocks there were.
@@ -18,11 +18,11 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    pub fn after(said: &Said, spent: Spent) -> Self {
+    pub fn after(said: &Said, spent: Spent, overlap: Overlap) -> Self {
         Self {
             spent,
             has_begun: said.has_begun(),
-            space: Space::after(said),
+            overlap,
             open: said.open_block(),
             offset: said.open_block().unwrap_or_else(|| said.blocks()),
             at_start: Value::Null,
@@ -57,13 +57,13 @@ impl Joint for Messages {
                 Some(_) if event["content_block"]["type"] == "text" => return Vec::new(),
                 Some(open) => {
                     before = written("content_block_stop", &json!({"type": "content_block_stop", "index": open}));
-                    self.offset = open + 1;
+                    self.offset = open.saturating_add(1);
                 }
                 None => (),
             },
             "content_block_delta" => {
                 if let Some(Value::String(text)) = event.pointer_mut("/delta/text") {
-                    self.space.strip(text);
+                    self.overlap.strip(text);
                 }
             }
             "message_delta" if event["usage"].is_object() => self.add_up(&mut event["usage"]),

@@ -24,6 +24,10 @@ pub struct Spent {
 }
 
 impl Spent {
+    fn total(self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
     /// To what the second stream has cost, under the names that its dialect has for it.
     fn add_to(self, usage: &mut Value, [input, output]: [&str; 2]) {
         add(&mut usage[input], self.input);
@@ -44,12 +48,13 @@ pub struct Seam {
 }
 
 impl Seam {
-    /// After this.
-    pub fn after(said: &Said, spent: Spent) -> Self {
+    /// After this; `repeated` is what the second stream may say of it again.
+    pub fn after(said: &Said, spent: Spent, repeated: String) -> Self {
+        let overlap = Overlap::after(said, repeated);
         let joint: Box<dyn Joint> = match said.form() {
-            Form::Chat | Form::Completions => Box::new(Chat::after(said, spent)),
-            Form::Messages => Box::new(Messages::after(said, spent)),
-            Form::Responses => Box::new(Responses::after(said, spent)),
+            Form::Chat | Form::Completions => Box::new(Chat::after(said, spent, overlap)),
+            Form::Messages => Box::new(Messages::after(said, spent, overlap)),
+            Form::Responses => Box::new(Responses::after(said, spent, overlap)),
         };
         Self { splitter: Splitter::new(MOST_HELD), joint }
     }
@@ -80,29 +85,58 @@ impl Seam {
     }
 }
 
-/// The space with which a second text begins, where the caller has it already.
+/// With what a second text begins that the caller has already: what some repeat of what they were given, and space.
 #[derive(Debug)]
-struct Space {
-    is_told: bool,
+struct Overlap {
+    repeated: String,
+    /// How much of it was repeated so far; `None` when that is over.
+    seen: Option<usize>,
+    ends_in_space: bool,
+    is_space_told: bool,
 }
 
-impl Space {
-    fn after(said: &Said) -> Self {
-        Self { is_told: said.ends_in_space() }
+impl Overlap {
+    fn after(said: &Said, repeated: String) -> Self {
+        let ends_in_space = said.ends_in_space();
+        let seen = (!repeated.is_empty()).then_some(0);
+        Self { repeated, seen, ends_in_space, is_space_told: ends_in_space }
     }
 
-    /// Takes it away.
+    /// Takes it away from the next piece of the text.
     fn strip(&mut self, text: &mut String) {
-        if self.is_told {
+        self.strip_repeated(text);
+        if self.is_space_told {
             text.replace_range(..text.len() - text.trim_start().len(), "");
-            self.is_told = text.is_empty();
+            self.is_space_told = text.is_empty();
         }
+    }
+
+    fn strip_repeated(&mut self, text: &mut String) {
+        let Some(seen) = self.seen else { return };
+        let expected = &self.repeated[seen..];
+        if expected.len() > text.len() && expected.starts_with(&**text) {
+            self.seen = Some(seen + text.len());
+            return text.clear();
+        }
+        match text.strip_prefix(expected) {
+            Some(rest) => *text = rest.to_owned(),
+            // It was no repetition, although it began like one.
+            None => text.insert_str(0, &self.repeated[..seen]),
+        }
+        self.seen = None;
+    }
+
+    /// Takes it away from the whole of the text.
+    fn rest<'t>(&self, whole: &'t str) -> &'t str {
+        let rest = Some(&*self.repeated).filter(|repeated| !repeated.is_empty());
+        let rest = rest.and_then(|repeated| whole.strip_prefix(repeated)).unwrap_or(whole);
+        if self.ends_in_space { rest.trim_start() } else { rest }
     }
 }
 
 fn add(count: &mut Value, more: u64) {
     if count.is_null() || count.is_u64() {
-        *count = json!(count.as_u64().unwrap_or_default() + more);
+        *count = json!(count.as_u64().unwrap_or_default().saturating_add(more));
     }
 }
 
@@ -125,8 +159,12 @@ mod tests {
 
     /// What a seam makes of a second stream, however it is cut into pieces.
     fn joined(said: &Said, spent: Spent, second: &str) -> String {
+        joined_repeating(said, spent, second, "")
+    }
+
+    fn joined_repeating(said: &Said, spent: Spent, second: &str, repeated: &str) -> String {
         let whole = |size: usize| {
-            let mut seam = Seam::after(said, spent);
+            let mut seam = Seam::after(said, spent, repeated.to_owned());
             let mut out = Vec::new();
             second.as_bytes().chunks(size).for_each(|piece| out.extend(seam.push(Some(Bytes::copy_from_slice(piece)))));
             out.extend(seam.push(None));
@@ -152,6 +190,25 @@ mod tests {
             data: {\"id\":\"a\",\"choices\":[],\"usage\":{\"prompt_tokens\":16,\"completion_tokens\":3,\"total_tokens\":19}}\n\n\
             data: [DONE]\n\n"
         );
+    }
+
+    #[test]
+    fn what_a_provider_repeats_of_what_it_was_given_is_not_told_again() {
+        let chunk =
+            |text: &str| format!("data: {{\"id\":\"a\",\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+        let said = said(Form::Chat, FIRST);
+        let second = |texts: &[&str]| texts.iter().map(|text| chunk(text)).collect::<String>();
+        for (pieces, told) in [
+            (&["One two", " three"][..], &["three"][..]),
+            (&["One two three"], &["three"]),
+            (&["One", " tw", "o", " ", "three"], &["three"]),
+            (&["three"], &["three"]),
+            (&["One", " more"], &["One more"]),
+            (&["One two"], &[]),
+        ] {
+            let joined = joined_repeating(&said, Spent::default(), &second(pieces), "One two");
+            assert_eq!(joined, second(told), "{pieces:?}");
+        }
     }
 
     fn message(kind: &str, rest: &str) -> String {
@@ -374,7 +431,7 @@ mod tests {
         let said = said(Form::Chat, FIRST);
         let asked = |messages: &str| {
             let body = format!("{{\"model\":\"m\",\"messages\":{messages},\"n\":1}}");
-            said.ask_again(body.as_bytes()).map(|asked| String::from_utf8(asked).unwrap())
+            said.ask_again(body.as_bytes()).map(|again| String::from_utf8(again.body).unwrap())
         };
         assert_eq!(
             asked("[{\"role\":\"user\",\"content\":\"q\"}]").unwrap(),
@@ -387,7 +444,7 @@ mod tests {
         let asked = |input: &str| {
             response
                 .ask_again(format!("{{\"input\":{input}}}").as_bytes())
-                .map(|asked| String::from_utf8(asked).unwrap())
+                .map(|again| String::from_utf8(again.body).unwrap())
         };
         let on = "{\"input\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"One\"}]}";
         assert_eq!(asked("\"q\"").unwrap(), on);
@@ -396,7 +453,8 @@ mod tests {
         let begun = "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"text\":\"One \",\"finish_reason\":null}]}\n\n";
         let completion = self::said(Form::Completions, begun);
         assert_eq!((completion.text(), completion.obstacle(), completion.ends_in_space()), ("One ", None, false));
-        let asked = |body: &str| completion.ask_again(body.as_bytes()).map(|asked| String::from_utf8(asked).unwrap());
+        let asked =
+            |body: &str| completion.ask_again(body.as_bytes()).map(|again| String::from_utf8(again.body).unwrap());
         assert_eq!(asked("{\"prompt\":\"q \",\"n\":1}").unwrap(), "{\"prompt\":\"q One \",\"n\":1}");
         assert_eq!(asked("{\"prompt\":\"q \",\"echo\":true}"), None);
         assert_eq!(asked("{\"prompt\":[1,2]}"), None);

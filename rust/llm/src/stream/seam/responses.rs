@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::said::{Open, Output},
-    Joint, Said, Space, Spent, add, written,
+    Joint, Overlap, Said, Spent, add, written,
 };
 
 #[derive(Debug)]
@@ -13,8 +13,7 @@ pub(super) struct Responses {
     /// Of the first stream.
     id: String,
     has_begun: bool,
-    ends_in_space: bool,
-    space: Space,
+    overlap: Overlap,
     /// What the caller knows of, and the number of the next event.
     output: Output,
     /// Whether the second stream's first item is the open message.
@@ -24,19 +23,10 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    pub fn after(said: &Said, spent: Spent) -> Self {
+    pub fn after(said: &Said, spent: Spent, overlap: Overlap) -> Self {
         let output = said.output().clone();
         let offset = output.open.as_ref().map_or(output.done.len() as u64, |open| open.index);
-        Self {
-            spent,
-            id: said.id().to_owned(),
-            has_begun: said.has_begun(),
-            ends_in_space: said.ends_in_space(),
-            space: Space::after(said),
-            output,
-            is_joined: false,
-            offset,
-        }
+        Self { spent, id: said.id().to_owned(), has_begun: said.has_begun(), overlap, output, is_joined: false, offset }
     }
 
     /// The open message, where an event of the second stream speaks of it.
@@ -51,8 +41,7 @@ impl Responses {
 
     /// The whole of a text of which the second stream said the rest.
     fn whole(&self, before: &str, rest: &Value) -> Value {
-        let rest = rest.as_str().unwrap_or_default();
-        let rest = if self.ends_in_space { rest.trim_start() } else { rest };
+        let rest = self.overlap.rest(rest.as_str().unwrap_or_default());
         json!(format!("{before}{rest}"))
     }
 
@@ -96,7 +85,7 @@ impl Responses {
             let over = json!({"type": "response.output_item.done", "output_index": index, "item": item});
             before.extend(self.told(over));
             self.output.done.push(item);
-            self.offset = index + 1;
+            self.offset = index.saturating_add(1);
         }
         before
     }
@@ -117,7 +106,7 @@ impl Responses {
         }
         if response["usage"].is_object() {
             self.spent.add_to(&mut response["usage"], ["input_tokens", "output_tokens"]);
-            add(&mut response["usage"]["total_tokens"], self.spent.input + self.spent.output);
+            add(&mut response["usage"]["total_tokens"], self.spent.total());
         }
     }
 
@@ -140,7 +129,7 @@ impl Responses {
     /// With the next number.
     fn told(&mut self, mut event: Value) -> Vec<u8> {
         event["sequence_number"] = self.output.sequence.into();
-        self.output.sequence += 1;
+        self.output.sequence = self.output.sequence.saturating_add(1);
         written(event["type"].as_str().unwrap_or_default(), &event)
     }
 }
@@ -166,7 +155,7 @@ impl Joint for Responses {
             }
             "response.output_text.delta" => {
                 if let Value::String(text) = &mut event["delta"] {
-                    self.space.strip(text);
+                    self.overlap.strip(text);
                 }
             }
             "response.output_text.done" => {

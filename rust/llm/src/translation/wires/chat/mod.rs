@@ -78,7 +78,10 @@ impl Wire for Chat {
         let mut data: Vec<_> = answer["data"].as_array()?.iter().collect();
         data.sort_by_key(|one| one["index"].as_u64());
         let vectors = data.into_iter().map(|one| one["embedding"].clone()).collect();
-        Some(Vectors { vectors, tokens: answer["usage"]["prompt_tokens"].as_u64() })
+        // Some say what it is in all, and nothing else.
+        let usage = &answer["usage"];
+        let tokens = usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64());
+        Some(Vectors { vectors, tokens })
     }
 
     /// Of those whose lists are not `OpenAI`'s.

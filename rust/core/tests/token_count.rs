@@ -1,0 +1,68 @@
+//! How many tokens a request has, where the gateway itself must say it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use harness::{Ask, pick, played::Played};
+use serde_json::{Value, json};
+
+const MESSAGES_COUNT: &str = "/v1/messages/count_tokens";
+const CONTENTS_COUNT: &str = "/v1beta/models/gpt-4o:countTokens";
+
+#[tokio::test]
+async fn tokens_are_counted_here_for_who_has_nobody_to_count_them() {
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let rig = Played::rig();
+    let contents = json!({"contents": [{"role": "user", "parts": [{"text": "What is the answer?"},
+        {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}]});
+    let messages = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "What is the answer?"}]});
+    for provider in ["openai", "groq", "cohere"] {
+        let told = rig.send(played.ask(provider, CONTENTS_COUNT, contents.to_string().into())).await;
+        assert_eq!((told.status, told.json()), (200, json!({"totalTokens": 5})), "{provider}");
+        let told = rig.send(played.ask(provider, MESSAGES_COUNT, messages.to_string().into())).await;
+        assert_eq!((told.status, told.json()), (200, json!({"input_tokens": 12})), "{provider}");
+        let records = rig.records();
+        let said: Vec<_> = records.iter().map(|record| pick(record, ["ai_org", "outcome", "req_units"])).collect();
+        assert_eq!(said, vec![json!([provider, "complete", null]); 2]);
+    }
+    assert_eq!(played.provider.connections(), 0);
+    let config = json!({"provider": "groq", "passthrough": true});
+    let told = rig.send(harness::by_with(&config, MESSAGES_COUNT, messages.to_string().into_bytes())).await;
+    assert_eq!(told.status, 400, "{}", told.text());
+}
+
+#[tokio::test]
+async fn what_nobody_could_read_is_refused_in_the_callers_own_words_and_not_counted_as_nothing() {
+    let rig = Played::rig();
+    let ask = |path: &str, body: &str| {
+        let ask = Ask::new("POST", path).header("x-gateway-provider", "openai");
+        ask.header("content-type", "application/json").header("authorization", "Bearer sk-1").body(body.to_owned())
+    };
+    let part = r#""contents":[{"parts":[{"text":7}]}]"#;
+    for (path, body, field) in [
+        (MESSAGES_COUNT, r#"{"model":"gpt-4o"}"#, "messages: must be an array of at least one message"),
+        (MESSAGES_COUNT, r#"{"messages":[{"role":"user","content":7}]}"#, "messages[0].content: must be a string, or"),
+        (MESSAGES_COUNT, r#"{"messages":[{"role":"user","content":"\udead"}]}"#, "messages: cannot be read: "),
+        (CONTENTS_COUNT, "{}", "contents: must be an array of at least one content"),
+        (CONTENTS_COUNT, &format!("{{{part}}}"), "contents[0].parts[0].text: must be a string"),
+        (
+            CONTENTS_COUNT,
+            &format!("{{\"generateContentRequest\":{{{part}}}}}"),
+            "generateContentRequest.contents[0].parts[0].text: must be a string",
+        ),
+    ] {
+        let told = rig.send(ask(path, body)).await;
+        let error = &told.json()["error"];
+        let kinds = json!([told.status, error["type"], error["status"]]);
+        let is_messages = path == MESSAGES_COUNT;
+        let expected = if is_messages {
+            [json!("invalid_request_error"), Value::Null]
+        } else {
+            [Value::Null, json!("INVALID_ARGUMENT")]
+        };
+        assert_eq!(kinds, json!([400, expected[0], expected[1]]), "{body}: {}", told.text());
+        let message = error["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("the tokens of this request cannot be counted: {field}")), "{message}");
+        assert_eq!(pick(&rig.record(), ["error", "outcome"]), json!(["uncountable_request", "refused"]), "{body}");
+    }
+}

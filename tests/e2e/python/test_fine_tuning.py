@@ -1,0 +1,210 @@
+"""Fine-tuning by the official OpenAI SDK for Python, at a provider that speaks OpenAI and at those that have jobs of another shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import openai
+import pytest
+
+from tests.e2e.python.tuning_provider import CHECKPOINTS, EVENTS, KEY_ID, MADE, REGION, TOKEN, TuningProvider
+from tests.gateway import Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = "pk-e2e-0123456789"
+ROLE = "arn:aws:iam::123456789012:role/tuner"
+
+
+class Kind(NamedTuple):
+    """What is saved of a provider, and what it knows of a job."""
+
+    slug: str
+    options: dict[str, str]
+    model: str
+    file: str
+    # Of a job that was just begun, and of one that is looked at.
+    begun: str
+    stands: str
+    has_checkpoints: bool = False
+    prefix: str = ""
+
+
+KINDS = {
+    "openai": Kind("openai", {}, "gpt-4o-mini", "file-1", "queued", "queued", has_checkpoints=True, prefix="/v1"),
+    "bedrock": Kind(
+        "bedrock",
+        {
+            "aws_region": REGION,
+            "aws_access_key_id": KEY_ID,
+            "aws_secret_access_key": "aws-secret",
+            "aws_s3_bucket": "results",
+            "aws_customization_role_arn": ROLE,
+        },
+        "amazon.nova-lite-v1:0:300k",
+        "s3://data/a.jsonl",
+        "queued",
+        "running",
+    ),
+    "vertex-ai": Kind(
+        "vertex-ai",
+        {"vertex_region": "europe-west4", "vertex_project_id": "p-1"},
+        "gemini-2.0-flash-001",
+        "gs://data/a.jsonl",
+        "running",
+        "running",
+        has_checkpoints=True,
+    ),
+    "fireworks-ai": Kind(
+        "fireworks-ai",
+        {"fireworks_account_id": "acme"},
+        "accounts/fireworks/models/llama-v3p1-8b-instruct",
+        "accounts/acme/datasets/d",
+        "running",
+        "running",
+    ),
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def listening() -> Iterator[TuningProvider]:
+    with TuningProvider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def there(listening: TuningProvider) -> Iterator[TuningProvider]:
+    """Let it forget the jobs of tests before."""
+    listening.jobs.clear()
+    yield listening
+    assert listening.refused == []
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, listening: TuningProvider) -> Iterator[Gateway]:
+    """Serve the four providers, each of them the same in another dialect."""
+    saved = [
+        {
+            "slug": slug,
+            "provider": slug,
+            "api_key": TOKEN,
+            "options": kind.options,
+            "custom_host": listening.url + kind.prefix,
+        }
+        for slug, kind in KINDS.items()
+    ]
+    tables = {
+        "keys": [{"name": "e2e", "key": KEY}],
+        "providers": saved,
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    }
+    running = Gateway(tmp_path_factory.mktemp("tuning"), tables, {})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(kind: Kind, served: Gateway, there: TuningProvider) -> Iterator[openai.OpenAI]:
+    assert there.jobs == {}
+    headers = {"x-gateway-provider": f"@{kind.slug}"}
+    with openai.OpenAI(
+        base_url=f"{served.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=10
+    ) as client:
+        yield client
+
+
+def begun(client: openai.OpenAI, kind: Kind, count: int) -> list[str]:
+    """Begin so many jobs; their ids, the newest first."""
+    made = []
+    for number in range(count):
+        supervised = {"hyperparameters": {"n_epochs": 2}}
+        job = client.fine_tuning.jobs.create(
+            model=kind.model,
+            training_file=kind.file,
+            suffix=f"mine{number}",
+            method={"type": "supervised", "supervised": supervised},
+            extra_body={"job_name": f"job-{number}"} if kind.slug == "bedrock" else None,
+        )
+        assert (job.object, job.status) == ("fine_tuning.job", kind.begun)
+        assert (job.training_file, job.method.type if job.method else None) == (kind.file, "supervised")
+        made.insert(0, job.id)
+    assert len(set(made)) == count
+    return made
+
+
+def test_a_job_is_begun_and_looked_at(client: openai.OpenAI, kind: Kind, there: TuningProvider):
+    (name,) = begun(client, kind, 1)
+    job = client.fine_tuning.jobs.retrieve(name)
+    assert (job.id, job.status, job.created_at) == (name, kind.stands, MADE)
+    assert (job.model, job.training_file, job.fine_tuned_model) == (kind.model, kind.file, None)
+    (kept,) = there.jobs.values()
+    said = str(kept)
+    assert "mine0" in said
+    assert kind.file in said
+
+
+def test_jobs_are_listed_by_pages_the_newest_first(client: openai.OpenAI, kind: Kind):
+    made = begun(client, kind, 5)
+    jobs = client.fine_tuning.jobs
+    assert [job.id for job in jobs.list()] == made
+    assert [job.id for job in jobs.list(limit=2)] == made
+    page = jobs.list(limit=2, after=made[1])
+    assert ([job.id for job in page.data], page.has_more) == (made[2:4], True)
+    assert not jobs.list(limit=2, after=made[2]).has_more
+
+
+def test_a_job_is_cancelled_and_told_how_it_stands(client: openai.OpenAI, kind: Kind):
+    made = begun(client, kind, 2)
+    job = client.fine_tuning.jobs.cancel(made[0])
+    assert (job.id, job.object, job.status) == (made[0], "fine_tuning.job", "cancelled")
+    jobs = client.fine_tuning.jobs
+    assert [jobs.retrieve(name).status for name in made] == ["cancelled", kind.stands]
+
+
+def test_checkpoints_are_listed_by_pages_where_there_are_any(client: openai.OpenAI, kind: Kind):
+    (name,) = begun(client, kind, 1)
+    checkpoints = client.fine_tuning.jobs.checkpoints
+    if not kind.has_checkpoints:
+        with pytest.raises(
+            openai.InternalServerError, match=f"listFinetuneCheckpoints is not supported by {kind.slug}"
+        ):
+            checkpoints.list(name)
+        return
+    all_of_them = list(checkpoints.list(name))
+    assert len({one.id for one in all_of_them}) == CHECKPOINTS
+    assert {(one.object, one.fine_tuning_job_id) for one in all_of_them} == {("fine_tuning.job.checkpoint", name)}
+    assert list(checkpoints.list(name, limit=1)) == all_of_them
+    page = checkpoints.list(name, limit=1, after=all_of_them[0].id)
+    assert (page.data, page.has_more) == (all_of_them[1:2], True)
+
+
+def test_events_are_listed_by_pages_where_there_are_any(client: openai.OpenAI, kind: Kind):
+    (name,) = begun(client, kind, 1)
+    events = client.fine_tuning.jobs.list_events
+    if kind.slug != "openai":
+        with pytest.raises(openai.InternalServerError, match=f"listFinetuneEvents is not supported by {kind.slug}"):
+            events(name)
+        return
+    assert [(one.id, one.message) for one in events(name, limit=2)] == [(f"ev-{at}", name) for at in range(EVENTS)]
+    page = events(name, limit=1, after="ev-0")
+    assert ([one.id for one in page.data], page.has_more) == (["ev-1"], True)
+
+
+def test_what_is_wrong_is_told_in_openais_words(client: openai.OpenAI, kind: Kind, there: TuningProvider):
+    with pytest.raises(openai.NotFoundError) as gone:
+        client.fine_tuning.jobs.retrieve("job-of-nobody")
+    assert gone.value.status_code == 404
+    if kind.slug == "openai":
+        return
+    asked = len(there.asked)
+    with pytest.raises(openai.BadRequestError, match=r"method\.type: `reinforcement` is not known here"):
+        client.fine_tuning.jobs.create(model=kind.model, training_file=kind.file, method={"type": "reinforcement"})
+    with pytest.raises(openai.BadRequestError, match="limit: must be a number from 1 to 100"):
+        client.fine_tuning.jobs.list(limit=101)
+    assert len(there.asked) == asked

@@ -1,0 +1,157 @@
+"""A provider that fine-tunes, in the words of OpenAI, Bedrock, Vertex AI and Fireworks: it keeps its jobs and how they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.integration.batch_provider import Listening
+
+TOKEN, KEY_ID, REGION = "sk-tuning", "AKIDTUNING", "eu-west-1"
+OPENAI, BEDROCK = "/v1/fine_tuning/jobs", "/model-customization-jobs"
+VERTEX = "/v1/projects/p-1/locations/europe-west4/tuningJobs"
+FIREWORKS = "/v1/accounts/acme/supervisedFineTuningJobs"
+MADE_AT, MADE = "2026-01-02T03:04:05Z", 1_767_323_045
+CHECKPOINTS, EVENTS = 3, 3
+
+Job = dict[str, Any]
+
+
+class TuningProvider(Listening):
+    """Knows every job by the name that its dialect has for it, the newest last."""
+
+    def __init__(self) -> None:
+        super().__init__(_Answers)
+        self.jobs: dict[str, Job] = {}
+        self.refused: list[str] = []
+
+
+class _Answers(BaseHTTPRequestHandler):
+    provider: TuningProvider
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self._answer({})
+
+    def do_POST(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}"))
+
+    def _answer(self, body: Job) -> None:
+        url = urlsplit(self.path)
+        path, query = unquote(url.path), {key: values[0] for key, values in parse_qs(url.query).items()}
+        with self.provider.lock:
+            self.provider.asked.append((self.command, self.path))
+            status, answer = self._route(path, query, body)
+        content = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _route(self, path: str, query: dict[str, str], body: Job) -> tuple[int, Any]:
+        if not self._is_known(path):
+            self.provider.refused.append(f"{self.command} {self.path}")
+            return 403, {"message": "who asks?"}
+        for place, dialect in DIALECTS.items():
+            if found := re.fullmatch(rf"{place}(?:/([^/:]+))?(?:[/:](\w+))?", path):
+                return dialect(self.provider, self.command, (found[1], found[2]), body | query)
+        return 404, {"message": f"nothing at {path}"}
+
+    def _is_known(self, path: str) -> bool:
+        said = self.headers.get("authorization", "")
+        if path.startswith(BEDROCK):
+            return bool(re.search(rf"^AWS4-HMAC-SHA256 Credential={KEY_ID}/\d+/{REGION}/bedrock/aws4_request", said))
+        return said == f"Bearer {TOKEN}"
+
+
+Dialect = Callable[[TuningProvider, str, tuple[str | None, str | None], Job], tuple[int, Any]]
+
+
+def _part(items: list[Job], query: Job) -> Job:
+    """Cut a page out of a list as OpenAI does."""
+    if after := query.get("after"):
+        items = items[next(at for at, one in enumerate(items) if one["id"] == after) + 1 :]
+    limit = int(query.get("limit", 20))
+    return {"object": "list", "data": items[:limit], "has_more": len(items) > limit}
+
+
+def _openai(there: TuningProvider, method: str, named: tuple[str | None, str | None], said: Job) -> tuple[int, Any]:
+    name, what = named
+    if name is None:
+        if method == "GET":
+            return 200, _part(list(reversed(there.jobs.values())), said)
+        name = f"ftjob-{len(there.jobs)}"
+        defaults = {"object": "fine_tuning.job", "created_at": MADE, "status": "queued", "organization_id": "org"}
+        defaults |= {"result_files": [], "seed": 0, "hyperparameters": {"n_epochs": "auto"}}
+        there.jobs[name] = defaults | said | {"id": name}
+    if name not in there.jobs:
+        return 404, {"error": {"message": "No such job", "type": "invalid_request_error", "code": "not_found"}}
+    if what == "cancel":
+        there.jobs[name]["status"] = "cancelled"
+    if what == "events":
+        events = [{"object": "fine_tuning.job.event", "id": f"ev-{at}"} for at in range(EVENTS)]
+        return 200, _part([one | {"created_at": MADE, "level": "info", "message": name} for one in events], said)
+    if what == "checkpoints":
+        kept = [{"object": "fine_tuning.job.checkpoint", "id": f"cp-{at}"} for at in range(CHECKPOINTS)]
+        more = {"created_at": MADE, "fine_tuned_model_checkpoint": "m", "step_number": 1, "metrics": {}}
+        return 200, _part([one | more | {"fine_tuning_job_id": name} for one in kept], said)
+    return 200, there.jobs[name]
+
+
+def _bedrock(there: TuningProvider, method: str, named: tuple[str | None, str | None], said: Job) -> tuple[int, Any]:
+    name, what = named
+    if name is None:
+        if method == "GET":
+            return 200, {"modelCustomizationJobSummaries": list(reversed(there.jobs.values()))}
+        made = {
+            "jobArn": f"arn:aws:bedrock:{REGION}:1:model-customization-job/{said['jobName']}",
+            "status": "InProgress",
+        }
+        model = {"baseModelArn": f"arn:aws:bedrock:{REGION}::foundation-model/{said['baseModelIdentifier']}"}
+        there.jobs[said["jobName"]] = said | made | model | {"creationTime": MADE_AT}
+        return 201, {"jobArn": made["jobArn"]}
+    if name not in there.jobs:
+        return 404, {"message": "The job could not be found"}
+    if what == "stop":
+        there.jobs[name]["status"] = "Stopping"
+        return 202, {}
+    return 200, there.jobs[name]
+
+
+def _googles(place: str, key: str) -> Dialect:
+    """Fireworks has its jobs as Vertex AI has."""
+
+    def answer(there: TuningProvider, method: str, named: tuple[str | None, str | None], said: Job) -> tuple[int, Any]:
+        name, what = named
+        if name is None:
+            if method == "GET":
+                return 200, {key: list(reversed(there.jobs.values()))}
+            name = str(len(there.jobs))
+            resource = f"{place.removeprefix('/v1/')}/{name}"
+            there.jobs[name] = said | {"name": resource, "state": "JOB_STATE_RUNNING", "createTime": MADE_AT}
+            kept = [{"checkpointId": str(at), "step": str(at), "endpoint": f"e-{at}"} for at in range(CHECKPOINTS)]
+            there.jobs[name]["tunedModel"] = {"checkpoints": kept}
+        if name not in there.jobs:
+            return 404, {"error": {"code": 404, "message": "not found", "status": "NOT_FOUND"}}
+        if what == "cancel":
+            there.jobs[name]["state"] = "JOB_STATE_CANCELLED"
+            return 200, {}
+        return 200, there.jobs[name]
+
+    return answer
+
+
+DIALECTS: dict[str, Dialect] = {
+    OPENAI: _openai,
+    BEDROCK: _bedrock,
+    VERTEX: _googles(VERTEX, "tuningJobs"),
+    FIREWORKS: _googles(FIREWORKS, "supervisedFineTuningJobs"),
+}
