@@ -7,20 +7,20 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from penstock.caller import Caller, lacking
 from penstock.errors import ForbiddenError, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
-from penstock.kit.record import refuse
+from penstock.kit.record import refuse, unknown
 from penstock.store.tables import workspaces
-from penstock.store.tenant import Tenant
+from penstock.store.tenant import Tenant, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
-    from sqlalchemy import Table
+    from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.proxies import Proxies
@@ -129,6 +129,13 @@ class Desk(Tenant):
         desk = Desk(self.connection, self.caller, None, self._vault, self._asked)
         desk.bell, desk.about = self.bell, self.about
         return desk
+
+    async def refer(self, path: str, table: Table, key: str, what: str, *conditions: ColumnElement[bool]) -> Row:
+        """Find a row that the body names; where there is none, the field is refused."""
+        row = await self.first(select(table).where(named(table, key), *conditions), table)
+        if row is None:
+            raise unknown(path, f"{key!r} is no {what}")
+        return row
 
     def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Refuse to give others what the caller may not do."""
@@ -243,7 +250,7 @@ class Work:
             return own
         query = select(workspaces.c.id).where(
             workspaces.c.organisation_id == self.caller.organisation_id,
-            or_(workspaces.c.id == wanted, workspaces.c.slug == wanted),
+            named(workspaces, wanted),
             workspaces.c.status.in_(among),
         )
         found: str | None = await connection.scalar(query)

@@ -15,24 +15,21 @@ from penstock.caller import needs, of_person
 from penstock.errors import ConflictError
 from penstock.kit import keys
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Changed, Email, Id, Moment, Object
+from penstock.kit.fields import Changed, Email, EmailAsked, Id, Moment, Object
 from penstock.kit.listing import Page
-from penstock.kit.members import MEMBERS
-from penstock.kit.record import Done, Listed, when
-from penstock.kit.resource import Resource
+from penstock.kit.members import MEMBERS, USERS
+from penstock.kit.record import Done, Listed, write_out
 from penstock.store.tables import api_keys, members, users
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-USERS = Resource("organisation_users", users)
 TAGS = ["Users"]
 
 UserId = Annotated[str, PathParameter(description="id of the user")]
 RoleAsked = Annotated[
     Literal["owner", "admin", "member"] | None, QueryParameter(description="only those with this role")
 ]
-EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 
 
 class UserChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,15 +104,7 @@ async def _shown(desk: Desk, rows: list[Row]) -> list[User]:
     inside: dict[str, list[str]] = {}
     for member in await desk.rows(query.order_by(members.c.id), members):
         inside.setdefault(member["user_id"], []).append(member["workspace_id"])
-    return [
-        User(
-            **{name: row[name] for name in ("id", "email", "first_name", "last_name", "role")},
-            workspace_ids=inside.get(row["id"], []),
-            created_at=when(row["created_at"]),
-            last_updated_at=when(row["last_updated_at"]),
-        )
-        for row in rows
-    ]
+    return [write_out(User, row, workspace_ids=inside.get(row["id"], [])) for row in rows]
 
 
 routes = [index, show, update, remove]
