@@ -16,6 +16,7 @@ from penstock.jobs.batch_lines import Lines, Places, told
 from penstock.jobs.batch_providers import way_of
 from penstock.jobs.batch_providers.talk import Talk
 from penstock.jobs.handed_over import HandedOver
+from penstock.jobs.waiting import rung
 from penstock.kit.batch_input import Input, Wrong
 from penstock.kit.batches import (
     ACTIVE,
@@ -98,10 +99,9 @@ class Runner:
                     await self._look()
                 except PenstockError as error:
                     log.warning("batches wait: %s", error)
-                with suppress(TimeoutError):
-                    # Nobody else begins batches in an embedded store: who does it here rings.
-                    is_quiet = self._database.embedded and not self._running
-                    await asyncio.wait_for(self._rung.wait(), PURGE_SECONDS if is_quiet else INTERVAL)
+                # Nobody else begins batches in an embedded store: who does it here rings.
+                is_quiet = self._database.embedded and not self._running
+                await rung(self._rung, PURGE_SECONDS if is_quiet else INTERVAL)
                 self._rung.clear()
         finally:
             for task in self._running.values():
