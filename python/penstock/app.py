@@ -159,7 +159,8 @@ def open_store(
     published.stored = kept.last() or NOTHING
     tokens = known_tokens(settings, kept)
     identities = Identities(database, tokens)
-    publisher = Publisher(settings, published, database, vault, Secrets(settings), kept, tokens)
+    secrets = Secrets(settings)
+    publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
     announcer = _announcer(settings, publisher.ring)
 
     def changed() -> None:
@@ -169,7 +170,7 @@ def open_store(
 
     office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
     blobs = Folder(settings.files_folder)
-    runner = Runner(settings, office, blobs, batch_figures, records)
+    runner = Runner(settings, office, secrets, blobs, batch_figures, records)
     shared = {
         "office": office,
         "identities": identities,
