@@ -122,6 +122,15 @@ def strangers(path: str, wanted: object, there: object) -> Iterator[Problem]:
         yield Problem(path, OTHERS if there else ALONE)
 
 
+def masks(value: object) -> int:
+    """Count the credentials that stand as masks; those of keys are made anew in any case."""
+    if isinstance(value, dict):
+        return sum(masks(item) for name, item in cast("Thing", value).items() if name != "masked")
+    if isinstance(value, list):
+        return sum(map(masks, cast("list[object]", value)))
+    return int(isinstance(value, str) and MASKED in value)
+
+
 def match(thing: Mapping[str, Any], there: list[Thing], named_by: tuple[str, ...]) -> Thing | None:
     """Find what a thing is called; of several with one name the first that is left."""
     for name in named_by:
