@@ -10,7 +10,7 @@ from litestar import Request  # noqa: TC002 - the framework looks at annotations
 from sqlalchemy import select
 
 from penstock.caller import Caller, lacking
-from penstock.errors import ForbiddenError, StaleError
+from penstock.errors import ForbiddenError, Problem, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
 from penstock.kit.record import refuse, unknown
@@ -108,7 +108,7 @@ class Desk(Tenant):
             return
         held = await self.rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
         if not held or not about.expected & {ANY, tag(held[0])}:
-            raise StaleError("it was changed since it was read; hint: read it again")
+            raise _stale("names another state: it was changed since it was read; hint: read it again")
         about.expected = None
 
     @property
@@ -161,6 +161,10 @@ class Desk(Tenant):
         return await self._vault.open(self.connection, sealed, owner)
 
 
+def _stale(why: str) -> StaleError:
+    return StaleError(f"If-Match {why}", [Problem("If-Match", why)])
+
+
 @cache
 def _names(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns)
@@ -209,6 +213,8 @@ class Work:
     @asynccontextmanager
     async def at_home(self) -> AsyncGenerator[Desk]:
         """Change what is the caller's own; the route itself narrows it to that."""
+        if self._request.headers.get("if-match") is not None:
+            raise _stale("names a state, and this depends on none")
         async with self._office.writing_as(self.caller, self._asked()) as desk:
             yield desk
 
@@ -221,7 +227,7 @@ class Work:
             desk.about.expected = expected(self._request.headers.get("if-match"))
             yield desk
             if desk.about.expected is not None:
-                raise StaleError("this cannot be made to depend on If-Match")
+                raise _stale("names a state, and this depends on none")
             self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)
 

@@ -17,10 +17,12 @@ __all__ = [
     "Changed",
     "Email",
     "EmailAsked",
+    "FirstName",
     "Home",
     "Id",
     "IdOrSlug",
     "Kept",
+    "LastName",
     "Life",
     "Maker",
     "MaybeName",
@@ -71,6 +73,8 @@ Life = Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
 Kept = Annotated[str, Meta(description="`active` or `archived`")]
 Reset = Annotated[bool, Meta(description="begin counting anew now")]
 ResetShown = Annotated[int | None, Meta(description="always null; to reset is a write")]
+FirstName = Annotated[str, Meta(description="first name")]
+LastName = Annotated[str, Meta(description="last name")]
 EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 Email = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+$", max_length=320, description="e-mail address")]
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from penstock.kit.fields import Reset
 from penstock.kit.record import midnight, milliseconds, moment, next_period, now, refuse
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     expires_at: Annotated[datetime | UnsetType | None, Meta(description="when it ends; null: never")] = UNSET
 
 
+class LimitsChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is changed of them."""
+
+    reset_usage: Reset = False
+
+
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is written of the limits of a workspace, or of its share in something: at most one of each."""
 
@@ -96,6 +103,8 @@ def sent(data: Limited, units: Sequence[str] = UNITS) -> dict[str, Any]:
         if end is not None and end <= now():
             raise refuse("expires_at", "is in the past")
         values["expires_at"] = end
+    if isinstance(data, LimitsChange) and data.reset_usage:
+        values["last_reset_at"] = now()
     return values
 
 

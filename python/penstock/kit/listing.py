@@ -72,6 +72,11 @@ def page(
     return Page(asked or DEFAULT_SIZE, current_page or camel_number or 0, sort, order, asked is not None)
 
 
+def equal(table: Table, **asked: object) -> list[ColumnElement[bool]]:
+    """Say which rows have what was asked for; what was not is nothing."""
+    return [table.c[name] == value for name, value in asked.items() if value is not None]
+
+
 async def rows(
     tenant: Tenant, table: Table, wanted: Page, conditions: Sequence[ColumnElement[bool]] = ()
 ) -> tuple[int, list[Row]]:

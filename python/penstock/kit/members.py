@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from penstock.caller import of_member
 from penstock.errors import ConflictError, MissingError
-from penstock.kit.fields import Changed, Email, Id, Moment, Object
+from penstock.kit.fields import Changed, Email, FirstName, Id, LastName, Moment, Object
 from penstock.kit.record import write_out
 from penstock.kit.resource import Resource
 from penstock.store.tables import members, users
@@ -41,8 +41,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Id
     email: Email
-    first_name: Annotated[str, Meta(description="first name")]
-    last_name: Annotated[str, Meta(description="last name")]
+    first_name: FirstName
+    last_name: LastName
     org_role: Annotated[str, Meta(description="`owner`, `admin` or `member` of the organisation")]
     role: Annotated[str, Meta(description="`admin`, `manager` or `member` of the workspace")]
     status: Annotated[str, Meta(description="`active`")] = "active"

@@ -11,8 +11,8 @@ from sqlalchemy import select
 from penstock.kit import fields, integrations, limits
 from penstock.kit.fields import UNSET, TagsAsked, WorkspaceAsked, tagged
 from penstock.kit.ids import new_id
-from penstock.kit.limits import Limited
-from penstock.kit.record import Created, given, life, now, write_out
+from penstock.kit.limits import Limited, LimitsChange
+from penstock.kit.record import Created, given, life, write_out
 from penstock.kit.verbs import Verbs, Wanted
 from penstock.store.tables import integrations as integration_rows
 from penstock.store.tables import providers, workspaces
@@ -35,12 +35,11 @@ class New(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     note: fields.Note = None
 
 
-class Change(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Change(LimitsChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be changed of one; what is left out stays."""
 
     name: fields.MaybeName = UNSET
     note: fields.MaybeNote = UNSET
-    reset_usage: fields.Reset = False
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +90,6 @@ class Side(Verbs):
     async def change(self, desk: Desk, row: Row, data: Change) -> Created:
         """Change one; what is left out stays."""
         values = {name: value for name, value in given(data).items() if name in PLAIN}
-        if data.reset_usage:
-            values["last_reset_at"] = now()
         await self.resource.change(desk, row, {**values, **limits.sent(data)})
         return Created(row["id"], row["slug"], self.kind)
 

@@ -17,9 +17,9 @@ from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
 from penstock.kit.ids import is_uuid, mask, new_key
 from penstock.kit.keys import KEYS
-from penstock.kit.limits import Limited
+from penstock.kit.limits import Limited, LimitsChange
 from penstock.kit.listing import Page
-from penstock.kit.record import Done, Listed, given, life, now, refuse, when, write_out
+from penstock.kit.record import Done, Listed, given, life, refuse, when, write_out
 from penstock.kit.rotation import RotationPolicy, Transition, policy
 from penstock.store.tables import api_keys, configs, users, workspaces
 
@@ -66,13 +66,12 @@ class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     rotation_policy: PolicyGiven = UNSET
 
 
-class KeyChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class KeyChange(LimitsChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
     name: fields.MaybeName = UNSET
     description: fields.MaybeNote = UNSET
     scopes: Annotated[Annotated[list[str], Meta(min_length=1)] | UnsetType, Meta(description="what it may do")] = UNSET
-    reset_usage: fields.Reset = False
     defaults: DefaultsGiven = UNSET
     alert_emails: EmailsGiven = UNSET
     rotation_policy: PolicyGiven = UNSET
@@ -220,8 +219,6 @@ async def update(key_id: KeyId, data: JSONBody[KeyChange], work: NamedDependency
         values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
         if data.scopes is not UNSET:
             values["scopes"] = _scopes(desk, row["type"], data.scopes)
-        if data.reset_usage:
-            values["last_reset_at"] = now()
         await KEYS[row["type"]].change(desk, row, {**values, **await _values(desk, row["type"], data, row)})
         return Done()
 

@@ -19,8 +19,6 @@ from penstock.kit.record import milliseconds, when, write_out
 from penstock.store.tables import audit
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
-
     from penstock.store.tenant import Row
 
 SIZES = Sizes(largest=100)
@@ -89,21 +87,19 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     """Give what was changed in a span of time."""
     work.caller.stay_in(organisation_id)
     page = page.within(SIZES)
-    wanted = {
-        "method": method,
-        "uri": uri,
-        "request_id": request_id,
-        "user_id": user_id,
-        "user_type": user_type,
-        "workspace_id": workspace_id,
-        "response_status_code": response_status_code,
-        "resource_type": resource_type,
-        "action": action,
-        "client_ip": client_ip,
-    }
-    conditions: list[ColumnElement[bool]] = [
-        audit.c[name] == value for name, value in wanted.items() if value is not None
-    ]
+    conditions = listing.equal(
+        audit,
+        method=method,
+        uri=uri,
+        request_id=request_id,
+        user_id=user_id,
+        user_type=user_type,
+        workspace_id=workspace_id,
+        response_status_code=response_status_code,
+        resource_type=resource_type,
+        action=action,
+        client_ip=client_ip,
+    )
     conditions += [audit.c.created_at >= milliseconds(start_time), audit.c.created_at <= milliseconds(end_time)]
     async with work.reading() as desk:
         total, rows = (0, []) if country else await listing.rows(desk, audit, page, conditions)

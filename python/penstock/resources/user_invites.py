@@ -9,7 +9,7 @@ from litestar import Request, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import or_, select
 
 from penstock.caller import SCOPES, needs, of_member, of_person
 from penstock.errors import ConflictError
@@ -17,9 +17,10 @@ from penstock.kit import invites
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Email, EmailAsked, Id, Moment, MomentOrNone, Object
 from penstock.kit.invites import INVITES
-from penstock.kit.listing import Page
+from penstock.kit.listing import equal
 from penstock.kit.members import Role
-from penstock.kit.record import Done, Listed, now, refuse, write_out
+from penstock.kit.record import Done, now, refuse, write_out
+from penstock.kit.verbs import Verbs, Wanted
 from penstock.settings import Settings
 from penstock.store.tables import invites as rows
 from penstock.store.tables import users, workspaces
@@ -119,25 +120,19 @@ async def create(
         return InviteMade(row["id"], f"{_base(settings, request)}{PAGE}?token={token}")
 
 
-@get("/", guards=[needs("organisation_users.list")], summary="List invites", tags=TAGS)
-async def index(
-    work: NamedDependency[Work],
-    page: NamedDependency[Page],
-    role: RoleAsked = None,
-    email: EmailAsked = None,
-    status: StatusAsked = None,
-) -> Listed[Invite]:
+def asked(role: RoleAsked = None, email: EmailAsked = None, status: StatusAsked = None) -> Wanted:
     """List invitations, those that are over too."""
-    conditions: list[ColumnElement[bool]] = [*([rows.c.role == role] if role else [])]
-    if email:
-        conditions.append(rows.c.email == email.lower())
+    conditions = equal(rows, role=role, email=email and email.lower())
     if status == "expired":
         conditions += [rows.c.status == "pending", rows.c.expires_at <= now()]
     elif status:
         conditions += [rows.c.status == status, or_(rows.c.status != "pending", rows.c.expires_at > now())]
-    async with work.reading() as desk:
-        total, found = await INVITES.page(desk, page, conditions)
-        return Listed(total, [_shown(row) for row in found])
+    return Wanted(None, conditions)
+
+
+async def showing(_desk: Desk, found: list[Row]) -> list[Invite]:
+    """Write invitations down."""
+    return [_shown(row) for row in found]
 
 
 @get("/{invite_id:str}", guards=[needs("organisation_users.read")], summary="Get invite", tags=TAGS)
@@ -231,4 +226,4 @@ def _shown(row: Row) -> Invite:
     )
 
 
-routes = [create, index, show, remove, resend]
+routes = [create, Verbs(INVITES, "invite", TAGS).index(Invite, showing, asked), show, remove, resend]
