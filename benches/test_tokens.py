@@ -96,6 +96,7 @@ def hostile(seed: int) -> dict[str, str]:
         "digits": drawn("0123456789"),
         "symbols": drawn("!#$%&()*+,-.:;<=>?@[]^_{|}~"),
         "spaces": " " * CHUNK,
+        "spaces and tabs": drawn(" " * 26 + "\t"),
         "line breaks": "\n" * CHUNK,
         "signs": drawn("的一是不了人我在有他这中大来上国个到说们"),
         "syllables": drawn("가나다라마바사아자차카타파하"),

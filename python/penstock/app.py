@@ -216,7 +216,7 @@ def closed() -> list[Router]:
 def complete() -> Litestar:
     """Build the application with everything that it can serve, to be looked at rather than run."""
     described = Store(url=Secret("sqlite:///penstock.db"), master_key=Secret(base64.b64encode(bytes(32)).decode()))
-    return create_app(Settings(store=described), Published(Snapshot("", b"", 0)))
+    return create_app(Settings(store=described), Published(Snapshot()))
 
 
 def describe() -> bytes:

@@ -297,7 +297,7 @@ class Supervisor:
         sys.setswitchinterval(SWITCH_INTERVAL)
         with process.plain_failure(f"edge {index}"):
             door = importlib.import_module("penstock.door")
-            app = door.create(self.settings, index, self.kept.last().data)
+            app = door.create(self.settings, index, self.kept.last().document())
         deadline = self.settings.server.drain_seconds
         process.leave_on_signal(
             partial(app.drain, deadline), notice=self.settings.notice_seconds, at_latest=deadline + EDGE_GRACE / 2

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ import msgspec
 
 from penstock import engine, resources
 from penstock.errors import Problem, SettingsError
+from penstock.journal import Journal, Piece
 from penstock.kit import tariffs
 from penstock.secret import Secret
 from penstock.settings import SNAPSHOT_TABLES, hide, read_file
@@ -28,24 +30,57 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+# The piece that has what is known of prices.
+PRICES = "prices"
+# What was told of late is kept in mind: whoever knows it is told what changed since.
+REMEMBERED = 8
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything that was decided, as the engine reads it."""
 
-    epoch: str
-    data: bytes
-    keys: int
+    epoch: str = ""
+    # Members of a JSON object that are always told.
+    base: bytes = b""
+    # Told where they changed: prices, and parts of the store's large tables.
+    pieces: dict[str, Piece] = {}
+    keys: int = 0
 
     def __repr__(self) -> str:
-        """Leave the data out: it holds credentials."""
+        """Leave the content out: it holds credentials."""
         return f"Snapshot(epoch={self.epoch!r}, keys={self.keys})"
+
+    @classmethod
+    def of(cls, base: bytes, pieces: dict[str, Piece], keys: int) -> Snapshot:
+        """Make one whose epoch follows its content."""
+        digest = hashlib.sha256(base)
+        for name, piece in sorted(pieces.items()):
+            digest.update(name.encode() + piece.digest)
+        return cls(digest.hexdigest(), base, pieces, keys)
+
+    def document(self, since: Snapshot | None = None) -> bytes:
+        """Write what the engine compiles: everything, or of the pieces those that are others than they were."""
+        is_change = since is not None and since.epoch != ""
+        before = since.pieces if since is not None and is_change else {}
+        told = {name: piece for name, piece in self.pieces.items() if name not in before or before[name] != piece}
+        gone = [b'{"name":"%s","keys":[],"configs":[]}' % name.encode() for name in before if name not in self.pieces]
+        members = [b'"epoch":"%s"' % self.epoch.encode()]
+        if since is not None and is_change:
+            members.append(b'"since":"%s"' % since.epoch.encode())
+        members += [self.base] if self.base else []
+        if prices := told.pop(PRICES, None):
+            members.append(b'"prices":' + prices.data)
+        members.append(b'"parts":[%s]' % b",".join([*(piece.data for piece in told.values()), *gone]))
+        return b"{%s}" % b",".join(members)
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What the store adds: rows for the engine, as the insides of JSON arrays."""
+    """What the store adds."""
 
-    keys: bytes = b""
+    # Parts of its large tables, as the engine reads them.
+    pieces: dict[str, Piece] = {}
+    # Rows, as the insides of JSON arrays.
     providers: bytes = b""
-    configs: bytes = b""
     models: bytes = b""
     workspaces: bytes = b""
     # What is needed to check tokens, as a JSON object; empty where none are taken.
@@ -107,40 +142,39 @@ ROWS: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
 STORED_ALONE = ("models", "workspaces")
 
 
+class _Head(msgspec.Struct, frozen=True):
+    """A snapshot without its pieces."""
+
+    epoch: str
+    base: bytes
+    keys: int
+
+
 class Kept:
     """The last good snapshot, in memory that outlives whoever found it good and touches no disk."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """Make two places, so that one who dies while writing leaves the other whole."""
+        """Keep the first."""
         self._places = [_place(), _place()]
+        self._journal = Journal(self._opened)
         self.keep(snapshot)
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Write it where the older one is."""
-        number, _ = self._newest()
-        place = self._places[(number + 1) % 2]
-        content = msgspec.msgpack.encode((number + 1, snapshot))
-        os.ftruncate(place, 0)
-        rest = memoryview(hashlib.sha256(content).digest() + content)
-        written = 0
-        while written < len(rest):
-            written += os.pwrite(place, rest[written:], written)
+        """Put it in the place of the one before."""
+        head = _Head(snapshot.epoch, snapshot.base, snapshot.keys)
+        self._journal.keep(msgspec.msgpack.encode(head), snapshot.pieces)
 
     def last(self) -> Snapshot:
         """Read the newest that is whole."""
-        _, snapshot = self._newest()
-        if snapshot is None:
+        found = self._journal.last()
+        if found is None:
             message = "no snapshot was kept"
             raise SettingsError(message)
-        return snapshot
+        head = msgspec.msgpack.decode(found[0], type=_Head)
+        return Snapshot(head.epoch, head.base, found[1], head.keys)
 
-    def _newest(self) -> tuple[int, Snapshot | None]:
-        whole: list[tuple[int, Snapshot | None]] = [(0, None)]
-        for place in self._places:
-            content = os.pread(place, os.fstat(place).st_size, 0)
-            if content and hashlib.sha256(content[32:]).digest() == content[:32]:
-                whole.append(msgspec.msgpack.decode(content[32:], type=tuple[int, Snapshot]))
-        return max(whole, key=lambda found: found[0])
+    def _opened(self, place: int, _flags: int) -> int:
+        return os.dup(self._places[place])
 
 
 class Published:
@@ -149,6 +183,7 @@ class Published:
     def __init__(self, snapshot: Snapshot, kept: Kept | None = None) -> None:
         """Start with a snapshot that was found good."""
         self.current = snapshot
+        self._recent = deque([snapshot], REMEMBERED)
         # What the store said last: the file may change meanwhile, and is then gathered with it.
         self.stored = NOTHING
         # Held from gathering to publishing: else what was gathered before a change is published after it.
@@ -162,7 +197,12 @@ class Published:
         if self._kept:
             self._kept.keep(snapshot)
         self.current = snapshot
+        self._recent.append(snapshot)
         self._ring()
+
+    def known(self, epoch: str) -> Snapshot | None:
+        """Give the snapshot of this epoch, if it was published of late."""
+        return next((snapshot for snapshot in self._recent if snapshot.epoch == epoch), None)
 
     def close(self) -> None:
         """Let everyone who waits go home."""
@@ -199,27 +239,21 @@ def gather(settings: Settings, environ: Mapping[str, str] = os.environ, stored: 
     if problems:
         message = f"{settings.file!r} cannot be used:"
         raise SettingsError(message, problems)
-    parts = [part for table in (*content, *STORED_ALONE) for part in _table(table, content.get(table), stored)]
+    members = [_table(table, content.get(table), getattr(stored, table, b"")) for table in (*content, *STORED_ALONE)]
+    members += [b'"jwt":' + stored.jwt] if stored.jwt else []
     ours = {"management": resources.paths(), "catalogue": settings.store_url is not None}
-    parts += [b',"jwt":', stored.jwt] if stored.jwt else []
-    parts += [b',"prices":', msgspec.json.encode(tariffs.published(settings))]
-    parts.append(b"," + msgspec.json.encode(ours)[1:])
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    epoch = digest.hexdigest()
-    # Put together once: it may be large.
-    data = b"".join([b'{"epoch":"%s"' % epoch.encode(), *parts])
-    return Snapshot(epoch, data, len(rows["keys"]) + stored.key_count)
+    members.append(msgspec.json.encode(ours)[1:-1])
+    prices = Piece.of(msgspec.json.encode(tariffs.published(settings)))
+    return Snapshot.of(b",".join(members), {PRICES: prices, **stored.pieces}, len(rows["keys"]) + stored.key_count)
 
 
-def gather_good(settings: Settings, stored: Stored = NOTHING, good: str | None = None) -> Snapshot:
-    """Gather, and have the engine's own parser agree, unless it is the one of this epoch, with which it has agreed."""
+def gather_good(settings: Settings, stored: Stored = NOTHING, good: Snapshot | None = None) -> Snapshot:
+    """Gather, and have the engine's own parser agree with what is other than in one with which it has agreed."""
     snapshot = gather(settings, stored=stored)
-    if snapshot.epoch == good:
+    if good is not None and snapshot.epoch == good.epoch:
         return snapshot
     try:
-        engine.check("snapshot", snapshot.data)
+        engine.check("snapshot", snapshot.document(good))
     except engine.EngineError as error:
         message = f"{settings.file!r} cannot be used:"
         problems = [Problem(problem["path"].removeprefix("$."), problem["message"]) for problem in error.problems]
@@ -227,14 +261,10 @@ def gather_good(settings: Settings, stored: Stored = NOTHING, good: str | None =
     return snapshot
 
 
-def _table(name: str, rows: list[dict[str, object]] | None, stored: Stored) -> Iterator[bytes]:
+def _table(name: str, rows: list[dict[str, object]] | None, others: bytes) -> bytes:
     """Put the store's rows behind those of the file, so that problems name the place in the file."""
-    own, others = msgspec.json.encode(rows or [])[1:-1], cast("bytes", getattr(stored, name))
-    yield b',"%s":[' % name.encode()
-    yield own
-    yield b"," if own and others else b""
-    yield others
-    yield b"]"
+    own = msgspec.json.encode(rows or [])[1:-1]
+    return b'"%s":[%s]' % (name.encode(), b",".join(part for part in (own, others) if part))
 
 
 def _place() -> int:

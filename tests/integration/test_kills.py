@@ -49,7 +49,7 @@ class App:
 
     def __init__(self, settings: Settings, workspace: str) -> None:
         # Nothing of it is open before it is used: each process opens its own.
-        self._app: Any = create_app(settings, Published(Snapshot("", b"", 0)))
+        self._app: Any = create_app(settings, Published(Snapshot()))
         self._workspace = workspace
 
     def begin(self) -> tuple[int, int]:

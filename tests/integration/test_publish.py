@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
 
 WRITES = 60
-TABLES = ("keys", "providers", "configs", "models", "workspaces")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -55,7 +54,7 @@ class Plane:
         self._database = Database(settings.store, settings.store.url or Secret(""))
         key = master(settings)
         self._parts = Vault(key), Secrets(settings)
-        self.published = Published(Snapshot("", b"", 0))
+        self.published = Published(Snapshot())
         self._publisher = Publisher(settings, self.published, self._database, *self._parts, Kept(settings, key), None)
         self.asked: list[str] = []
         event.listen(self._database._engine.sync_engine, "before_cursor_execute", self._note)
@@ -86,7 +85,10 @@ class Plane:
 
 
 def rows(stored: Stored) -> dict[str, list[Any]]:
-    tables = {name: json.loads(b"[%s]" % getattr(stored, name)) for name in TABLES}
+    """Everything that is told, whatever part it is in."""
+    tables = {name: json.loads(b"[%s]" % getattr(stored, name)) for name in ("providers", "models", "workspaces")}
+    parts = [json.loads(piece.data) for piece in stored.pieces.values()]
+    tables |= {name: [row for part in parts for row in part.get(name, [])] for name in ("keys", "configs")}
     return {name: sorted(listed, key=json.dumps) for name, listed in tables.items()}
 
 
@@ -95,7 +97,7 @@ async def opened(settings: Settings) -> Litestar:
     await migrate(database)
     await found(database, Secret(ADMIN_KEY))
     await database.close()
-    return create_app(settings, Published(Snapshot("", b"", 0)))
+    return create_app(settings, Published(Snapshot()))
 
 
 class Writer:

@@ -56,6 +56,30 @@ def chat(gateway: Gateway, key: str) -> int:
     return ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status
 
 
+def test_who_leaves_while_waiting_for_a_connection_keeps_none(postgres: Postgres):
+    settings = Store(connections=2)
+
+    async def read(database: Database) -> None:
+        async with database.reading() as connection:
+            await connection.execute(text("select 1"))
+
+    async def scene() -> None:
+        database = Database(settings, Secret(postgres.database()))
+        for turns in range(60):
+            # Connections that are there already are given within few turns.
+            await asyncio.gather(*(read(database) for _ in range(settings.connections)))
+            leaving = [asyncio.create_task(read(database)) for _ in range(settings.connections)]
+            # Each time somewhere else on the way: a turn of the loop is the smallest step there is.
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in leaving:
+                task.cancel()
+            await asyncio.gather(*leaving, return_exceptions=True)
+        await database.close()
+
+    asyncio.run(scene())
+
+
 def test_without_a_store_management_says_so_and_nothing_reaches_a_provider(
     tmp_path: Path, tables: Tables, provider: Mock
 ):

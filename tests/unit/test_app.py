@@ -45,7 +45,7 @@ def settings(folder: Path) -> Settings:
 
 def run(given: Settings, scene: Callable[[Litestar, Published], Awaitable[Any]]) -> Any:  # noqa: ANN401
     async def all_of_it() -> Any:  # noqa: ANN401
-        published = Published(Snapshot("first", b'{"epoch":"first"}', 0))
+        published = Published(Snapshot("first"))
         app = create_app(given, published)
         async with living(app):
             return await scene(app, published)
@@ -137,11 +137,11 @@ def test_the_snapshot_is_given_at_once_or_when_it_changes(tmp_path: Path):
     async def scene(app: Litestar, published: Published) -> None:
         first = await ask(app, "GET", "/internal/snapshot", query="epoch=none")
         assert (first.status, first.headers["x-penstock-epoch"]) == (200, "first")
-        assert first.body == published.current.data
+        assert first.body == published.current.document()
         waiting = asyncio.create_task(ask(app, "GET", "/internal/snapshot", query="epoch=first"))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        published.publish(Snapshot("second", b"{}", 0))
+        published.publish(Snapshot("second"))
         assert (await waiting).headers["x-penstock-epoch"] == "second"
         last = asyncio.create_task(ask(app, "GET", "/internal/snapshot", query="epoch=second"))
         await asyncio.sleep(0)

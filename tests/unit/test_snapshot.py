@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.errors import SettingsError
+from penstock.journal import Piece
 from penstock.settings import Settings
 from penstock.snapshot import Kept, Published, Snapshot, gather, gather_good
 
@@ -53,7 +55,7 @@ def settings(folder: Path, text: str) -> Settings:
 
 
 def read(snapshot: Snapshot) -> dict[str, Any]:
-    return json.loads(snapshot.data)
+    return json.loads(snapshot.document())
 
 
 def test_without_a_file_nothing_but_the_management_paths_is_known():
@@ -83,7 +85,7 @@ def test_the_tables_become_what_the_engine_reads(tmp_path: Path):
     assert [row["config"] for row in content["configs"]] == [{"provider": "@my-openai"}] * 2
     assert content["epoch"] == snapshot.epoch
     assert snapshot.keys == 2
-    assert "canary-dev" not in snapshot.data.decode()
+    assert "canary-dev" not in snapshot.document().decode()
     assert "canary" not in repr(snapshot)
 
 
@@ -132,11 +134,11 @@ def test_the_engines_own_parser_has_the_last_word(tmp_path: Path):
 
 def test_one_who_waits_gets_the_next_snapshot_at_once():
     async def scene() -> None:
-        published = Published(Snapshot("1", b"one", 0))
+        published = Published(Snapshot("1", b"one"))
         assert (await published.newer_than("", 5)) == published.current
         waiting = [asyncio.create_task(published.newer_than("1", 5)) for _ in range(3)]
         await asyncio.sleep(0)
-        published.publish(Snapshot("2", b"two", 0))
+        published.publish(Snapshot("2", b"two"))
         assert [snapshot.epoch for snapshot in await asyncio.gather(*waiting) if snapshot] == ["2"] * 3
         assert await published.newer_than("2", 0.01) is None
 
@@ -145,7 +147,7 @@ def test_one_who_waits_gets_the_next_snapshot_at_once():
 
 def test_nobody_waits_for_a_process_that_leaves():
     async def scene() -> None:
-        published = Published(Snapshot("1", b"one", 0))
+        published = Published(Snapshot("1", b"one"))
         waiting = asyncio.create_task(published.newer_than("1", 60))
         await asyncio.sleep(0)
         published.close()
@@ -156,7 +158,7 @@ def test_nobody_waits_for_a_process_that_leaves():
 
 
 def test_what_is_published_is_kept_for_those_who_come_back():
-    first, second = Snapshot("1", b"one", 0), Snapshot("2", b"two" * 100_000, 2)
+    first, second = Snapshot("1", b"one"), Snapshot("2", b"two" * 100_000, {"p": Piece.of(b"piece")}, 2)
     kept = Kept(first)
     published = Published(kept.last(), kept)
     assert published.current == first
@@ -165,16 +167,19 @@ def test_what_is_published_is_kept_for_those_who_come_back():
 
 
 def test_a_process_that_dies_while_keeping_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch):
-    kept = Kept(Snapshot("1", b"one", 0))
-    kept.keep(Snapshot("2", b"two", 0))
+    kept = Kept(Snapshot("1", b"one"))
+    kept.keep(Snapshot("2", b"two"))
 
-    def dies(_place: int, _data: bytes, _offset: int) -> int:
-        raise KeyboardInterrupt
+    def dies(place: int, data: bytes, offset: int) -> int:
+        if len(data) < 10:
+            raise KeyboardInterrupt
+        return whole(place, data[: len(data) - 9], offset)
 
+    whole = os.pwrite
     with monkeypatch.context() as dying:
         dying.setattr("os.pwrite", dies)
         with pytest.raises(KeyboardInterrupt):
-            kept.keep(Snapshot("3", b"three", 0))
+            kept.keep(Snapshot("3", b"three"))
     assert kept.last().epoch == "2"
-    kept.keep(Snapshot("4", b"four", 0))
+    kept.keep(Snapshot("4", b"four"))
     assert kept.last().epoch == "4"

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import JSON, BigInteger, LargeBinary, String, Text, case, cast, func, literal_column, null, or_, select
 
 from penstock import engine
+from penstock.journal import Piece
 from penstock.kit import configurations as forms
 from penstock.kit import tariffs
 from penstock.kit.integrations import usable
@@ -31,7 +32,7 @@ from penstock.store.tables import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from sqlalchemy import ColumnElement, RowMapping, Select
+    from sqlalchemy import ColumnElement, RowMapping, Select, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.references import Secrets
@@ -47,23 +48,23 @@ PLAIN = {"id", "sha256", "workspace"}
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Rows of a part, as the insides of a JSON array; how many, and when the first one ends."""
+    """What the engine is told of a part; how many rows that are, and when the first one ends."""
 
-    written: bytes
-    count: int = 0
-    end: int | None = None
+    piece: Piece
+    count: int
+    end: int | None
 
     def is_over(self, moment: int) -> bool:
         """Whether it says more than is still so."""
-        return self.end is not None and self.end <= moment
+        return _is_over(self.end, moment)
 
 
 class Large:
-    """A large table by its parts."""
+    """A large table by its parts, each by its name."""
 
-    def __init__(self, name: str, rows: Callable[[bool], Select[*tuple[Any, ...]]], key: ColumnElement[str]) -> None:
+    def __init__(self, table: Table, told_as: str, rows: Callable[[bool], Select[*tuple[Any, ...]]]) -> None:
         """Know nothing yet."""
-        self._name, self._rows, self._digits = name, rows, digits(key)
+        self._name, self._told_as, self._rows, self._digits = table.name, told_as, rows, digits(table.c.id)
         self.parts: dict[str, Part] = {}
 
     async def read(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
@@ -72,11 +73,11 @@ class Large:
         rows = self._rows(is_postgres).add_columns(self._digits.label("digits"))
         old: dict[str, Part] = {}
         if changed is not None:
-            wanted = {part.rpartition("/")[2] for part in changed if part.startswith(f"{self._name}/")}
+            wanted = {name for name in changed if name.startswith(f"{self._name}/")}
             wanted |= {name for name, part in self.parts.items() if part.is_over(now())}
             if not wanted:
                 return
-            rows = rows.where(self._digits.in_(sorted(wanted)))
+            rows = rows.where(self._digits.in_(sorted(name.rpartition("/")[2] for name in wanted)))
             old = {name: part for name, part in self.parts.items() if name not in wanted}
         inner = rows.subquery()
         if is_postgres:
@@ -85,12 +86,12 @@ class Large:
             joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
         query = select(inner.c.digits, joined, func.count(), func.min(inner.c.ends)).group_by(inner.c.digits)
         found = (await connection.execute(query)).all()
-        fresh = {name: Part(written, count, end) for name, written, count, end in found}
-        self.parts = old | fresh
+        fresh = {f"{self._name}/{own}": (written, count, end) for own, written, count, end in found}
+        self.parts = old | {name: Part(self._piece(name, written), *rest) for name, (written, *rest) in fresh.items()}
 
-    def written(self) -> bytes:
-        """Give all rows, as the insides of a JSON array."""
-        return b",".join(part.written for part in self.parts.values())
+    def _piece(self, name: str, rows: bytes) -> Piece:
+        """Write it as the engine reads it."""
+        return Piece.of(b'{"name":"%s","%s":[%s]}' % (name.encode(), self._told_as.encode(), rows))
 
 
 class Gatherer:
@@ -99,10 +100,10 @@ class Gatherer:
     def __init__(self, vault: Vault, secrets: Secrets) -> None:
         """Know nothing yet."""
         self._vault, self._secrets = vault, secrets
-        self._keys = Large(api_keys.name, _keys, api_keys.c.id)
-        self._configs = Large(configs.name, _configs, configs.c.id)
+        self._keys = Large(api_keys, "keys", _keys)
+        self._configs = Large(configs, "configs", _configs)
         self._rest = Stored()
-        self._rest_part = Part(b"")
+        self._rest_ends: int | None = None
 
     async def gather(
         self, connection: AsyncConnection, changed: frozenset[str] | None = None
@@ -110,23 +111,27 @@ class Gatherer:
         """Read what changed, or everything; give all of it, and when the first of it comes to its end."""
         for large in (self._keys, self._configs):
             await large.read(connection, changed)
-        if changed is None or REST in changed or self._rest_part.is_over(now()):
+        if changed is None or REST in changed or _is_over(self._rest_ends, now()):
             await self._read_rest(connection)
         keys = self._keys.parts.values()
         stored = msgspec.structs.replace(
             self._rest,
-            keys=self._keys.written(),
-            configs=self._configs.written(),
+            pieces={name: part.piece for name, part in (self._keys.parts | self._configs.parts).items()},
             key_count=sum(part.count for part in keys),
             secrets=self._secrets.known(),
         )
-        return stored, min((part.end for part in (*keys, self._rest_part) if part.end is not None), default=None)
+        ends = (*(part.end for part in keys), self._rest_ends)
+        return stored, min((end for end in ends if end is not None), default=None)
 
     async def _read_rest(self, connection: AsyncConnection) -> None:
         saved, models, ends = await _providers(connection, self._vault, self._secrets)
         listed = await _workspaces(connection)
         self._rest = Stored(providers=_insides(saved), models=_insides(models), workspaces=_insides(listed))
-        self._rest_part = Part(b"", end=min(ends, default=None))
+        self._rest_ends = min(ends, default=None)
+
+
+def _is_over(end: int | None, moment: int) -> bool:
+    return end is not None and end <= moment
 
 
 def _keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from penstock.errors import PenstockError
 from penstock.jobs.gather import Gatherer
+from penstock.journal import Journal
 from penstock.kit.record import now
 from penstock.kit.references import questions
 from penstock.snapshot import Stored, gather_good
@@ -33,40 +34,40 @@ log = logging.getLogger("penstock")
 
 # How soon a change that another node made is noticed.
 INTERVAL = 1.0
-KEPT_FILE, PURPOSE = "penstock.snapshot", "snapshot"
+KEPT_FILES, PURPOSE = ("penstock.snapshot", "penstock.snapshot.other"), "snapshot"
 # Between two changes that come one upon the other.
 BREATH = 0.02
 
 
 class Kept:
-    """The last good rows of the store, sealed, in a file: with them a node starts while the database is away."""
+    """The last good rows of the store, sealed, in files: with them a node starts while the database is away."""
 
     def __init__(self, settings: Settings, master: Master) -> None:
-        """Know the place."""
-        self._path = settings.beside(KEPT_FILE)
+        """Know the places."""
+        self._paths = [settings.beside(name) for name in KEPT_FILES]
         self._master = master
+        self._journal = Journal(self._opened, self)
 
     def keep(self, stored: Stored) -> None:
         """Put it in the place of the older one, whole or not at all."""
-        sealed = self._master.seal(msgspec.msgpack.encode(stored), PURPOSE)
-        draft = f"{self._path}.new"
-        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(sealed)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(draft, self._path)
+        head = msgspec.structs.replace(stored, pieces={})
+        self._journal.keep(msgspec.msgpack.encode(head), stored.pieces)
 
     def last(self) -> Stored | None:
         """Read it back, if there is one that opens."""
-        try:
-            with open(self._path, "rb") as file:
-                return msgspec.msgpack.decode(self._master.open(file.read(), PURPOSE), type=Stored)
-        except FileNotFoundError:
-            return None
-        except (OSError, PenstockError, msgspec.DecodeError) as error:
-            log.warning("the kept snapshot cannot be used: %s", error)
-            return None
+        found = self._journal.last()
+        return found and msgspec.structs.replace(msgspec.msgpack.decode(found[0], type=Stored), pieces=found[1])
+
+    def seal(self, content: bytes) -> bytes:
+        """Seal what is kept, for nothing else."""
+        return self._master.seal(content, PURPOSE)
+
+    def open(self, sealed: bytes) -> bytes:
+        """Open what was kept."""
+        return self._master.open(sealed, PURPOSE)
+
+    def _opened(self, place: int, flags: int) -> int:
+        return os.open(self._paths[place], flags | os.O_CLOEXEC, 0o600)
 
 
 class Publisher:
@@ -161,7 +162,7 @@ class Publisher:
             stored, self._due = await self._gatherer.gather(connection, parts)
             stored = msgspec.structs.replace(stored, jwt=jwt)
         async with self._published.turn:
-            known = self._published.current.epoch
+            known = self._published.current
             snapshot = await asyncio.to_thread(gather_good, self._settings, stored, known)
             self._number, self._filled = number, fills
             self._published.stored = stored

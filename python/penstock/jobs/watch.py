@@ -57,7 +57,7 @@ class Watcher:
 
     async def _take(self) -> None:
         try:
-            known = self._published.current.epoch
+            known = self._published.current
             snapshot = await asyncio.to_thread(gather_good, self._settings, self._published.stored, known)
         except PenstockError as error:
             log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all

@@ -25,11 +25,12 @@ async def accept_metrics(request: Request[Any, Any, Any], figures: NamedDependen
 
 @get("/snapshot")
 async def give_snapshot(published: NamedDependency[Published], epoch: FromQuery[str] = "") -> Response[bytes]:
-    """Give the snapshot as soon as it is another than the one the engine has."""
+    """Give the snapshot as soon as it is another than the one the engine has; what changed, where that is known."""
     snapshot = await published.newer_than(epoch, HOLD_SECONDS)
     if snapshot is None:
         return Response(b"", status_code=204)
-    return Response(snapshot.data, media_type="application/json", headers={EPOCH_HEADER: snapshot.epoch})
+    document = snapshot.document(published.known(epoch))
+    return Response(document, media_type="application/json", headers={EPOCH_HEADER: snapshot.epoch})
 
 
 routes = [

@@ -45,6 +45,7 @@ class Database:
         # Each statement of PostgreSQL's sees what was kept by then, within a transaction too: for reading none is begun.
         without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
         self._reader = self._engine.execution_options(**without)
+        self._returning: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
@@ -70,6 +71,8 @@ class Database:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._returning:
+            await asyncio.wait(self._returning, timeout=self._patience)
         await self._engine.dispose()
 
     async def _connection(self, engine: AsyncEngine) -> AsyncConnection:
@@ -79,14 +82,25 @@ class Database:
         try:
             done, _ = await asyncio.wait({starting}, timeout=self._patience)
         except asyncio.CancelledError:
-            starting.cancel()
+            self._drop(starting)
             raise
         if not done:
             # Its end is not waited for: it would say goodbye to a server that does not answer.
-            starting.cancel()
-            starting.add_done_callback(_forget)
+            self._drop(starting)
             raise TimeoutError
         return starting.result()
+
+    def _drop(self, starting: asyncio.Future[AsyncConnection]) -> None:
+        """Want a connection no longer; one that has come in this moment is given back."""
+        starting.cancel()
+        starting.add_done_callback(self._give_back)
+
+    def _give_back(self, started: asyncio.Future[AsyncConnection]) -> None:
+        if started.cancelled() or started.exception():
+            return
+        returning = asyncio.ensure_future(started.result().close())
+        self._returning.add(returning)
+        returning.add_done_callback(self._returning.discard)
 
 
 @contextmanager
@@ -97,11 +111,6 @@ def _told() -> Generator[None]:
         raise _conflict(error) from error
     except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
         raise _unavailable(error) from error
-
-
-def _forget(started: asyncio.Future[AsyncConnection]) -> None:
-    if not started.cancelled():
-        started.exception()
 
 
 def parse(url: Secret) -> URL:

@@ -354,7 +354,8 @@ impl<'c> Choice<'c> {
 
     /// The config that was sent, or the one that the key has for all its requests.
     fn config_named(&self) -> Result<Option<&'c str>> {
-        let (sent, own) = (self.call.control.config, self.caller.key.and_then(Key::config));
+        let own = self.caller.key.and_then(Key::config).map(|named| self.snapshot.config_slug(named));
+        let sent = self.call.control.config;
         let is_bound = self.caller.key.is_some_and(Key::is_bound);
         match sent {
             Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigBound),

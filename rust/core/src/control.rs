@@ -170,18 +170,25 @@ pub async fn tend_shared(gateway: Arc<Gateway>) {
 /// Waits for new snapshots and applies them, for ever. While the control process is away the last one holds.
 pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: StepBack) {
     let mut pause = SHORTEST_PAUSE;
+    let mut known = gateway.epoch();
     loop {
-        if news(&gateway, &step_back).await.is_ok() {
-            pause = SHORTEST_PAUSE;
-            continue;
+        match news(&gateway, &known, &step_back).await {
+            Ok(()) => {
+                pause = SHORTEST_PAUSE;
+                known = gateway.epoch();
+                continue;
+            }
+            // What changed does not fit to what is here: from now on it is asked for whole.
+            Err(Error::ConfigInvalid(_)) => known.clear(),
+            Err(_) => {}
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-async fn news(gateway: &Arc<Gateway>, step_back: &StepBack) -> Result<()> {
-    let target = format!("/internal/snapshot?epoch={}", gateway.epoch());
+async fn news(gateway: &Arc<Gateway>, known: &str, step_back: &StepBack) -> Result<()> {
+    let target = format!("/internal/snapshot?epoch={known}");
     let Incoming { head, mut body } =
         ask(gateway, Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() })
             .await?;

@@ -96,7 +96,8 @@ impl Gateway {
 
     /// Puts a new snapshot in the place of the old one; requests in flight keep theirs.
     pub fn apply(&self, json: &[u8]) -> std::result::Result<(), Vec<Problem>> {
-        let old = self.snapshot.swap(Arc::new(Snapshot::compile(json)?));
+        let next = self.snapshot.load().after(json)?;
+        let old = self.snapshot.swap(Arc::new(next));
         self.ready.store(true, Ordering::Release);
         snapshot::bury(old);
         Ok(())

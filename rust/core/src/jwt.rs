@@ -126,12 +126,7 @@ impl Tokens {
     }
 
     /// Who showed this text, where it is a token at all.
-    pub fn read(
-        &self,
-        text: &str,
-        workspaces: &[Workspace],
-        configs: &HashMap<Box<str>, Box<str>>,
-    ) -> Option<Result<Arc<Passport>>> {
+    pub fn read(&self, text: &str, workspaces: &[Workspace]) -> Option<Result<Arc<Passport>>> {
         let mut parts = text.split('.');
         let (Some(head), Some(claims), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -146,7 +141,7 @@ impl Tokens {
                 None if text.len() > LARGEST => return Err(Error::TokenInvalid),
                 None => {
                     let (issuer, claims) = self.verify(head, claims, signature).ok_or(Error::TokenInvalid)?;
-                    let passport = Arc::new(self.passport(issuer, &claims, workspaces, configs)?);
+                    let passport = Arc::new(self.passport(issuer, &claims, workspaces)?);
                     self.remember(digest, &passport);
                     passport
                 }
@@ -191,13 +186,7 @@ impl Tokens {
         Some((issuer, claims))
     }
 
-    fn passport(
-        &self,
-        issuer: &Issuer,
-        claims: &Value,
-        workspaces: &[Workspace],
-        configs: &HashMap<Box<str>, Box<str>>,
-    ) -> Result<Passport> {
+    fn passport(&self, issuer: &Issuer, claims: &Value, workspaces: &[Workspace]) -> Result<Passport> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let seconds = |name: &str| claims.get(name).and_then(moment);
         let ends = seconds("exp").ok_or(Error::TokenInvalid)?;
@@ -228,7 +217,7 @@ impl Tokens {
             name: user.into(),
             expires_at: Some(ends),
             workspace: Some(Arc::clone(&workspace.id)),
-            defaults: defaults.and_then(|said| compile_defaults(said, configs)),
+            defaults: defaults.and_then(compile_defaults),
         };
         Ok(Passport { key, begins_at: seconds("nbf").unwrap_or(0) })
     }
@@ -423,7 +412,7 @@ mod tests {
     }
 
     fn outcome(tokens: &Tokens, text: &str) -> String {
-        match tokens.read(text, &workspaces(), &HashMap::new()) {
+        match tokens.read(text, &workspaces()) {
             None => "no token".into(),
             Some(Ok(passport)) => passport.key.id.to_string(),
             Some(Err(error)) => format!("{} {}", error.status(), error.message()),
@@ -442,7 +431,7 @@ mod tests {
             assert!(outcome(&issuer.tokens(&others.collect::<Vec<_>>()), &text).starts_with("401"), "{algorithm}");
             assert!(outcome(&Signer::new().tokens(&[algorithm]), &text).starts_with("401"), "{algorithm}");
         }
-        let passport = all.read(&issuer.sign("RS256", &claims()), &workspaces(), &HashMap::new()).unwrap().unwrap();
+        let passport = all.read(&issuer.sign("RS256", &claims()), &workspaces()).unwrap().unwrap();
         assert_eq!(passport.key.workspace.as_deref(), Some("w"));
     }
 
@@ -501,7 +490,7 @@ mod tests {
         ] {
             let mut said = claims();
             said.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            let found = tokens.read(&issuer.sign("EdDSA", &said), &both(), &HashMap::new()).unwrap();
+            let found = tokens.read(&issuer.sign("EdDSA", &said), &both()).unwrap();
             assert_eq!(found.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
         }
     }
@@ -513,10 +502,9 @@ mod tests {
         let with = |defaults: Value| {
             let mut said = claims();
             said["defaults"] = defaults;
-            let configs = HashMap::from([("c-1".into(), "pc-1".into())]);
-            tokens.read(&issuer.sign("EdDSA", &said), &workspaces(), &configs).unwrap()
+            tokens.read(&issuer.sign("EdDSA", &said), &workspaces()).unwrap()
         };
-        assert_eq!(with(json!({"config_id": "c-1"})).unwrap().key.config(), Some("pc-1"));
+        assert_eq!(with(json!({"config_id": "c-1"})).unwrap().key.config(), Some("c-1"));
         let said = json!({"config_id": "pc-1", "allow_config_override": false, "metadata": {"team": "a", "size": 3}});
         let key = &with(said).unwrap().key;
         assert_eq!((key.config(), key.is_bound()), (Some("pc-1"), true));
@@ -537,7 +525,7 @@ mod tests {
             {
                 let mut said = claims();
                 said[name] = limits.clone();
-                let found = tokens.read(&issuer.sign("EdDSA", &said), &workspaces(), &HashMap::new()).unwrap();
+                let found = tokens.read(&issuer.sign("EdDSA", &said), &workspaces()).unwrap();
                 assert_eq!(found.err().map(|error| error.status()), status, "{name} {limits}");
             }
         }

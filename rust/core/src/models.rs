@@ -104,7 +104,11 @@ pub fn fields(given: impl IntoIterator<Item = (String, String)>, path: &str, pro
     fields
 }
 
-fn options(given: BTreeMap<String, String>, path: &str, problems: &mut Vec<Problem>) -> Vec<(Known, String)> {
+pub(crate) fn options(
+    given: BTreeMap<String, String>,
+    path: &str,
+    problems: &mut Vec<Problem>,
+) -> Vec<(Known, String)> {
     let mut options = Vec::with_capacity(given.len());
     for (key, value) in given {
         match providers::option(&key) {

@@ -1,24 +1,26 @@
-//! Everything that Python decided, compiled, immutable, swapped whole.
+//! Everything that Python decided, compiled, immutable, swapped at once; what did not change is shared with the one before.
+
+mod published;
+mod tables;
 
 use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
-use penstock_llm::providers::{self, Options};
-use serde::Deserialize;
-use serde_json::{Map, Value, value::RawValue};
+use penstock_llm::providers::Options;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::published::{PublishedDefaults, compile_defaults};
+use self::tables::{Saved, Tables};
 use crate::{
-    config::{Config, Unknown},
+    config::Config,
     error::{Error, Problem},
     features::inspect_stream::InspectStream,
-    jwt::{self, Passport, Tokens},
-    models::{self, Fields, Models, PublishedModels},
-    prices::{self, Prices},
+    jwt::{Passport, Tokens},
+    models::{Fields, Models},
+    prices::Prices,
     secret::Secret,
     upstream::Base,
 };
@@ -43,7 +45,7 @@ pub struct Key {
 /// What requests with a key have unless they say otherwise; most keys say nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyDefaults {
-    /// A slug.
+    /// A slug or an id.
     config: Option<Box<str>>,
     /// Whether a request may bring no other config.
     is_bound: bool,
@@ -51,7 +53,7 @@ pub(crate) struct KeyDefaults {
 }
 
 impl Key {
-    /// The slug of the config that is used where none is sent.
+    /// The slug or id of the config that is used where none is sent.
     pub fn config(&self) -> Option<&str> {
         self.defaults.as_ref()?.config.as_deref()
     }
@@ -67,35 +69,6 @@ impl Key {
     }
 }
 
-/// What was saved under slugs: of everybody, and of one workspace each.
-#[derive(Debug)]
-struct Saved<T> {
-    everybodys: HashMap<String, T>,
-    workspaces: HashMap<String, HashMap<String, T>>,
-}
-
-impl<T> Default for Saved<T> {
-    fn default() -> Self {
-        Self { everybodys: HashMap::new(), workspaces: HashMap::new() }
-    }
-}
-
-impl<T> Saved<T> {
-    /// What stood there before, as with a map.
-    fn insert(&mut self, workspace: Option<String>, slug: String, value: T) -> Option<T> {
-        match workspace {
-            Some(workspace) => self.workspaces.entry(workspace).or_default().insert(slug, value),
-            None => self.everybodys.insert(slug, value),
-        }
-    }
-
-    /// A workspace's own goes before everybody's; another's is not there.
-    fn get(&self, workspace: Option<&str>, slug: &str) -> Option<&T> {
-        let own = workspace.and_then(|workspace| self.workspaces.get(workspace)?.get(slug));
-        own.or_else(|| self.everybodys.get(slug))
-    }
-}
-
 /// A saved provider: a slug that stands for a provider and its credential.
 #[derive(Debug, Clone)]
 pub struct SavedProvider {
@@ -108,14 +81,22 @@ pub struct SavedProvider {
     pub models: Option<Arc<Models>>,
 }
 
+/// A workspace, as tokens name it.
+#[derive(Debug)]
+pub struct Workspace {
+    pub id: Arc<str>,
+    pub slug: Box<str>,
+    pub organisation_id: Box<str>,
+}
+
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub epoch: String,
-    keys: HashMap<[u8; 32], Key>,
+    /// Of the settings file.
+    own: Tables,
+    /// Of the store, which may hold very many.
+    stored: Tables,
     providers: Saved<SavedProvider>,
-    configs: Saved<Config>,
-    /// The slugs of configs by their ids.
-    config_ids: HashMap<Box<str>, Box<str>>,
     /// What workspaces say of all requests made in them.
     metadata: HashMap<Box<str>, Vec<(String, String)>>,
     /// Those that refuse what a request chooses inline.
@@ -129,148 +110,25 @@ pub struct Snapshot {
     management: Vec<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Published<'a> {
-    epoch: String,
-    #[serde(default, borrow)]
-    keys: Vec<PublishedKey<'a>>,
-    #[serde(default)]
-    providers: Vec<PublishedProvider>,
-    #[serde(default)]
-    models: Vec<PublishedModels>,
-    #[serde(default)]
-    workspaces: Vec<PublishedWorkspace>,
-    #[serde(default)]
-    jwt: Option<jwt::Published>,
-    #[serde(default)]
-    prices: prices::Published,
-    #[serde(default)]
-    catalogue: bool,
-    #[serde(default, borrow)]
-    configs: Vec<PublishedConfig<'a>>,
-    #[serde(default)]
-    management: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishedKey<'a> {
-    id: Box<str>,
-    name: Box<str>,
-    #[serde(borrow)]
-    sha256: Cow<'a, str>,
-    #[serde(default)]
-    expires_at: Option<u64>,
-    #[serde(default, borrow)]
-    workspace: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
-    defaults: Option<PublishedDefaults<'a>>,
-}
-
-/// What a key is published with, and what a token says in `defaults`.
-#[derive(Deserialize)]
-pub(crate) struct PublishedDefaults<'a> {
-    #[serde(default, borrow)]
-    config_id: Option<Cow<'a, str>>,
-    #[serde(default)]
-    allow_config_override: Option<bool>,
-    #[serde(default)]
-    metadata: Option<Map<String, Value>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishedWorkspace {
-    id: Box<str>,
-    #[serde(default)]
-    slug: Box<str>,
-    #[serde(default)]
-    organisation_id: Box<str>,
-    #[serde(default)]
-    block_inline_config: bool,
-    #[serde(default)]
-    metadata: Map<String, Value>,
-}
-
-/// A workspace, as tokens name it.
-#[derive(Debug)]
-pub struct Workspace {
-    pub id: Arc<str>,
-    pub slug: Box<str>,
-    pub organisation_id: Box<str>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishedProvider {
-    slug: String,
-    provider: String,
-    #[serde(default)]
-    api_key: Option<Secret>,
-    #[serde(default)]
-    custom_host: Option<String>,
-    #[serde(default)]
-    anthropic_inspect_stream_for_overloaded_error: Option<bool>,
-    #[serde(default)]
-    options: BTreeMap<String, String>,
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    /// The id of what is said of its models.
-    #[serde(default)]
-    models: Option<String>,
-    #[serde(default)]
-    workspace: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishedConfig<'a> {
-    #[serde(default)]
-    id: Option<Box<str>>,
-    slug: String,
-    #[serde(default)]
-    workspace: Option<String>,
-    #[serde(borrow)]
-    config: &'a RawValue,
-}
-
-impl PublishedWorkspace {
-    fn named(&self) -> Workspace {
-        Workspace { id: Arc::from(&*self.id), slug: self.slug.clone(), organisation_id: self.organisation_id.clone() }
-    }
-}
-
 impl Snapshot {
     /// Compiles what was published; every problem at once, and nothing of it when there is one.
     pub fn compile(json: &[u8]) -> Result<Self, Vec<Problem>> {
-        let published: Published =
-            serde_json::from_slice(json).map_err(|error| vec![Problem::new("$", error.to_string())])?;
-        let mut problems = Vec::new();
-        let models = compile_models(published.models, &mut problems);
-        let config_ids = ids_of(&published.configs);
-        let blocks = |row: &&PublishedWorkspace| row.block_inline_config;
-        let blocking = published.workspaces.iter().filter(blocks).map(|row| row.id.clone()).collect();
-        let workspaces = published.workspaces.iter().map(PublishedWorkspace::named).collect();
-        let snapshot = Self {
-            epoch: published.epoch,
-            keys: compile_keys(published.keys, &config_ids, &mut problems),
-            providers: compile_providers(published.providers, &models, &mut problems),
-            configs: compile_configs(published.configs, &mut problems),
-            config_ids,
-            blocking,
-            workspaces,
-            prices: Arc::new(Prices::compile(published.prices, &mut problems)),
-            tokens: published.jwt.map(|jwt| Tokens::compile(jwt, &mut problems)),
-            metadata: published.workspaces.into_iter().map(|row| (row.id, texts(row.metadata))).collect(),
-            has_catalogue: published.catalogue,
-            management: compile_management(published.management, &mut problems),
-        };
-        if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
+        Self::default().after(json)
+    }
+
+    /// What comes of what is here and what was published since: only that is compiled. Where it says nothing of what was
+    /// before, it stands for itself.
+    pub fn after(&self, json: &[u8]) -> Result<Self, Vec<Problem>> {
+        published::compile(self, json, false)
+    }
+
+    /// Finds every problem of what was published, whatever it was published after.
+    pub fn check(json: &[u8]) -> Result<(), Vec<Problem>> {
+        published::compile(&Self::default(), json, true).map(drop)
     }
 
     pub fn has_keys(&self) -> bool {
-        !self.keys.is_empty() || self.tokens.is_some()
+        self.tables().any(Tables::has_keys) || self.tokens.is_some()
     }
 
     /// Whether callers may show tokens in the place of keys.
@@ -280,7 +138,7 @@ impl Snapshot {
 
     /// Who showed this text, where it is a token.
     pub fn passport(&self, text: &str) -> Option<Result<Arc<Passport>, Error>> {
-        self.tokens.as_ref()?.read(text, &self.workspaces, &self.config_ids)
+        self.tokens.as_ref()?.read(text, &self.workspaces)
     }
 
     /// Whether a workspace, or its organisation, refuses what a request chooses inline.
@@ -290,7 +148,8 @@ impl Snapshot {
 
     /// The key with this text.
     pub fn key(&self, text: &str) -> Option<&Key> {
-        self.keys.get(<[u8; 32]>::from(Sha256::digest(text.as_bytes())).as_slice())
+        let digest = <[u8; 32]>::from(Sha256::digest(text.as_bytes()));
+        self.tables().find_map(|tables| tables.key(&digest))
     }
 
     pub fn provider(&self, workspace: Option<&str>, slug: &str) -> Option<&SavedProvider> {
@@ -299,8 +158,18 @@ impl Snapshot {
 
     /// The config of this slug or id.
     pub fn config(&self, workspace: Option<&str>, slug: &str) -> Option<&Config> {
-        let by_id = || self.configs.get(workspace, self.config_ids.get(slug)?);
-        self.configs.get(workspace, slug).or_else(by_id)
+        self.tables().find_map(|tables| tables.config(workspace, slug))
+    }
+
+    /// The slug of a config that may be named by its id. What is not active is there for nobody, and the id tells who
+    /// misses it.
+    pub fn config_slug<'s>(&'s self, named: &'s str) -> &'s str {
+        self.tables().find_map(|tables| tables.config_slug(named)).unwrap_or(named)
+    }
+
+    /// The store's goes before the file's.
+    fn tables(&self) -> impl Iterator<Item = &Tables> {
+        [&self.stored, &self.own].into_iter()
     }
 
     /// What a key says of all requests made with it, and its workspace of all made there; the latter goes first.
@@ -321,7 +190,7 @@ impl Snapshot {
 /// Lets go of a snapshot where nobody waits: to free a hundred thousand keys takes longer than a request may. The thread
 /// gives way as the one does that compiled: it begins with the same place in the queue for a core.
 pub fn bury(mut old: Arc<Snapshot>) {
-    if old.keys.len() < MANY {
+    if old.stored.count() < MANY {
         return;
     }
     let gravedigger = std::thread::Builder::new().name("bury".into());
@@ -335,152 +204,6 @@ pub fn bury(mut old: Arc<Snapshot>) {
             std::thread::sleep(Duration::from_millis(100));
         }
     }));
-}
-
-fn compile_keys(
-    keys: Vec<PublishedKey>,
-    configs: &HashMap<Box<str>, Box<str>>,
-    problems: &mut Vec<Problem>,
-) -> HashMap<[u8; 32], Key> {
-    let mut compiled = HashMap::with_capacity(keys.len());
-    // Many keys are of one workspace: its id is kept once.
-    let mut workspaces: HashSet<Arc<str>> = HashSet::new();
-    for (index, row) in keys.into_iter().enumerate() {
-        let Some(digest) = digest(&row.sha256) else {
-            problems.push(Problem::new(format!("$.keys[{index}].sha256"), "must be 64 hexadecimal digits"));
-            continue;
-        };
-        let workspace = row.workspace.map(|id| shared(&mut workspaces, &id));
-        let defaults = row.defaults.and_then(|defaults| compile_defaults(defaults, configs));
-        compiled.insert(digest, Key { id: row.id, name: row.name, expires_at: row.expires_at, workspace, defaults });
-    }
-    compiled
-}
-
-pub(crate) fn compile_defaults(
-    said: PublishedDefaults,
-    configs: &HashMap<Box<str>, Box<str>>,
-) -> Option<Box<KeyDefaults>> {
-    // What is not active is there for nobody, and the id tells who misses it.
-    let slug_of = |id: Cow<'_, str>| configs.get(&*id).cloned().unwrap_or_else(|| id.into());
-    let config = said.config_id.map(slug_of);
-    let is_bound = config.is_some() && said.allow_config_override == Some(false);
-    let metadata = texts(said.metadata.unwrap_or_default());
-    (config.is_some() || !metadata.is_empty()).then(|| Box::new(KeyDefaults { config, is_bound, metadata }))
-}
-
-/// The one copy of a text.
-fn shared(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
-    if let Some(found) = known.get(text) {
-        return Arc::clone(found);
-    }
-    let text: Arc<str> = text.into();
-    known.insert(Arc::clone(&text));
-    text
-}
-
-/// The values as texts.
-fn texts(map: Map<String, Value>) -> Vec<(String, String)> {
-    let text = |value: Value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
-    map.into_iter().map(|(key, value)| (key, text(value))).collect()
-}
-
-fn ids_of(configs: &[PublishedConfig]) -> HashMap<Box<str>, Box<str>> {
-    configs.iter().filter_map(|row| Some((row.id.clone()?, row.slug.as_str().into()))).collect()
-}
-
-fn compile_models(published: Vec<PublishedModels>, problems: &mut Vec<Problem>) -> HashMap<String, Arc<Models>> {
-    let rows = published.into_iter().enumerate();
-    rows.map(|(index, row)| (row.id.clone(), Arc::new(Models::compile(row, &format!("$.models[{index}]"), problems))))
-        .collect()
-}
-
-fn digest(hex: &str) -> Option<[u8; 32]> {
-    if hex.len() != 64 || !hex.is_ascii() {
-        return None;
-    }
-    let mut digest = [0; 32];
-    for (byte, index) in digest.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&hex[index..index + 2], 16).ok()?;
-    }
-    Some(digest)
-}
-
-fn compile_providers(
-    saved: Vec<PublishedProvider>,
-    models: &HashMap<String, Arc<Models>>,
-    problems: &mut Vec<Problem>,
-) -> Saved<SavedProvider> {
-    let mut compiled = Saved::default();
-    for (index, row) in saved.into_iter().enumerate() {
-        let path = |field: &str| format!("$.providers[{index}].{field}");
-        if providers::find(&row.provider).is_none() {
-            problems.push(Problem::new(path("provider"), format!("`{}` is not known", row.provider)));
-        }
-        if row.api_key.as_ref().is_some_and(|key| key.expose().chars().any(char::is_control)) {
-            problems.push(Problem::new(path("api_key"), "must not hold control characters"));
-        }
-        let own = format!("$.providers[{index}]");
-        let custom_host = models::host(row.custom_host.as_deref(), &own, problems);
-        let fields = models::fields(row.headers, &own, problems);
-        let said = row.models.as_ref().and_then(|id| models.get(id)).map(Arc::clone);
-        if row.models.is_some() && said.is_none() {
-            problems.push(Problem::new(path("models"), "is not there"));
-        }
-        let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
-        let mut options = Options::default();
-        for (key, value) in row.options {
-            match providers::option(&key) {
-                Some(_) if value.is_empty() || value.chars().any(char::is_control) => {
-                    problems
-                        .push(Problem::new(path(&format!("options.{key}")), "must be text without control characters"));
-                }
-                Some(option) => options.put(option, value),
-                None => problems.push(Problem::new(path(&format!("options.{key}")), "is not a known option")),
-            }
-        }
-        let provider = SavedProvider {
-            provider: row.provider,
-            api_key: row.api_key,
-            custom_host,
-            inspect_stream,
-            options,
-            fields,
-            models: said,
-        };
-        if compiled.insert(row.workspace, row.slug, provider).is_some() {
-            problems.push(Problem::new(path("slug"), "is there twice"));
-        }
-    }
-    compiled
-}
-
-fn compile_configs(saved: Vec<PublishedConfig>, problems: &mut Vec<Problem>) -> Saved<Config> {
-    let mut compiled = Saved::default();
-    for (index, row) in saved.into_iter().enumerate() {
-        match Config::parse(row.config.get().as_bytes(), Unknown::Refused) {
-            Ok(config) => drop(compiled.insert(row.workspace, row.slug, config)),
-            Err(found) => problems.extend(found.into_iter().map(|problem| {
-                let rest = problem.path.trim_start_matches('$');
-                Problem::new(format!("$.configs[{index}].config{rest}"), problem.message)
-            })),
-        }
-    }
-    compiled
-}
-
-/// What the control process serves to the engine alone stays out of everybody else's reach, whatever was published.
-fn compile_management(prefixes: Vec<String>, problems: &mut Vec<Problem>) -> Vec<String> {
-    for (index, prefix) in prefixes.iter().enumerate() {
-        let first = prefix.strip_prefix('/').and_then(|rest| rest.split('/').next());
-        if matches!(first, None | Some("" | "internal")) {
-            problems.push(Problem::new(format!("$.management[{index}]"), "must be a path, and not below `/internal`"));
-        }
-    }
-    prefixes
 }
 
 #[cfg(test)]
@@ -503,7 +226,7 @@ mod tests {
             "providers":[{"slug":"s","provider":"nobody"}],
             "configs":[{"slug":"pc-1","config":{"provider":1}}]}"#;
         let paths: Vec<_> = Snapshot::compile(json).unwrap_err().into_iter().map(|problem| problem.path).collect();
-        assert_eq!(paths, ["$.keys[0].sha256", "$.providers[0].provider", "$.configs[0].config.provider"]);
+        assert_eq!(paths, ["$.keys[0].sha256", "$.configs[0].config.provider", "$.providers[0].provider"]);
     }
 
     #[test]
@@ -528,7 +251,8 @@ mod tests {
         );
         let snapshot = Snapshot::compile(json.as_bytes()).unwrap();
         let key = snapshot.key("abc").unwrap();
-        assert_eq!((key.config(), key.is_bound()), (Some("pc-1"), true));
+        assert_eq!((key.config().map(|id| snapshot.config_slug(id)), key.is_bound()), (Some("pc-1"), true));
+        assert_eq!(snapshot.config_slug("c-2"), "c-2");
         let [own, shared] = snapshot.metadata(key);
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!((own, shared), (&[pair("team", "red"), pair("n", "1")][..], &[pair("team", "blue")][..]));

@@ -281,11 +281,17 @@ async fn snapshots_are_followed_and_a_bad_one_changes_nothing() {
     until("the bad one is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "3", "management": ["/v1/health"]}));
     until("the next comes", || rig.gateway.epoch() == "3").await;
+    publish(json!({"epoch": "4", "since": "1"}));
+    until("what fits to something else is seen", || published.lock().unwrap().is_empty()).await;
+    publish(json!({"epoch": "5", "since": "3"}));
+    until("what fits comes", || rig.gateway.epoch() == "5").await;
     following.abort();
     let lines = control.lines();
     assert_eq!(lines[0], "GET /internal/snapshot?epoch=0");
     assert!(lines.contains(&"GET /internal/snapshot?epoch=1".to_owned()));
     assert!(!lines.contains(&"GET /internal/snapshot?epoch=2".to_owned()));
+    let last = lines.iter().rposition(|line| line.ends_with("?epoch=3")).unwrap();
+    assert!(lines[last..].contains(&"GET /internal/snapshot?epoch=".to_owned()), "it is asked for whole");
 }
 
 #[tokio::test]

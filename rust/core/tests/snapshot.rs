@@ -152,6 +152,79 @@ async fn a_revoked_key_is_dead_at_once() {
     assert_eq!(rig.send(ask()).await.status, 200);
 }
 
+/// A part of the store: keys by numbers, and a config of each number.
+fn part(name: &str, numbers: &[usize]) -> Value {
+    let keys =
+        numbers.iter().map(|n| json!({"id": format!("k-{n}"), "name": "n", "sha256": sha256(format!("pk-{n}"))}));
+    let configs = numbers
+        .iter()
+        .map(|n| json!({"id": format!("c-{n}"), "slug": format!("pc-{n}"), "config": {"provider": "@mine"}}));
+    json!({"name": name, "keys": keys.collect::<Vec<_>>(), "configs": configs.collect::<Vec<_>>()})
+}
+
+/// The statuses of a request with each of these keys and configs, the latter by slug and by id.
+async fn statuses<const N: usize>(rig: &Rig, numbers: [usize; N]) -> [u16; N] {
+    let mut found = [0; N];
+    for (status, n) in found.iter_mut().zip(numbers) {
+        for config in [format!("pc-{n}"), format!("c-{n}")] {
+            let ask = Ask::new("POST", CHAT).header("x-gateway-api-key", &format!("pk-{n}"));
+            let told = rig.send(ask.header("x-gateway-config", &config).body(words("mock", false))).await;
+            *status = (*status).max(told.status);
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn of_a_change_only_the_parts_are_told_that_changed() {
+    let provider = Server::start().await;
+    let rig = trusting(&provider);
+    let told = |epoch: &str, since: Option<&str>, parts: Value| {
+        let host = format!("{}/v1", provider.url());
+        let mine = json!({"slug": "mine", "provider": "openai", "api_key": "sk", "custom_host": host});
+        let mut told = json!({"epoch": epoch, "providers": [mine], "parts": parts});
+        if let Some(since) = since {
+            told["since"] = since.into();
+        }
+        told
+    };
+    rig.apply(&told("b", None, json!([part("1", &[1, 2]), part("2", &[3])])));
+    assert_eq!(statuses(&rig, [1, 2, 3, 4]).await, [200, 200, 200, 401]);
+    rig.apply(&told("c", Some("b"), json!([part("1", &[1, 4])])));
+    assert_eq!(statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 200, 200]);
+    rig.apply(&told("d", Some("c"), json!([{"name": "2", "keys": []}, {"name": "1", "configs": []}])));
+    assert_eq!(statuses(&rig, [1, 2, 3, 4]).await, [400, 401, 401, 400]);
+    let problems = rig.gateway.apply(told("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
+    assert_eq!(problems[0].path, "$.since");
+    assert_eq!(rig.gateway.epoch(), "d");
+    let mut bad = told("e", Some("d"), json!([part("1", &[1])]));
+    bad["parts"][0]["configs"][0]["config"]["retry"] = json!(9);
+    let problems = rig.gateway.apply(bad.to_string().as_bytes()).unwrap_err();
+    assert_eq!(problems[0].path, "$.parts[0].configs[0].config.retry");
+    rig.apply(&told("g", None, json!([part("1", &[1])])));
+    assert_eq!(statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 401, 401]);
+}
+
+#[tokio::test]
+async fn a_key_that_the_file_has_too_is_there_when_the_store_has_it_no_longer() {
+    let provider = Server::start().await;
+    let rig = trusting(&provider);
+    let told = |name: &str, parts: Value| {
+        let mut told = epoch(name, &provider);
+        told["parts"] = parts;
+        told
+    };
+    let key = json!({"id": "k-store", "name": "n", "sha256": sha256("pk-1")});
+    rig.apply(&told("b", json!([{"name": "1", "keys": [key]}])));
+    rig.send(ask()).await;
+    assert_eq!(rig.record()["api_key_id"], "k-store");
+    let mut gone = told("c", json!([{"name": "1", "keys": []}]));
+    gone["since"] = "b".into();
+    rig.apply(&gone);
+    rig.send(ask()).await;
+    assert_eq!(rig.records().last().unwrap()["api_key_id"], "k-c");
+}
+
 #[tokio::test]
 async fn a_stream_outlives_the_snapshot_that_allowed_it() {
     let provider = Server::start().await;

@@ -230,7 +230,7 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usi
         "config" => Config::parse(data, Unknown::Refused)
             .and_then(|config| limits.map_or(Ok(()), |limits| config.check(limits)))
             .err(),
-        "snapshot" => Snapshot::compile(data).err(),
+        "snapshot" => Snapshot::check(data).err(),
         other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
     };
     problems.map_or(Ok(()), |problems| Err(errors::invalid(py, &problems)))

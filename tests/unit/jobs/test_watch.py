@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.jobs.watch import Watcher
+from penstock.journal import Piece
 from penstock.settings import Settings
 from penstock.snapshot import Published, Stored, gather_good
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pytest
 
 ONE, TWO = "[[keys]]\nname = 'a'\nkey = 'one'\n", "[[keys]]\nname = 'a'\nkey = 'two'\n"
+PART = b'{"name":"configs/00","configs":[{"slug":"pc-new","config":{"provider":"mock"}}]}'
 
 
 class Scene:
@@ -82,11 +84,11 @@ def test_what_the_store_says_meanwhile_is_not_undone(tmp_path: Path):
         async with scene.published.turn:
             look = asyncio.create_task(scene.watcher.look())
             await asyncio.sleep(0)
-            scene.published.stored = Stored(configs=b'{"slug":"pc-new","config":{"provider":"mock"}}')
+            scene.published.stored = Stored({"configs/00": Piece.of(PART)})
         await look
 
     asyncio.run(both())
-    assert b"pc-new" in scene.published.current.data
+    assert b"pc-new" in scene.published.current.document()
 
 
 def test_a_bad_file_is_said_once_and_the_old_snapshot_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture):

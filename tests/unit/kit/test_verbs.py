@@ -60,7 +60,7 @@ def test_the_shortest_resource_does_what_all_do(tmp_path: Path, monkeypatch: pyt
 
     async def scene() -> tuple[dict[str, Any], list[str]]:
         settings = await prepared(tmp_path)
-        app = create_app(settings, Published(Snapshot("first", b'{"epoch":"first"}', 0)))
+        app = create_app(settings, Published(Snapshot("first")))
         app.register(Router("/v1/shelves", route_handlers=shelves.routes))
         refuse_unguarded(app)
         async with living(app):

@@ -134,16 +134,26 @@ impl Ranks {
         for at in 1..length {
             parts.rank(at - 1, self.rank(&piece[at - 1..=at]));
         }
-        while let Some(at) = parts.lowest() {
+        let mut next = parts.lowest();
+        while let Some(at) = next {
+            let rank = parts.ranked(at);
             let end = parts.join(at);
             left -= 1;
+            let mut least = NONE;
             if end < length {
-                parts.rank(at, self.rank(&piece[at..parts.end(end)]));
+                let joined = self.rank(&piece[at..parts.end(end)]);
+                parts.rank(at, joined);
+                least = joined;
             }
             if at > 0 {
                 let before = parts.before(at);
-                parts.rank(before, self.rank(&piece[before..end]));
+                let joined = self.rank(&piece[before..end]);
+                parts.rank(before, joined);
+                least = least.min(joined);
             }
+            // Of a run the next two make the same: what is lower now can only be new.
+            let is_again = end < length && least > rank && parts.ranked(end) == rank;
+            next = if is_again { Some(end) } else { parts.lowest() };
         }
         left
     }
@@ -177,6 +187,11 @@ impl Parts {
 
     fn before(&self, at: usize) -> usize {
         self.before[at].into()
+    }
+
+    /// Which token a part and the next one make; more than any where they make none.
+    fn ranked(&self, at: usize) -> u32 {
+        (self.ranked[at / LANES][at % LANES].to_bits() & !NORMAL) >> PLACE_BITS
     }
 
     fn rank(&mut self, at: usize, rank: u32) {
