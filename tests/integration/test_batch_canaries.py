@@ -105,7 +105,7 @@ def run_in_buckets(scene: Scene, folder: Path) -> tuple[list[Any], bytes]:
     """Batches whose lines go to a bucket; and what is written here while they run."""
     there = scene.buckets
     there.secret, there.token = canary("aws of a bucket"), canary("token of a bucket")
-    there.signed = f"/signed/results?X-Goog-Signature={canary('signed address')}"
+    there.signed = f"/signed/results?X-Goog-Signature={canary('signed address')}&sig={canary('signed by Azure')}"
     over: list[Any] = []
     written = b""
     for name, kind in KINDS.items():
