@@ -111,7 +111,17 @@ def calls() -> Iterator[Call]:
         yield "GET", "/v1/proxy/some/where", None, headers
         yield "POST", CHAT, asked("mock?fault=reset"), headers
         yield "POST", CHAT, asked("mock?fault=cut", stream=True), headers
-    for name in ("key", "api_key", "api-key", "apiKey", "access_token", "sig%6Eature", "s%69g", "X-Amz-Signature", "%6Bey"):
+    for name in (
+        "key",
+        "api_key",
+        "api-key",
+        "apiKey",
+        "access_token",
+        "sig%6Eature",
+        "s%69g",
+        "X-Amz-Signature",
+        "%6Bey",
+    ):
         yield "GET", f"/v1/models?a=b&{name}={canary('query ' + name)}", None, CALLER
         yield "GET", f"/v1/files?{name}={canary('query ' + name)}&mock-fault=reset", None, CALLER
     for model in ("mock?status=99", "mock?fault=429", "mock?fault=long_length", "mock?fault=redirect_metadata"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import select
 
-from penstock.kit.configurations import DOTS
+from penstock.kit.ids import DOTS
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:

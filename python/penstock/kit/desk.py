@@ -195,6 +195,8 @@ class Work:
         # Where the guard asked for no scope the route itself keeps to what is the caller's own.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
         self._asked = partial(asked, request)
+        # The workspace that the query names, where the route has it read.
+        self.place: str | None = None
 
     @asynccontextmanager
     async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
