@@ -226,7 +226,7 @@ mod tests {
             "providers":[{"slug":"s","provider":"nobody"}],
             "configs":[{"slug":"pc-1","config":{"provider":1}}]}"#;
         let paths: Vec<_> = Snapshot::compile(json).unwrap_err().into_iter().map(|problem| problem.path).collect();
-        assert_eq!(paths, ["$.keys[0].sha256", "$.configs[0].config.provider", "$.providers[0].provider"]);
+        assert_eq!(paths, ["$.keys[0].sha256", "$.providers[0].provider", "$.configs[0].config.provider"]);
     }
 
     #[test]

@@ -113,8 +113,7 @@ impl<'w> Walk<'w> {
             self.note(|| Step::Kept { at });
             return Ok(served);
         }
-        // In a box of its own: an answer that is kept needs nothing of it.
-        let mut served = Box::pin(self.send(node, &mut target, prepared.into_body(self.call))).await?;
+        let mut served = self.send(node, &mut target, prepared.into_body(self.call)).await?;
         served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);
@@ -141,13 +140,11 @@ impl<'w> Walk<'w> {
 
     /// Through the target's breaker.
     pub async fn send(&mut self, node: &'w Node, target: &mut Target<'w>, body: Body) -> Result<Served> {
-        let Some(policy) = node.features.circuit_breaker.policy() else {
-            return self.send_until_answered(node, target, body).await;
-        };
-        let mark = self.mark(node);
         let shared = &self.gateway.shared;
-        let passage = shared.breakers.begin(mark, policy, shared.now());
+        let policy = node.features.circuit_breaker.policy();
+        let passage = policy.map(|policy| (policy, shared.breakers.begin(self.mark(node), policy, shared.now())));
         let result = self.send_until_answered(node, target, body).await;
+        let Some((policy, passage)) = passage else { return result };
         let failed = match &result {
             Ok(served) => policy.is_failure(Some(served.status())),
             Err(error) => !error.ends_walk() && policy.is_failure(None),

@@ -17,6 +17,7 @@ use super::{
     carried::Carried,
     decision::{Decision, Step},
     fallback::Fallback,
+    hedge::Hedge,
 };
 use crate::{
     body::Body,
@@ -109,6 +110,13 @@ impl<'w> Level<'w> {
     }
 }
 
+/// What is tried first below a node.
+enum First<'w> {
+    One(&'w Node),
+    /// The second too, if the first does not answer in time.
+    Both((&'w Node, &'w Node), &'w Fallback, &'w Hedge),
+}
+
 /// One request on its way through its config.
 pub(crate) struct Walk<'w> {
     pub gateway: &'w Gateway,
@@ -171,40 +179,41 @@ impl<'w> Walk<'w> {
         let mut node = start;
         let mut levels: Vec<Level<'w>> = Vec::new();
         loop {
-            let result = if node.targets.is_empty() {
-                self.try_target(node).await
-            } else if let Strategy::Fallback(fallback) = &node.strategy {
-                let mut level = self.level(node, fallback);
-                let (first, second) = (level.next(), level.peek());
-                levels.push(level);
-                match (&fallback.hedge, first, second) {
-                    (Some(hedge), Some(first), Some(second)) => {
-                        let (result, tried) = self.race((first, second), fallback, hedge).await;
-                        if tried == 2 {
-                            levels.last_mut().and_then(Level::next);
-                        }
-                        result
+            let result = match self.descend(node, &mut levels) {
+                Ok(First::One(target)) => self.try_target(target).await,
+                Ok(First::Both(targets, fallback, hedge)) => {
+                    let (result, tried) = self.race(targets, fallback, hedge).await;
+                    if tried == 2 {
+                        levels.last_mut().and_then(Level::next);
                     }
-                    (_, Some(first), _) => {
-                        node = first;
-                        continue;
-                    }
-                    (_, None, _) => Err(Error::NoTarget),
+                    result
                 }
-            } else {
-                match self.choose(node) {
-                    Ok(chosen) => {
-                        node = chosen;
-                        continue;
-                    }
-                    Err(error) => Err(error),
-                }
+                Err(error) => Err(error),
             };
             node = match self.after(&mut levels, result).await {
                 ControlFlow::Continue(next) => next,
                 ControlFlow::Break(result) => return result,
             };
         }
+    }
+
+    /// Down to what is tried first: through groups that choose one target, and those that fall from one to the next, which are
+    /// levels to come back to.
+    fn descend(&mut self, mut node: &'w Node, levels: &mut Vec<Level<'w>>) -> Result<First<'w>> {
+        while !node.targets.is_empty() {
+            let Strategy::Fallback(fallback) = &node.strategy else {
+                node = self.choose(node)?;
+                continue;
+            };
+            let mut level = self.level(node, fallback);
+            let (first, second) = (level.next(), level.peek());
+            levels.push(level);
+            node = first.ok_or(Error::NoTarget)?;
+            if let (Some(hedge), Some(second)) = (&fallback.hedge, second) {
+                return Ok(First::Both((node, second), fallback, hedge));
+            }
+        }
+        Ok(First::One(node))
     }
 
     /// The target to be tried after this result: the next one of the innermost group that has one and takes it for a failure.

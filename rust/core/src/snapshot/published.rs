@@ -161,19 +161,20 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
     let mut problems = Vec::new();
     let mut own = Tables::default();
     add_keys(&mut own, &Place::whole(), published.keys, &mut problems);
+    let models = compile_models(published.models, &mut problems);
+    let providers = compile_providers(published.providers, &models, &mut problems);
     add_configs(&mut own, &Place::whole(), published.configs, &mut problems);
     replace(&mut stored, published.parts, &mut problems);
     if let Some(published) = published.prices {
         prices = Arc::new(Prices::compile(published, &mut problems));
     }
-    let models = compile_models(published.models, &mut problems);
     let blocks = |row: &&PublishedWorkspace| row.block_inline_config;
     let snapshot = Snapshot {
         epoch: published.epoch,
         own,
         stored,
         prices,
-        providers: compile_providers(published.providers, &models, &mut problems),
+        providers,
         blocking: published.workspaces.iter().filter(blocks).map(|row| row.id.clone()).collect(),
         workspaces: published.workspaces.iter().map(PublishedWorkspace::named).collect(),
         tokens: published.jwt.map(|jwt| Tokens::compile(jwt, &mut problems)),

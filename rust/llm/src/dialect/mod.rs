@@ -11,7 +11,7 @@ pub(crate) mod scan;
 
 pub use form::Form;
 pub use peek::{Peek, peek};
-pub use scan::{MAX_DEPTH, PeekError};
+pub use scan::{MAX_DEPTH, PeekError, is_whole};
 
 /// The shape of requests, answers, streams and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,6 +7,8 @@ use memchr::memchr;
 /// How deep values may be nested; one bit of the stack each.
 pub const MAX_DEPTH: u32 = 128;
 
+const TOO_DEEP: &str = "nested too deeply";
+
 /// So many bytes of a string are looked at before a vector search starts.
 const SHORT: usize = 16;
 
@@ -82,6 +84,15 @@ pub(crate) fn closes_after(json: &[u8], value_end: usize) -> Scan<()> {
         scanner.members(|_, _| Ok(()))?;
     }
     scanner.end()
+}
+
+/// Whether this is one whole value; one too deep to be looked through is taken for whole.
+pub fn is_whole(json: &[u8]) -> bool {
+    let mut scanner = Scanner { json, at: 0 };
+    match scanner.skip_value() {
+        Ok(()) => scanner.end().is_ok(),
+        Err(error) => error.message == TOO_DEEP,
+    }
 }
 
 /// The string literal that begins at `at`, quotes included; empty where it does not end.
@@ -321,7 +332,7 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn descend(&mut self, kind: u8, open: &mut Open) -> Scan<bool> {
         if open.depth >= MAX_DEPTH {
-            return Err(self.error("nested too deeply"));
+            return Err(self.error(TOO_DEEP));
         }
         self.at += 1;
         let object = kind == b'{';
