@@ -23,14 +23,24 @@ Item = TypeVar("Item")
 
 # Fewer steps are over before a bar is read.
 BAR_FROM = 10
+# At the head of what is written down.
+HEAD = (
+    "# Credentials are masked. A mask means the credential that is there; where none is, write ${NAME} in its place.\n"
+)
 
 _URL = click.option(
-    "--url", envvar="PENSTOCK_URL", default="http://127.0.0.1:8787", show_default=True, help="Where the gateway is."
+    "--url",
+    envvar="PENSTOCK_URL",
+    default="http://127.0.0.1:8787",
+    show_default=True,
+    show_envvar=True,
+    help="Where the gateway is.",
 )
 _KEY = click.option(
     "--api-key",
     envvar=["PENSTOCK_API_KEY", "PENSTOCK_ADMIN_KEY"],
     required=True,
+    show_envvar=True,
     help="Key to ask with; better in PENSTOCK_API_KEY, where other users of this machine do not see it.",
 )
 
@@ -51,6 +61,12 @@ def _remote(url: str, api_key: str) -> Generator[Remote]:
         remote.close()
 
 
+def _part(text: str) -> str:
+    from penstock.remote import part  # noqa: PLC0415 - as above
+
+    return part(text)
+
+
 @click.group()
 def keys() -> None:
     """See, make, rotate and delete keys."""
@@ -62,7 +78,7 @@ def keys() -> None:
 def list_keys(url: str, api_key: str, workspace: str | None) -> None:
     """List keys."""
     with _remote(url, api_key) as remote:
-        path = f"/v1/api-keys?workspace_id={workspace}" if workspace else "/v1/api-keys"
+        path = f"/v1/api-keys?workspace_id={_part(workspace)}" if workspace else "/v1/api-keys"
         _table(remote.all_of(path), ("id", "key", "type", "status", "name"))
 
 
@@ -89,7 +105,7 @@ def create_key(
 def rotate_key(url: str, api_key: str, key_id: str) -> None:
     """Give a key a new text, and print it; the old one is good until the transition is over."""
     with _remote(url, api_key) as remote:
-        made = remote.ask("POST", f"/v1/api-keys/{key_id}/rotate", {})
+        made = remote.ask("POST", f"/v1/api-keys/{_part(key_id)}/rotate", {})
         click.echo(made["key"])
         click.echo(f"the old text is good until {made['key_transition_expires_at']}", err=True)
 
@@ -100,7 +116,7 @@ def rotate_key(url: str, api_key: str, key_id: str) -> None:
 def delete_key(url: str, api_key: str, key_id: str) -> None:
     """Delete a key."""
     with _remote(url, api_key) as remote:
-        remote.ask("DELETE", f"/v1/api-keys/{key_id}")
+        remote.ask("DELETE", f"/v1/api-keys/{_part(key_id)}")
 
 
 @click.group()
@@ -114,7 +130,7 @@ def config() -> None:
 def list_configs(url: str, api_key: str, workspace: str | None) -> None:
     """List configs."""
     with _remote(url, api_key) as remote:
-        path = f"/v1/configs?workspace_id={workspace}" if workspace else "/v1/configs"
+        path = f"/v1/configs?workspace_id={_part(workspace)}" if workspace else "/v1/configs"
         _table(remote.all_of(path), ("slug", "status", "last_updated_at", "name"))
 
 
@@ -124,7 +140,7 @@ def list_configs(url: str, api_key: str, workspace: str | None) -> None:
 def show_config(url: str, api_key: str, slug: str) -> None:
     """Print a config as JSON."""
     with _remote(url, api_key) as remote:
-        config: str = remote.ask("GET", f"/v1/configs/{slug}")["config"]
+        config: str = remote.ask("GET", f"/v1/configs/{_part(slug)}")["config"]
         click.echo(msgspec.json.format(config, indent=2))
 
 
@@ -152,7 +168,7 @@ def save_config(
         raise SettingsError(message) from None
     with _remote(url, api_key) as remote:
         if slug:
-            remote.ask("PUT", f"/v1/configs/{slug}", {"config": content})
+            remote.ask("PUT", f"/v1/configs/{_part(slug)}", {"config": content})
         else:
             body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
             slug = remote.ask("POST", "/v1/configs", body)["slug"]
@@ -165,9 +181,13 @@ def save_config(
 def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401
     """Write the whole state down as YAML; credentials stay masked."""
     from penstock.state import plan as state  # noqa: PLC0415 - as above
+    from penstock.state.document import masks  # noqa: PLC0415 - as above
 
     with _remote(url, api_key) as remote:
-        output.write(_yaml_of(state.export(remote, partial(_bar, "reading"))))
+        found = state.export(remote, partial(_bar, "reading"))
+    output.write(HEAD + _yaml_of(found))
+    if count := masks(found):
+        click.echo(f"credentials are masked: {count}; to make them elsewhere write ${{NAME}} in their place", err=True)
 
 
 @click.command()
@@ -206,7 +226,7 @@ def apply(
         if only_plan:
             sys.exit(2)
         if not yes:
-            click.confirm(f"do these {len(plan.steps)}?", abort=True)
+            _confirm(len(plan.steps))
         try:
             for step in _bar("applying", plan.steps):
                 step.do()
@@ -215,6 +235,19 @@ def apply(
             for name, what, text in plan.texts:
                 click.echo(f"{name} of {what} (it is shown this once): {text}")
         click.echo(f"{len(plan.steps)} done")
+
+
+def _confirm(count: int) -> None:
+    try:
+        agreed = click.confirm("do this?" if count == 1 else f"do these {count}?")
+    except click.Abort:
+        # Nobody is there who could say so; after Ctrl-C it is true as well.
+        click.echo(err=True)
+        message = "nothing was done, for nobody agreed; hint: --yes"
+        raise SettingsError(message) from None
+    if not agreed:
+        message = "nothing was done"
+        raise SettingsError(message)
 
 
 def _bar(label: str, steps: list[Item]) -> Iterator[Item]:
@@ -248,12 +281,18 @@ def _read(file: Any) -> dict[str, Any]:  # noqa: ANN401
     try:
         content = _yaml().load(file)
     except YAMLError as error:
-        message = f"{file.name} is not YAML: {str(error).splitlines()[0]}"
-        raise SettingsError(message) from None
+        raise SettingsError(f"{file.name} is not YAML: {_fault(error)}") from None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file.name} is not YAML: {error}") from None
     if not isinstance(content, dict):
         message = f"{file.name} must hold a mapping with version, organisation and workspaces"
         raise SettingsError(message)
     return cast("dict[str, Any]", content)
+
+
+def _fault(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields
+    mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"{what} in line {mark.line + 1}" if mark and what else str(error).splitlines()[0]
 
 
 def _table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ import base64
 import importlib
 import logging
 import signal
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -32,6 +32,7 @@ from penstock.errors import (
     in_openais_shape,
 )
 from penstock.jobs.records import RecordFeed
+from penstock.jobs.waiting import ended
 from penstock.jobs.watch import Watcher
 from penstock.kit.answer import Answer
 from penstock.kit.description import complete as whole
@@ -96,10 +97,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
             yield
         finally:
             published.close()
-            for task in running:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            await ended(running)
             if store:
                 await store.database.close()
             close_records()
@@ -161,7 +159,8 @@ def open_store(
     published.stored = kept.last() or NOTHING
     tokens = known_tokens(settings, kept)
     identities = Identities(database, tokens)
-    publisher = Publisher(settings, published, database, vault, Secrets(settings), kept, tokens)
+    secrets = Secrets(settings)
+    publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
     announcer = _announcer(settings, publisher.ring)
 
     def changed() -> None:
@@ -171,7 +170,7 @@ def open_store(
 
     office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
     blobs = Folder(settings.files_folder)
-    runner = Runner(settings, office, blobs, batch_figures, records)
+    runner = Runner(settings, office, secrets, blobs, batch_figures, records)
     shared = {
         "office": office,
         "identities": identities,

@@ -127,6 +127,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Who did it: the person, or the key that stands for a service."""
         return self.user_id or self.id
 
+    def stay_in(self, organisation_id: str | None) -> None:
+        """Refuse to go to another organisation; a request may name the caller's own."""
+        if organisation_id not in {None, self.organisation_id}:
+            raise ForbiddenError(f"the organisation {organisation_id!r} is not open to this key")
+
     def grants(self, workspace_id: str | None) -> frozenset[str]:
         """Give what the key may do in a workspace; in the organisation as a whole where none is named."""
         if self.user_id is None or self.leads:

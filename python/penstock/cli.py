@@ -14,7 +14,7 @@ import msgspec
 
 from penstock import __version__, administer, process
 from penstock import settings as settings_module
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
@@ -33,7 +33,7 @@ class Commands(click.Group):
             sys.exit(1)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def main() -> None:
     """Penstock: an AI gateway."""
 
@@ -102,9 +102,13 @@ def migrate(config: str | None) -> None:
 
 
 @main.command()
-@click.argument("file", default=settings_module.DEFAULT_FILE)
-def check(file: str) -> None:
-    """Say whether a settings file can be used, or a routing config (a file that ends in .json), and if not, why."""
+@click.argument("file", required=False)
+def check(file: str | None) -> None:
+    """Say whether a settings file can be used, or a routing config (a file that ends in .json), and if not, why.
+
+    Without FILE it is the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml.
+    """
+    file = file or os.environ.get("PENSTOCK_CONFIG") or settings_module.DEFAULT_FILE
     if file.endswith(".json"):
         check_config(file)
         return
@@ -123,10 +127,12 @@ def check_config(file: str) -> None:
     try:
         engine.check("config", Path(file).read_bytes(), load(None, {}).routing.target_limits)
     except OSError as error:
-        raise click.ClickException(str(error)) from None
+        message = f"cannot read {file!r}: {error.strerror}"
+        raise SettingsError(message) from None
     except engine.EngineError as error:
         told = "\n".join(f"  {problem['path']} {problem['message']}" for problem in error.problems)
-        raise click.ClickException(f"{file} cannot be used:\n{told}") from None
+        message = f"{file!r} cannot be used:\n{told}"
+        raise SettingsError(message) from None
     click.echo(f"{file} is good")
 
 

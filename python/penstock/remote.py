@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import httpx2
 
@@ -20,14 +21,29 @@ class RemoteError(PenstockError):
     """The gateway refused, or is not there."""
 
 
+def part(text: str) -> str:
+    """Write an id or slug as one part of a path, whatever is in it."""
+    return quote(text, safe="").replace(".", "%2E") if text.strip(".") == "" else quote(text, safe="")
+
+
 class Remote:
     """Asks one gateway with one key."""
 
     def __init__(self, url: str, key: str) -> None:
         """Open nothing before the first question."""
-        self._client = httpx2.Client(
-            base_url=url.rstrip("/"), headers={"x-gateway-api-key": key}, timeout=PATIENCE, trust_env=False
-        )
+        message = f"{url!r} is no address of a gateway: expected http://… or https://…; hint: --url, PENSTOCK_URL"
+        if not url.startswith(("http://", "https://")):
+            raise RemoteError(message)
+        # Clients of models are given the address with this at its end.
+        base = url.rstrip("/").removesuffix("/v1")
+        try:
+            headers = {"x-gateway-api-key": key}
+            self._client = httpx2.Client(base_url=base, headers=headers, timeout=PATIENCE, trust_env=False)
+        except httpx2.InvalidURL:
+            raise RemoteError(message) from None
+        except UnicodeEncodeError:
+            message = "the key is not allowed: expected ASCII; hint: --api-key, PENSTOCK_API_KEY"
+            raise RemoteError(message) from None
 
     def close(self) -> None:
         """Close the connection."""
@@ -50,6 +66,8 @@ class Remote:
         number, seen = 0, 0
         while True:
             page = self.ask("GET", f"{path}{mark}page_size={PAGE}&current_page={number}&order=asc")
+            if not isinstance(page.get("data"), list) or not isinstance(page.get("total"), int):
+                raise self._stranger()
             yield from page["data"]
             seen += len(page["data"])
             number += 1
@@ -59,19 +77,38 @@ class Remote:
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx2.Response:
         try:
             return self._client.request(method, path, json=body)
+        except httpx2.InvalidURL as error:
+            raise RemoteError(f"this cannot be asked for: {error}") from None
+        except httpx2.TimeoutException:
+            raise RemoteError(f"{self._client.base_url} does not answer within {PATIENCE:g} seconds") from None
         except httpx2.HTTPError as error:
-            message = f"{self._client.base_url} does not answer: {type(error).__name__}"
+            why = str(error) or type(error).__name__
+            message = f"{self._client.base_url} cannot be reached: {why}; hint: is it running? --url, PENSTOCK_URL"
             raise RemoteError(message) from None
 
     def _given(self, method: str, path: str, answer: httpx2.Response) -> dict[str, Any]:
         if answer.is_success:
-            return cast("dict[str, Any]", answer.json()) if answer.content else {}
+            return self._read(answer) if answer.content else {}
         raise RemoteError(f"{method} {path}: {answer.status_code} {_said(answer)}")
+
+    def _read(self, answer: httpx2.Response) -> dict[str, Any]:
+        try:
+            found: object = answer.json()
+        except ValueError:
+            raise self._stranger() from None
+        if not isinstance(found, dict):
+            raise self._stranger()
+        return cast("dict[str, Any]", found)
+
+    def _stranger(self) -> RemoteError:
+        return RemoteError(f"{self._client.base_url} answers, but is no gateway; hint: --url, PENSTOCK_URL")
 
 
 def _said(answer: httpx2.Response) -> str:
     try:
-        data: dict[str, Any] = answer.json()["data"]
+        found: dict[str, Any] = answer.json()
+        # What the edge itself refuses has the shape that clients of models read.
+        data: dict[str, Any] = found.get("data") or found["error"]
         listed = "; ".join(f"{problem['path']} {problem['message']}".strip() for problem in data.get("errors", []))
         return listed or str(data["message"])
     except (ValueError, KeyError, TypeError):

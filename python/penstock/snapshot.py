@@ -214,7 +214,8 @@ class Published:
         changed = self._changed
         if self.current.epoch == epoch and not self.closed:
             try:
-                await asyncio.wait_for(changed.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await changed.wait()
             except TimeoutError:
                 return None
         return self.current if self.current.epoch != epoch else None

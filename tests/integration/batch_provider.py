@@ -44,6 +44,9 @@ class BatchProvider(Listening):
         self.credentials: set[str] = set()
         # So many requests are told to come again.
         self.busy = 0
+        # Whether it turns everybody away, and says with what they came.
+        self.echoes = False
+        self.why = "it did not please"
 
     def finish(self, status: str = "completed", good: int = 1_000) -> None:
         """End every batch: the first lines were answered well."""
@@ -80,6 +83,9 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _refusal(self) -> tuple[int, Any] | None:
+        if self.provider.echoes:
+            shown = self.headers.get("x-api-key") or self.headers.get("authorization", "")
+            return 401, {"error": {"message": f"Incorrect API key provided: {shown}"}}
         if not self.provider.busy:
             return None
         self.provider.busy -= 1
@@ -104,6 +110,7 @@ class _Answers(BaseHTTPRequestHandler):
             batch = there.batches[found[2]]
             if found[3] == "/cancel":
                 batch.update(status="cancelled", good=batch["lines"][:1], rest=[])
+            batch["why"] = there.why
             return 200, _results(batch) if found[3] == "/results" else (_anthropics if found[1] else _openais)(batch)
         if found := re.fullmatch(r"/files/(good|rest)/content", path):
             return 200, b"".join(_answered(line, found[1]) for line in there.batches["b-1"][found[1]])
@@ -118,7 +125,7 @@ def _openais(batch: dict[str, Any]) -> dict[str, Any]:
         "output_file_id": "good" if batch["good"] else None,
         "error_file_id": "rest" if batch["rest"] else None,
         "request_counts": counts,
-        "errors": {"data": [{"message": "it did not please"}]} if batch["status"] == "failed" else None,
+        "errors": {"data": [{"message": batch["why"]}]} if batch["status"] == "failed" else None,
     }
 
 

@@ -30,29 +30,31 @@ IMMEDIATE = "immediate"
 OPENED: list[openai.OpenAI] = []
 
 
-def workspace(admin: Client, name: str, provider: str = "mock", slug: str = "", **configurations: str) -> Client:
+def workspace(
+    admin: Client, name: str, provider: str = "mock", slug: str = "", key: str = "sk-provider", **configurations: str
+) -> Client:
     """A workspace of its own, with a key for it and a provider in it."""
     made = admin.made("/v1/admin/workspaces", {"name": name})
     own = slug or f"m-{name}"
     integration = {
         "name": provider,
         "ai_provider_id": provider,
-        "key": "sk-provider",
+        "key": key,
         "workspace_id": made["id"],
         "slug": f"m-{name}",
         "default_provider_slug": own,
         "configurations": configurations,
     }
     admin.made("/v1/integrations", integration)
-    key = admin.with_key(workspace_id=made["id"], scopes=["completions.write"])
+    caller = admin.with_key(workspace_id=made["id"], scopes=["completions.write"])
 
     def is_known() -> bool | None:
         # Who is meant is found before the body is read, which is none.
-        headers = {"x-gateway-api-key": key.key, "x-gateway-provider": f"@{own}", "content-type": "application/json"}
+        headers = {"x-gateway-api-key": caller.key, "x-gateway-provider": f"@{own}", "content-type": "application/json"}
         return ask(admin.gateway.base_url, CHAT, b"{", headers).json()["error"]["code"] == "invalid_json" or None
 
     wait("key and provider at the edge", is_known)
-    return key
+    return caller
 
 
 def sdk(client: Client, **headers: str) -> openai.OpenAI:

@@ -31,6 +31,8 @@ class BucketProvider(Listening):
     def __init__(self, s3: str) -> None:
         super().__init__(_Answers)
         self.s3 = s3
+        self.secret, self.token, self.signed = SECRET, TOKEN, "/signed/results?X-Goog-Signature=1"
+        self.why = "it did not please"
         self.objects: dict[str, bytes] = {}
         self.jobs: list[dict[str, Any]] = []
         self.state = "running"
@@ -64,7 +66,7 @@ class BucketProvider(Listening):
                 folder = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://")
                 httpx2.put(f"{self.s3}/{folder}job1/{name}.out", content=content, headers=OWNER).raise_for_status()
             elif "outputDatasetId" in self.jobs[0]:
-                self.objects["/signed/results?sig=1"] = content
+                self.objects[self.signed] = content
             elif results is not None:
                 self.objects[f"{self.folder().removeprefix('gs://')}/predictions.jsonl"] = content
             self.state = state
@@ -108,7 +110,7 @@ class _Answers(BaseHTTPRequestHandler):
         said = self.headers.get("authorization", "")
         if self.path.startswith("/signed/") and not said:
             return None
-        if said == f"Bearer {TOKEN}" and not self._is_amazons():
+        if said == f"Bearer {self.provider.token}" and not self._is_amazons():
             return None
         if said.startswith("AWS4-HMAC-SHA256 ") and self._is_amazons() and self._is_signed(said, body):
             return None
@@ -128,7 +130,7 @@ class _Answers(BaseHTTPRequestHandler):
         request = AWSRequest(self.command, f"http://{self.headers['host']}{self.path}", fields, body)
         request.context["timestamp"] = self.headers["x-amz-date"]
         kind = S3SigV4Auth if wanted == "s3" else SigV4Auth
-        auth: Any = kind(Credentials(KEY_ID, SECRET), wanted, REGION)
+        auth: Any = kind(Credentials(KEY_ID, self.provider.secret), wanted, REGION)
         text = auth.string_to_sign(request, auth.canonical_request(request))
         return said.endswith(f"Signature={auth.signature(text, request)}")
 
@@ -151,7 +153,7 @@ class _Answers(BaseHTTPRequestHandler):
             there.objects[found[1]] = body
             return 200, {"id": found[1]}
         if re.fullmatch("/datasets/[a-z0-9-]+-out:getDownloadEndpoint", path):
-            return 200, {"filenameToSignedUrls": {"x/BIJOutputSet.jsonl": f"{there.url}/signed/results?sig=1"}}
+            return 200, {"filenameToSignedUrls": {"x/BIJOutputSet.jsonl": f"{there.url}{there.signed}"}}
         if found := re.fullmatch(r"/batchInferenceJobs\?batchInferenceJobId=([a-z0-9-]+)", path):
             there.jobs.append(json.loads(body))
             return 200, {"name": f"accounts/acme/batchInferenceJobs/{found[1]}", "state": "JOB_STATE_PENDING"}
@@ -160,7 +162,7 @@ class _Answers(BaseHTTPRequestHandler):
         if there.state == "deleted":
             return 404, {}
         progress = {"successfullyProcessedRequests": 1, "failedRequests": 0}
-        return 200, {"state": there.state, "jobProgress": progress, "status": {"message": "it did not please"}}
+        return 200, {"state": there.state, "jobProgress": progress, "status": {"message": there.why}}
 
     def _object(self, name: str, body: bytes) -> tuple[int, Any]:
         if self.command == "PUT":
@@ -178,10 +180,10 @@ class _Answers(BaseHTTPRequestHandler):
             there.state = "Stopped" if "stop" in path else "JOB_STATE_CANCELLED"
             return 200, {}
         if path == f"{BEDROCK}/{ARN}":
-            return 200, {"jobArn": ARN, "status": there.state, "message": "it did not please", "successRecordCount": 1}
+            return 200, {"jobArn": ARN, "status": there.state, "message": there.why, "successRecordCount": 1}
         if path == f"{VERTEX}/77":
             stats = {"successfulCount": "1", "failedCount": "0"}
             place = {"gcsOutputDirectory": there.folder()}
-            error = {"error": {"code": 3, "message": "it did not please"}} if there.state.endswith("FAILED") else {}
+            error = {"error": {"code": 3, "message": there.why}} if there.state.endswith("FAILED") else {}
             return 200, {"state": there.state, "completionStats": stats, "outputInfo": place, **error}
         return 404, {"message": f"nothing at {path}"}

@@ -7,12 +7,14 @@ import os
 import pty
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from penstock.kit.ids import mask
+from tests.integration.batch_provider import Listening
 from tests.integration.managed import ADMIN_KEY, Client, good
 from tests.integration.serving import running
 from tests.integration.wire import CHAT, MOCK, ask, asked
@@ -146,6 +148,57 @@ def write(document: dict[str, Any], file: Path) -> None:
         YAML(typ="safe").dump(document, opened)
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("foo", "'foo' is no address of a gateway: expected http://"),
+        ("http://[::1", "is no address of a gateway"),
+        ("http://127.0.0.1:1", "cannot be reached: [Errno 111] Connection refused; hint: is it running?"),
+        ("{mock}", "answers, but is no gateway"),
+        ("{page}", "answers, but is no gateway"),
+    ],
+)
+def test_who_does_not_reach_a_gateway_is_told_why(lone: Client, provider: Mock, url: str, words: str, page: str):
+    where = url.format(mock=provider.url, page=page)
+    said = run(lone, "keys", "list", "--url", where, status=1)
+    assert words in said
+    assert said.startswith("penstock: ")
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """A server that answers everything with a page for people."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with Listening(Answers) as listening:
+        yield listening.url
+
+
+def test_commands_take_the_address_that_clients_of_models_have_and_names_stay_parts_of_paths(lone: Client):
+    assert "admin" in run(lone, "keys", "list", "--url", f"{lone.gateway.base_url}/v1")
+    for name in ("../..", "..", "a/../b", "ä?x"):
+        assert "penstock: GET /v1/configs/" in run(lone, "config", "show", name, status=1)
+    assert "env var: 'PENSTOCK_API_KEY'" in run(Client(lone.gateway, ""), "keys", "list", status=2)
+    assert "the key is not allowed: expected ASCII" in run(Client(lone.gateway, "schlüssel"), "keys", "list", status=1)
+
+
+def test_nothing_is_done_where_nobody_agrees(lone: Client, tmp_path: Path):
+    file = tmp_path / "state.yaml"
+    write({"version": 1, "workspaces": [{"name": "nobody wants it"}]}, file)
+    before = lone.shown("/v1/workspaces")["total"]
+    for words, said in (((str(file),), "n\n"), ((str(file),), ""), (("-",), file.read_text())):
+        assert "nothing was done" in run(lone, "apply", *words, said=said, status=1)
+    assert lone.shown("/v1/workspaces")["total"] == before
+
+
 def test_a_key_is_made_listed_rotated_and_deleted_by_command(lone: Client):
     admin = lone
     place = admin.shown("/v1/workspaces")["data"][0]["slug"]
@@ -189,6 +242,7 @@ def test_the_state_of_one_store_becomes_that_of_another_and_then_there_is_nothin
     run(one, "export", "-o", str(file))
     written = file.read_text()
     assert "canary" not in written
+    assert written.startswith("# Credentials are masked.")
     assert run(one, "apply", str(file)).strip() == "nothing to do"
     refusal = run(two, "apply", str(file), "--yes", status=1)
     for place in (
@@ -334,7 +388,8 @@ def test_what_the_file_does_not_hold_goes_only_when_asked(own: Client, tmp_path:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: [", "is not YAML"),
+        ("a: [", "is not YAML expected the node content, but found '<stream end>' in line 1"),
+        ("\udcff", "is not YAML 'utf-8' codec can't decode"),
         ("- a", "mapping"),
         ("version: 2", "version must be 1"),
         ("{version: 1, colour: red}", "colour is not known; allowed version, organisation, workspaces"),
@@ -351,6 +406,18 @@ def test_what_the_file_does_not_hold_goes_only_when_asked(own: Client, tmp_path:
     ],
 )
 def test_a_file_that_is_no_state_is_refused(lone: Client, tmp_path: Path, text: str, words: str):
-    (tmp_path / "state.yaml").write_text(text)
+    (tmp_path / "state.yaml").write_text(text, errors="surrogateescape")
     status = 0 if words == "nothing to do" else 1
     assert words in run(lone, "apply", str(tmp_path / "state.yaml"), status=status).replace(":", "")
+
+
+def test_what_was_broken_off_is_finished_by_applying_it_again(lone: Client, tmp_path: Path):
+    file = tmp_path / "state.yaml"
+    configs = [{"name": "good", "config": {"provider": "mock"}}, {"name": "bad", "config": {"provider": 5}}]
+    write({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
+    said = run(lone, "apply", str(file), "--yes", status=1)
+    assert "workspaces[0].configs[1]: broken off / configs bad: " in said
+    configs[1]["config"] = {"provider": "openai"}
+    write({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
+    assert run(lone, "apply", str(file), "--yes").splitlines() == ["+ broken off / configs bad", "1 done"]
+    assert run(lone, "apply", str(file), "--yes") == "nothing to do\n"

@@ -94,7 +94,12 @@ def test_lines_are_answered_as_requests_of_their_own_and_given_as_lines(caller: 
     assert raw.body == ai.files.content(batch.output_file_id).read()
     seen = [entry for entry in provider.ledger() if entry["path"] == CHAT]
     assert len(seen) == 31
-    records = [record for record in caller.gateway.records(31) if record["trace_id"] == batch.id]
+
+    def recorded() -> list[dict[str, Any]] | None:
+        found = [record for record in caller.gateway.records() if record["trace_id"] == batch.id]
+        return found if len(found) >= 31 else None
+
+    records = wait("the records of the lines", recorded)
     assert len(records) == 31
     assert all(record["metadata"]["value"] == ["nightly"] for record in records)
     assert counters(caller.gateway)["penstock_batch_lines_answered_total"] >= 30

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 
 from tests.integration import vaults as fakes
+from tests.integration.canaries import MADE, basic, canary, found, said
 from tests.integration.managed import Client
 from tests.integration.serving import running
 from tests.integration.vaults import Vaults
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from tests.integration.wire import Answer
 
     Call = tuple[str, str, bytes | None, dict[str, str]]
-
-PARTIAL = 8
-MADE: dict[str, str] = {}
-
-
-def canary(name: str) -> str:
-    """A secret like no other, the same whenever it is asked for by this name."""
-    return MADE.setdefault(name, base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()[:26].lower())
-
-
-def basic(name: str) -> str:
-    return "Basic " + base64.b64encode(f"user:{canary(name)}".encode()).decode()
 
 
 def signed(access_key_id: str, name: str) -> str:
@@ -123,7 +111,17 @@ def calls() -> Iterator[Call]:
         yield "GET", "/v1/proxy/some/where", None, headers
         yield "POST", CHAT, asked("mock?fault=reset"), headers
         yield "POST", CHAT, asked("mock?fault=cut", stream=True), headers
-    for name in ("key", "api_key", "api-key", "apiKey", "access_token", "sig%6Eature", "X-Amz-Signature", "%6Bey"):
+    for name in (
+        "key",
+        "api_key",
+        "api-key",
+        "apiKey",
+        "access_token",
+        "sig%6Eature",
+        "s%69g",
+        "X-Amz-Signature",
+        "%6Bey",
+    ):
         yield "GET", f"/v1/models?a=b&{name}={canary('query ' + name)}", None, CALLER
         yield "GET", f"/v1/files?{name}={canary('query ' + name)}&mock-fault=reset", None, CALLER
     for model in ("mock?status=99", "mock?fault=429", "mock?fault=long_length", "mock?fault=redirect_metadata"):
@@ -172,38 +170,6 @@ def reload_broken(gateway: Gateway) -> None:
         )
 
 
-def spellings(secret: str) -> Iterator[bytes]:
-    """Each piece of a secret that is long enough to be worth something, in each way in which it may be written."""
-    raw = secret.encode()
-    for start in range(len(raw) - PARTIAL + 1):
-        piece = raw[start : start + PARTIAL]
-        yield piece
-        yield piece.upper()
-        yield piece.hex().encode()
-        yield piece.hex().upper().encode()
-        yield b"".join(b"%%%02x" % byte for byte in piece)
-        yield b"".join(b"%%%02X" % byte for byte in piece)
-        yield b"".join(b"\\u%04x" % byte for byte in piece)
-        # What comes before shifts the digits; those that it shares are left out.
-        for shift, shared in ((0, 0), (1, 2), (2, 3)):
-            digits = base64.b64encode(b"x" * shift + piece)[shared : (shift + PARTIAL) * 8 // 6]
-            yield digits
-            yield digits.translate(bytes.maketrans(b"+/", b"-_"))
-
-
-def found(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[tuple[str, str]]:
-    """In which sink which secret is, by name."""
-    owners = {piece: name for name, secret in secrets.items() for piece in spellings(secret)}
-    lengths = {len(piece) for piece in owners}
-    return {
-        (sink, owners[piece])
-        for sink, text in sinks.items()
-        for length in lengths
-        for start in range(len(text) - length + 1)
-        if (piece := text[start : start + length]) in owners
-    }
-
-
 def test_the_search_finds_a_secret_in_every_spelling():
     secret = canary("to be found")
     part = secret[5:15].encode()
@@ -226,12 +192,6 @@ def shown(gateway: Gateway) -> bytes:
     paths = ("/metrics", "/v1/health", "/schema/openapi.json", "/v1/nothing", "/live", f"/x?key={canary('lost')}")
     answers = [ask(gateway.base_url, path, headers=fields) for path in paths]
     return b"".join(said(answer) + answer.body for answer in answers)
-
-
-def said(answer: Answer) -> bytes:
-    """Every header field of an answer, and the body where it is the gateway's own: the provider repeats what it got."""
-    fields = "\n".join(f"{name}: {value}" for name, value in answer.fields).encode()
-    return fields + (answer.body if answer.status != 200 else b"")
 
 
 def answered(gateway: Gateway, call: Call) -> bytes:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     App = Callable[..., Awaitable[None]]
 
+# An application that takes longer to start or to end has lost its way.
+PATIENCE = 30
+
 
 @dataclass
 class Answer:
@@ -68,10 +71,31 @@ async def living(app: App) -> AsyncIterator[None]:
     """Run the lifespan around what is inside."""
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    task = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, events.get, told.put))
-    await events.put({"type": "lifespan.startup"})
-    assert (await told.get())["type"] == "lifespan.startup.complete"
-    yield
-    await events.put({"type": "lifespan.shutdown"})
-    assert (await told.get())["type"] == "lifespan.shutdown.complete"
-    await task
+    asked = app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, events.get, told.put)
+    task = asyncio.ensure_future(asked)
+    try:
+        await events.put({"type": "lifespan.startup"})
+        await hear(task, told, "lifespan.startup.complete")
+        yield
+        await events.put({"type": "lifespan.shutdown"})
+        await hear(task, told, "lifespan.shutdown.complete")
+        await asyncio.wait_for(task, PATIENCE)
+    finally:
+        task.cancel()
+
+
+async def hear(task: asyncio.Future[None], told: asyncio.Queue[dict[str, Any]], wanted: str) -> None:
+    """Wait until the application says this; what it fails with instead is raised here."""
+    word = asyncio.ensure_future(told.get())
+    done, _ = await asyncio.wait({task, word}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    if word not in done:
+        word.cancel()
+        if task in done:
+            task.result()
+        raise AssertionError(f"the application {'ended' if task in done else 'waits'} without saying {wanted}")
+    if word.result()["type"] != wanted:
+        # It is about to raise what was wrong.
+        await asyncio.wait({task}, timeout=PATIENCE)
+        if task.done():
+            task.result()
+        raise AssertionError(word.result())

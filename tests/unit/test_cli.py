@@ -43,6 +43,28 @@ def test_a_config_is_checked_with_every_problem_and_the_limits_of_the_settings(t
     assert (done.exit_code, "$.retry.attempts must be" in done.output, "$.odd is not" in done.output) == (1, True, True)
 
 
+def test_the_file_that_is_checked_is_the_one_that_the_gateway_would_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    missing = run("check")
+    assert (missing.exit_code, "penstock.toml': No such file" in missing.output) == (1, True)
+    (tmp_path / "other.toml").write_text("")
+    assert "other.toml is good" in run("check", PENSTOCK_CONFIG=str(tmp_path / "other.toml")).output
+    (tmp_path / "penstock.toml").write_text("")
+    assert run("check").output.startswith("penstock.toml is good")
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]"])
+def test_a_config_that_cannot_be_read_is_told_as_every_problem_is(tmp_path: Path, content: str | None):
+    file = tmp_path / "config.json"
+    if content is not None:
+        file.write_text(content)
+    done = run("check", str(file))
+    assert (done.exit_code, done.output.startswith("penstock: ")) == (1, True)
+    assert ("cannot read" if content is None else "cannot be used") in done.output
+
+
 def test_a_good_file_is_called_good(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text("[[keys]]\nname = 'a'\nkey = 'canary'\n")

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -15,6 +14,7 @@ from sqlalchemy import insert, select, update
 
 from penstock.errors import AwayError, LostError, UnavailableError
 from penstock.jobs.talk import JSON, Call
+from penstock.jobs.waiting import rung
 from penstock.kit.batches import COMPLETED, EXPIRED
 from penstock.kit.files import BATCH
 from penstock.store.tables import batch_lines, batches
@@ -101,8 +101,7 @@ class Lines:
 
     async def _pause(self, seconds: float) -> None:
         if seconds > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.stop.wait(), seconds)
+            await rung(self.stop, seconds)
 
     async def _line(self, number: int, line: Line) -> None:
         try:

@@ -16,6 +16,8 @@ from penstock.jobs.batch_lines import Lines, Places, told
 from penstock.jobs.batch_providers import way_of
 from penstock.jobs.batch_providers.talk import Talk
 from penstock.jobs.handed_over import HandedOver
+from penstock.jobs.hidden import Hidden, of_headers, of_integration
+from penstock.jobs.waiting import rung
 from penstock.kit.batch_input import Input, Wrong
 from penstock.kit.batches import (
     ACTIVE,
@@ -27,6 +29,7 @@ from penstock.kit.batches import (
     FINALIZING,
     IN_PROGRESS,
     OVER,
+    PREFIX,
     VALIDATING,
     models_of,
     turned,
@@ -34,7 +37,7 @@ from penstock.kit.batches import (
 from penstock.kit.files import SECOND, new_row
 from penstock.kit.ids import new_id
 from penstock.kit.record import now
-from penstock.store.tables import batch_lines, batches, files
+from penstock.store.tables import batch_lines, batches, files, providers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.jobs.records import RecordFeed
     from penstock.kit.batch_input import Fault, Line
     from penstock.kit.desk import Office
+    from penstock.kit.references import Secrets
     from penstock.metrics import BatchFigures
     from penstock.settings import Settings
     from penstock.store.tenant import Row
@@ -67,9 +71,16 @@ class Runner:
     """Runs so many batches at once as the settings say; what it did not finish goes on at the next start, or elsewhere."""
 
     def __init__(
-        self, settings: Settings, office: Office, blobs: Folder, figures: BatchFigures, records: RecordFeed
+        self,
+        settings: Settings,
+        office: Office,
+        secrets: Secrets,
+        blobs: Folder,
+        figures: BatchFigures,
+        records: RecordFeed,
     ) -> None:
         """Run nothing yet."""
+        self._secrets = secrets
         self._settings = settings
         self._records = records
         self._office = office
@@ -98,10 +109,9 @@ class Runner:
                     await self._look()
                 except PenstockError as error:
                     log.warning("batches wait: %s", error)
-                with suppress(TimeoutError):
-                    # Nobody else begins batches in an embedded store: who does it here rings.
-                    is_quiet = self._database.embedded and not self._running
-                    await asyncio.wait_for(self._rung.wait(), PURGE_SECONDS if is_quiet else INTERVAL)
+                # Nobody else begins batches in an embedded store: who does it here rings.
+                is_quiet = self._database.embedded and not self._running
+                await rung(self._rung, PURGE_SECONDS if is_quiet else INTERVAL)
                 self._rung.clear()
         finally:
             for task in self._running.values():
@@ -257,15 +267,25 @@ class Runner:
             self._edge = Edge(self._settings)
         async with self._database.reading() as connection:
             sealed = await self._office.vault.open(connection, row["sealed"], row["id"])
-        headers = msgspec.json.decode(sealed, type=dict[str, str])
-        places = Places(self._edge, self._database, self._settings, self._figures, self._records)
-        talk = Talk(row, headers, self._edge, self._blobs)
+            headers = msgspec.json.decode(sealed, type=dict[str, str])
+            edge = self._edge.hiding(await self._hidden(connection, row, headers))
+        places = Places(edge, self._database, self._settings, self._figures, self._records)
+        talk = Talk(row, headers, edge, self._blobs)
         run = HandedOver(row, talk, places) if row["job"] else Lines(row, headers, places)
         if row["status"] == CANCELLING:
             run.stop.set()
         self._stops[row["id"]] = run.stop
         self.ring()
         return await run.run(Input(self._blobs, self._settings, row))
+
+    async def _hidden(self, connection: AsyncConnection, row: Row, headers: Mapping[str, str]) -> Hidden:
+        """Give what nobody is to read in the words of a provider."""
+        texts = list(of_headers(headers))
+        slug = (headers.get(f"{PREFIX}virtual-key") or headers.get(f"{PREFIX}provider", "")).removeprefix("@")
+        here = (providers.c.workspace_id == row["workspace_id"], providers.c.slug == slug)
+        for integration_id in await connection.scalars(select(providers.c.integration_id).where(*here)):
+            texts += await of_integration(connection, self._office.vault, self._secrets, integration_id)
+        return Hidden(texts)
 
     async def _finish(self, row: Row) -> None:
         """Put the answers together as files, and end."""

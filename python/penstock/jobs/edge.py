@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import TYPE_CHECKING
 
 import httpx2
 
 from penstock.errors import AbsentError, AwayError, LostError
+from penstock.jobs.hidden import Hidden
 from penstock.jobs.talk import Call, Reply
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class Edge:
 
     def __init__(self, settings: Settings) -> None:
         """Know the address."""
+        self.hidden = Hidden()
         # It would say each line of a batch at the level at which the gateway speaks of itself.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         host = HERE.get(settings.address, settings.address)
@@ -42,6 +45,12 @@ class Edge:
             # It is no further than this machine, and speaks plain HTTP.
             verify=False,
         )
+
+    def hiding(self, hidden: Hidden) -> Edge:
+        """Give the same way in for who asks with these credentials: answers are without them."""
+        own = copy(self)
+        own.hidden = hidden
+        return own
 
     async def close(self) -> None:
         """Close what is open."""
@@ -57,7 +66,12 @@ class Edge:
                     message = f"the answer is longer than {most} bytes"
                     raise LostError(message)
         headers = answer.headers
-        reply = Reply(answer.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), bytes(read))
+        reply = Reply(
+            answer.status_code,
+            headers.get("x-request-id", ""),
+            headers.get("retry-after", ""),
+            self.hidden.without(bytes(read)),
+        )
         if reply.status == UNAVAILABLE and _code(reply.body) == "draining":
             message = "the edge is about to end"
             raise AwayError(message)

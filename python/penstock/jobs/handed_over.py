@@ -16,6 +16,7 @@ from penstock.jobs.batch_providers import way_of
 from penstock.jobs.batch_providers.talk import BusyError, RefusedError
 from penstock.jobs.batch_providers.way import Told
 from penstock.jobs.batch_records import Answer, Batch, Book
+from penstock.jobs.waiting import rung
 from penstock.kit.batches import CANCELLED, COMPLETED, EXPIRED, FAILED
 from penstock.kit.record import now
 from penstock.store.tables import batch_lines, batches
@@ -136,8 +137,7 @@ class HandedOver:
         if self.stop.is_set():
             await asyncio.sleep(seconds)
             return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.stop.wait(), seconds)
+        await rung(self.stop, seconds)
 
     async def _fetch(self) -> None:
         """Take the answers, from the beginning each time that they break off."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +12,7 @@ from sqlalchemy import select
 
 from penstock.errors import PenstockError
 from penstock.jobs.gather import Gatherer
+from penstock.jobs.waiting import rung
 from penstock.journal import Journal
 from penstock.kit.record import now
 from penstock.kit.references import questions
@@ -127,9 +127,8 @@ class Publisher:
                 if not self._ill:
                     log.exception("the old snapshot stays")
                 self._ill = True
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._bell.wait(), INTERVAL)
-                await asyncio.sleep(BREATH)
+            await rung(self._bell, INTERVAL)
+            await asyncio.sleep(BREATH)
             self._bell.clear()
 
     async def watch_secrets(self) -> None:

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.jobs.waiting import rung
 from penstock.snapshot import gather_good
 
 if TYPE_CHECKING:
@@ -41,10 +42,7 @@ class Watcher:
         """Look until cancelled."""
         while True:
             await self.look()
-            try:
-                await asyncio.wait_for(self._asked.wait(), INTERVAL)
-            except TimeoutError:
-                continue
+            await rung(self._asked, INTERVAL)
             self._asked.clear()
 
     async def look(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit.ids import new_id
+from penstock.kit.ids import DOTS, new_id
 from penstock.kit.record import now
 from penstock.store.tables import audit
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Columns whose content nobody is shown, not even masked by its length.
 HIDDEN = ("sealed", "sha256", "password")
-DOTS = "*****"
 
 
 class Asked(msgspec.Struct, frozen=True):

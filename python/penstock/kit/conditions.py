@@ -7,6 +7,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from litestar.datastructures import UploadFile
+from litestar.enums import RequestEncodingType
 from sqlalchemy import insert, select, update
 
 from penstock.errors import ConflictError, PenstockError, Replayed
@@ -29,6 +31,7 @@ LONGEST_KEY = 255
 # Larger answers to creates do not exist; should one come, it is not kept.
 LARGEST_ANSWER = 256 * 1024
 ANY = "*"
+PIECE = 64 * 1024
 
 
 class Claim:
@@ -64,13 +67,30 @@ async def claim(desk: Desk, request: Request[Any, Any, Any]) -> None:
         return
     if not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
         raise refuse("Idempotency-Key", f"is not allowed: expected 1 to {LONGEST_KEY} printable characters")
-    asked = hashlib.sha256(f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body())
+    asked = await _asked(request)
     # Of one caller: what another did under the same name is none of its business.
     whose = digest(f"{desk.organisation_id} {desk.caller.id} {desk.caller.user_id} {key}")
-    await _replay(desk, whose, asked.hexdigest())
-    row = {"id": new_id(), "organisation_id": desk.organisation_id, "sha256": whose, "asked": asked.hexdigest()}
+    await _replay(desk, whose, asked)
+    row = {"id": new_id(), "organisation_id": desk.organisation_id, "sha256": whose, "asked": asked}
     await desk.connection.execute(insert(answers).values({**row, "status": 0, "created_at": now()}))
     request.scope["state"]["claim"] = Claim(row["id"], row["id"])
+
+
+async def _asked(request: Request[Any, Any, Any]) -> str:
+    """Tell this request from others; of a form its fields, whose borders are others each time."""
+    asked = hashlib.sha256(f"{request.method} {request.url.path}?{request.url.query}\n".encode())
+    if request.content_type[0] != RequestEncodingType.MULTI_PART:
+        asked.update(await request.body())
+        return asked.hexdigest()
+    for name, value in (await request.form()).multi_items():
+        about = [name, value.filename] if isinstance(value, UploadFile) else [name, value]
+        asked.update(msgspec.json.encode(about))
+        if isinstance(value, UploadFile):
+            await value.seek(0)
+            while piece := await value.read(PIECE):
+                asked.update(piece)
+            await value.seek(0)
+    return asked.hexdigest()
 
 
 async def _replay(desk: Desk, whose: str, asked: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock import engine
-from penstock.kit.ids import mask
+from penstock.kit.ids import DOTS, mask
 from penstock.kit.record import misfit, refuse
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ SECRET = (
     "vault_token",
     "vertex_service_account_json",
 )
-DOTS = "*****"
 OVERLOADED = "anthropic_inspect_stream_for_overloaded_error"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import errors
-from penstock.caller import SESSION_COOKIE, Needs, anyone
+from penstock.caller import SESSION_COOKIE, Needs, anyone, signed_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,9 @@ def _say(operation: Table, verb: str, guards: list[object]) -> None:
     refusals = ALWAYS | ({} if is_open else GUARDED) | ({} if verb == "get" else CHANGING)
     good = {status: answer for status, answer in operation["responses"].items() if int(status) < min(ALWAYS)}
     operation["responses"] = good | {str(status): _refusal(refusals[status]) for status in sorted(refusals)}
-    if header := None if is_open else CONDITIONS.get(verb):
+    # What callers do to themselves depends on no state that they could have read.
+    depends = not is_open and (verb in {"get", "post"} or signed_in not in guards)
+    if header := CONDITIONS.get(verb) if depends else None:
         operation.setdefault("parameters", []).append(header)
     operation["security"] = [] if is_open else [{name: []} for name in SCHEMES]
     scopes = [f"`{scope}`" for guard in guards if isinstance(guard, Needs) for scope in sorted(guard.scopes)]

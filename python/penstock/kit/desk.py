@@ -7,20 +7,20 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from penstock.caller import Caller, lacking
-from penstock.errors import ForbiddenError, StaleError
+from penstock.errors import ForbiddenError, Problem, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
-from penstock.kit.record import refuse
+from penstock.kit.record import refuse, unknown
 from penstock.store.tables import workspaces
-from penstock.store.tenant import Tenant
+from penstock.store.tenant import Tenant, named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
-    from sqlalchemy import Table
+    from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.proxies import Proxies
@@ -108,7 +108,7 @@ class Desk(Tenant):
             return
         held = await self.rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
         if not held or not about.expected & {ANY, tag(held[0])}:
-            raise StaleError("it was changed since it was read; hint: read it again")
+            raise _stale("names another state: it was changed since it was read; hint: read it again")
         about.expected = None
 
     @property
@@ -129,6 +129,13 @@ class Desk(Tenant):
         desk = Desk(self.connection, self.caller, None, self._vault, self._asked)
         desk.bell, desk.about = self.bell, self.about
         return desk
+
+    async def refer(self, path: str, table: Table, key: str, what: str, *conditions: ColumnElement[bool]) -> Row:
+        """Find a row that the body names; where there is none, the field is refused."""
+        row = await self.first(select(table).where(named(table, key), *conditions), table)
+        if row is None:
+            raise unknown(path, f"{key!r} is no {what}")
+        return row
 
     def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Refuse to give others what the caller may not do."""
@@ -152,6 +159,10 @@ class Desk(Tenant):
     async def open(self, sealed: str, owner: str) -> str:
         """Open a credential of a row."""
         return await self._vault.open(self.connection, sealed, owner)
+
+
+def _stale(why: str) -> StaleError:
+    return StaleError(f"If-Match {why}", [Problem("If-Match", why)])
 
 
 @cache
@@ -184,6 +195,8 @@ class Work:
         # Where the guard asked for no scope the route itself keeps to what is the caller's own.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
         self._asked = partial(asked, request)
+        # The workspace that the query names, where the route has it read.
+        self.place: str | None = None
 
     @asynccontextmanager
     async def reading(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
@@ -202,6 +215,8 @@ class Work:
     @asynccontextmanager
     async def at_home(self) -> AsyncGenerator[Desk]:
         """Change what is the caller's own; the route itself narrows it to that."""
+        if self._request.headers.get("if-match") is not None:
+            raise _stale("names a state, and this depends on none")
         async with self._office.writing_as(self.caller, self._asked()) as desk:
             yield desk
 
@@ -214,7 +229,7 @@ class Work:
             desk.about.expected = expected(self._request.headers.get("if-match"))
             yield desk
             if desk.about.expected is not None:
-                raise StaleError("this cannot be made to depend on If-Match")
+                raise _stale("names a state, and this depends on none")
             self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)
 
@@ -243,7 +258,7 @@ class Work:
             return own
         query = select(workspaces.c.id).where(
             workspaces.c.organisation_id == self.caller.organisation_id,
-            or_(workspaces.c.id == wanted, workspaces.c.slug == wanted),
+            named(workspaces, wanted),
             workspaces.c.status.in_(among),
         )
         found: str | None = await connection.scalar(query)

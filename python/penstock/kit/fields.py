@@ -16,17 +16,28 @@ __all__ = [
     "UNSET",
     "Changed",
     "Email",
+    "EmailAsked",
+    "FirstName",
+    "Home",
     "Id",
     "IdOrSlug",
+    "Kept",
+    "LastName",
+    "Life",
+    "Maker",
     "MaybeName",
     "MaybeNote",
+    "MaybeTags",
     "Moment",
     "MomentOrNone",
     "Name",
     "Note",
     "Object",
     "Organisation",
+    "OwnOrganisation",
     "OwnSlug",
+    "Reset",
+    "ResetShown",
     "Slug",
     "Tags",
     "TagsAsked",
@@ -55,11 +66,23 @@ Changed = Annotated[str, Meta(description="when it was changed last, ISO 8601")]
 MomentOrNone = Annotated[str | None, Meta(description="a moment in ISO 8601")]
 Workspace = Annotated[str | None, Meta(description="id or slug of the workspace; needed with an organisation's key")]
 Organisation = Annotated[str, Meta(description="id of its organisation")]
+OwnOrganisation = Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")]
+Home = Annotated[str, Meta(description="id of its workspace")]
+Maker = Annotated[str | None, Meta(description="id of the user or key that made it")]
+Life = Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
+Kept = Annotated[str, Meta(description="`active` or `archived`")]
+Reset = Annotated[bool, Meta(description="begin counting anew now")]
+ResetShown = Annotated[int | None, Meta(description="always null; to reset is a write")]
+FirstName = Annotated[str, Meta(description="first name")]
+LastName = Annotated[str, Meta(description="last name")]
+EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 Email = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+$", max_length=320, description="e-mail address")]
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
 WorkspaceAsked = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
 _Tag = Annotated[str, Meta(max_length=255)]
-Tags = Annotated[dict[_Tag, _Tag], Meta(max_length=64, description="keys with values")]
+_Tags = Annotated[dict[_Tag, _Tag], Meta(max_length=64)]
+Tags = Annotated[_Tags, Meta(description="keys with values")]
+MaybeTags = Annotated[_Tags | UnsetType, Meta(description="keys with values; they replace those of before")]
 TagsAsked = Annotated[str | None, QueryParameter(description="only those with these tags: `key:value`, with commas")]
 
 

@@ -14,6 +14,8 @@ NOT_IN_SLUGS = re.compile(r"[^a-z0-9]+")
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 # 48 of 62 letters each: 285 bits.
 KEY_LENGTH = 48
+# In the place of what nobody is shown.
+DOTS = "*****"
 
 
 def new_id() -> str:
@@ -52,4 +54,4 @@ def digest(text: str) -> str:
 
 def mask(text: str) -> str:
     """Show a secret's ends: two letters and three."""
-    return f"{text[:2]}*****{text[-3:]}" if len(text) > 8 else "*****"  # noqa: PLR2004 - ends of less would be all of it
+    return f"{text[:2]}{DOTS}{text[-3:]}" if len(text) > 8 else DOTS  # noqa: PLR2004 - ends of less would be all of it

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from sqlalchemy import and_, exists, or_, select
 
 from penstock import engine
+from penstock.caller import needs
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import configurations as forms
 from penstock.kit.ids import mask, new_id, slugify
 from penstock.kit.record import now, refuse
 from penstock.kit.resource import Resource
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
+from penstock.store.tenant import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement
 
+    from penstock.caller import Needs
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
@@ -29,6 +33,11 @@ MODELS = Resource("integration_models", integration_models, publishes=True)
 WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishes=True)
 PROVIDERS = Resource("providers", providers, publishes=True)
 LONGEST_ROOT = 200
+
+ProviderSlug = Annotated[
+    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
+    Meta(description="slug of the provider that is made along; default: the integration's"),
+]
 
 EMPTY: dict[str, Any] = {
     "description": None,
@@ -118,8 +127,8 @@ async def opened(desk: Desk, row: Row) -> dict[str, Any]:
 
 async def find(desk: Desk, key: str) -> Row | None:
     """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use."""
-    named = or_(integrations.c.id == key, integrations.c.slug == key)
-    return await desk.organisation().first(select(integrations).where(named, *visible(desk.places)), integrations)
+    query = select(integrations).where(named(integrations, key), *visible(desk.places))
+    return await desk.organisation().first(query, integrations)
 
 
 async def get(desk: Desk, key: str, verb: str) -> Row:
@@ -134,6 +143,11 @@ async def get(desk: Desk, key: str, verb: str) -> Row:
         may.append(f"workspace_integrations.{verb}")
     desk.require(*may)
     return row
+
+
+def either(verb: str) -> Needs:
+    """Guard a verb: who may do it to integrations of a workspace or of the organisation; which it is, its row says."""
+    return needs(scope("", verb), scope("some", verb))
 
 
 def scope(workspace_id: str | None, verb: str) -> str:

@@ -10,12 +10,12 @@ from sqlalchemy import select
 
 from penstock.caller import Caller
 from penstock.errors import MissingError
-from penstock.kit import keys
-from penstock.kit.ids import digest, mask, new_id, new_key
+from penstock.kit import keys, members
+from penstock.kit.ids import digest, mask, new_key
 from penstock.kit.record import now
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import policy
-from penstock.store.tables import invites, members, users, workspaces
+from penstock.store.tables import invites, users, workspaces
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 INVITES = Resource("organisation_users", invites)
-USERS = Resource("organisation_users", users)
 WEEK = 7 * 24 * 3600 * 1000
 
 
@@ -66,9 +65,9 @@ async def accept(desk: Desk, invite: Row, person: dict[str, Any]) -> tuple[Row, 
     """Make the person, take them into the workspaces, and give them the keys that were promised."""
     there = await desk.first(select(users).where(users.c.email == invite["email"]), users)
     if there:
-        user = await USERS.change(desk, there, person)
+        user = await members.USERS.change(desk, there, person)
     else:
-        user = await USERS.add(desk, {"email": invite["email"], "role": invite["role"], **person})
+        user = await members.USERS.add(desk, {"email": invite["email"], "role": invite["role"], **person})
     made = [key for place in invite["workspaces"] for key in await _enter(desk, invite, user, place)]
     await INVITES.change(desk, invite, {"status": "accepted", "accepted_at": now()})
     return user, made
@@ -79,13 +78,9 @@ async def _enter(desk: Desk, invite: Row, user: Row, place: dict[str, str]) -> l
     # It may have been archived since.
     if workspace is None or workspace["status"] != "active":
         return []
-    moment = now()
-    own: dict[str, Any] = {"workspace_id": workspace["id"], "user_id": user["id"]}
-    times = {"created_at": moment, "last_updated_at": moment}
-    inside = select(members).where(members.c.workspace_id == workspace["id"], members.c.user_id == user["id"])
-    if await desk.first(inside, members) is None:
-        row: dict[str, Any] = {"id": new_id(), "role": place["role"], "scopes": [], **own, **times}
-        await desk.note("workspace_users.create", after=await desk.insert(members, row))
+    own = {"workspace_id": workspace["id"], "user_id": user["id"]}
+    if await members.find(desk, workspace["id"], user["id"]) is None:
+        await members.enter(desk, {**own, "role": place["role"]})
     return [await _key(desk, workspace, own, invite["key_scopes"])] if invite["key_scopes"] else []
 
 

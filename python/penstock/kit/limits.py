@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from penstock.kit.fields import Reset
 from penstock.kit.record import midnight, milliseconds, moment, next_period, now, refuse
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 RateLimits = list[RateLimit] | RateLimit
 ManyUsageLimits = list[UsageLimits] | UsageLimits
+UsageShown = Annotated[dict[str, Any] | None, Meta(description="usage limits")]
+ManyUsageShown = Annotated[list[dict[str, Any]] | None, Meta(description="usage limits")]
+RatesShown = Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
 UNITS = ("rpm", "rph", "rpd", "rpw")
 UNITS_OF_KEYS = ("rps", *UNITS)
 
@@ -60,6 +64,33 @@ class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     expires_at: Annotated[datetime | UnsetType | None, Meta(description="when it ends; null: never")] = UNSET
 
 
+class LimitsChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is changed of them."""
+
+    reset_usage: Reset = False
+
+
+class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is written of the limits of a workspace, or of its share in something: at most one of each."""
+
+    usage_limits: Annotated[
+        ManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null takes them away")
+    ] = UNSET
+    rate_limits: Annotated[
+        RateLimits | UnsetType | None, Meta(description="rate limits, at most one; null takes them away")
+    ] = UNSET
+
+
+def sent_of(data: Shared, path: str = "") -> dict[str, Any]:
+    """Check the limits that were sent of a workspace, and write them down."""
+    values: dict[str, Any] = {}
+    if data.usage_limits is not UNSET:
+        values["usage_limits"] = listed_usage(f"{path}usage_limits", data.usage_limits)
+    if data.rate_limits is not UNSET:
+        values["rate_limits"] = rates(f"{path}rate_limits", data.rate_limits, most=1) or None
+    return values
+
+
 def sent(data: Limited, units: Sequence[str] = UNITS) -> dict[str, Any]:
     """Check the limits and the end that were sent, and write them down."""
     values: dict[str, Any] = {}
@@ -72,6 +103,8 @@ def sent(data: Limited, units: Sequence[str] = UNITS) -> dict[str, Any]:
         if end is not None and end <= now():
             raise refuse("expires_at", "is in the past")
         values["expires_at"] = end
+    if isinstance(data, LimitsChange) and data.reset_usage:
+        values["last_reset_at"] = now()
     return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from litestar.params import QueryParameter
@@ -33,6 +33,13 @@ Sort = Annotated[
 Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
 
 
+class Sizes(NamedTuple):
+    """How many rows a page of a list has, and how many at most."""
+
+    usual: int = DEFAULT_SIZE
+    largest: int = LARGEST_SIZE
+
+
 class Page(msgspec.Struct, frozen=True):
     """Which part of a list, in which order."""
 
@@ -42,6 +49,14 @@ class Page(msgspec.Struct, frozen=True):
     order: str = "desc"
     # Whether the size was asked for.
     is_sized: bool = False
+
+    def within(self, sizes: Sizes) -> Page:
+        """Give the page of a list that has sizes of its own."""
+        if not self.is_sized:
+            return msgspec.structs.replace(self, size=sizes.usual)
+        if self.size > sizes.largest:
+            raise refuse("page_size", f"{self.size} is not allowed: at most {sizes.largest}")
+        return self
 
 
 def page(
@@ -55,6 +70,11 @@ def page(
     """Read what every list can be asked."""
     asked = page_size or camel_size
     return Page(asked or DEFAULT_SIZE, current_page or camel_number or 0, sort, order, asked is not None)
+
+
+def equal(table: Table, **asked: object) -> list[ColumnElement[bool]]:
+    """Say which rows have what was asked for; what was not is nothing."""
+    return [table.c[name] == value for name, value in asked.items() if value is not None]
 
 
 async def rows(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
 from penstock.errors import ConflictError
 from penstock.kit.record import refuse, unknown
@@ -44,12 +44,14 @@ async def checked(desk: Desk, given: Sequence[SecretMapping], workspace_id: str 
         path = f"secret_mappings[{index}]"
         if any(mapping.target_field == other["target_field"] for other in listed):
             raise refuse(f"{path}.target_field", f"{mapping.target_field!r} is there twice")
-        row = await _reference(desk, mapping.secret_reference_id)
-        if row is None or not _open(row, workspace_id):
-            raise unknown(
-                f"{path}.secret_reference_id",
-                f"{mapping.secret_reference_id!r} is no secret reference that is open here",
-            )
+        where, key, words = (
+            f"{path}.secret_reference_id",
+            mapping.secret_reference_id,
+            "secret reference that is open here",
+        )
+        row = await desk.organisation().refer(where, secret_references, key, words)
+        if not _open(row, workspace_id):
+            raise unknown(where, f"{key!r} is no {words}")
         listed.append({**msgspec.to_builtins(mapping), "secret_reference_id": row["id"]})
     return listed
 
@@ -66,11 +68,6 @@ async def refuse_needed(desk: Desk, reference: Row) -> None:
     for row in await desk.organisation().rows(query, integrations):
         if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"]):
             raise ConflictError(f"the integration {row['slug']!r} needs this secret")
-
-
-async def _reference(desk: Desk, key: str) -> Row | None:
-    named = or_(secret_references.c.id == key, secret_references.c.slug == key)
-    return await desk.organisation().first(select(secret_references).where(named), secret_references)
 
 
 def _open(row: Row, workspace_id: str | None) -> bool:

@@ -10,9 +10,8 @@ from sqlalchemy import select
 
 from penstock.caller import of_member
 from penstock.errors import ConflictError, MissingError
-from penstock.kit.fields import Changed, Email, Id, Moment, Object
-from penstock.kit.ids import new_id
-from penstock.kit.record import now, unknown, when
+from penstock.kit.fields import Changed, Email, FirstName, Id, LastName, Moment, Object
+from penstock.kit.record import write_out
 from penstock.kit.resource import Resource
 from penstock.store.tables import members, users
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 MEMBERS = Resource("workspace_users", members)
+USERS = Resource("organisation_users", users)
 
 Role = Annotated[Literal["admin", "manager", "member"], Meta(description="what the person may do in the workspace")]
 
@@ -41,8 +41,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Id
     email: Email
-    first_name: Annotated[str, Meta(description="first name")]
-    last_name: Annotated[str, Meta(description="last name")]
+    first_name: FirstName
+    last_name: LastName
     org_role: Annotated[str, Meta(description="`owner`, `admin` or `member` of the organisation")]
     role: Annotated[str, Meta(description="`admin`, `manager` or `member` of the workspace")]
     status: Annotated[str, Meta(description="`active`")] = "active"
@@ -63,26 +63,16 @@ async def add(desk: Desk, workspace_id: str, wanted: Sequence[NewMember]) -> Non
     """Take people in; those who are in already are a conflict."""
     for index, person in enumerate(wanted):
         desk.may_give(of_member(person.role), workspace_id)
-        user = await desk.find(users, person.id)
-        if user is None:
-            raise unknown(f"users[{index}].id", f"{person.id!r} is no user of this organisation")
+        user = await desk.refer(f"users[{index}].id", users, person.id, "user of this organisation")
         if await find(desk, workspace_id, person.id):
             message = f"{user['email']} is in this workspace already"
             raise ConflictError(message)
-        moment = now()
-        row = await desk.insert(
-            members,
-            {
-                "id": new_id(),
-                "workspace_id": workspace_id,
-                "user_id": person.id,
-                "role": person.role,
-                "scopes": [],
-                "created_at": moment,
-                "last_updated_at": moment,
-            },
-        )
-        await desk.note("workspace_users.create", after=row)
+        await enter(desk, {"workspace_id": workspace_id, "user_id": person.id, "role": person.role})
+
+
+async def enter(desk: Desk, member: dict[str, str]) -> None:
+    """Take one person in: the workspace, the user and the role."""
+    await MEMBERS.add(desk, {"scopes": [], **member})
 
 
 async def find(desk: Desk, workspace_id: str, user_id: str) -> Row | None:
@@ -109,15 +99,4 @@ async def of(desk: Desk, workspace_id: str, conditions: Sequence[ColumnElement[b
 
 def shown(row: Row) -> Member:
     """Write a person down."""
-    return Member(
-        id=row["user_id"],
-        email=row["email"],
-        first_name=row["first_name"],
-        last_name=row["last_name"],
-        org_role=row["org_role"],
-        role=row["role"],
-        workspace_id=row["workspace_id"],
-        scopes=row["scopes"],
-        created_at=when(row["created_at"]),
-        last_updated_at=when(row["last_updated_at"]),
-    )
+    return write_out(Member, row, id=row["user_id"])

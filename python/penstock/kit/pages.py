@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import msgspec
+from litestar.params import QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
+
+
+After = Annotated[str | None, QueryParameter(description="id of the last one of the page before")]
 
 
 class Wanted(NamedTuple):

@@ -1,4 +1,4 @@
-"""Providers and virtual keys: the same rows seen from two sides; what both are told, and what both answer."""
+"""Providers and virtual keys: the same rows seen from two sides; what both are told, do and answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.kit import fields, integrations, limits
-from penstock.kit.fields import UNSET
+from penstock.kit.fields import UNSET, TagsAsked, WorkspaceAsked, tagged
 from penstock.kit.ids import new_id
-from penstock.kit.limits import Limited
-from penstock.kit.record import given, moment, now, when
+from penstock.kit.limits import Limited, LimitsChange
+from penstock.kit.record import Created, given, life, write_out
+from penstock.kit.verbs import Verbs, Wanted
 from penstock.store.tables import integrations as integration_rows
+from penstock.store.tables import providers, workspaces
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
+
     from penstock.kit.desk import Desk
-    from penstock.kit.resource import Resource
     from penstock.store.tenant import Row
 
 PLAIN = ("name", "note", "tags")
@@ -32,12 +35,11 @@ class New(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     note: fields.Note = None
 
 
-class Change(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Change(LimitsChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be changed of one; what is left out stays."""
 
     name: fields.MaybeName = UNSET
     note: fields.MaybeNote = UNSET
-    reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,66 +53,78 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     ai_provider_name: Annotated[str, Meta(description="name of the provider as the engine knows it")]
     model_config: Annotated[dict[str, Any], Meta(description="more about the provider")]
     organisation_id: fields.Organisation
-    workspace_id: Annotated[str, Meta(description="id of its workspace")]
-    status: Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
-    usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
-    rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
-    reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
+    workspace_id: fields.Home
+    status: fields.Life
+    usage_limits: limits.UsageShown
+    rate_limits: limits.RatesShown
+    reset_usage: fields.ResetShown = None
     last_reset_at: fields.MomentOrNone
     expires_at: fields.MomentOrNone
     tags: fields.Tags
     created_at: fields.Moment
 
 
-async def add(desk: Desk, resource: Resource, data: New, integration_id: str, tags: dict[str, str]) -> Row:
-    """Make one of an integration."""
-    values = {
-        "id": new_id(),
-        "workspace_id": desk.workspace,
-        "integration_id": integration_id,
-        "slug": data.slug or await integrations.free_slug(desk, integrations.rooted(data.name)),
-        "name": data.name,
-        "note": data.note,
-        "status": "active",
-        "tags": tags,
-        **limits.sent(data),
-    }
-    return await resource.add(desk, values)
+def asked(workspace_id: WorkspaceAsked = None, tags: TagsAsked = None) -> Wanted:
+    """List what is in a workspace, or in all; of that what has some tags."""
+    return Wanted(workspace_id, tagged(providers, tags))
 
 
-async def change(desk: Desk, resource: Resource, row: Row, data: Change) -> Row:
-    """Change one."""
-    values = {name: value for name, value in given(data).items() if name in PLAIN}
-    if data.reset_usage:
-        values["last_reset_at"] = now()
-    return await resource.change(desk, row, {**values, **limits.sent(data)})
+class Side(Verbs):
+    """The rows as one of the two."""
+
+    async def add(self, desk: Desk, data: New, integration_id: str, tags: dict[str, str]) -> Row:
+        """Make one of an integration."""
+        values = {
+            "id": new_id(),
+            "workspace_id": desk.workspace,
+            "integration_id": integration_id,
+            "slug": data.slug or await integrations.free_slug(desk, integrations.rooted(data.name)),
+            "name": data.name,
+            "note": data.note,
+            "status": "active",
+            "tags": tags,
+            **limits.sent(data),
+        }
+        return await self.resource.add(desk, values)
+
+    async def change(self, desk: Desk, row: Row, data: Change) -> Created:
+        """Change one; what is left out stays."""
+        values = {name: value for name, value in given(data).items() if name in PLAIN}
+        await self.resource.change(desk, row, {**values, **limits.sent(data)})
+        return Created(row["id"], row["slug"], self.kind)
+
+    async def leave(self, desk: Desk, row: Row) -> None:
+        """Delete one; its integration and credential stay, unless a virtual key brought them along."""
+        await self.resource.remove(desk, row)
+        await integrations.release(desk, row["integration_id"])
+
+    def reads(self, shown: type[Shown]) -> list[Any]:
+        """Make the routes that list them and give one."""
+
+        async def showing(desk: Desk, rows: list[Row]) -> list[Shown]:
+            behind = await _named(desk.organisation(), integration_rows, rows, "integration_id")
+            is_placed = "workspace_name" in shown.__struct_fields__
+            places = await _named(desk, workspaces, rows, "workspace_id") if is_placed else {}
+            return [_shown(shown, row, behind[row["integration_id"]], places.get(row["workspace_id"])) for row in rows]
+
+        return [self.index(shown, showing, asked), self.show(shown, showing)]
 
 
-async def remove(desk: Desk, resource: Resource, key: str) -> None:
-    """Remove one; its integration stays, unless a virtual key brought it along."""
-    row = await resource.get(desk, key)
-    await resource.remove(desk, row)
-    await integrations.release(desk, row["integration_id"])
+async def _named(desk: Desk, table: Table, rows: list[Row], column: str) -> dict[str, Row]:
+    """Give the rows of a table that some rows name, by id."""
+    query = select(table).where(table.c.id.in_({row[column] for row in rows}))
+    return {row["id"]: row for row in await desk.rows(query, table)}
 
 
-async def behind(desk: Desk, rows: list[Row]) -> dict[str, Row]:
-    """Give the integrations behind some rows, by id."""
-    wanted = integration_rows.c.id.in_({row["integration_id"] for row in rows})
-    found = await desk.organisation().rows(select(integration_rows).where(wanted), integration_rows)
-    return {row["id"]: row for row in found}
-
-
-def shown(row: Row, integration: Row) -> dict[str, Any]:
-    """Write down what both answer."""
-    expired = row["expires_at"] is not None and row["expires_at"] <= now()
-    same = ("id", "slug", "name", "note", "organisation_id", "workspace_id", "usage_limits", "rate_limits", "tags")
-    return {
-        **{name: row[name] for name in same},
+def _shown(shown: type[Shown], row: Row, integration: Row, workspace: Row | None) -> Shown:
+    said = {
         "integration_id": integration["slug"],
         "ai_provider_name": integration["ai_provider_id"],
+        "provider": integration["ai_provider_id"],
         "model_config": integration["configurations"],
-        "status": "expired" if expired else row["status"],
-        "last_reset_at": moment(row["last_reset_at"]),
-        "expires_at": moment(row["expires_at"]),
-        "created_at": when(row["created_at"]),
+        "masked_api_key": integration["masked_key"],
+        "secret_mappings": integration["secret_mappings"],
+        "workspace_name": workspace["name"] if workspace else "",
+        "status": life(row),
     }
+    return write_out(shown, row, **{name: value for name, value in said.items() if name in shown.__struct_fields__})

@@ -6,14 +6,18 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidError, Problem, UnknownReferenceError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 Item = TypeVar("Item")
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class Listed(msgspec.Struct, Generic[Item], frozen=True):
@@ -76,6 +80,17 @@ def next_period(period: str | int, start: datetime) -> datetime:
     if period == "monthly":
         return (today.replace(day=1) + timedelta(days=32)).replace(day=1)
     return today + timedelta(days=int(period))
+
+
+def write_out(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
+    """Write a row down: each field is the column of its name, moments as the wire has them, unless more is said."""
+    names = [name for name in shown.__struct_fields__ if name not in more and name in row]
+    return shown(**{name: moment(row[name]) if name.endswith("_at") else row[name] for name in names}, **more)
+
+
+def life(row: Mapping[str, Any]) -> str:
+    """Say how something is that may end by itself."""
+    return "expired" if row["expires_at"] is not None and row["expires_at"] <= now() else row["status"]
 
 
 def given(change: msgspec.Struct) -> dict[str, Any]:

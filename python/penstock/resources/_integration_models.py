@@ -11,7 +11,6 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.caller import needs
 from penstock.kit import configurations as forms
 from penstock.kit import integrations as kit
 from penstock.kit.desk import Desk, Work
@@ -19,7 +18,7 @@ from penstock.kit.fields import UNSET, IdOrSlug, MomentOrNone, Object, UnsetType
 from penstock.kit.ids import new_id
 from penstock.kit.prices import PriceBook
 from penstock.kit.pricing import PricingConfig
-from penstock.kit.record import Done, moment, refuse, unknown
+from penstock.kit.record import Done, refuse, unknown, write_out
 from penstock.store.tables import integration_models
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 TAGS = ["Integrations > Models"]
-VERBS = ("workspace_integrations", "organisation_integrations")
 MOST = 1000
 
 ModelSlug = Annotated[str, Meta(min_length=1, max_length=255, description="name of the model as requests have it")]
@@ -104,7 +102,7 @@ SlugsAsked = Annotated[str | None, QueryParameter(description="names of custom m
 
 @get(
     ["/{key:str}/models", "/{key:str}/integration-models"],
-    guards=[needs(*(f"{name}.read" for name in VERBS))],
+    guards=[kit.either("read")],
     summary="List models of an integration",
     tags=TAGS,
 )
@@ -130,7 +128,7 @@ async def index(key: IdOrSlug, work: NamedDependency[Work], prices: NamedDepende
 
 @put(
     ["/{key:str}/models", "/{key:str}/integration-models"],
-    guards=[needs(*(f"{name}.update" for name in VERBS))],
+    guards=[kit.either("update")],
     summary="Update models of an integration",
     tags=TAGS,
 )
@@ -151,7 +149,7 @@ async def update(key: IdOrSlug, data: JSONBody[Models], work: NamedDependency[Wo
 @delete(
     ["/{key:str}/models", "/{key:str}/integration-models"],
     status_code=200,
-    guards=[needs(*(f"{name}.update" for name in VERBS))],
+    guards=[kit.either("update")],
     summary="Delete custom models of an integration",
     tags=TAGS,
 )
@@ -223,15 +221,9 @@ def _refuse_twice(slugs: Iterable[str]) -> None:
 
 
 def _shown(row: Row, known: Any) -> ModelShown:  # noqa: ANN401
-    same = ("slug", "enabled", "is_custom", "is_finetune", "base_model_slug", "configurations")
     usual = msgspec.to_builtins(known.pricing_config) if known else None
-    return ModelShown(
-        **{name: row[name] for name in same},
-        name=row["name"] or (known.name if known else None),
-        pricing_config=row["pricing_config"] or usual,
-        created_at=moment(row["created_at"]),
-        last_updated_at=moment(row["last_updated_at"]),
-    )
+    name = row["name"] or (known.name if known else None)
+    return write_out(ModelShown, row, name=name, pricing_config=row["pricing_config"] or usual)
 
 
 routes = [index, update, remove]

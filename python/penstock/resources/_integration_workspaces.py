@@ -9,39 +9,31 @@ from litestar import get, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
-from sqlalchemy import or_, select
+from sqlalchemy import select
 
-from penstock.caller import needs
 from penstock.kit import access
 from penstock.kit import integrations as kit
-from penstock.kit.access import Enabled, GlobalAccess, GlobalAccessShown, RatesShown, UsageShown
+from penstock.kit.access import Enabled, GlobalAccess, GlobalAccessShown
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import UNSET, Changed, IdOrSlug, Moment, MomentOrNone, Object, UnsetType
-from penstock.kit.limits import ManyUsageLimits, RateLimits, listed_usage, rates
-from penstock.kit.record import Done, moment, now, refuse, unknown, when
+from penstock.kit.fields import Changed, IdOrSlug, Moment, MomentOrNone, Object, Reset
+from penstock.kit.integrations import ProviderSlug
+from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
+from penstock.kit.record import Done, now, refuse, write_out
 from penstock.store.tables import integration_workspaces, workspaces
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 TAGS = ["Integrations > Workspaces"]
-VERBS = ("workspace_integrations", "organisation_integrations")
 MOST = 1000
 
-ProviderSlug = Annotated[
-    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
-    Meta(description="slug of the provider that is made; default: the integration's"),
-]
 
-
-class AccessGiven(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AccessGiven(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one workspace may do."""
 
     id: Annotated[str, Meta(description="id or slug of the workspace")]
     enabled: Enabled
-    usage_limits: Annotated[ManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one")] = UNSET
-    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits, at most one")] = UNSET
-    reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
+    reset_usage: Reset = False
     create_default_provider: Annotated[
         bool | None, Meta(description="make a provider of it there; default: what is said for all")
     ] = None
@@ -70,7 +62,7 @@ class AccessShown(msgspec.Struct, frozen=True, kw_only=True):
     workspace_id: Annotated[str, Meta(description="id of the workspace")]
     name: Annotated[str, Meta(description="name of the workspace")]
     enabled: Enabled
-    usage_limits: UsageShown
+    usage_limits: ManyUsageShown
     rate_limits: RatesShown
     last_reset_at: MomentOrNone
     created_at: Moment
@@ -89,7 +81,7 @@ class AccessesShown(msgspec.Struct, frozen=True, kw_only=True):
 
 @get(
     "/{key:str}/workspaces",
-    guards=[needs(*(f"{name}.read" for name in VERBS))],
+    guards=[kit.either("read")],
     summary="List workspaces of an integration",
     tags=TAGS,
 )
@@ -109,7 +101,7 @@ async def index(key: IdOrSlug, work: NamedDependency[Work]) -> AccessesShown:
 
 @put(
     "/{key:str}/workspaces",
-    guards=[needs(*(f"{name}.update" for name in VERBS))],
+    guards=[kit.either("update")],
     summary="Update workspaces of an integration",
     tags=TAGS,
 )
@@ -137,15 +129,9 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
 
 
 async def _put(desk: Desk, row: Row, path: str, given: AccessGiven, data: Accesses) -> None:
-    named = or_(workspaces.c.id == given.id, workspaces.c.slug == given.id)
-    workspace = await desk.organisation().first(select(workspaces.c.id).where(named), workspaces)
-    if workspace is None:
-        raise unknown(f"{path}.id", f"{given.id!r} is no workspace of this organisation")
-    values: dict[str, Any] = {"enabled": given.enabled}
-    if given.usage_limits is not UNSET:
-        values["usage_limits"] = listed_usage(f"{path}.usage_limits", given.usage_limits)
-    if given.rate_limits is not UNSET:
-        values["rate_limits"] = rates(f"{path}.rate_limits", given.rate_limits, most=1) or None
+    whole = desk.organisation()
+    workspace = await whole.refer(f"{path}.id", workspaces, given.id, "workspace of this organisation")
+    values: dict[str, Any] = {"enabled": given.enabled, **sent_of(given, f"{path}.")}
     if given.reset_usage:
         values["last_reset_at"] = now()
     await kit.allow(desk, row, workspace["id"], values)
@@ -163,17 +149,7 @@ async def _forget(desk: Desk, row: Row) -> None:
 
 
 def _shown(row: Row) -> AccessShown:
-    return AccessShown(
-        id=row["workspace_slug"],
-        workspace_id=row["workspace_id"],
-        name=row["workspace_name"],
-        enabled=row["enabled"],
-        usage_limits=row["usage_limits"],
-        rate_limits=row["rate_limits"],
-        last_reset_at=moment(row["last_reset_at"]),
-        created_at=when(row["created_at"]),
-        last_updated_at=when(row["last_updated_at"]),
-    )
+    return write_out(AccessShown, row, id=row["workspace_slug"], name=row["workspace_name"])
 
 
 routes = [index, update]

@@ -14,10 +14,10 @@ from sqlalchemy import func, select
 from penstock.caller import needs, of_member
 from penstock.kit import keys, members
 from penstock.kit.desk import Work
-from penstock.kit.fields import IdOrSlug
+from penstock.kit.fields import EmailAsked, IdOrSlug
 from penstock.kit.listing import Page
-from penstock.kit.members import QUERY, Member, NewMember, Role
-from penstock.kit.record import Done, Listed, now
+from penstock.kit.members import MEMBERS, QUERY, Member, NewMember, Role
+from penstock.kit.record import Done, Listed
 from penstock.store.tables import api_keys, users
 from penstock.store.tables import members as rows
 
@@ -38,7 +38,6 @@ class RoleChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 RoleAsked = Annotated[Role | None, QueryParameter(description="only those with this role")]
-EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 
 
 @post(
@@ -88,10 +87,7 @@ async def update(workspace: IdOrSlug, user_id: UserId, data: JSONBody[RoleChange
     async with work.writing(workspace) as desk:
         before = await members.need(desk, desk.workspace, user_id)
         desk.may_give(of_member(data.role), desk.workspace)
-        await desk.agree(rows, before)
-        change = {"role": data.role, "last_updated_at": now()}
-        await desk.update(rows, before["id"], change)
-        await desk.note("workspace_users.update", before=before, after={**before, **change})
+        await MEMBERS.change(desk, before, {"role": data.role})
         return Done()
 
 
@@ -106,10 +102,8 @@ async def remove(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Wor
     """Take a member out of a workspace; the keys that the person has there end with it."""
     async with work.writing(workspace) as desk:
         before = await members.need(desk, desk.workspace, user_id)
-        await desk.agree(rows, before)
-        await desk.delete(rows, rows.c.id == before["id"])
+        await MEMBERS.remove(desk, before)
         await keys.remove_all(desk, api_keys.c.user_id == user_id)
-        await desk.note("workspace_users.delete", before=before)
         return Done()
 
 

@@ -9,7 +9,6 @@ from litestar import delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
-from sqlalchemy import or_, select
 
 from penstock.caller import EVERYTHING, SCOPES, needs
 from penstock.errors import ForbiddenError
@@ -18,9 +17,9 @@ from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
 from penstock.kit.ids import is_uuid, mask, new_key
 from penstock.kit.keys import KEYS
-from penstock.kit.limits import Limited
+from penstock.kit.limits import Limited, LimitsChange
 from penstock.kit.listing import Page
-from penstock.kit.record import Done, Listed, given, moment, now, refuse, unknown, when
+from penstock.kit.record import Done, Listed, given, life, refuse, when, write_out
 from penstock.kit.rotation import RotationPolicy, Transition, policy
 from penstock.store.tables import api_keys, configs, users, workspaces
 
@@ -59,7 +58,7 @@ class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: fields.Name
     scopes: Scopes
     description: fields.Note = None
-    organisation_id: Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")] = None
+    organisation_id: fields.OwnOrganisation = None
     workspace_id: fields.Workspace = None
     user_id: Annotated[str | None, Meta(description="id of the person whose key it is")] = None
     defaults: DefaultsGiven = UNSET
@@ -67,13 +66,12 @@ class NewKey(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
     rotation_policy: PolicyGiven = UNSET
 
 
-class KeyChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class KeyChange(LimitsChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
     name: fields.MaybeName = UNSET
     description: fields.MaybeNote = UNSET
     scopes: Annotated[Annotated[list[str], Meta(min_length=1)] | UnsetType, Meta(description="what it may do")] = UNSET
-    reset_usage: Annotated[bool, Meta(description="begin counting anew now")] = False
     defaults: DefaultsGiven = UNSET
     alert_emails: EmailsGiven = UNSET
     rotation_policy: PolicyGiven = UNSET
@@ -112,13 +110,13 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     organisation_id: fields.Organisation
     workspace_id: Annotated[str | None, Meta(description="id of the workspace it is for")]
     user_id: Annotated[str | None, Meta(description="id of the person whose key it is")]
-    status: Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
+    status: fields.Life
     creation_mode: Annotated[str, Meta(description="`ui`, `api` or `auto`")]
     created_at: fields.Moment
     last_updated_at: fields.Changed
-    rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
-    usage_limits: Annotated[dict[str, Any] | None, Meta(description="usage limits")]
-    reset_usage: Annotated[int | None, Meta(description="always null; to reset is a write")] = None
+    rate_limits: limits.RatesShown
+    usage_limits: limits.UsageShown
+    reset_usage: fields.ResetShown = None
     last_reset_at: fields.MomentOrNone
     next_usage_reset_at: fields.MomentOrNone
     scopes: Scopes
@@ -129,6 +127,9 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     allow_config_override: Annotated[
         int | None, Meta(description="1 or 0 where its defaults hold a config; the same as there")
     ]
+    api_key_defaults_id: Annotated[
+        str | None, Meta(description="always null: its defaults are a part of the key and have no id")
+    ] = None
     rotation_policy: Annotated[dict[str, Any] | None, Meta(description="rotation")]
     last_rotated_at: fields.MomentOrNone
     object: fields.Object = "api-key"
@@ -150,8 +151,7 @@ Ids = Annotated[str | None, QueryParameter(description="only these: ids with com
 async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: NamedDependency[Work]) -> KeyMade:
     """Make a key; it can do nothing that its maker cannot."""
     type_ = f"{kind}-{sub_kind}"
-    if data.organisation_id not in {None, work.caller.organisation_id}:
-        raise ForbiddenError(f"the organisation {data.organisation_id!r} is not open to this key")
+    work.caller.stay_in(data.organisation_id)
     async with work.writing(data.workspace_id) as desk:
         desk.require(f"{KEYS[type_].name}.create")
         if kind == "organisation" and desk.workspace_id is not None:
@@ -219,8 +219,6 @@ async def update(key_id: KeyId, data: JSONBody[KeyChange], work: NamedDependency
         values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
         if data.scopes is not UNSET:
             values["scopes"] = _scopes(desk, row["type"], data.scopes)
-        if data.reset_usage:
-            values["last_reset_at"] = now()
         await KEYS[row["type"]].change(desk, row, {**values, **await _values(desk, row["type"], data, row)})
         return Done()
 
@@ -275,8 +273,7 @@ async def _check_user(desk: Desk, user_id: str | None, workspace_id: str | None,
         return
     if user_id is None:
         raise refuse("user_id", "is needed for the key of a person")
-    if await desk.find(users, user_id) is None:
-        raise unknown("user_id", f"{user_id!r} is no user of this organisation")
+    await desk.refer("user_id", users, user_id, "user of this organisation")
     if workspace_id and await members.find(desk, workspace_id, user_id) is None:
         raise refuse("user_id", f"{user_id!r} is no member of this workspace")
 
@@ -290,7 +287,10 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
         asked = data.defaults or KeyDefaults()
         written = msgspec.to_builtins(asked)
         if asked.config_id:
-            written["config_id"] = await _config(desk, asked.config_id)
+            here = configs.c.workspace_id == desk.workspace_id
+            words = "config of this workspace"
+            config = await desk.refer("defaults.config_id", configs, asked.config_id, words, here)
+            written["config_id"] = config["id"]
         values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
     if data.rotation_policy is not UNSET:
         values["rotation_policy"] = policy(data.rotation_policy, await keys.enforced(desk, type_, desk.workspace_id))
@@ -299,14 +299,6 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
 
 def _some(written: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in written.items() if value is not None}
-
-
-async def _config(desk: Desk, key: str) -> str:
-    named = or_(configs.c.id == key, configs.c.slug == key)
-    row = await desk.first(select(configs).where(named, configs.c.workspace_id == desk.workspace_id), configs)
-    if row is None:
-        raise unknown("defaults.config_id", f"{key!r} is no config of this workspace")
-    return row["id"]
 
 
 async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
@@ -319,24 +311,17 @@ async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
 
 
 def _shown(row: Row) -> Key:
-    expired = row["expires_at"] is not None and row["expires_at"] <= now()
     usage: dict[str, Any] = row["usage_limits"] or {}
     defaults = KeyDefaults(**row["defaults"])
-    same = ("id", "name", "description", "type", "organisation_id", "workspace_id", "user_id", "creation_mode")
-    also = ("rate_limits", "usage_limits", "scopes", "alert_emails", "rotation_policy")
-    return Key(
-        **{name: row[name] for name in (*same, *also)},
+    return write_out(
+        Key,
+        row,
         key=row["masked"],
-        status="expired" if expired else row["status"],
-        created_at=when(row["created_at"]),
-        last_updated_at=when(row["last_updated_at"]),
-        last_reset_at=moment(row["last_reset_at"]),
+        status=life(row),
         next_usage_reset_at=usage.get("next_usage_reset_at"),
         defaults=defaults,
-        expires_at=moment(row["expires_at"]),
         expiry_enforced=int(row["expires_at"] is not None),
         allow_config_override=int(defaults.allow_config_override) if defaults.config_id else None,
-        last_rotated_at=moment(row["last_rotated_at"]),
     )
 
 

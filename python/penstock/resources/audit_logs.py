@@ -12,19 +12,16 @@ from litestar.params import QueryParameter
 from msgspec import Meta
 
 from penstock.caller import needs
-from penstock.errors import ForbiddenError
 from penstock.kit import listing
 from penstock.kit.desk import Work
-from penstock.kit.listing import Page
-from penstock.kit.record import milliseconds, refuse, when
+from penstock.kit.listing import Page, Sizes
+from penstock.kit.record import milliseconds, when, write_out
 from penstock.store.tables import audit
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement
-
     from penstock.store.tenant import Row
 
-LARGEST_PAGE = 100
+SIZES = Sizes(largest=100)
 
 
 class AuditLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,25 +85,21 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     country: Text = None,
 ) -> AuditLogs:
     """Give what was changed in a span of time."""
-    if organisation_id != work.caller.organisation_id:
-        raise ForbiddenError(f"the organisation {organisation_id!r} is not open to this key")
-    if page.size > LARGEST_PAGE and page != Page():
-        raise refuse("page_size", f"{page.size} is not allowed: at most {LARGEST_PAGE}")
-    wanted = {
-        "method": method,
-        "uri": uri,
-        "request_id": request_id,
-        "user_id": user_id,
-        "user_type": user_type,
-        "workspace_id": workspace_id,
-        "response_status_code": response_status_code,
-        "resource_type": resource_type,
-        "action": action,
-        "client_ip": client_ip,
-    }
-    conditions: list[ColumnElement[bool]] = [
-        audit.c[name] == value for name, value in wanted.items() if value is not None
-    ]
+    work.caller.stay_in(organisation_id)
+    page = page.within(SIZES)
+    conditions = listing.equal(
+        audit,
+        method=method,
+        uri=uri,
+        request_id=request_id,
+        user_id=user_id,
+        user_type=user_type,
+        workspace_id=workspace_id,
+        response_status_code=response_status_code,
+        resource_type=resource_type,
+        action=action,
+        client_ip=client_ip,
+    )
     conditions += [audit.c.created_at >= milliseconds(start_time), audit.c.created_at <= milliseconds(end_time)]
     async with work.reading() as desk:
         total, rows = (0, []) if country else await listing.rows(desk, audit, page, conditions)
@@ -114,9 +107,8 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
 
 
 def _shown(row: Row) -> AuditLog:
-    given = {name: row[name] for name in AuditLog.__struct_fields__ if name in row}
     body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
-    return AuditLog(**given, timestamp=when(row["created_at"]), request_body=body)
+    return write_out(AuditLog, row, timestamp=when(row["created_at"]), request_body=body)
 
 
 routes = [index]

@@ -23,7 +23,7 @@ from penstock.kit import pages
 from penstock.kit.batches import Batch
 from penstock.kit.desk import Work
 from penstock.kit.ids import new_id
-from penstock.kit.pages import Page
+from penstock.kit.pages import After, Page
 from penstock.kit.record import now, refuse
 from penstock.resources.files import stream
 from penstock.settings import Settings
@@ -38,7 +38,6 @@ MOST = 100
 
 BatchId = Annotated[str, PathParameter(description="id of the batch: `gw_batch_…`")]
 Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="how many at most")]
-After = Annotated[str | None, QueryParameter(description="id of the last one of the page before")]
 _Key = Annotated[str, Meta(max_length=64)]
 _Value = Annotated[str, Meta(max_length=512)]
 
@@ -176,7 +175,9 @@ async def index(work: NamedDependency[Work], limit: Limit = 20, after: After = N
 async def show(batch_id: BatchId, work: NamedDependency[Work]) -> Batch:
     """Show one batch."""
     async with work.reading() as desk:
-        return kit.shown(await kit.find(desk, batch_id))
+        row = await kit.find(desk, batch_id)
+        desk.address(batches, row)
+        return kit.shown(row)
 
 
 @get(
@@ -216,6 +217,8 @@ async def change(batch_id: BatchId, data: JSONBody[BatchChange], work: NamedDepe
     """Have another file given as the output of a batch that is over."""
     async with work.writing() as desk:
         row = await kit.find(desk, batch_id)
+        desk.address(batches, row)
+        await desk.agree(batches, row)
         if row["status"] not in kit.OVER:
             raise ConflictError(f"this batch is not over: it is {row['status']}")
         file = await file_kit.find(desk, data.internal_output_file_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from litestar import delete, get, post, put
+from litestar import get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
@@ -18,12 +18,13 @@ from penstock.kit import fields, versions
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
 from penstock.kit.ids import slug
-from penstock.kit.listing import Page
-from penstock.kit.record import Done, Listed, given, refuse, when
+from penstock.kit.record import Listed, given, refuse, write_out
 from penstock.kit.resource import Resource
+from penstock.kit.verbs import Verbs
 from penstock.store.tables import api_keys, configs, workspaces
 
 if TYPE_CHECKING:
+    from penstock.kit.verbs import Showing
     from penstock.routing import TargetLimits
     from penstock.store.tenant import Row
 
@@ -80,10 +81,10 @@ class ConfigRow(msgspec.Struct, frozen=True, kw_only=True):
     slug: fields.Slug
     name: fields.Name
     organisation_id: fields.Organisation
-    workspace_id: Annotated[str, Meta(description="id of its workspace")]
+    workspace_id: fields.Home
     is_default: Annotated[int, Meta(description="1 for the default of the workspace")]
-    status: Annotated[str, Meta(description="`active` or `archived`")]
-    owner_id: Annotated[str | None, Meta(description="id of the user or key that made it")]
+    status: fields.Kept
+    owner_id: fields.Maker
     updated_by: Annotated[str | None, Meta(description="id of the user or key that changed it last")]
     created_at: fields.Moment
     last_updated_at: fields.Changed
@@ -124,55 +125,37 @@ async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> Conf
         return ConfigMade(row["id"], row["slug"], version_id)
 
 
-@get("/", guards=[needs("configs.list")], summary="List configs", tags=TAGS)
-async def index(
-    work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None
-) -> Listed[ConfigRow]:
-    """List configs, without what is in them."""
-    async with work.reading(workspace_id) as desk:
-        total, rows = await CONFIGS.page(desk, page)
-        return Listed(total, [ConfigRow(**_fields(row)) for row in rows])
-
-
-@get("/{key:str}", guards=[needs("configs.read")], summary="Get config", tags=TAGS)
-async def show(key: IdOrSlug, work: NamedDependency[Work]) -> ConfigShown:
-    """Give a config."""
-    async with work.reading() as desk:
-        row = await CONFIGS.get(desk, key)
-        return ConfigShown(**_fields(row), config=row["config"], version_id=row["version_id"])
-
-
 @get("/{key:str}/versions", guards=[needs("configs.read")], summary="List versions of a config", tags=TAGS)
-async def history(key: IdOrSlug, work: NamedDependency[Work]) -> Listed[ConfigShown]:
+async def history(
+    key: IdOrSlug, work: NamedDependency[Work], workspace_id: WorkspaceAsked = None
+) -> Listed[ConfigShown]:
     """Give every version of a config, newest first."""
-    async with work.reading() as desk:
+    async with work.reading(workspace_id) as desk:
         row = await CONFIGS.get(desk, key)
         kept = await versions.all_of(desk, row["id"])
         return Listed(len(kept), [_version(row, version) for version in kept])
 
 
 @put("/{key:str}", guards=[needs("configs.update")], summary="Update config", tags=TAGS)
-async def update(key: IdOrSlug, data: JSONBody[ConfigChange], work: NamedDependency[Work]) -> ConfigChanged:
+async def update(
+    key: IdOrSlug, data: JSONBody[ConfigChange], work: NamedDependency[Work], workspace_id: WorkspaceAsked = None
+) -> ConfigChanged:
     """Change a config; another content becomes its next version."""
     values = given(data)
     if data.config is not UNSET:
         values["config"] = _checked(data.config, work.limits)
-    async with work.writing() as desk:
+    async with work.writing(workspace_id) as desk:
         before = await CONFIGS.get(desk, key)
         row = await CONFIGS.change(desk, before, {**values, "updated_by": work.caller.actor})
         changed = row["config"] != before["config"] or row["name"] != before["name"]
         return ConfigChanged(await _keep(desk, row) if changed else row["version_id"])
 
 
-@delete("/{key:str}", status_code=200, guards=[needs("configs.delete")], summary="Delete config", tags=TAGS)
-async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
+async def leave(desk: Desk, row: Row) -> None:
     """Delete a config with its versions; one that keys have as their default stays."""
-    async with work.writing() as desk:
-        row = await CONFIGS.get(desk, key)
-        await _refuse_needed(desk, row)
-        await versions.drop(desk, row["id"])
-        await CONFIGS.remove(desk, row)
-        return Done()
+    await _refuse_needed(desk, row)
+    await versions.drop(desk, row["id"])
+    await CONFIGS.remove(desk, row)
 
 
 def _checked(config: dict[str, Any] | str, limits: TargetLimits) -> str:
@@ -215,21 +198,26 @@ async def _refuse_needed(desk: Desk, row: Row) -> None:
         raise ConflictError("the workspace has this config as the default of new keys")
 
 
-def _fields(row: Row) -> dict[str, Any]:
-    same = ("id", "slug", "name", "organisation_id", "workspace_id", "status", "owner_id", "updated_by")
-    return {
-        **{name: row[name] for name in same},
-        "is_default": int(row["is_default"]),
-        "created_at": when(row["created_at"]),
-        "last_updated_at": when(row["last_updated_at"]),
-    }
-
-
 def _version(row: Row, version: Row) -> ConfigShown:
-    content = version["content"]
-    shown = {**_fields(row), "name": content["name"], "updated_by": version["created_by"]}
-    shown |= {"created_at": when(version["created_at"]), "last_updated_at": when(content["last_updated_at"])}
-    return ConfigShown(**shown, config=content["config"], version_id=version["id"])
+    shown = {**row, **version["content"], "updated_by": version["created_by"], "created_at": version["created_at"]}
+    return write_out(
+        ConfigShown, shown, version_id=version["id"], is_default=int(row["is_default"]), status=row["status"]
+    )
 
 
-routes = [create, index, show, history, update, remove]
+def _as(shown: type[ConfigRow]) -> Showing:
+    async def showing(_desk: Desk, rows: list[Row]) -> list[ConfigRow]:
+        return [write_out(shown, row, is_default=int(row["is_default"])) for row in rows]
+
+    return showing
+
+
+VERBS = Verbs(CONFIGS, "config", TAGS)
+routes = [
+    create,
+    VERBS.index(ConfigRow, _as(ConfigRow)),
+    VERBS.show(ConfigShown, _as(ConfigShown)),
+    history,
+    update,
+    VERBS.remove(leave),
+]

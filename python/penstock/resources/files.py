@@ -15,13 +15,13 @@ from msgspec import Meta
 
 from penstock.blobs.folder import PIECE, Folder
 from penstock.caller import needs
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Replayed
 from penstock.kit import files as kit
 from penstock.kit import pages
 from penstock.kit.batches import ACTIVE
 from penstock.kit.desk import Work
 from penstock.kit.files import File, shown
-from penstock.kit.pages import Page
+from penstock.kit.pages import After, Page
 from penstock.kit.record import now, refuse
 from penstock.settings import Settings
 from penstock.store.tables import batches, files
@@ -38,7 +38,6 @@ SHORTEST_LIFE = 3600
 
 FileId = Annotated[str, PathParameter(description="id of the file: `gw_file_…`")]
 Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="how many at most")]
-After = Annotated[str | None, QueryParameter(description="id of the last one of the page before")]
 Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction; default: newest first")]
 PurposeAsked = Annotated[str | None, QueryParameter(description="only those for this")]
 
@@ -88,7 +87,7 @@ async def upload(
     try:
         async with work.writing() as desk:
             await desk.insert(files, row)
-    except PenstockError:
+    except (PenstockError, Replayed):
         await blobs.delete(row["id"])
         raise
     return shown(row)
@@ -136,7 +135,9 @@ async def index(
 async def show(file_id: FileId, work: NamedDependency[Work]) -> File:
     """Show one file."""
     async with work.reading() as desk:
-        return shown(await kit.find(desk, file_id))
+        row = await kit.find(desk, file_id)
+        desk.address(files, row)
+        return shown(row)
 
 
 @get(
@@ -164,6 +165,8 @@ async def remove(file_id: FileId, work: NamedDependency[Work], blobs: NamedDepen
     """Delete a file, unless a batch still reads it."""
     async with work.writing() as desk:
         row = await kit.find(desk, file_id)
+        desk.address(files, row)
+        await desk.agree(files, row)
         reads = [batches.c.input_file_id == row["id"], batches.c.status.in_(ACTIVE)]
         if await desk.count(batches, reads):
             raise refuse("file_id", f"{file_id!r} is read by a batch that is not over; hint: cancel it")

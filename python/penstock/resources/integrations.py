@@ -10,7 +10,6 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from penstock.caller import needs
 from penstock.kit import configurations as forms
 from penstock.kit import fields, mappings
 from penstock.kit import integrations as kit
@@ -19,10 +18,11 @@ from penstock.kit.access import shown as access_shown
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, TagsAsked, UnsetType, WorkspaceAsked, tagged
 from penstock.kit.ids import new_id, slug
+from penstock.kit.integrations import ProviderSlug
 from penstock.kit.listing import Page
 from penstock.kit.mappings import SecretMapping
 from penstock.kit.pricing import Adjustments
-from penstock.kit.record import Created, Done, Listed, given, when
+from penstock.kit.record import Created, Done, Listed, given, write_out
 from penstock.resources import _integration_models, _integration_workspaces
 from penstock.store.tables import integrations
 
@@ -30,16 +30,11 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 TAGS = ["Integrations"]
-VERBS = ("workspace_integrations", "organisation_integrations")
 
 Configurations = Annotated[
     dict[str, Any], Meta(description="more about the provider, as `custom_host`; which fields there are depends on it")
 ]
 Mappings = Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
-ProviderSlug = Annotated[
-    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
-    Meta(description="slug of the provider that is made along; default: the integration's"),
-]
 Credential = Annotated[str, Meta(max_length=65536)]
 
 
@@ -75,7 +70,7 @@ class IntegrationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     pricing_adjustments: Annotated[
         Adjustments | UnsetType | None, Meta(description="factors of its prices; null takes them away")
     ] = UNSET
-    tags: Annotated[dict[str, str] | UnsetType, Meta(description="they replace those of before")] = UNSET
+    tags: fields.MaybeTags = UNSET
 
 
 class IntegrationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +83,9 @@ class IntegrationRow(msgspec.Struct, frozen=True, kw_only=True):
     ai_provider_id: Annotated[str, Meta(description="name of the provider")]
     organisation_id: fields.Organisation
     workspace_id: Annotated[str | None, Meta(description="id of the workspace whose own it is")]
-    status: Annotated[str, Meta(description="`active` or `archived`")]
+    status: fields.Kept
     type: Annotated[str, Meta(description="`workspace` or `organisation`")]
-    owner_id: Annotated[str | None, Meta(description="id of the user or key that made it")]
+    owner_id: fields.Maker
     masked_key: Annotated[str | None, Meta(description="both ends of the key")]
     configurations: Configurations
     tags: fields.Tags
@@ -121,7 +116,7 @@ Kind = Annotated[
 @post(
     "/",
     status_code=200,
-    guards=[needs(*(f"{name}.create" for name in VERBS))],
+    guards=[kit.either("create")],
     summary="Create integration",
     tags=TAGS,
 )
@@ -153,7 +148,7 @@ async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) ->
         return Created(row["id"], row["slug"], "integration")
 
 
-@get("/", guards=[needs(*(f"{name}.list" for name in VERBS))], summary="List integrations", tags=TAGS)
+@get("/", guards=[kit.either("list")], summary="List integrations", tags=TAGS)
 async def index(
     work: NamedDependency[Work],
     page: NamedDependency[Page],
@@ -168,17 +163,17 @@ async def index(
             is_own = integrations.c.workspace_id.is_not(None)
             conditions.append(is_own if kind == "workspace" else ~is_own)
         total, rows = await kit.INTEGRATIONS.page(desk.organisation(), page, conditions)
-        return Listed(total, [IntegrationRow(**_fields(row)) for row in rows])
+        return Listed(total, [write_out(IntegrationRow, row, type=_type(row)) for row in rows])
 
 
-@get("/{key:str}", guards=[needs(*(f"{name}.read" for name in VERBS))], summary="Get integration", tags=TAGS)
+@get("/{key:str}", guards=[kit.either("read")], summary="Get integration", tags=TAGS)
 async def show(key: IdOrSlug, work: NamedDependency[Work]) -> Integration:
     """Give an integration, its credentials masked."""
     async with work.reading() as desk:
         return await _shown(desk, await kit.get(desk, key, "read"))
 
 
-@put("/{key:str}", guards=[needs(*(f"{name}.update" for name in VERBS))], summary="Update integration", tags=TAGS)
+@put("/{key:str}", guards=[kit.either("update")], summary="Update integration", tags=TAGS)
 async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDependency[Work]) -> Done:
     """Change an integration; what is left out stays, and so do credentials that come back masked."""
     async with work.writing() as desk:
@@ -201,7 +196,7 @@ async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDe
 @delete(
     "/{key:str}",
     status_code=200,
-    guards=[needs(*(f"{name}.delete" for name in VERBS))],
+    guards=[kit.either("delete")],
     summary="Delete integration",
     tags=TAGS,
 )
@@ -212,27 +207,14 @@ async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
         return Done()
 
 
-def _fields(row: Row) -> dict[str, Any]:
-    same = ("id", "slug", "name", "description", "ai_provider_id", "organisation_id", "workspace_id", "status")
-    return {
-        **{name: row[name] for name in (*same, "owner_id", "masked_key", "configurations", "tags")},
-        "type": "workspace" if row["workspace_id"] else "organisation",
-        "created_at": when(row["created_at"]),
-        "last_updated_at": when(row["last_updated_at"]),
-    }
+def _type(row: Row) -> str:
+    return "workspace" if row["workspace_id"] else "organisation"
 
 
 async def _shown(desk: Desk, row: Row) -> Integration:
     access = access_shown(row)
-    return Integration(
-        **_fields(row),
-        global_workspace_access_settings=access,
-        global_workspace_access=access,
-        allow_all_models=row["allow_all_models"],
-        workspace_count=len(await kit.workspaces_of(desk, row)),
-        secret_mappings=row["secret_mappings"],
-        pricing_adjustments=row["pricing_adjustments"],
-    )
+    said = {"global_workspace_access_settings": access, "global_workspace_access": access, "type": _type(row)}
+    return write_out(Integration, row, **said, workspace_count=len(await kit.workspaces_of(desk, row)))
 
 
 routes = [create, index, show, update, remove, *_integration_models.routes, *_integration_workspaces.routes]

@@ -5,21 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from litestar import delete, get, post, put
-from litestar.di import NamedDependency
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import QueryParameter
 from msgspec import Meta
-from sqlalchemy import or_, select
+from sqlalchemy import or_
 
-from penstock.caller import needs
-from penstock.errors import ForbiddenError
 from penstock.kit import configurations, fields, mappings, references
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import UNSET, IdOrSlug, TagsAsked, UnsetType, tagged
+from penstock.kit.fields import UNSET, TagsAsked, UnsetType, tagged
 from penstock.kit.ids import new_id, slug
-from penstock.kit.listing import Page
-from penstock.kit.record import Created, Done, Listed, given, refuse, unknown, when
+from penstock.kit.listing import Sizes
+from penstock.kit.record import Created, Done, given, refuse
 from penstock.kit.resource import Resource
+from penstock.kit.verbs import Verbs, Wanted, plain
 from penstock.store.tables import secret_references, workspaces
 
 if TYPE_CHECKING:
@@ -27,11 +23,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
+    from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
 REFERENCES = Resource("secret_references", secret_references, publishes=True)
-TAGS = ["Secret References"]
-SMALL_PAGE, LARGEST_PAGE = 20, 100
+SIZES = Sizes(usual=20, largest=100)
+CHANGED = ("name", "description", "secret_path", "secret_key", "tags")
 
 _Description = Annotated[str, Meta(max_length=1024)]
 _Path = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -51,7 +48,7 @@ class NewReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     manager_type: Annotated[Place, Meta(description="where it is kept")]
     auth_config: Auth
     secret_path: Path
-    organisation_id: Annotated[str | None, Meta(description="id of the organisation, which is the caller's own")] = None
+    organisation_id: fields.OwnOrganisation = None
     slug: fields.OwnSlug = None
     description: Description = None
     secret_key: Key = None
@@ -78,7 +75,7 @@ class ReferenceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     allowed_workspaces: Annotated[
         _Allowed | UnsetType, Meta(description="ids or slugs of the workspaces that may use it")
     ] = UNSET
-    tags: Annotated[dict[str, str] | UnsetType, Meta(description="they replace those of before")] = UNSET
+    tags: fields.MaybeTags = UNSET
 
 
 class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +102,7 @@ class Reference(ReferenceRow, frozen=True, kw_only=True):
     allow_all_workspaces: Annotated[bool, Meta(description="whether all workspaces may use it")]
     allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may, where not all may")]
     tags: fields.Tags
-    created_by: Annotated[str | None, Meta(description="id of the user or key that made it")]
+    created_by: fields.Maker
 
 
 PlaceAsked = Annotated[Place | None, QueryParameter(description="only those that are kept there")]
@@ -114,92 +111,51 @@ Search = Annotated[
 ]
 
 
-@post("/", status_code=200, guards=[needs("secret_references.create")], summary="Create secret reference", tags=TAGS)
-async def create(data: JSONBody[NewReference], work: NamedDependency[Work]) -> Created:
-    """Say where a secret is kept. It is fetched when an integration is made of it, and never shown."""
-    if data.organisation_id not in {None, work.caller.organisation_id}:
-        raise ForbiddenError(f"the organisation {data.organisation_id!r} is not open to this key")
-    references.check(data.manager_type, data.auth_config)
-    async with work.writing() as desk:
-        row_id = new_id()
-        values: dict[str, Any] = {
-            "id": row_id,
-            "slug": data.slug or slug("", data.name, 40),
-            "name": data.name,
-            "description": data.description,
-            "manager_type": data.manager_type,
-            "secret_path": data.secret_path,
-            "secret_key": data.secret_key,
-            "tags": data.tags,
-            "status": "ACTIVE",
-            "created_by": work.caller.actor,
-            "allow_all_workspaces": True,
-            "allowed_workspaces": [],
-            **await _access(desk, data),
-            **await _sealed(desk, row_id, data.auth_config, None),
-        }
-        row = await REFERENCES.add(desk, values)
-        return Created(row["id"], row["slug"], "secret-reference")
-
-
-@get("/", guards=[needs("secret_references.list")], summary="List secret references", tags=TAGS)
-async def index(
-    work: NamedDependency[Work],
-    page: NamedDependency[Page],
-    manager_type: PlaceAsked = None,
-    tags: TagsAsked = None,
-    search: Search = None,
-) -> Listed[ReferenceRow]:
+def asked(manager_type: PlaceAsked = None, tags: TagsAsked = None, search: Search = None) -> Wanted:
     """List secret references; 20 on a page unless another number is asked for, at most 100."""
-    if page.is_sized and page.size > LARGEST_PAGE:
-        raise refuse("page_size", f"{page.size} is not allowed: at most {LARGEST_PAGE}")
-    size = page.size if page.is_sized else SMALL_PAGE
     conditions: list[ColumnElement[bool]] = tagged(secret_references, tags)
     if manager_type:
         conditions.append(secret_references.c.manager_type == manager_type)
     if search:
         columns = (secret_references.c.name, secret_references.c.slug, secret_references.c.description)
         conditions.append(or_(*(column.icontains(search, autoescape=True) for column in columns)))
-    async with work.reading() as desk:
-        total, rows = await REFERENCES.page(desk, msgspec.structs.replace(page, size=size), conditions)
-        return Listed(total, [ReferenceRow(**_row(row)) for row in rows])
+    return Wanted(None, conditions, SIZES)
 
 
-@get("/{key:str}", guards=[needs("secret_references.read")], summary="Get secret reference", tags=TAGS)
-async def show(key: IdOrSlug, work: NamedDependency[Work]) -> Reference:
-    """Give a secret reference; how to sign in is masked."""
-    async with work.reading() as desk:
-        return _shown(await REFERENCES.get(desk, key))
+async def create(desk: Desk, data: NewReference) -> Created:
+    """Say where a secret is kept. It is fetched when an integration is made of it, and never shown."""
+    desk.caller.stay_in(data.organisation_id)
+    references.check(data.manager_type, data.auth_config)
+    row_id = new_id()
+    values: dict[str, Any] = {
+        **{name: getattr(data, name) for name in (*CHANGED, "manager_type")},
+        "id": row_id,
+        "slug": data.slug or slug("", data.name, 40),
+        "status": "ACTIVE",
+        "created_by": desk.caller.actor,
+        "allow_all_workspaces": True,
+        "allowed_workspaces": [],
+        **await _access(desk, data),
+        **await _sealed(desk, row_id, data.auth_config, None),
+    }
+    row = await REFERENCES.add(desk, values)
+    return Created(row["id"], row["slug"], "secret-reference")
 
 
-@put("/{key:str}", guards=[needs("secret_references.update")], summary="Update secret reference", tags=TAGS)
-async def update(key: IdOrSlug, data: JSONBody[ReferenceChange], work: NamedDependency[Work]) -> Done:
+async def update(desk: Desk, row: Row, data: ReferenceChange) -> Done:
     """Change a secret reference; what is left out stays, also of how to sign in. Where it is kept stays in any case."""
-    async with work.writing() as desk:
-        row = await REFERENCES.get(desk, key)
-        plain = {"name", "description", "secret_path", "secret_key", "tags"}
-        values = {name: value for name, value in given(data).items() if name in plain}
-        values |= await _access(desk, data)
-        if data.auth_config is not UNSET:
-            values |= await _sealed(desk, row["id"], data.auth_config, row)
-        await REFERENCES.change(desk, row, values)
-        return Done()
+    values = {name: value for name, value in given(data).items() if name in CHANGED}
+    values |= await _access(desk, data)
+    if data.auth_config is not UNSET:
+        values |= await _sealed(desk, row["id"], data.auth_config, row)
+    await REFERENCES.change(desk, row, values)
+    return Done()
 
 
-@delete(
-    "/{key:str}",
-    status_code=200,
-    guards=[needs("secret_references.delete")],
-    summary="Delete secret reference",
-    tags=TAGS,
-)
-async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
+async def leave(desk: Desk, row: Row) -> None:
     """Delete a secret reference; one that an integration needs stays."""
-    async with work.writing() as desk:
-        row = await REFERENCES.get(desk, key)
-        await mappings.refuse_needed(desk, row)
-        await REFERENCES.remove(desk, row)
-        return Done()
+    await mappings.refuse_needed(desk, row)
+    await REFERENCES.remove(desk, row)
 
 
 async def _sealed(desk: Desk, owner: str, sent: Mapping[str, Any], row: Row | None) -> dict[str, Any]:
@@ -230,25 +186,15 @@ async def _access(desk: Desk, data: NewReference | ReferenceChange) -> dict[str,
 
 
 async def _workspace(desk: Desk, index: int, key: str) -> str:
-    named = or_(workspaces.c.id == key, workspaces.c.slug == key)
-    row = await desk.organisation().first(select(workspaces.c.id).where(named), workspaces)
-    if row is None:
-        raise unknown(f"allowed_workspaces[{index}]", f"{key!r} is no workspace of this organisation")
+    row = await desk.refer(f"allowed_workspaces[{index}]", workspaces, key, "workspace of this organisation")
     return row["id"]
 
 
-def _row(row: Row) -> dict[str, Any]:
-    same = ("id", "name", "slug", "manager_type", "status")
-    return {
-        **{name: row[name] for name in same},
-        "created_at": when(row["created_at"]),
-        "last_updated_at": when(row["last_updated_at"]),
-    }
-
-
-def _shown(row: Row) -> Reference:
-    same = ("organisation_id", "description", "secret_path", "secret_key", "auth_config", "allow_all_workspaces")
-    return Reference(**_row(row), **{name: row[name] for name in (*same, "allowed_workspaces", "tags", "created_by")})
-
-
-routes = [create, index, show, update, remove]
+VERBS = Verbs(REFERENCES, "secret reference", ["Secret References"])
+routes = [
+    VERBS.create(NewReference, Created, create),
+    VERBS.index(ReferenceRow, plain(ReferenceRow), asked),
+    VERBS.show(Reference, plain(Reference)),
+    VERBS.update(ReferenceChange, Done, update),
+    VERBS.remove(leave),
+]

@@ -9,17 +9,18 @@ from litestar import Request, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import or_, select
 
 from penstock.caller import SCOPES, needs, of_member, of_person
 from penstock.errors import ConflictError
 from penstock.kit import invites
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Email, Id, Moment, MomentOrNone, Object
+from penstock.kit.fields import Email, EmailAsked, Id, Moment, MomentOrNone, Object
 from penstock.kit.invites import INVITES
-from penstock.kit.listing import Page
+from penstock.kit.listing import equal
 from penstock.kit.members import Role
-from penstock.kit.record import Done, Listed, moment, now, refuse, unknown, when
+from penstock.kit.record import Done, now, refuse, write_out
+from penstock.kit.verbs import Verbs, Wanted
 from penstock.settings import Settings
 from penstock.store.tables import invites as rows
 from penstock.store.tables import users, workspaces
@@ -88,7 +89,6 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True):
 
 InviteId = Annotated[str, PathParameter(description="id of the invitation")]
 RoleAsked = Annotated[Literal["admin", "member"] | None, QueryParameter(description="only those with this role")]
-EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 StatusAsked = Annotated[
     Literal["pending", "cancelled", "accepted", "expired"] | None, QueryParameter(description="only those that are so")
 ]
@@ -120,25 +120,19 @@ async def create(
         return InviteMade(row["id"], f"{_base(settings, request)}{PAGE}?token={token}")
 
 
-@get("/", guards=[needs("organisation_users.list")], summary="List invites", tags=TAGS)
-async def index(
-    work: NamedDependency[Work],
-    page: NamedDependency[Page],
-    role: RoleAsked = None,
-    email: EmailAsked = None,
-    status: StatusAsked = None,
-) -> Listed[Invite]:
+def asked(role: RoleAsked = None, email: EmailAsked = None, status: StatusAsked = None) -> Wanted:
     """List invitations, those that are over too."""
-    conditions: list[ColumnElement[bool]] = [*([rows.c.role == role] if role else [])]
-    if email:
-        conditions.append(rows.c.email == email.lower())
+    conditions = equal(rows, role=role, email=email and email.lower())
     if status == "expired":
         conditions += [rows.c.status == "pending", rows.c.expires_at <= now()]
     elif status:
         conditions += [rows.c.status == status, or_(rows.c.status != "pending", rows.c.expires_at > now())]
-    async with work.reading() as desk:
-        total, found = await INVITES.page(desk, page, conditions)
-        return Listed(total, [_shown(row) for row in found])
+    return Wanted(None, conditions)
+
+
+async def showing(_desk: Desk, found: list[Row]) -> list[Invite]:
+    """Write invitations down."""
+    return [_shown(row) for row in found]
 
 
 @get("/{invite_id:str}", guards=[needs("organisation_users.read")], summary="Get invite", tags=TAGS)
@@ -200,9 +194,8 @@ async def _refuse_known(desk: Desk, email: str) -> None:
 
 
 async def _place(desk: Desk, index: int, place: Place) -> dict[str, str]:
-    row = await desk.find(workspaces, place.id)
-    if row is None or row["status"] != "active":
-        raise unknown(f"workspaces[{index}].id", f"{place.id!r} is no workspace of this organisation")
+    words, alive = "workspace of this organisation", workspaces.c.status == "active"
+    row = await desk.refer(f"workspaces[{index}].id", workspaces, place.id, words, alive)
     desk.may_give(of_member(place.role), row["id"])
     return {"id": row["id"], "role": place.role}
 
@@ -224,15 +217,13 @@ def _base(settings: Settings, request: Request[Any, Any, Any]) -> str:
 
 
 def _shown(row: Row) -> Invite:
-    return Invite(
-        **{name: row[name] for name in ("id", "email", "role", "invited_by")},
-        created_at=when(row["created_at"]),
-        expires_at=when(row["expires_at"]),
-        accepted_at=moment(row["accepted_at"]),
+    return write_out(
+        Invite,
+        row,
         status=invites.status(row),
         workspaces=[Place(**place) for place in row["workspaces"]],
         workspace_api_key_details=KeyDetails(row["key_scopes"]) if row["key_scopes"] else None,
     )
 
 
-routes = [create, index, show, remove, resend]
+routes = [create, Verbs(INVITES, "invite", TAGS).index(Invite, showing, asked), show, remove, resend]

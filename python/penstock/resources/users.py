@@ -15,24 +15,22 @@ from penstock.caller import needs, of_person
 from penstock.errors import ConflictError
 from penstock.kit import keys
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Changed, Email, Id, Moment, Object
-from penstock.kit.listing import Page
-from penstock.kit.members import MEMBERS
-from penstock.kit.record import Done, Listed, when
-from penstock.kit.resource import Resource
+from penstock.kit.fields import Changed, Email, EmailAsked, FirstName, Id, LastName, Moment, Object
+from penstock.kit.listing import equal
+from penstock.kit.members import MEMBERS, USERS
+from penstock.kit.record import Done, write_out
+from penstock.kit.verbs import Verbs, Wanted
 from penstock.store.tables import api_keys, members, users
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-USERS = Resource("organisation_users", users)
 TAGS = ["Users"]
 
 UserId = Annotated[str, PathParameter(description="id of the user")]
 RoleAsked = Annotated[
     Literal["owner", "admin", "member"] | None, QueryParameter(description="only those with this role")
 ]
-EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
 
 
 class UserChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +44,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Id
     email: Email
-    first_name: Annotated[str, Meta(description="first name")]
-    last_name: Annotated[str, Meta(description="last name")]
+    first_name: FirstName
+    last_name: LastName
     role: Annotated[str, Meta(description="`owner`, `admin` or `member`")]
     workspace_ids: Annotated[list[str], Meta(description="ids of the workspaces that the person is in")]
     created_at: Moment
@@ -55,15 +53,9 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     object: Object = "user"
 
 
-@get("/", guards=[needs("organisation_users.list")], summary="List users", tags=TAGS)
-async def index(
-    work: NamedDependency[Work], page: NamedDependency[Page], role: RoleAsked = None, email: EmailAsked = None
-) -> Listed[User]:
+def asked(role: RoleAsked = None, email: EmailAsked = None) -> Wanted:
     """List the people of the organisation."""
-    conditions = [*([users.c.role == role] if role else []), *([users.c.email == email.lower()] if email else [])]
-    async with work.reading() as desk:
-        total, rows = await USERS.page(desk, page, conditions)
-        return Listed(total, await _shown(desk, rows))
+    return Wanted(None, equal(users, role=role, email=email and email.lower()))
 
 
 @get("/{user_id:str}", guards=[needs("organisation_users.read")], summary="Get user", tags=TAGS)
@@ -107,15 +99,7 @@ async def _shown(desk: Desk, rows: list[Row]) -> list[User]:
     inside: dict[str, list[str]] = {}
     for member in await desk.rows(query.order_by(members.c.id), members):
         inside.setdefault(member["user_id"], []).append(member["workspace_id"])
-    return [
-        User(
-            **{name: row[name] for name in ("id", "email", "first_name", "last_name", "role")},
-            workspace_ids=inside.get(row["id"], []),
-            created_at=when(row["created_at"]),
-            last_updated_at=when(row["last_updated_at"]),
-        )
-        for row in rows
-    ]
+    return [write_out(User, row, workspace_ids=inside.get(row["id"], [])) for row in rows]
 
 
-routes = [index, show, update, remove]
+routes = [Verbs(USERS, "user", TAGS).index(User, _shown, asked), show, update, remove]

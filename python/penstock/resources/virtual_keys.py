@@ -5,32 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar import delete, get, post, put
-from litestar.di import NamedDependency
-from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
-from sqlalchemy import select
 
-from penstock.caller import needs
 from penstock.errors import ForbiddenError
 from penstock.kit import configurations as forms
 from penstock.kit import integrations, mappings
 from penstock.kit import providers as kit
-from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Id, IdOrSlug, Object, Slug, WorkspaceAsked
+from penstock.kit.fields import Id, Object, Slug
 from penstock.kit.ids import new_id, slug
 from penstock.kit.integrations import INTEGRATIONS
-from penstock.kit.listing import Page
 from penstock.kit.mappings import SecretMapping
-from penstock.kit.record import Done, Listed
+from penstock.kit.record import Created
 from penstock.kit.resource import Resource
-from penstock.store.tables import providers, workspaces
+from penstock.store.tables import providers
 
 if TYPE_CHECKING:
+    from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
-VIRTUAL_KEYS = Resource("virtual_keys", providers, publishes=True)
-TAGS = ["Virtual keys"]
+SIDE = kit.Side(Resource("virtual_keys", providers, publishes=True), "virtual key", ["Virtual keys"])
 OF_AZURE = ("apiVersion", "resourceName", "deploymentName", "deploymentConfig")
 
 Text = Annotated[str, Meta(max_length=4096)]
@@ -99,14 +92,6 @@ class VirtualKeyMade(msgspec.Struct, frozen=True):
     object: Object = "virtual-key"
 
 
-class VirtualKeyChanged(msgspec.Struct, frozen=True):
-    """A changed virtual key."""
-
-    id: Id
-    slug: Slug
-    object: Object = "virtual-key"
-
-
 class VirtualKey(kit.Shown, frozen=True, kw_only=True):
     """One virtual key."""
 
@@ -118,74 +103,37 @@ class VirtualKey(kit.Shown, frozen=True, kw_only=True):
     object: Object = "virtual-key"
 
 
-@post("/", status_code=200, guards=[needs("virtual_keys.create")], summary="Create virtual key", tags=TAGS)
-async def create(data: JSONBody[NewVirtualKey], work: NamedDependency[Work]) -> VirtualKeyMade:
+async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
     """Keep a provider's credential under a name."""
-    provider = integrations.provider_named("provider", data.provider)
-    configurations = _configurations(data)
-    async with work.writing(data.workspace_id) as desk:
-        own = await integrations.add(
-            desk,
-            own_id := new_id(),
-            {
-                "workspace_id": desk.workspace,
-                "slug": slug("", data.name, 40),
-                "name": data.name,
-                "ai_provider_id": provider,
-                "brought_along": True,
-                "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace),
-                **await integrations.sealed_key(desk, own_id, data.key),
-                **await integrations.sealed_configurations(desk, own_id, configurations),
-            },
-        )
-        row = await kit.add(desk, VIRTUAL_KEYS, data, own["id"], {})
-        return VirtualKeyMade(row["id"], row["slug"], MadeData(row["slug"]))
+    own_id = new_id()
+    values = {
+        "workspace_id": desk.workspace,
+        "slug": slug("", data.name, 40),
+        "name": data.name,
+        "ai_provider_id": integrations.provider_named("provider", data.provider),
+        "brought_along": True,
+        "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace),
+        **await integrations.sealed_key(desk, own_id, data.key),
+        **await integrations.sealed_configurations(desk, own_id, _configurations(data)),
+    }
+    await integrations.add(desk, own_id, values)
+    row = await SIDE.add(desk, data, own_id, {})
+    return VirtualKeyMade(row["id"], row["slug"], MadeData(row["slug"]))
 
 
-@get("/", guards=[needs("virtual_keys.list")], summary="List virtual keys", tags=TAGS)
-async def index(
-    work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None
-) -> Listed[VirtualKey]:
-    """List virtual keys, their credentials masked."""
-    async with work.reading(workspace_id) as desk:
-        total, rows = await VIRTUAL_KEYS.page(desk, page)
-        return Listed(total, await _shown(desk, rows))
-
-
-@get("/{key:str}", guards=[needs("virtual_keys.read")], summary="Get virtual key", tags=TAGS)
-async def show(key: IdOrSlug, work: NamedDependency[Work], workspace_id: WorkspaceAsked = None) -> VirtualKey:
-    """Give a virtual key, its credential masked."""
-    async with work.reading(workspace_id) as desk:
-        return (await _shown(desk, [await VIRTUAL_KEYS.get(desk, key)]))[0]
-
-
-@put("/{key:str}", guards=[needs("virtual_keys.update")], summary="Update virtual key", tags=TAGS)
-async def update(
-    key: IdOrSlug, data: JSONBody[VirtualKeyChange], work: NamedDependency[Work], workspace_id: WorkspaceAsked = None
-) -> VirtualKeyChanged:
+async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
     """Change a virtual key; what is left out stays, and so does a credential that comes back masked."""
-    async with work.writing(workspace_id) as desk:
-        row = await VIRTUAL_KEYS.get(desk, key)
-        own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
-        change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key is not UNSET else {}
-        if about := _configurations(data):
-            change |= await integrations.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
-        if data.secret_mappings is not UNSET:
-            change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"])
-        if change and not own["brought_along"]:
-            raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
-        if change:
-            await INTEGRATIONS.change(desk, own, change)
-        row = await kit.change(desk, VIRTUAL_KEYS, row, data)
-        return VirtualKeyChanged(row["id"], row["slug"])
-
-
-@delete("/{key:str}", status_code=200, guards=[needs("virtual_keys.delete")], summary="Delete virtual key", tags=TAGS)
-async def remove(key: IdOrSlug, work: NamedDependency[Work], workspace_id: WorkspaceAsked = None) -> Done:
-    """Delete a virtual key, and its credential with it."""
-    async with work.writing(workspace_id) as desk:
-        await kit.remove(desk, VIRTUAL_KEYS, key)
-        return Done()
+    own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
+    change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key is not UNSET else {}
+    if about := _configurations(data):
+        change |= await integrations.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
+    if data.secret_mappings is not UNSET:
+        change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"])
+    if change and not own["brought_along"]:
+        raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
+    if change:
+        await INTEGRATIONS.change(desk, own, change)
+    return await SIDE.change(desk, row, data)
 
 
 def _configurations(data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
@@ -197,24 +145,9 @@ def _configurations(data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
     return {**about, **{name: sent[name] for name in OF_AZURE if sent.get(name) is not None}}
 
 
-async def _shown(desk: Desk, rows: list[Row]) -> list[VirtualKey]:
-    """Show rows with what is said of them elsewhere: their integrations and workspaces."""
-    behind = await kit.behind(desk, rows)
-    places = select(workspaces.c.id, workspaces.c.name).where(
-        workspaces.c.id.in_({row["workspace_id"] for row in rows})
-    )
-    names = {found["id"]: found["name"] for found in await desk.rows(places, workspaces)}
-    return [_one(row, behind[row["integration_id"]], names[row["workspace_id"]]) for row in rows]
-
-
-def _one(row: Row, own: Row, workspace_name: str) -> VirtualKey:
-    return VirtualKey(
-        **kit.shown(row, own),
-        masked_api_key=own["masked_key"],
-        provider=own["ai_provider_id"],
-        secret_mappings=own["secret_mappings"],
-        workspace_name=workspace_name,
-    )
-
-
-routes = [create, index, show, update, remove]
+routes = [
+    SIDE.create(NewVirtualKey, VirtualKeyMade, create),
+    *SIDE.reads(VirtualKey),
+    SIDE.update(VirtualKeyChange, Created, update),
+    SIDE.remove(SIDE.leave),
+]

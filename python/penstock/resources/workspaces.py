@@ -18,11 +18,12 @@ from penstock.kit import fields, integrations, keys, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType
 from penstock.kit.ids import slug
-from penstock.kit.limits import ManyUsageLimits, RateLimits, listed_usage, rates
+from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
 from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
-from penstock.kit.record import Done, Listed, given, moment, now, refuse, unknown, when
+from penstock.kit.record import Done, Listed, given, now, refuse, write_out
 from penstock.kit.resource import Resource
+from penstock.kit.roles import flags
 from penstock.kit.rules import Rules, written
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
@@ -36,15 +37,10 @@ WORKSPACES = Resource("workspaces", workspaces, publishes=True)
 # What a name may begin with and `name_format=plain` leaves out.
 EMOJI = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
 STATUSES = ("active", "archived")
+SECURITY = flags()
 
 Metadata = Annotated[dict[str, str] | None, Meta(description="metadata of every request made in the workspace")]
 Guardrails = Annotated[list[str] | None, Meta(description="ids or slugs of guardrails")]
-UsageGiven = Annotated[
-    ManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null takes them away")
-]
-RatesGiven = Annotated[
-    RateLimits | UnsetType | None, Meta(description="rate limits, at most one; null takes them away")
-]
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,27 +63,25 @@ DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="default
 SettingsGiven = Annotated[Rules | UnsetType, Meta(description="rules; they replace those of before")]
 
 
-class NewWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NewWorkspace(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A workspace to be made."""
 
     name: fields.Name
     description: fields.Note = None
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
-    users: Annotated[list[NewMember | str], Meta(description="its members: ids of users, or ids with roles")] = []
-    usage_limits: UsageGiven = UNSET
-    rate_limits: RatesGiven = UNSET
+    users: Annotated[list[NewMember | str], Meta(description="its members: ids of users, or ids with roles")] = (
+        msgspec.field(default_factory=list[NewMember | str])
+    )
 
 
-class WorkspaceChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkspaceChange(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays."""
 
     name: fields.MaybeName = UNSET
     description: fields.MaybeNote = UNSET
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
-    usage_limits: UsageGiven = UNSET
-    rate_limits: RatesGiven = UNSET
 
 
 class Farewell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,18 +101,22 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     description: fields.Note
     organisation_id: fields.Organisation
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
-    status: Annotated[str, Meta(description="`active` or `archived`")]
+    status: fields.Kept
     created_at: fields.Moment
     last_updated_at: fields.Changed
-    created_by: Annotated[str | None, Meta(description="id of the user or key that made it")]
+    created_by: fields.Maker
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
     settings: Annotated[
         dict[str, Any], Meta(description="its rules: `user_api_key_rotation_period` in days, `block_inline_config`")
     ]
-    usage_limits: Annotated[list[dict[str, Any]] | None, Meta(description="usage limits")]
-    rate_limits: Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
+    usage_limits: ManyUsageShown
+    rate_limits: RatesShown
     last_reset_at: fields.MomentOrNone
+    security_settings: Annotated[
+        dict[str, bool], Meta(description="what members, managers and admins may see and write; their roles decide")
+    ]
+    scim_source_id: Annotated[str | None, Meta(description="always null: no workspace comes by SCIM")] = None
     object: fields.Object = "workspace"
 
 
@@ -251,26 +249,16 @@ async def _empty(desk: Desk) -> None:
 
 async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str, Any]:
     """Check what was sent of defaults, rules and limits, and write it down."""
-    values: dict[str, Any] = {}
+    values = sent_of(data)
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):
-            kept["user_api_key_config"] = await _config(desk, config)
+            row = await desk.refer("defaults.user_api_key_config", configs, config, "config of this workspace")
+            kept["user_api_key_config"] = row["id"]
         values["defaults"] = kept
     if data.settings is not UNSET:
         values["settings"] = written(data.settings, {})
-    if data.usage_limits is not UNSET:
-        values["usage_limits"] = listed_usage("usage_limits", data.usage_limits)
-    if data.rate_limits is not UNSET:
-        values["rate_limits"] = rates("rate_limits", data.rate_limits, most=1) or None
     return values
-
-
-async def _config(desk: Desk, key: str) -> str:
-    row = await desk.find(configs, key)
-    if row is None:
-        raise unknown("defaults.user_api_key_config", f"{key!r} is no config of this workspace")
-    return row["id"]
 
 
 def _member(given: NewMember | str) -> NewMember:
@@ -290,24 +278,14 @@ async def _shown(desk: Desk, row: Row, name_format: str) -> WorkspaceShown:
         found = await desk.first(query, configs)
         defaults["user_api_key_config"] = found["slug"] if found else None
     emoji = EMOJI.match(row["name"])
-    return WorkspaceShown(
-        id=row["id"],
-        slug=row["slug"],
+    return write_out(
+        WorkspaceShown,
+        row,
         name=EMOJI.sub("", row["name"]) or row["name"] if name_format == "plain" else row["name"],
         icon=emoji[0].strip() if emoji else None,
-        description=row["description"],
-        organisation_id=row["organisation_id"],
         is_default=int(row["is_default"]),
-        status=row["status"],
-        created_at=when(row["created_at"]),
-        last_updated_at=when(row["last_updated_at"]),
-        created_by=row["created_by"],
-        creation_source=row["creation_source"],
+        security_settings=SECURITY,
         defaults=DefaultsShown(**defaults, is_default=int(row["is_default"])),
-        settings=row["settings"],
-        usage_limits=row["usage_limits"],
-        rate_limits=row["rate_limits"],
-        last_reset_at=moment(row["last_reset_at"]),
     )
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import Problem
-from penstock.kit.ids import mask
+from penstock.kit.ids import DOTS, mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 Thing = dict[str, Any]
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-MASKED = "*****"
 # What a policy says of itself and nobody chose.
 DERIVED = ("next_rotation_at", "next_usage_reset_at", "status")
 ALONE = "is masked, and there is nothing yet that it could stand for; hint: ${NAME}"
@@ -81,8 +80,8 @@ def _plain(value: object) -> object:
 
 def _same(wanted: object, there: object) -> bool:
     """Whether nothing needs to be done: of a credential that is there only the mask is known."""
-    if isinstance(there, str) and MASKED in there:
-        return wanted == there or (mask(wanted) == there if isinstance(wanted, str) else there == MASKED)
+    if isinstance(there, str) and DOTS in there:
+        return wanted == there or (mask(wanted) == there if isinstance(wanted, str) else there == DOTS)
     if isinstance(wanted, dict) and isinstance(there, dict):
         one, other = cast("Thing", wanted), cast("Thing", there)
         return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
@@ -118,8 +117,17 @@ def strangers(path: str, wanted: object, there: object) -> Iterator[Problem]:
         rows = cast("list[object]", there) if isinstance(there, list) else []
         for index, item in enumerate(cast("list[object]", wanted)):
             yield from strangers(f"{path}[{index}]", item, rows[index] if index < len(rows) else None)
-    elif isinstance(wanted, str) and MASKED in wanted and wanted != there:
+    elif isinstance(wanted, str) and DOTS in wanted and wanted != there:
         yield Problem(path, OTHERS if there else ALONE)
+
+
+def masks(value: object) -> int:
+    """Count the credentials that stand as masks; those of keys are made anew in any case."""
+    if isinstance(value, dict):
+        return sum(masks(item) for name, item in cast("Thing", value).items() if name != "masked")
+    if isinstance(value, list):
+        return sum(map(masks, cast("list[object]", value)))
+    return int(isinstance(value, str) and DOTS in value)
 
 
 def match(thing: Mapping[str, Any], there: list[Thing], named_by: tuple[str, ...]) -> Thing | None:

@@ -59,7 +59,7 @@ class Tenant:
     async def find(self, table: Table, key: str) -> Row | None:
         """Find a row by its id, or by its slug where it has one."""
         if self.workspace_id is None and self.among is not None:
-            return await self.first(select(table).where(_named(table, key)), table)
+            return await self.first(select(table).where(named(table, key)), table)
         own = {name: value for name, value in self._own(table).items() if value is not None}
         found = await self.connection.execute(_finding(table, tuple(own)), {"key": key, **own})
         return cast("Row | None", found.mappings().first())
@@ -141,7 +141,8 @@ class Tenant:
         return {name: value for name, value in own.items() if name in table.c}
 
 
-def _named(table: Table, key: str | BindParameter[str]) -> Condition:
+def named(table: Table, key: str | BindParameter[str]) -> Condition:
+    """Say which row has this id, or this slug."""
     return or_(table.c.id == key, table.c.slug == key) if "slug" in table.c else table.c.id == key
 
 
@@ -149,7 +150,7 @@ def _named(table: Table, key: str | BindParameter[str]) -> Condition:
 def _finding(table: Table, own: tuple[str, ...]) -> Query:
     """Write the query once that reads are made of: to write it takes longer than to have it answered."""
     inside = [table.c[name] == bindparam(name) for name in own]
-    return select(table).where(_named(table, bindparam("key")), *inside).limit(1)
+    return select(table).where(named(table, bindparam("key")), *inside).limit(1)
 
 
 def _workspace_of(table: Table) -> ColumnElement[str] | None:

@@ -72,7 +72,7 @@ pub fn masked_url(head: &Head) -> Cow<'_, str> {
             url.push('&');
         }
         match pair.split_once('=') {
-            Some((name, _)) if may_be_secret(&plain(name)) => {
+            Some((name, _)) if opens(&plain(name)) => {
                 url.push_str(name);
                 url.push('=');
                 url.push_str(MASK);
@@ -81,6 +81,11 @@ pub fn masked_url(head: &Head) -> Cow<'_, str> {
         }
     }
     Cow::Owned(url)
+}
+
+/// Whether a parameter's value may open something: a secret, or the signature of an address that needs no other.
+fn opens(name: &str) -> bool {
+    name == "sig" || may_be_secret(name)
 }
 
 /// A parameter's name as its reader will see it: escapes undone, in lower case.
@@ -123,5 +128,9 @@ mod tests {
         let head = |query: &str| Head { path: "/v1/x".into(), query: query.into(), ..Head::default() };
         assert_eq!(masked_url(&head("key=sk-3&page=2")), "/v1/x?key=***&page=2");
         assert_eq!(masked_url(&head("access%5Ftoken=sk-3")), "/v1/x?access%5Ftoken=***");
+        assert_eq!(
+            masked_url(&head("X-Goog-Signature=a&sig=b&signal=c")),
+            "/v1/x?X-Goog-Signature=***&sig=***&signal=c"
+        );
     }
 }

@@ -123,7 +123,7 @@ class Talk:
             async for _, text in lines(self._blobs, self._draft, LONGEST_ANSWER):
                 number = _number(text, number_of)
                 if text and number and 0 < number <= MOST_LINES:
-                    yield number, text
+                    yield number, self._edge.hidden.without(text)
         finally:
             await self._blobs.delete(self._draft)
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 from penstock.caller import signed_in
 from penstock.errors import ForbiddenError
 from penstock.kit.desk import Office, Work
-from penstock.kit.invites import USERS
+from penstock.kit.members import USERS
 from penstock.kit.passwords import Password, Passwords
 from penstock.kit.record import Done
 from penstock.store.tables import sessions

@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from penstock.caller import Caller, csrf, shown, signed_in
 from penstock.kit.desk import Work
-from penstock.kit.fields import Email, Id, Object, Organisation, Slug
+from penstock.kit.fields import Email, FirstName, Id, LastName, Object, Organisation, Slug
 from penstock.store.tables import organisations, users, workspaces
 
 
@@ -21,8 +21,8 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
 
     id: Id
     email: Email
-    first_name: Annotated[str, Meta(description="first name")]
-    last_name: Annotated[str, Meta(description="last name")]
+    first_name: FirstName
+    last_name: LastName
     role: Annotated[str, Meta(description="`owner`, `admin` or `member`")]
 
 

@@ -1,0 +1,189 @@
+"""No secret of a batch is to be found in anything that the gateway writes, shows or says: while it runs, and afterwards."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx2
+import openai
+import pytest
+
+from tests.integration.amazon import moto
+from tests.integration.batch_provider import BatchProvider
+from tests.integration.batching import OPENED, TABLES, begun, ended, jsonl, line, workspace
+from tests.integration.bucket_provider import BucketProvider
+from tests.integration.canaries import MADE, canary, found
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.serving import running
+from tests.integration.test_administer import run
+from tests.integration.test_bucket_batches import KINDS, handed_over, result
+from tests.integration.test_canaries import shown
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+
+pytestmark = pytest.mark.usefixtures("closed")
+DAY = "24h"
+# What is in a file, rather than what it is sent with: the file itself holds it, and what is answered of it.
+CONTENT = "content of a line"
+
+
+class Scene(NamedTuple):
+    """A gateway, and who runs its batches."""
+
+    admin: Client
+    direct: BatchProvider
+    buckets: BucketProvider
+
+
+def calling(client: Client, credential: str, **headers: str) -> openai.OpenAI:
+    """Who sends a credential for the provider beside the gateway's key."""
+    sent = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
+    base = f"{client.gateway.base_url}/v1"
+    own = {"x-gateway-api-key": client.key, **sent}
+    OPENED.append(openai.OpenAI(api_key=credential or client.key, base_url=base, default_headers=own, max_retries=0))
+    return OPENED[-1]
+
+
+def secret_line(number: int, **body: object) -> dict[str, Any]:
+    return line(number, canary(CONTENT), **body)
+
+
+def answered_here(scene: Scene) -> list[str]:
+    """Lines that the gateway sends itself, with credentials in each place, to a provider that does well, ill and nothing."""
+    client = workspace(scene.admin, "here", key=canary("saved key of a batch"))
+    models = ("mock", "mock?status=401", "mock?fault=reset", "mock?fault=429")
+    lines = jsonl(*(secret_line(number, model=model) for number, model in enumerate(models)))
+    config = json.dumps({"provider": "mock", "api_key": canary("config of a batch"), "retry": {"attempts": 1}})
+    ways: list[tuple[openai.OpenAI, dict[str, str]]] = [
+        (calling(client, canary("bearer of a batch"), provider="mock"), {}),
+        (calling(client, "", provider="@m-here"), {"x-gateway-custom-host": "http://127.0.0.1:1"}),
+        (calling(client, ""), {"x-gateway-config": config}),
+        (
+            calling(
+                client,
+                "",
+                provider="bedrock",
+                aws_secret_access_key=canary("aws header of a batch"),
+                custom_host="http://127.0.0.1:1",
+            ),
+            {"x-gateway-aws-access-key-id": "AKIDEXAMPLE", "x-gateway-aws-session-token": canary("option of a batch")},
+        ),
+    ]
+    return [ended(ai, begun(ai, lines, extra_body={"gateway_options": options}).id, 30).status for ai, options in ways]
+
+
+def run_there(scene: Scene) -> list[Any]:
+    """A batch that its provider ends well, one that it ends with the credential in its words, one that it turns away with it."""
+    key = canary("key of a provider's batch")
+    client = workspace(scene.admin, "there", "openai", "m-w", key=key, custom_host=scene.direct.url)
+    inline = canary("inline key of a provider's batch")
+    ways = [calling(client, "", provider="@m-w")]
+    ways.append(calling(client, inline, provider="openai", custom_host=scene.direct.url))
+    over: list[Any] = []
+    for ai, credential in zip(ways, (key, inline), strict=True):
+        for status in ("completed", "failed"):
+            scene.direct.batches.clear()
+            scene.direct.why = f"no account of {credential}"
+            batch = begun(ai, jsonl(secret_line(1), secret_line(2)), DAY)
+            wait("the batch there", lambda: scene.direct.batches or None)
+            scene.direct.finish(status, good=1)
+            over.append(ended(ai, batch.id))
+        scene.direct.echoes = True
+        over.append(ended(ai, begun(ai, jsonl(secret_line(1)), DAY).id))
+        scene.direct.echoes = False
+    assert {key, inline} <= {shown.removeprefix("Bearer ") for shown in scene.direct.credentials}
+    return over
+
+
+def run_in_buckets(scene: Scene, folder: Path) -> tuple[list[Any], bytes]:
+    """Batches whose lines go to a bucket; and what is written here while they run."""
+    there = scene.buckets
+    there.secret, there.token = canary("aws of a bucket"), canary("token of a bucket")
+    there.signed = f"/signed/results?X-Goog-Signature={canary('signed address')}&sig={canary('signed by Azure')}"
+    over: list[Any] = []
+    written = b""
+    for name, kind in KINDS.items():
+        about = {**kind.configurations, "custom_host": there.url}
+        if "aws_secret_access_key" in about:
+            about["aws_secret_access_key"] = there.secret
+        client = workspace(scene.admin, f"b-{name}", kind.slug, "m-w", key=there.token, **about)
+        ai = calling(client, "", provider="@m-w")
+        for status in ("good", "bad"):
+            there.jobs.clear()
+            there.state = "running"
+            batch = begun(ai, jsonl(line(1, model=kind.model)), DAY)
+            handed_over(client, there, batch.id)
+            written += kept(folder)
+            if status == "good":
+                there.finish(kind.done, [result(kind, sent) for sent in there.lines()])
+            else:
+                there.why = f"no account of {there.secret if kind.slug == 'bedrock' else there.token}"
+                there.finish(
+                    kind.done.replace("Completed", "Failed")
+                    .replace("COMPLETED", "FAILED")
+                    .replace("SUCCEEDED", "FAILED")
+                )
+            over.append(ended(ai, batch.id))
+    assert not there.refused
+    return over, written
+
+
+def kept(folder: Path) -> bytes:
+    """Everything that is written in the gateway's folder but the files of its callers and what the operator wrote."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
+    pieces: list[bytes] = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            pieces.append(b"" if "files" in path.parts else path.read_bytes())
+    return b"".join(pieces)
+
+
+def looked_at(gateway: Gateway, admin: Client) -> bytes:
+    """What the audit log, the export and everything that anyone may look at say."""
+    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+    logs = admin.get(f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100")
+    assert logs.status == 200
+    return logs.body + run(admin, "export").encode() + shown(gateway)
+
+
+def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, tmp_path: Path):
+    before = set(MADE)
+    folder = tmp_path / "gateway"
+    folder.mkdir()
+    tables = {
+        **TABLES,
+        "mock": {"host": provider.url},
+        "log": {"level": "debug"},
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+        "batches": {**TABLES["batches"], "poll_ms": 30},
+    }
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+    with ExitStack() as stack:
+        s3 = stack.enter_context(moto(tmp_path))
+        httpx2.put(f"{s3}/s3-bucket").raise_for_status()
+        direct, buckets = stack.enter_context(BatchProvider()), stack.enter_context(BucketProvider(s3))
+        gateway = stack.enter_context(running(folder, tables, env=env))
+        scene = Scene(Client(gateway), direct, buckets)
+        assert set(answered_here(scene)) == {"completed"}
+        over = run_there(scene)
+        more, written = run_in_buckets(scene, folder)
+        over += more
+        sinks = {
+            "batches": b"".join(json.dumps(batch.to_dict()).encode() for batch in over),
+            "looked at": looked_at(gateway, scene.admin),
+            "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
+            "while it ran": written,
+        }
+    assert {batch.status for batch in over} == {"completed", "failed"}
+    assert {path.name for path in folder.iterdir()} >= {"penstock.db", "gateway.log", "records.jsonl"}
+    sinks["kept"] = kept(folder)
+    secrets = {name: MADE[name] for name in set(MADE) - before}
+    assert len(secrets) >= 10
+    assert not found(sinks, secrets)
