@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -84,8 +84,18 @@ def next_period(period: str | int, start: datetime) -> datetime:
 
 def write_out(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
     """Write a row down: each field is the column of its name, moments as the wire has them, unless more is said."""
-    names = [name for name in shown.__struct_fields__ if name not in more and name in row]
-    return shown(**{name: moment(row[name]) if name.endswith("_at") else row[name] for name in names}, **more)
+    # A row of the database looks each name up anew, and slowly.
+    known = dict(row)
+    written = {name: known[name] for name in shown.__struct_fields__ if name in known}
+    for name in _moments(shown):
+        if name in written and name not in more:
+            written[name] = moment(written[name])
+    return shown(**{**written, **more})
+
+
+@cache
+def _moments(shown: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in shown.__struct_fields__ if name.endswith("_at"))
 
 
 def life(row: Mapping[str, Any]) -> str:
