@@ -91,17 +91,16 @@ class Journal:
             self.last()
         # Should this be interrupted, what is there must be looked at anew.
         known, self._known = self._known, None
-        digests = _digests(pieces)
+        now = digests(pieces)
         if known is None or known.end > (1 + MOST_ADDED) * known.first:
             place, number = (1 - known.place, known.number + 1) if known else (0, 1)
             size = self._write(place, 0, Frame(number, head, dict(pieces), []))
-            self._known = _Known(place, number, size, size, digests)
+            self._known = _Known(place, number, size, size, now)
             return
-        changed = {name: piece for name, piece in pieces.items() if known.digests.get(name) != piece.digest}
         gone = [name for name in known.digests if name not in pieces]
-        frame = Frame(known.number + 1, head, changed, gone)
+        frame = Frame(known.number + 1, head, changed(pieces, known.digests), gone)
         size = self._write(known.place, known.end, frame)
-        self._known = known._replace(number=frame.number, end=known.end + size, digests=digests)
+        self._known = known._replace(number=frame.number, end=known.end + size, digests=now)
 
     def last(self) -> tuple[bytes, dict[str, Piece]] | None:
         """Read back what was kept last, if anything was that can be read."""
@@ -153,11 +152,17 @@ class Journal:
         for frame in frames:
             pieces = {name: piece for name, piece in pieces.items() if name not in frame.gone} | frame.pieces
         (_, first), (_, end), last = written[0], written[-1], frames[-1]
-        return _Found(_Known(place, last.number, first, end, _digests(pieces)), last.head, pieces)
+        return _Found(_Known(place, last.number, first, end, digests(pieces)), last.head, pieces)
 
 
-def _digests(pieces: Mapping[str, Piece]) -> dict[str, bytes]:
+def digests(pieces: Mapping[str, Piece]) -> dict[str, bytes]:
+    """Give what stands for each of them."""
     return {name: piece.digest for name, piece in pieces.items()}
+
+
+def changed(pieces: Mapping[str, Piece], before: Mapping[str, bytes]) -> dict[str, Piece]:
+    """Give those that are others than stood for by these digests, or new."""
+    return {name: piece for name, piece in pieces.items() if before.get(name) != piece.digest}
 
 
 def _frames(content: bytes) -> Iterator[tuple[bytes, int]]:

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock import engine, resources
 from penstock.errors import Problem, SettingsError
-from penstock.journal import Journal, Piece
+from penstock.journal import Journal, Piece, changed, digests
 from penstock.kit import tariffs
 from penstock.secret import Secret
 from penstock.settings import SNAPSHOT_TABLES, hide, read_file
@@ -60,14 +60,15 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     def document(self, since: Snapshot | None = None) -> bytes:
         """Write what the engine compiles: everything, or of the pieces those that are others than they were."""
-        is_change = since is not None and since.epoch != ""
-        before = since.pieces if since is not None and is_change else {}
-        told = {name: piece for name, piece in self.pieces.items() if name not in before or before[name] != piece}
-        gone = [b'{"name":"%s","keys":[],"configs":[]}' % name.encode() for name in before if name not in self.pieces]
         members = [b'"epoch":"%s"' % self.epoch.encode()]
-        if since is not None and is_change:
+        before: dict[str, Piece] = {}
+        # What has no epoch was never told.
+        if since is not None and since.epoch:
             members.append(b'"since":"%s"' % since.epoch.encode())
+            before = since.pieces
         members += [self.base] if self.base else []
+        told = changed(self.pieces, digests(before))
+        gone = [b'{"name":"%s","keys":[],"configs":[]}' % name.encode() for name in before if name not in self.pieces]
         if prices := told.pop(PRICES, None):
             members.append(b'"prices":' + prices.data)
         members.append(b'"parts":[%s]' % b",".join([*(piece.data for piece in told.values()), *gone]))
