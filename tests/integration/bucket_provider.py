@@ -1,13 +1,15 @@
-"""Providers whose batches read and write elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks: a test says when they end, and how."""
+"""Providers whose batches read and write elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks, Cohere: a test says when they end, and how."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
 
+import fastavro
 import httpx2
 from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -19,9 +21,47 @@ KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
 ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
 TOKEN = "sk-provider"
 FIREWORKS = "/v1/accounts/acme"
+COHERE, DATASETS = "/v2/batches", "/v1/datasets"
 BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
 # Whether that is right moto does not ask, only for whom it is.
 OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"}
+# As Cohere has answers: in files of Avro.
+TEXT = {
+    "type": "record",
+    "name": "text",
+    "fields": [{"name": "type", "type": "string"}, {"name": "text", "type": "string"}],
+}
+
+
+def _record(name: str, **fields: object) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": key, "type": kind} for key, kind in fields.items()]}
+
+
+def _some(kind: Any) -> list[Any]:  # noqa: ANN401 - a type of Avro's
+    return ["null", kind]
+
+
+def _listed(kind: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"type": "array", "items": kind}
+
+
+TOKENS = _record("tokens", input_tokens="double", output_tokens=_some("double"))
+ANSWERS = _record(
+    "answer",
+    custom_id="string",
+    error="string",
+    body=_some(
+        _record(
+            "body",
+            id="string",
+            finish_reason=_some("string"),
+            message=_some(_record("message", role="string", content=_some(_listed(TEXT)), tool_plan=_some("string"))),
+            usage=_some(_record("usage", tokens=_some(TOKENS))),
+            embeddings=_some(_record("embeddings", float=_some(_listed(_listed("double"))))),
+            meta=_some(_record("meta", billed_units=_some("tokens"))),
+        )
+    ),
+)
 MADE_AT = "2026-01-02T03:04:05.678Z"
 
 
@@ -33,16 +73,19 @@ class BucketProvider(Listening):
         self.s3 = s3
         self.secret, self.token, self.signed = SECRET, TOKEN, "/signed/results?X-Goog-Signature=1"
         self.why = "it did not please"
+        self.validation = ["queued", "validated"]
         self.objects: dict[str, bytes] = {}
         self.jobs: list[dict[str, Any]] = []
+        # What datasets are called, and what they are for.
+        self.kinds: list[tuple[str, str]] = []
         self.state = "running"
         self.refused: list[str] = []
 
     def lines(self) -> list[dict[str, Any]]:
         """What the job is to read, from where it was said to be."""
         job = self.jobs[0]
-        if "inputDatasetId" in job:
-            form = self.objects[job["inputDatasetId"].rpartition("/")[2]]
+        if dataset := job.get("inputDatasetId") or job.get("input_dataset_id"):
+            form = self.objects[dataset.rpartition("/")[2]]
             return [json.loads(line) for line in form.split(b"\r\n\r\n")[-1].rpartition(b"\r\n--")[0].splitlines()]
         source = job.get("inputDataConfig") or job["inputConfig"]
         uri = source["s3InputDataConfig"]["s3Uri"] if "s3InputDataConfig" in source else source["gcsSource"]["uris"][0]
@@ -65,6 +108,9 @@ class BucketProvider(Listening):
                 name = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].rpartition("/")[2]
                 folder = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://")
                 httpx2.put(f"{self.s3}/{folder}job1/{name}.out", content=content, headers=OWNER).raise_for_status()
+            elif "input_dataset_id" in self.jobs[0]:
+                for number in (0, 1):
+                    self.objects[f"{self.signed}&part={number}"] = _avro(results[number::2] if results else [])
             elif "outputDatasetId" in self.jobs[0]:
                 self.objects[self.signed] = content
             elif results is not None:
@@ -73,6 +119,12 @@ class BucketProvider(Listening):
 
     def folder(self) -> str:
         return f"{self.jobs[0]['outputConfig']['gcsDestination']['outputUriPrefix']}/prediction-model-{MADE_AT}"
+
+
+def _avro(rows: list[dict[str, Any]]) -> bytes:
+    file = io.BytesIO()
+    fastavro.writer(file, fastavro.parse_schema(ANSWERS), rows, codec="deflate")
+    return file.getvalue()
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -143,7 +195,38 @@ class _Answers(BaseHTTPRequestHandler):
             return self._object(path.removeprefix("/"), body)
         if path.startswith("/signed/"):
             return 200, self.provider.objects[path]
+        if path.startswith((COHERE, DATASETS)):
+            return self._cohere(path, body)
         return self._fireworks(path, body) if path.startswith(FIREWORKS) else self._job(path, body)
+
+    def _cohere(self, path: str, body: bytes) -> tuple[int, Any]:
+        there = self.provider
+        if path.startswith(DATASETS):
+            return self._dataset(path.removeprefix(DATASETS), body)
+        if path == COHERE:
+            there.jobs.append(json.loads(body))
+        elif path == f"{COHERE}/b-1:cancel":
+            there.state = "BATCH_STATUS_CANCELED"
+        return (200, {"batch": self._batch()}) if path.partition(":")[0] in {COHERE, f"{COHERE}/b-1"} else (404, {})
+
+    def _dataset(self, path: str, body: bytes) -> tuple[int, Any]:
+        there = self.provider
+        if found := re.fullmatch(r"\?name=(gateway-[0-9a-f-]+)&type=(batch-(?:chat|embed)-v2-input)", path):
+            there.objects["d-in"] = body
+            there.kinds.append((found[1], found[2]))
+            return 200, {"id": "d-in"}
+        if path == "/d-in":
+            status = there.validation[0] if len(there.validation) == 1 else there.validation.pop(0)
+            return 200, {"dataset": {"id": "d-in", "validation_status": status, "validation_error": there.why}}
+        parts = [{"id": f"p-{n}", "name": "part", "url": f"{there.url}{there.signed}&part={n}"} for n in (0, 1)]
+        found = {"id": "d-out", "validation_status": "validated", "dataset_parts": parts}
+        return (200, {"dataset": found}) if path == "/d-out" else (404, {"message": f"nothing at {path}"})
+
+    def _batch(self) -> dict[str, Any]:
+        there = self.provider
+        output = "d-out" if there.state == "BATCH_STATUS_COMPLETED" else ""
+        state = there.state if there.state.startswith("BATCH") else "BATCH_STATUS_IN_PROGRESS"
+        return {"id": "b-1", "status": state, "output_dataset_id": output, "status_reason": there.why}
 
     def _fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
         there, path = self.provider, path.removeprefix(FIREWORKS)

@@ -1,4 +1,4 @@
-"""Batches of Bedrock, Vertex AI and Fireworks: lines go to a bucket or a dataset and answers come from one, across restarts."""
+"""Batches of Bedrock, Vertex AI, Fireworks and Cohere: lines go to a bucket or a dataset and answers come from one, across restarts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import pytest
 
 from tests.integration.amazon import moto
 from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
-from tests.integration.bucket_provider import ARN, BEDROCK, FIREWORKS, KEY_ID, REGION, SECRET, VERTEX, BucketProvider
+from tests.integration.bucket_provider import (
+    ARN,
+    BEDROCK,
+    COHERE,
+    FIREWORKS,
+    KEY_ID,
+    REGION,
+    SECRET,
+    VERTEX,
+    BucketProvider,
+)
 from tests.integration.managed import Client, good, refused
 from tests.processes import wait
 
@@ -24,6 +34,7 @@ DAY = "24h"
 NUMBERS = itertools.count(1)
 ROLE = "arn:aws:iam::123456789012:role/batches"
 CLAUDE, GEMINI, LLAMA = "anthropic.claude-test", "gemini-test", "accounts/fireworks/models/llama-test"
+COMMAND = "command-test"
 RATES = {"request_token": {"price": 0.002}, "response_token": {"price": 0.01}}
 BATCH_RATES = {"request_token": {"price": 0.0001}, "response_token": {"price": 0.0002}}
 AWS = {
@@ -61,6 +72,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[R
     trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
     prices = [
         {"provider": "bedrock", "model": CLAUDE, "pay_as_you_go": RATES},
+        {"provider": "cohere", "model": COMMAND, "pay_as_you_go": RATES},
         {"provider": "fireworks-ai", "model": LLAMA, "pay_as_you_go": RATES},
         {"provider": "vertex-ai", "model": GEMINI, "pay_as_you_go": RATES, "batch_config": BATCH_RATES},
     ]
@@ -98,6 +110,7 @@ KINDS = {
         f"{FIREWORKS}/batchInferenceJobs/gateway-",
         350_000,
     ),
+    "cohere": Kind("cohere", {}, COMMAND, "BATCH_STATUS_COMPLETED", "POST", f"{COHERE}/b-1:cancel", 350_000),
 }
 
 
@@ -136,6 +149,12 @@ def result(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         answer = {"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage}
         return {"custom_id": sent["custom_id"], "response": answer}
+    if kind.slug == "cohere":
+        text = f"to {sent['body']['messages'][0]['content'][0]['text']}"
+        message = {"role": "assistant", "content": [{"type": "text", "text": text}]}
+        usage = {"tokens": {"input_tokens": 10.0, "output_tokens": 5.0}}
+        body = {"id": "c-1", "finish_reason": "COMPLETE", "message": message, "usage": usage}
+        return {"custom_id": sent["custom_id"], "error": "", "body": body}
     text = f"to {sent['request']['contents'][0]['parts'][0]['text']}"
     found = {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}
     usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
@@ -147,6 +166,8 @@ def failure(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
         return {**sent, "error": {"errorCode": 429, "errorMessage": "too busy"}}
     if kind.slug == "fireworks-ai":
         return {"custom_id": sent["custom_id"], "error": {"code": 429, "message": "too busy"}}
+    if kind.slug == "cohere":
+        return {"custom_id": sent["custom_id"], "error": "too busy", "body": None}
     status = 'Too Many Requests: {"error": {"code": 429, "message": "too busy", "status": "RESOURCE_EXHAUSTED"}}'
     return {**sent, "status": status, "response": {}}
 
@@ -168,6 +189,7 @@ def test_lines_go_to_a_bucket_and_answers_come_from_it_in_openais_shape(
     batch = begun(ai, jsonl(*lines), DAY)
     name = handed_over(caller, there, batch.id)
     names = {"bedrock": ARN, "vertex-ai": "77", "fireworks-ai": f"gateway-{batch.id.removeprefix('gw_batch_')}"}
+    names["cohere"] = "b-1"
     assert name == names[kind.slug]
     sent = there.lines()
     # Not in the order of the input.
@@ -180,11 +202,16 @@ def test_lines_go_to_a_bucket_and_answers_come_from_it_in_openais_shape(
     first = good["line-1"]["response"]
     assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
     assert (first["status_code"], first["body"]["object"]) == (200, "chat.completion")
-    assert bad["line-3"]["response"]["status_code"] == 429
-    assert "too busy" in bad["line-3"]["response"]["body"]["error"]["message"]
-    recorded = records_of(here, batch.id, 3)
+    if kind.slug == "cohere":
+        # It says no status.
+        assert bad["line-3"]["error"] == {"code": "provider_failed", "message": "too busy"}
+    else:
+        assert bad["line-3"]["response"]["status_code"] == 429
+        assert "too busy" in bad["line-3"]["response"]["body"]["error"]["message"]
+    failures = [] if kind.slug == "cohere" else [(429, None)]
+    recorded = records_of(here, batch.id, 2 + len(failures))
     costs = [(one["response_status_code"], one.get("cost_nanodollars")) for one in recorded]
-    assert costs == [(200, kind.cost), (200, kind.cost), (429, None)]
+    assert costs == [(200, kind.cost), (200, kind.cost), *failures]
     assert {one["ai_org"] for one in recorded} == {kind.slug}
     assert recorded[0]["metadata"] == {"key": ["team"], "value": ["red"]}
     assert recorded[0]["api_key_id"]
@@ -226,6 +253,105 @@ def test_embeddings_are_asked_of_the_model_itself(here: Restarted, there: Bucket
     assert batch.status == "completed", batch.errors
     answer = answers(ai, batch.output_file_id)["e"]["response"]["body"]
     assert (answer["data"][0]["embedding"], answer["usage"]["total_tokens"]) == ([0.5, 1.0], 2)
+
+
+def test_cohere_looks_at_the_lines_before_a_batch_is_made_of_them(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["cohere"])
+    ai = sdk(caller, provider="@m-w")
+    there.validation = ["queued", "processing", "failed"]
+    there.why = "custom_id is missing"
+    batch = ended(ai, begun(ai, jsonl(line(1, model=COMMAND)), DAY).id)
+    assert (batch.status, batch.errors.data[0].message) == ("failed", "custom_id is missing")
+    assert there.kinds == [(batch.id.replace("gw_batch_", "gateway-"), "batch-chat-v2-input")]
+    assert there.jobs == []
+
+
+def test_cohere_is_told_lines_as_its_datasets_have_them(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["cohere"])
+    ai = sdk(caller, provider="@m-w")
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [image]}]
+    batch = begun(ai, jsonl(line(1, model=COMMAND, messages=asked, tools=[tool], max_tokens=9, top_p=0.5)), DAY)
+    handed_over(caller, there, batch.id)
+    (sent,) = there.lines()
+    assert sent == {
+        "custom_id": "line-1",
+        "body": {
+            "messages": [
+                {"role": "system", "content": [{"type": "text", "text": "be brief"}]},
+                {"role": "user", "content": [{"type": "image_url", "image_url": "https://example.com/a.png"}]},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": '{"type":"object"}'}}],
+            "max_tokens": 9,
+            "p": 0.5,
+        },
+    }
+    assert there.jobs[0] == {
+        "name": batch.id.replace("gw_batch_", "gateway-"),
+        "input_dataset_id": "d-in",
+        "model": COMMAND,
+    }
+    there.finish("BATCH_STATUS_FAILED")
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.errors.data[0].message) == ("failed", "it did not please")
+
+
+def test_what_coheres_batches_do_not_know_names_its_line(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["cohere"])
+    ai = sdk(caller, provider="@m-w")
+    lines = [line(1, model=COMMAND), line(2, model=COMMAND, stop=["x"]), line(3, model=COMMAND, tool_choice="none")]
+    batch = ended(ai, begun(ai, jsonl(*lines), DAY).id)
+    found = [(error.code, error.line) for error in batch.errors.data]
+    assert (batch.status, found) == ("failed", [("untranslatable", 2), ("untranslatable", 3)])
+    assert "stop_sequences" in batch.errors.data[0].message
+    assert there.asked == []
+
+
+def test_cohere_embeds_what_each_line_is_for(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["cohere"])
+    ai = sdk(caller, provider="@m-w")
+    bodies = [{"input": ["a", "b"], "input_type": "search_query"}, {"input": "c", "dimensions": 256}]
+    lines = [
+        {"custom_id": f"e{n}", "method": "POST", "url": "/v1/embeddings", "body": {"model": "embed-v4.0", **body}}
+        for n, body in enumerate(bodies)
+    ]
+    file = ai.files.create(file=("a", jsonl(*lines)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"})
+    batch = ai.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
+    handed_over(caller, there, batch.id)
+    assert there.kinds[0][1] == "batch-embed-v2-input"
+    assert [one["body"] for one in there.lines()] == [
+        {"texts": ["a", "b"], "input_type": "search_query", "embedding_types": ["float"]},
+        {"texts": ["c"], "input_type": "search_document", "embedding_types": ["float"], "output_dimension": 256},
+    ]
+    vectors = [[[0.5, 1.0], [1.5, 2.0]], [[3.0, 4.0]]]
+    results = [
+        {
+            "custom_id": f"line-{n + 1}",
+            "error": "",
+            "body": {"id": "e", "embeddings": {"float": found}, "meta": {"billed_units": {"input_tokens": 3.0}}},
+        }
+        for n, found in enumerate(vectors)
+    ]
+    there.finish("BATCH_STATUS_COMPLETED", results)
+    batch = ended(ai, batch.id)
+    assert batch.status == "completed", batch.errors
+    found = answers(ai, batch.output_file_id)
+    told = [[one["embedding"] for one in found[name]["response"]["body"]["data"]] for name in ("e0", "e1")]
+    assert told == vectors
+    assert found["e0"]["response"]["body"]["usage"]["total_tokens"] == 3
+
+
+def test_what_is_no_avro_ends_a_batch_with_words(here: Restarted, there: BucketProvider):
+    caller = calling(here, there, KINDS["cohere"])
+    ai = sdk(caller, provider="@m-w")
+    batch = begun(ai, jsonl(line(1, model=COMMAND)), DAY)
+    handed_over(caller, there, batch.id)
+    there.finish("running", [])
+    there.objects[f"{there.signed}&part=0"] = b"<html>"
+    there.state = "BATCH_STATUS_COMPLETED"
+    batch = ended(ai, batch.id)
+    assert (batch.status, "Avro" in batch.errors.data[0].message) == ("failed", True)
 
 
 def test_claude_on_vertex_is_asked_in_anthropics_words(here: Restarted, there: BucketProvider):
@@ -287,6 +413,7 @@ def test_lines_that_cannot_be_of_one_job_fail_before_they_are_sent(kind: Kind, c
     assert there.asked == []
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.configurations], ids=lambda kind: kind.slug)
 def test_what_a_job_needs_must_be_known_before_it_is_made(kind: Kind, here: Restarted, there: BucketProvider):
     absent = {"aws_s3_bucket", "aws_batch_role_arn", "fireworks_account_id", "vertex_storage_bucket_name"}
     bare = {name: value for name, value in kind.configurations.items() if name not in absent}

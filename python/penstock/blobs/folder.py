@@ -7,12 +7,13 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.errors import MissingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 PIECE = 256 * 1024
 
@@ -55,6 +56,22 @@ class Folder:
         except OSError as error:
             raise _unavailable(error) from None
 
+    async def change(self, name: str, command: Sequence[str], seconds: float) -> bool:
+        """Put what a program writes in the place of the blob that it reads; say whether it could not."""
+        try:
+            draft = await asyncio.to_thread(self._open)
+            try:
+                with draft, (self._path / name).open("rb") as given:
+                    failed = await _run(command, given, draft, seconds)
+                if not failed:
+                    await asyncio.to_thread(os.replace, draft.name, self._path / name)
+                return failed
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(draft.name)  # noqa: PTH108
+        except OSError as error:
+            raise _unavailable(error) from None
+
     async def delete(self, name: str) -> None:
         """Forget a blob, if it is there."""
         try:
@@ -66,6 +83,17 @@ class Folder:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Readable by its owner alone.
         return tempfile.NamedTemporaryFile(dir=self._path, prefix=".", delete=False)  # pyright: ignore[reportReturnType]
+
+
+async def _run(command: Sequence[str], given: BinaryIO, written: BinaryIO, seconds: float) -> bool:
+    program = await asyncio.to_thread(Popen, command, stdin=given, stdout=written, stderr=DEVNULL)
+    try:
+        return await asyncio.to_thread(program.wait, seconds) != 0
+    except TimeoutExpired:
+        return True
+    finally:
+        program.kill()
+        program.wait()
 
 
 def _settle(file: BinaryIO) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.engine import catalogue
 from penstock.jobs.batch_providers.anthropic import Anthropic
 from penstock.jobs.batch_providers.bedrock import Bedrock
+from penstock.jobs.batch_providers.cohere import Cohere
 from penstock.jobs.batch_providers.fireworks import Fireworks
 from penstock.jobs.batch_providers.openai import OpenAi
 from penstock.jobs.batch_providers.vertex_ai import VertexAi
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 WAYS: dict[str, type[Way]] = {
     "anthropic": Anthropic,
     "bedrock": Bedrock,
+    "cohere": Cohere,
     "fireworks-ai": Fireworks,
     "vertex-ai": VertexAi,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from penstock.kit.batches import KEY
 from penstock.kit.files import BATCH, lines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from penstock.blobs.folder import Folder
     from penstock.jobs.edge import Edge
@@ -25,6 +26,8 @@ MOST = 1024 * 1024
 LONGEST_ANSWER = 64 * 1024 * 1024
 # More than a batch may have.
 MOST_LINES = 1_000_000
+AVRO = (sys.executable, "-m", "penstock.jobs.avro")
+LONGEST_READING = 600.0
 
 Form = TypeVar("Form")
 
@@ -106,6 +109,15 @@ class Talk:
 
     async def results_at(self, url: str, number_of: Callable[[bytes], int | None]) -> AsyncIterator[tuple[int, bytes]]:
         """Give the lines at an address elsewhere, to which nobody's credential goes; the edge looks where that is."""
+        async for result in self._lines(self._elsewhere(url), number_of):
+            yield result
+
+    async def records_at(self, url: str, number_of: Callable[[bytes], int | None]) -> AsyncIterator[tuple[int, bytes]]:
+        """Give likewise what is there in Avro, each record as a line."""
+        async for result in self._lines(self._elsewhere(url), number_of, AVRO):
+            yield result
+
+    def _elsewhere(self, url: str) -> Call:
         found = urlsplit(url)
         headers = {
             KEY: self.headers[KEY],
@@ -113,13 +125,16 @@ class Talk:
             "x-gateway-provider": "openai",
             "x-gateway-custom-host": f"{found.scheme}://{found.netloc}",
         }
-        path = f"/v1/proxy{found.path}" + (f"?{found.query}" if found.query else "")
-        async for result in self._lines(Call("GET", path, headers), number_of):
-            yield result
+        return Call("GET", f"/v1/proxy{found.path}" + (f"?{found.query}" if found.query else ""), headers)
 
-    async def _lines(self, call: Call, number_of: Callable[[bytes], int | None]) -> AsyncIterator[tuple[int, bytes]]:
+    async def _lines(
+        self, call: Call, number_of: Callable[[bytes], int | None], reader: Sequence[str] = ()
+    ) -> AsyncIterator[tuple[int, bytes]]:
         try:
             await self._blobs.put(self._draft, self._edge.pieces(call))
+            if reader and await self._blobs.change(self._draft, reader, LONGEST_READING):
+                message = "what the provider has is no Avro that can be read"
+                raise RefusedError(message)
             async for _, text in lines(self._blobs, self._draft, LONGEST_ANSWER):
                 number = _number(text, number_of)
                 if text and number and 0 < number <= MOST_LINES:
@@ -128,16 +143,20 @@ class Talk:
             await self._blobs.delete(self._draft)
 
 
-def form(boundary: str, fields: Mapping[str, str], content: AsyncIterator[bytes]) -> tuple[str, AsyncIterator[bytes]]:
-    """Put lines into a form, beside other fields; give its type, and its pieces."""
-    return f"multipart/form-data; boundary={boundary}", _pieces(boundary, fields, content)
+def form(
+    boundary: str, fields: Mapping[str, str], content: AsyncIterator[bytes], field: str = "file"
+) -> tuple[str, AsyncIterator[bytes]]:
+    """Put lines into a form, under the name of a field, beside other fields; give its type, and its pieces."""
+    return f"multipart/form-data; boundary={boundary}", _pieces(boundary, fields, content, field)
 
 
-async def _pieces(boundary: str, fields: Mapping[str, str], content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _pieces(
+    boundary: str, fields: Mapping[str, str], content: AsyncIterator[bytes], field: str
+) -> AsyncIterator[bytes]:
     part = f'--{boundary}\r\ncontent-disposition: form-data; name="'
     for name, value in fields.items():
         yield f'{part}{name}"\r\n\r\n{value}\r\n'.encode()
-    yield f'{part}file"; filename="lines.jsonl"\r\ncontent-type: application/jsonl\r\n\r\n'.encode()
+    yield f'{part}{field}"; filename="lines.jsonl"\r\ncontent-type: application/jsonl\r\n\r\n'.encode()
     async for piece in content:
         yield piece
     yield f"\r\n--{boundary}--\r\n".encode()

@@ -1,4 +1,4 @@
-//! Cohere: its own chat, and reranking as others have it from there.
+//! Cohere: its own chat, reranking as others have it from there, and batches over datasets.
 
 use super::{Asked, Group, Options, Provider, RERANK, write_path};
 use crate::{
@@ -10,6 +10,15 @@ use crate::{
 };
 
 pub(super) struct Cohere;
+
+/// Batches in its own words.
+const BATCHES: Group = &[
+    Operation::CreateBatchJob,
+    Operation::RetrieveBatchJob,
+    Operation::CancelBatchJob,
+    Operation::UploadBatchDataset,
+    Operation::LocateBatchDataset,
+];
 
 impl Provider for Cohere {
     fn slug(&self) -> &'static str {
@@ -25,7 +34,7 @@ impl Provider for Cohere {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[RERANK]
+        &[RERANK, BATCHES]
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
@@ -38,12 +47,27 @@ impl Provider for Cohere {
     }
 
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if asked.operation == Operation::Models {
+        match asked.operation {
             // Of the version before.
-            out.extend_from_slice(b"/v1/models?page_size=1000");
-        } else {
-            write_path(self, asked, out);
+            Operation::Models => out.extend_from_slice(b"/v1/models?page_size=1000"),
+            operation if BATCHES.contains(&operation) => out.extend_from_slice(batched(asked).as_bytes()),
+            _ => write_path(self, asked, out),
         }
         Ok(())
+    }
+}
+
+/// A batch, or a dataset of one, which is of the version before.
+fn batched(asked: &Asked<'_>) -> String {
+    let id = asked.path.split('/').nth(2).unwrap_or_default();
+    match asked.operation {
+        Operation::CreateBatchJob => "/v2/batches".into(),
+        Operation::RetrieveBatchJob => format!("/v2/batches/{id}"),
+        Operation::CancelBatchJob => format!("/v2/batches/{id}:cancel"),
+        Operation::LocateBatchDataset => format!("/v1/datasets/{id}"),
+        _ => {
+            let mark = if asked.query.is_empty() { "" } else { "&" };
+            format!("/v1/datasets?name={}{mark}{}", id.replace('&', "%26"), asked.query)
+        }
     }
 }

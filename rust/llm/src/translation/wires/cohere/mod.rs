@@ -89,7 +89,10 @@ impl Wire for Cohere {
         let vectors = answer.pointer("/embeddings/float")?.as_array()?.clone();
         let tokens =
             answer.pointer("/meta/tokens/input_tokens").or_else(|| answer.pointer("/meta/billed_units/input_tokens"));
-        Some(Vectors { vectors, tokens: tokens.and_then(Value::as_u64) })
+        // As a batch tells them they have a point.
+        #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
+        let tokens = tokens.and_then(Value::as_f64).map(|tokens| tokens as u64);
+        Some(Vectors { vectors, tokens })
     }
 
     fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
