@@ -67,7 +67,10 @@ class _Answers(BaseHTTPRequestHandler):
         self._answer(b"")
 
     def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers.get("content-length", 0))))
+        length = int(self.headers.get("content-length", 0))
+        body = self.rfile.read(length)
+        if len(body) == length:
+            self._answer(body)
 
     def _answer(self, body: bytes) -> None:
         with self.provider.lock:
@@ -112,8 +115,9 @@ class _Answers(BaseHTTPRequestHandler):
                 batch.update(status="cancelled", good=batch["lines"][:1], rest=[])
             batch["why"] = there.why
             return 200, _results(batch) if found[3] == "/results" else (_anthropics if found[1] else _openais)(batch)
-        if found := re.fullmatch(r"/files/(good|rest)/content", path):
-            return 200, b"".join(_answered(line, found[1]) for line in there.batches["b-1"][found[1]])
+        if found := re.fullmatch(r"/files/(good|rest|file-in)/content", path):
+            content = there.files.get(found[1])
+            return 200, content or b"".join(_answered(line, found[1]) for line in there.batches["b-1"][found[1]])
         return 404, {"error": {"message": f"nothing at {path}"}}
 
 

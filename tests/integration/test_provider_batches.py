@@ -183,6 +183,44 @@ def test_a_model_that_may_not_be_used_is_not_asked_for_in_a_batch_either(here: R
     assert there.asked == []
 
 
+def test_where_one_model_alone_may_be_used_neither_files_nor_batches_name_another(
+    here: Restarted, there: BatchProvider
+):
+    caller = calling(here, there, "openai")
+    slug = f"m-w{next(NUMBERS) - 1}"
+    allowed = {"models": [{"slug": "gpt-mock", "enabled": True, "is_custom": True}], "allow_all_models": False}
+    assert Client(here.gateway).put(f"/v1/integrations/{slug}/models", allowed).status == 200
+    ai = sdk(caller, provider="@m-w")
+    wrong = jsonl(line(1), *[line(number, "word" * 200, model="gpt-other") for number in range(2, 400)])
+
+    def uploaded() -> str | None:
+        try:
+            ai.files.create(file=("lines.jsonl", wrong), purpose="batch")
+        except openai.PermissionDeniedError as error:
+            return str(error.code)
+        return None
+
+    assert wait("the models at the edge", uploaded) == "model_not_allowed"
+    with there.lock:
+        there.files.clear()
+        there.files["file-in"] = wrong
+        there.asked.clear()
+    made: dict[str, Any] = {"endpoint": CHAT, "completion_window": DAY}
+    with pytest.raises(openai.PermissionDeniedError) as refusal:
+        ai.batches.create(input_file_id="file-in", **made)
+    assert refusal.value.code == "model_not_allowed"
+    assert there.asked == [("GET", "/files/file-in/content")]
+    file = ai.files.create(file=("lines.jsonl", jsonl(line(1), line(2))), purpose="batch")
+    assert ai.batches.create(input_file_id=file.id, **made).id == "b-1"
+    # Those of the gateway itself go the same way.
+    there.batches.clear()
+    batch = begun(ai, jsonl(line(1), line(2), line(3)), DAY)
+    at_the_provider(there)
+    there.finish()
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 3), batch.errors
+
+
 def test_who_runs_a_batch_must_be_known_before_it_is_made(here: Restarted, there: BatchProvider):
     caller = calling(here, there, "groq")
     file = sdk(caller).files.create(file=("a", jsonl(line(1))), purpose="batch")

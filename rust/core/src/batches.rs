@@ -27,7 +27,7 @@ const OUTPUT: &str = "/output";
 /// What a batch is said to be is far smaller.
 const LARGEST_BATCH: usize = 1024 * 1024;
 /// What may stand in a segment of a path as it is.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub(crate) const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Whether a request is about files and batches that the gateway keeps: by their ids, or because nobody else is named.
 pub fn asks_for_ours(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> bool {

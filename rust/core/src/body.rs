@@ -135,6 +135,18 @@ impl Body {
         self
     }
 
+    /// The same, with someone who says of all of it on its way whether it may go on, and of its end.
+    pub fn guarded(mut self, mut guard: Guard) -> Result<Self> {
+        match &mut self {
+            Self::Fed(feed, _) => feed.guard = Some(guard),
+            Self::Whole(bytes) => {
+                guard(Some(bytes))?;
+                guard(None)?;
+            }
+        }
+        Ok(self)
+    }
+
     /// Waits until enough of its beginning has come, or so many bytes. They are still to be read.
     pub async fn begun(&mut self, most: usize, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<()> {
         let Self::Fed(feed, _) = self else { return Ok(()) };
@@ -222,10 +234,14 @@ pub struct Feed {
     limits: Option<Limits>,
     clock: Clock,
     watcher: Option<Watcher>,
+    guard: Option<Guard>,
 }
 
 /// Sees every piece before it goes on.
 pub type Watcher = Box<dyn FnMut(&[u8]) + Send + Sync>;
+
+/// Says of every piece before it goes on, and of the end (`None`), whether it may.
+pub type Guard = Box<dyn FnMut(Option<&[u8]>) -> Result<()> + Send + Sync>;
 
 /// The writing end: whoever talks to the caller's connection.
 #[derive(Clone)]
@@ -252,7 +268,8 @@ impl std::fmt::Debug for Upload {
 pub fn feed(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Box<Feed>) {
     let state = State { resume: Some(Arc::new(resume)), ..State::default() };
     let shared = Arc::new(Mutex::new(state));
-    let feed = Feed { state: shared.clone(), taken: 0, limits: None, clock: Clock::default(), watcher: None };
+    let feed =
+        Feed { state: shared.clone(), taken: 0, limits: None, clock: Clock::default(), watcher: None, guard: None };
     (Feeder(shared), Box::new(feed))
 }
 
@@ -318,7 +335,11 @@ impl Feed {
                 watcher(bytes);
             }
         }
-        piece
+        match (&mut self.guard, &piece) {
+            (Some(guard), None) => guard(None).err().map(Err),
+            (Some(guard), Some(Ok(bytes))) => guard(Some(bytes)).err().map(Err).or(piece),
+            _ => piece,
+        }
     }
 
     fn put_back(&mut self, bytes: Bytes) {

@@ -55,6 +55,7 @@ pub enum Error {
     BrokenBody,
     ConfigBound,
     ModelRefused { model: String },
+    LinesUnreadable { message: String },
     NoOutput { status: String },
     Unsupported { operation: &'static str, provider: &'static str },
     Untranslatable { provider: &'static str, path: String, message: String },
@@ -96,6 +97,7 @@ impl Error {
             Self::BrokenBody => "broken_body",
             Self::ConfigBound => "config_override_not_allowed",
             Self::ModelRefused { .. } => "model_not_allowed",
+            Self::LinesUnreadable { .. } => "unreadable_batch",
             Self::NoOutput { .. } => "no_output",
             Self::Unsupported { .. } => "unsupported_operation",
             Self::Untranslatable { .. } => "untranslatable_request",
@@ -131,6 +133,7 @@ impl Error {
             | Self::Untranslatable { .. }
             | Self::Uncountable { .. }
             | Self::ConfigBound
+            | Self::LinesUnreadable { .. }
             | Self::BadFraming
             | Self::BrokenBody => 400,
             Self::ModelRefused { .. } | Self::TokenForbidden { .. } => 403,
@@ -205,15 +208,11 @@ impl Error {
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
             Self::InlineBlocked { field, .. } => format!("{field} may not be chosen by a request here"),
             Self::HostRefused { message } => format!("invalid custom host: {message}"),
-            Self::CredentialUnavailable { provider, message } => {
-                format!("no credential for {provider}: {message}")
-            }
+            Self::CredentialUnavailable { provider, message } => format!("no credential for {provider}: {message}"),
             Self::OptionInvalid { provider, message } => format!("{provider}: {message}"),
             Self::BodyInvalid { at, message } => format!("invalid JSON body at byte {at}: {message}"),
             Self::BodyTooLarge { limit } => format!("request body is larger than {limit} bytes"),
-            Self::BodyTimeout { limit, value } => {
-                format!("request body came too slowly: limits.{limit} is {value}")
-            }
+            Self::BodyTimeout { limit, value } => format!("request body came too slowly: limits.{limit} is {value}"),
             Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),
             Self::BrokenBody => "request body ended before it was complete".into(),
             Self::Untranslatable { provider, path, message } => {
@@ -227,6 +226,7 @@ impl Error {
                 "only some models may be used here, and the request names none where it can be read".into()
             }
             Self::ModelRefused { model } => format!("the model `{model}` may not be used here"),
+            Self::LinesUnreadable { message } => format!("which models this batch names cannot be read: {message}"),
             Self::NoOutput { status } if status.is_empty() => "this batch has no output".into(),
             Self::NoOutput { status } => format!("this batch has no output: it is {status}"),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),

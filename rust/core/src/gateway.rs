@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::Answer,
-    batches,
+    batch_lines, batches,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
     caller::{self, Caller},
@@ -299,6 +299,12 @@ impl Gateway {
     ) -> Result<Served> {
         // Of a target before.
         (facts.unsaid, facts.hides_usage) = (None, false);
+        let body = if target.reads_lines(call.route.operation).is_some() {
+            // In a box of its own: it would make the future of every request larger.
+            Box::pin(batch_lines::admitted(self, call, target, body, facts)).await?
+        } else {
+            body
+        };
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
@@ -345,7 +351,7 @@ impl Gateway {
     }
 
     /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.
-    async fn exchange(
+    pub(crate) async fn exchange(
         &self,
         call: &Call<'_>,
         target: &Target<'_>,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+mod batch_lines;
 pub mod batches;
 pub mod body;
 pub mod call;

@@ -65,8 +65,13 @@ struct PublishedModel {
 
 impl Models {
     /// Whether there is a model that may not be used.
-    fn are_restricted(&self) -> bool {
+    pub fn are_restricted(&self) -> bool {
         !self.allow_all || self.said.values().any(|model| !model.enabled)
+    }
+
+    /// Whether a model may be used.
+    pub fn admits(&self, model: &str) -> bool {
+        self.said.get(model).map_or(self.allow_all, |said| said.enabled)
     }
 
     /// Refuses a job for a model that may not be used. It names its model as its provider does, for which callers may say this.

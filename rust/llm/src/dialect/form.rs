@@ -37,12 +37,7 @@ enum State {
 impl Form {
     /// `None` where the content type is not that of a form.
     pub fn of(content_type: &str) -> Option<Self> {
-        let (kind, parameters) = content_type.split_once(';')?;
-        if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
-            return None;
-        }
-        let boundary = parameter(parameters, "boundary").filter(|boundary| !boundary.is_empty())?;
-        let delimiter = Finder::new(format!("\r\n--{boundary}").as_bytes()).into_owned();
+        let delimiter = Finder::new(format!("\r\n--{}", boundary(content_type)?).as_bytes()).into_owned();
         // The first delimiter needs no line end before it; it gets one here.
         Some(Self { delimiter, state: State::Passing, kept: b"\r\n".to_vec(), model: None, stream: None })
     }
@@ -179,12 +174,24 @@ pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> 
     }
 }
 
-/// The field that a part's head announces; files are none.
-fn field_of(head: &str) -> Option<Field> {
-    let disposition = head.split("\r\n").find_map(|line| {
+/// What stands between the parts of a form; `None` where the content type is not that of one.
+pub(super) fn boundary(content_type: &str) -> Option<&str> {
+    let (kind, parameters) = content_type.split_once(';')?;
+    let is_form = kind.trim().eq_ignore_ascii_case("multipart/form-data");
+    parameter(parameters, "boundary").filter(|boundary| is_form && !boundary.is_empty())
+}
+
+/// What a part's head says of it.
+pub(super) fn disposition(head: &str) -> Option<&str> {
+    head.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
-    })?;
+    })
+}
+
+/// The field that a part's head announces; files are none.
+fn field_of(head: &str) -> Option<Field> {
+    let disposition = disposition(head)?;
     if parameter(disposition, "filename").is_some() {
         return None;
     }
@@ -196,7 +203,7 @@ fn field_of(head: &str) -> Option<Field> {
 }
 
 /// The value of a parameter, without its quotes.
-fn parameter<'p>(parameters: &'p str, wanted: &str) -> Option<&'p str> {
+pub(super) fn parameter<'p>(parameters: &'p str, wanted: &str) -> Option<&'p str> {
     parameters.split(';').find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
         name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim().trim_matches('"'))

@@ -1,5 +1,6 @@
 //! The dialects that callers and providers speak, what is read of a request, and how errors are said in each.
 
+pub mod batch_lines;
 pub mod bedrock;
 pub mod chat;
 pub mod edit;

@@ -1,0 +1,152 @@
+//! Batches that providers run, where only some models may be used: what their lines name is looked at when a file goes there, and
+//! once more in the file itself when a batch is made of it, whoever brought it there.
+
+use std::{borrow::Cow, sync::Arc};
+
+use penstock_llm::{
+    dialect::batch_lines::{Fault, Lines, Upload},
+    operation::Operation,
+};
+use percent_encoding::utf8_percent_encode;
+use serde::{Deserialize, de::IgnoredAny};
+
+use crate::{
+    batches::SEGMENT,
+    body::Body,
+    call::{Call, Target},
+    deadline::Deadline,
+    error::{Error, Result},
+    gateway::Gateway,
+    headers::Head,
+    models::Models,
+    record::Facts,
+    route::Route,
+    upstream::Incoming,
+};
+
+/// What makes a batch, as far as it is known where its lines are: in one file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "they are known by their names, and nothing is read of them")]
+struct Made<'b> {
+    #[serde(borrow)]
+    input_file_id: Cow<'b, str>,
+    endpoint: Option<IgnoredAny>,
+    completion_window: Option<IgnoredAny>,
+    metadata: Option<IgnoredAny>,
+    output_expires_after: Option<IgnoredAny>,
+    model: Option<IgnoredAny>,
+}
+
+impl Target<'_> {
+    /// Whose lines are to be looked at, where this request brings or names some and only some models may be used.
+    pub fn reads_lines(&self, operation: Operation) -> Option<&Arc<Models>> {
+        if !matches!(operation, Operation::UploadFile | Operation::CreateBatch) {
+            return None;
+        }
+        self.saved?.models.as_ref().filter(|models| models.are_restricted())
+    }
+}
+
+/// The body as it may go on. An error says why it may not.
+pub async fn admitted(
+    gateway: &Gateway,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    body: Body,
+    facts: &mut Facts,
+) -> Result<Body> {
+    let Some(models) = target.reads_lines(call.route.operation) else { return Ok(body) };
+    if call.route.operation == Operation::UploadFile {
+        return uploaded(call, Arc::clone(models), gateway.body_limits.bytes, body);
+    }
+    let head = asking(call, target, body.whole())?;
+    let (incoming, mut deadline) = shown(gateway, (call, &head), target, facts).await?;
+    deadline.bound(look(incoming, models, gateway.body_limits.bytes)).await?;
+    Ok(body)
+}
+
+/// A form whose lines are looked at on their way.
+fn uploaded(call: &Call<'_>, models: Arc<Models>, longest: usize, body: Body) -> Result<Body> {
+    let kind = call.head.headers.text("content-type").unwrap_or_default();
+    let unread = |message: &str| Error::LinesUnreadable { message: message.into() };
+    let mut upload = Upload::of(kind, longest).ok_or_else(|| unread("a file comes in a form (multipart/form-data)"))?;
+    let mut left = body.length();
+    body.guarded(Box::new(move |piece| {
+        if let Some(piece) = piece {
+            upload.feed(piece, &|model| models.admits(model)).map_err(refused)?;
+            left = left.map(|left| left.saturating_sub(piece.len() as u64));
+        }
+        // With the last byte the provider would have all that it gets.
+        let is_last = piece.is_none() || left == Some(0);
+        if is_last && !upload.is_over() { Err(unread("the form does not end")) } else { Ok(()) }
+    }))
+}
+
+fn refused(fault: Fault) -> Error {
+    match fault {
+        Fault::Model(model) => Error::ModelRefused { model },
+        Fault::Unreadable(message) => Error::LinesUnreadable { message },
+    }
+}
+
+/// The head of the question what is in the file that a batch is made of.
+fn asking(call: &Call<'_>, target: &Target<'_>, made: &[u8]) -> Result<Head> {
+    let invalid = |message: String| Error::LinesUnreadable { message };
+    let made: Made<'_> = serde_json::from_slice(made).map_err(|error| invalid(error.to_string()))?;
+    let id = &*made.input_file_id;
+    if matches!(id, "" | "." | "..") {
+        return Err(invalid("input_file_id must name a file".into()));
+    }
+    // Nothing that could ask for less than all of it.
+    let version = call.head.query.split('&').filter(|pair| pair.starts_with("api-version="));
+    let mut headers = call.head.headers.clone();
+    let is_partial = |name: &[u8]| name == b"range" || name.starts_with(b"if-") || name == b"accept-encoding";
+    headers.retain(|name| name.starts_with(b"openai-") || (target.forward.contains(name) && !is_partial(name)));
+    Ok(Head {
+        method: "GET".into(),
+        path: format!("/v1/files/{}/content", utf8_percent_encode(id, SEGMENT)),
+        query: version.collect::<Vec<_>>().join("&"),
+        headers,
+        peer: call.head.peer,
+    })
+}
+
+/// The file as the provider has it.
+async fn shown(
+    gateway: &Gateway,
+    (call, head): (&Call<'_>, &Head),
+    target: &Target<'_>,
+    facts: &mut Facts,
+) -> Result<(Incoming, Deadline)> {
+    let operation = Operation::RetrieveFileContent;
+    let route = Route { operation, path: head.path.strip_prefix("/v1").unwrap_or_default(), ..call.route };
+    if target.provider.wire(operation, "").is_some() || !target.provider.serves(operation) {
+        return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
+    }
+    let look = Call { route, head, control: call.control };
+    let (incoming, deadline) = gateway.exchange(&look, target, (Body::empty(), None), facts).await?;
+    let is_plain = incoming.head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
+    if incoming.head.status == 200 && is_plain {
+        return Ok((incoming, deadline));
+    }
+    let message = format!("its provider does not show the file of this batch (status {})", incoming.head.status);
+    Err(Error::LinesUnreadable { message })
+}
+
+/// Looks at all lines of a file.
+async fn look(mut incoming: Incoming, models: &Models, most: usize) -> Result<()> {
+    let (mut lines, mut length) = (Lines::new(most), 0);
+    let admit = |model: &str| models.admits(model);
+    while let Some(piece) = incoming.body.next().await.transpose()? {
+        length += piece.len();
+        if length > most {
+            let message = format!("the file of this batch is larger than {most} bytes");
+            return Err(Error::LinesUnreadable { message });
+        }
+        lines.feed(&piece, &admit).map_err(refused)?;
+        // What is there at once may be much: others are let in between.
+        tokio::task::yield_now().await;
+    }
+    lines.end(&admit).map_err(refused)
+}

@@ -1,0 +1,362 @@
+//! The lines of a batch, as they come in a form or a file: which model each names. No more than one line is held.
+
+use memchr::{memchr, memmem::Finder};
+
+use super::{
+    form::{boundary, disposition, parameter},
+    peek,
+    scan::fields,
+};
+
+/// The head of a part that is longer is none.
+const LONGEST_HEAD: usize = 8 * 1024;
+
+/// Why lines may not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// A line names this model, which may not be used.
+    Model(String),
+    Unreadable(String),
+}
+
+impl Fault {
+    fn line(number: u64, message: impl std::fmt::Display) -> Self {
+        Self::Unreadable(format!("line {number}: {message}"))
+    }
+}
+
+/// Whether a model may be named.
+pub type Admit<'a> = &'a dyn Fn(&str) -> bool;
+
+/// Lines in whatever pieces they come.
+#[derive(Debug)]
+pub struct Lines {
+    longest: usize,
+    /// What came of a line that has not ended.
+    kept: Vec<u8>,
+    number: u64,
+}
+
+impl Lines {
+    pub fn new(longest: usize) -> Self {
+        Self { longest, kept: Vec::new(), number: 1 }
+    }
+
+    /// Looks at the next bytes.
+    pub fn feed(&mut self, mut bytes: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+        while let Some(end) = memchr(b'\n', bytes) {
+            let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+            if self.kept.is_empty() {
+                self.look(line, admit)?;
+            } else {
+                self.keep(line)?;
+                let whole = std::mem::take(&mut self.kept);
+                self.look(&whole, admit)?;
+            }
+            self.number += 1;
+            bytes = rest;
+        }
+        self.keep(bytes)
+    }
+
+    /// The last line may lack its end.
+    pub fn end(&mut self, admit: Admit<'_>) -> Result<(), Fault> {
+        let last = std::mem::take(&mut self.kept);
+        self.look(&last, admit)
+    }
+
+    fn keep(&mut self, part: &[u8]) -> Result<(), Fault> {
+        self.bound(self.kept.len() + part.len())?;
+        self.kept.extend_from_slice(part);
+        Ok(())
+    }
+
+    fn bound(&self, length: usize) -> Result<(), Fault> {
+        if length <= self.longest {
+            return Ok(());
+        }
+        Err(Fault::line(self.number, format_args!("it is longer than {} bytes", self.longest)))
+    }
+
+    fn look(&self, line: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+        self.bound(line.len())?;
+        if line.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        let model = model_of(line).map_err(|message| Fault::line(self.number, message))?;
+        if admit(&model) { Ok(()) } else { Err(Fault::Model(model)) }
+    }
+}
+
+/// The model in the body of a line. Of two bodies the provider might read another one than is looked at here.
+fn model_of(line: &[u8]) -> Result<String, String> {
+    let mut found = Vec::with_capacity(1);
+    fields(line, |key, at| {
+        if key == b"body" {
+            found.push(at);
+        }
+        Ok(())
+    })
+    .map_err(|error| error.to_string())?;
+    let [at] = <[_; 1]>::try_from(found).map_err(|_| "it must have one body")?;
+    let peek = peek(&line[at]).map_err(|error| format!("body: {error}"))?;
+    peek.model.filter(|model| !model.is_empty()).ok_or_else(|| "it must name its model in body.model".into())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first delimiter, or in a part that says nothing of interest.
+    Passing,
+    Head,
+    Purpose,
+    File,
+    Over,
+}
+
+/// A form that brings a file. What is wrong with its lines counts where the file is for a batch, which the form may say after it.
+#[derive(Debug)]
+pub struct Upload {
+    delimiter: Finder<'static>,
+    state: State,
+    kept: Vec<u8>,
+    lines: Lines,
+    fault: Option<Fault>,
+    /// Whether some purpose was said, and whether one is a batch.
+    is_said: bool,
+    is_batch: bool,
+}
+
+impl Upload {
+    /// `None` where the content type is not that of a form.
+    pub fn of(content_type: &str, longest_line: usize) -> Option<Self> {
+        let delimiter = Finder::new(format!("\r\n--{}", boundary(content_type)?).as_bytes()).into_owned();
+        let lines = Lines::new(longest_line);
+        // The first delimiter needs no line end before it; it gets one here.
+        let kept = b"\r\n".to_vec();
+        Some(Self { delimiter, state: State::Passing, kept, lines, fault: None, is_said: false, is_batch: false })
+    }
+
+    /// Whether the form has ended.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// Looks at the next bytes, before they go on. An error says why they may not.
+    pub fn feed(&mut self, bytes: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+        self.kept.extend_from_slice(bytes);
+        let kept = std::mem::take(&mut self.kept);
+        let mut rest = &kept[..];
+        while self.state != State::Over {
+            let after = if self.state == State::Head { self.head(rest)? } else { self.content(rest, admit) };
+            self.judge()?;
+            let Some(after) = after else { break };
+            rest = after;
+        }
+        if self.state == State::Over {
+            return Ok(());
+        }
+        let waits = match self.state {
+            State::Head | State::Purpose => rest.len(),
+            // It may be the beginning of a delimiter.
+            _ => rest.len().min(self.delimiter.needle().len() - 1),
+        };
+        self.kept = rest[rest.len() - waits..].to_vec();
+        Ok(())
+    }
+
+    /// What follows the head of a part; `None` where the head is not all there.
+    fn head<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Fault> {
+        if bytes.starts_with(b"--") {
+            self.state = State::Over;
+            // What nobody said of a file may be anything.
+            self.is_batch |= !self.is_said;
+            return Ok(Some(b""));
+        }
+        let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else {
+            let message = "the form has a part with a head that does not end";
+            return if bytes.len() > LONGEST_HEAD { Err(Fault::Unreadable(message.into())) } else { Ok(None) };
+        };
+        self.state = self.part(&String::from_utf8_lossy(&bytes[..end]));
+        Ok(Some(&bytes[end + 4..]))
+    }
+
+    fn part(&mut self, head: &str) -> State {
+        let said = disposition(head).unwrap_or_default();
+        let name = parameter(said, "name").unwrap_or_default();
+        let is_file = name.eq_ignore_ascii_case("file") || said.to_ascii_lowercase().contains("filename");
+        if is_file {
+            let is_coded = |line: &str| {
+                let name = line.split(':').next().unwrap_or_default().trim().to_ascii_lowercase();
+                matches!(&*name, "content-transfer-encoding" | "content-encoding")
+            };
+            if head.split("\r\n").any(is_coded) {
+                self.fault.get_or_insert(Fault::Unreadable("the file must come as it is, in no encoding".into()));
+            }
+            return State::File;
+        }
+        if name.eq_ignore_ascii_case("purpose") { State::Purpose } else { State::Passing }
+    }
+
+    /// What follows the content of a part; `None` where more of it may come.
+    fn content<'b>(&mut self, bytes: &'b [u8], admit: Admit<'_>) -> Option<&'b [u8]> {
+        let end = self.delimiter.find(bytes);
+        let length = self.delimiter.needle().len();
+        let certain = end.unwrap_or_else(|| bytes.len().saturating_sub(length - 1));
+        match self.state {
+            State::File => self.file(&bytes[..certain], end.is_some(), admit),
+            State::Purpose if end.is_some() => {
+                let purpose = String::from_utf8_lossy(&bytes[..certain]).to_ascii_lowercase();
+                self.is_said = true;
+                // Some say it with more words.
+                self.is_batch |= purpose.contains("batch");
+            }
+            // Longer than any purpose.
+            State::Purpose if certain > LONGEST_HEAD => (self.is_batch, self.state) = (true, State::Passing),
+            _ => (),
+        }
+        let end = end?;
+        self.state = State::Head;
+        Some(&bytes[end + length..])
+    }
+
+    fn file(&mut self, bytes: &[u8], is_whole: bool, admit: Admit<'_>) {
+        if self.fault.is_some() {
+            return;
+        }
+        let mut looked = self.lines.feed(bytes, admit);
+        if is_whole && looked.is_ok() {
+            looked = self.lines.end(admit);
+        }
+        self.fault = looked.err();
+    }
+
+    fn judge(&mut self) -> Result<(), Fault> {
+        match self.fault.take_if(|_| self.is_batch) {
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: &str = "multipart/form-data; boundary=b-1";
+
+    fn good(model: &str) -> bool {
+        model == "good"
+    }
+
+    fn line(model: &str) -> String {
+        format!("{{\"custom_id\":\"1\",\"method\":\"POST\",\"body\":{{\"model\":\"{model}\",\"messages\":[]}}}}\n")
+    }
+
+    fn part(head: &str, value: &str) -> String {
+        format!("--b-1\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
+    }
+
+    fn form(parts: &[String]) -> String {
+        parts.concat() + "--b-1--\r\n"
+    }
+
+    fn purpose(said: &str) -> String {
+        part("name=\"purpose\"", said)
+    }
+
+    fn file(lines: &str) -> String {
+        part("name=\"file\"; filename=\"a.jsonl\"\r\nContent-Type: application/jsonl", lines)
+    }
+
+    /// How far it came, and why no further.
+    fn fed(body: &str, step: usize) -> (usize, Result<bool, Fault>) {
+        let mut upload = Upload::of(KIND, 200).unwrap();
+        let mut passed = 0;
+        for piece in body.as_bytes().chunks(step) {
+            if let Err(fault) = upload.feed(piece, &good) {
+                return (passed, Err(fault));
+            }
+            passed += piece.len();
+            assert!(upload.kept.len() <= LONGEST_HEAD + step && upload.lines.kept.len() <= 200);
+        }
+        (passed, Ok(upload.is_over()))
+    }
+
+    const STEPS: [usize; 6] = [1, 2, 7, 64, 300, 100_000];
+
+    #[test]
+    fn lines_for_models_that_may_be_used_pass_in_any_pieces_and_order() {
+        let lines = line("good").repeat(5) + "\r\n \n" + line("good").trim_end();
+        for parts in [[purpose("batch"), file(&lines)], [file(&lines), purpose("batch")]] {
+            for step in STEPS {
+                assert_eq!(fed(&form(&parts), step).1, Ok(true), "{step}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_line_for_another_model_ends_it_before_the_form_ends() {
+        for (at, lines) in
+            [line("good") + &line("bad"), line("bad") + &line("good"), line("good") + line("bad").trim_end()]
+                .iter()
+                .enumerate()
+        {
+            for parts in
+                [[purpose("batch"), file(lines)], [file(lines), purpose("batch")], [file(lines), String::new()]]
+            {
+                let body = form(&parts);
+                for step in STEPS {
+                    let (passed, told) = fed(&body, step);
+                    assert_eq!(told, Err(Fault::Model("bad".into())), "{at} {step}");
+                    assert!(passed < body.len() - "\r\n".len(), "{at} {step}: the provider has all of it");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_a_batch_may_be_anything() {
+        let anything = "\u{0}\u{1}no lines".repeat(100) + &line("bad");
+        for parts in [[purpose("assistants"), file(&anything)], [file(&anything), purpose("fine-tune")]] {
+            for step in STEPS {
+                assert_eq!(fed(&form(&parts), step).1, Ok(true));
+            }
+        }
+        let both = form(&[purpose("assistants"), file(&anything), purpose("batch")]);
+        assert!(fed(&both, 10).1.is_err(), "one of them is");
+        assert!(fed(&form(&[file(&anything), purpose("Batch-API")]), 10).1.is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_read_as_a_line_of_a_batch_is_refused_with_its_number() {
+        let long = line(&"x".repeat(200));
+        for (lines, says) in [
+            ("no JSON", "expected an object"),
+            ("{\"custom_id\":\"1\"}", "one body"),
+            ("{\"body\":{\"model\":\"good\"},\"b\\u006fdy\":{\"model\":\"bad\"}}", "one body"),
+            ("{\"body\":{\"model\":\"good\",\"mod\\u0065l\":\"bad\"}}", "appears twice"),
+            ("{\"body\":{\"model\":\"good\"}} {\"body\":{\"model\":\"bad\"}}", ""),
+            ("{\"body\":{\"model\":7}}", "body.model"),
+            ("{\"body\":{}}", "body.model"),
+            ("{\"body\":[]}", "body"),
+            (&long, "longer than 200 bytes"),
+        ] {
+            let body = form(&[purpose("batch"), file(&(line("good") + lines))]);
+            for step in STEPS {
+                let Err(Fault::Unreadable(message)) = fed(&body, step).1 else { panic!("{lines} passed") };
+                assert!(message.starts_with("line 2: ") && message.contains(says), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_form_that_hides_its_file_or_does_not_end_is_none() {
+        let coded = part("name=\"file\"; filename=\"a\"\r\nContent-Transfer-Encoding: base64", &line("good"));
+        assert!(matches!(fed(&form(&[purpose("batch"), coded]), 9).1, Err(Fault::Unreadable(_))));
+        let endless = format!("--b-1\r\nx: {}", "y".repeat(2 * LONGEST_HEAD));
+        assert!(matches!(fed(&endless, 500).1, Err(Fault::Unreadable(_))));
+        let cut = purpose("batch") + &file(&line("good"));
+        assert_eq!(fed(&cut, 9).1, Ok(false));
+        assert!(Upload::of("application/json", 9).is_none());
+    }
+}
