@@ -24,6 +24,7 @@ SECRET = (
     "aws_secret_access_key",
     "azure_entra_client_secret",
     "custom_headers",
+    "oracle_passphrase",
     "oracle_private_key",
     "vault_secret_id",
     "vault_token",
@@ -116,6 +117,7 @@ class Oracle(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     oracle_user: Text | None = None
     oracle_fingerprint: Text | None = None
     oracle_private_key: Text | None = None
+    oracle_passphrase: Text | None = None
 
 
 class SageMaker(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):

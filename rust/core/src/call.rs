@@ -88,10 +88,9 @@ pub struct Target<'c> {
 impl Target<'_> {
     /// Whether its requests are signed, and carry no key.
     pub fn is_signed(&self) -> bool {
-        self.grant.as_ref().map_or_else(
-            || !matches!(self.provider.signature(&self.options), Ok(None)),
-            |grant| grant.signs().is_some(),
-        )
+        self.grant
+            .as_ref()
+            .map_or_else(|| !matches!(self.provider.signature(&self.options), Ok(None)), |grant| grant.is_to_sign())
     }
 
     /// Whether an option takes the place of the caller's header of this (lower-case) name.

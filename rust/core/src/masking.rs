@@ -42,8 +42,18 @@ pub fn is_slug(text: &[u8]) -> bool {
 
 /// Names that hold credentials somewhere: rather one masked too many.
 pub fn may_be_secret(name: &str) -> bool {
-    const PARTS: [&str; 9] =
-        ["auth", "key", "token", "secret", "cookie", "passw", "credential", "signature", "service-account"];
+    const PARTS: [&str; 10] = [
+        "auth",
+        "key",
+        "token",
+        "secret",
+        "cookie",
+        "passw",
+        "passphrase",
+        "credential",
+        "signature",
+        "service-account",
+    ];
     // Nearly every request has these: looking for parts of words in them is most of what a record's fields cost.
     match name {
         "host" | "content-type" | "content-length" | "accept" | "user-agent" | "x-gateway-provider"

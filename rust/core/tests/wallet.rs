@@ -159,6 +159,65 @@ async fn a_credential_that_does_not_come_is_waited_for_no_longer_than_the_answer
     assert!(told.text().contains("takes too long") && provider.ledger().is_empty(), "{}", told.text());
 }
 
+/// A key as OpenSSL makes it (`openssl genrsa -aes128`), and the other half of it.
+const SEALED: &str = include_str!("tls/sealed_key.pem");
+const PUBLIC: &str = include_str!("tls/sealed_key.public.pem");
+
+fn oracle(at: &Server, passphrase: &str) -> Ask {
+    let mut ask = ask("oracle", at).header("x-gateway-oracle-private-key", &SEALED.trim().replace('\n', "\\n"));
+    for field in ["region", "tenancy", "user", "fingerprint"] {
+        ask = ask.header(&format!("x-gateway-oracle-{field}"), field);
+    }
+    if passphrase.is_empty() { ask } else { ask.header("x-gateway-oracle-passphrase", passphrase) }
+}
+
+#[tokio::test]
+async fn a_key_of_oracles_that_is_sealed_signs_once_its_passphrase_has_opened_it() {
+    let provider = Server::start().await;
+    let rig = rig();
+    for _ in 0..2 {
+        let told = rig.send(oracle(&provider, "open sesame")).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+    }
+    let records = rig.records();
+    let public: String = PUBLIC.lines().filter(|line| !line.starts_with('-')).collect();
+    let public = BASE64_STANDARD.decode(public).unwrap();
+    for entry in provider.ledger() {
+        let field = |name: &str| entry.header(name).unwrap().to_owned();
+        let authorization = field("authorization");
+        let signature = authorization.split("signature=\"").nth(1).unwrap().trim_end_matches('"');
+        let said = format!(
+            "date: {}\n(request-target): post {}\nhost: {}\ncontent-length: {}\ncontent-type: {}\nx-content-sha256: {}",
+            field("date"),
+            entry.path,
+            field("host"),
+            field("content-length"),
+            field("content-type"),
+            field("x-content-sha256"),
+        );
+        let key = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, &public);
+        key.verify(said.as_bytes(), &BASE64_STANDARD.decode(signature).unwrap()).expect("it signed these words");
+        assert!(!format!("{entry:?}").contains("open sesame"));
+    }
+    let records = format!("{records:?}");
+    assert!(!records.contains("open sesame") && !records.contains("MIIF"), "{records}");
+}
+
+#[tokio::test]
+async fn a_key_of_oracles_that_its_passphrase_does_not_open_is_named_and_not_shown() {
+    let provider = Server::start().await;
+    let rig = rig();
+    for (passphrase, status, code) in
+        [("", 400, "invalid_provider_option"), ("another-s3cret", 502, "credential_unavailable")]
+    {
+        let told = rig.send(oracle(&provider, passphrase)).await;
+        assert_eq!((told.status, told.code().as_str()), (status, code));
+        let text = told.text();
+        assert!(text.contains("passphrase") && !text.contains("s3cret") && !text.contains("MIIF"), "{text}");
+    }
+    assert!(provider.ledger().is_empty());
+}
+
 #[tokio::test]
 async fn an_application_of_entra_id_carries_its_token_to_azure() {
     let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());

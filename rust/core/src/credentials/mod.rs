@@ -5,6 +5,7 @@ mod entra;
 mod google;
 mod machine;
 mod oracle;
+mod sealed_key;
 mod sigv4;
 mod token;
 mod wallet;
@@ -14,6 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use aws_lc_rs::signature::RsaKeyPair;
 use penstock_llm::{
     operation::Operation,
     providers::{AmazonKeys, Grant, Keys, Machine, Role, Signature},
@@ -35,6 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum Issued {
     Token(String),
     Keys { id: String, secret: String, token: String },
+    Key(Box<RsaKeyPair>),
 }
 
 /// What a target's requests carry, where that must be fetched; kept until shortly before it expires.
@@ -48,7 +51,11 @@ pub async fn fetch(gateway: &Gateway, target: &Target<'_>, grant: &Grant) -> Res
 /// Without what is secret.
 impl std::fmt::Debug for Issued {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(if matches!(self, Self::Token(_)) { "Token" } else { "Keys" })
+        formatter.write_str(match self {
+            Self::Token(_) => "Token",
+            Self::Keys { .. } => "Keys",
+            Self::Key(_) => "Key",
+        })
     }
 }
 
@@ -60,6 +67,9 @@ async fn issue(gateway: &Gateway, grant: &Grant) -> std::result::Result<(Issued,
         }
         Grant::Role(role) => aws::keys(&gateway.upstream, role, &taking(gateway, role).await?).await,
         Grant::Machine(asked) => machine::keys(&gateway.upstream, &gateway.settings.identity, asked).await,
+        Grant::SealedKey { pem, passphrase } => {
+            sealed_key::opened(&gateway.shared.wallet, pem.clone(), passphrase.clone()).await
+        }
     }
 }
 
@@ -75,7 +85,7 @@ async fn taking(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, Str
         Issued::Keys { id, secret, token } => {
             Ok(Keys { id: id.clone(), secret: secret.clone(), token: Some(token.clone()) })
         }
-        Issued::Token(_) => Err("what was given are no keys".into()),
+        Issued::Token(_) | Issued::Key(_) => Err("what was given are no keys".into()),
     }
 }
 
@@ -97,8 +107,8 @@ pub fn sign(
         (Some(grant), Some(Issued::Keys { id, secret, token })) => grant
             .signs()
             .map(|(service, region)| Signature::Amazon(AmazonKeys { service, region, id, secret, token: Some(token) })),
+        (Some(_), Some(Issued::Key(_))) | (None, _) => provider.signature(&target.options).map_err(lacks)?,
         (Some(_), _) => None,
-        (None, _) => provider.signature(&target.options).map_err(lacks)?,
     };
     let (authority, now) = (target.base.origin.authority(), SystemTime::now());
     match with {
@@ -109,6 +119,9 @@ pub fn sign(
             let body = storage.is_none().then_some(body);
             sigv4::sign(&keys, head, (&authority, body), now).map_err(lacks)
         }
-        Some(Signature::Oracle(key)) => oracle::sign(&key, head, (&authority, body), now).map_err(lacks),
+        Some(Signature::Oracle(key)) => {
+            let opened = if let Some(Issued::Key(opened)) = issued { Some(&**opened) } else { None };
+            oracle::sign(&key, opened, head, (&authority, body, now)).map_err(lacks)
+        }
     }
 }

@@ -11,14 +11,15 @@ use penstock_llm::providers::OracleKey;
 use rustls::pki_types::{PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 use sha2::{Digest, Sha256};
 
-/// Adds the fields of the signature to a head. An error says why there can be none.
+/// Adds the fields of the signature to a head; `opened` is the key where it was sealed. An error says why there can be none.
 pub fn sign(
     with: &OracleKey<'_>,
+    opened: Option<&RsaKeyPair>,
     head: &mut Vec<u8>,
-    (authority, body): (&str, &[u8]),
-    now: SystemTime,
+    (authority, body, now): (&str, &[u8], SystemTime),
 ) -> Result<(), String> {
-    let key = key(with.private_key).ok_or("oracle_private_key must be an RSA key in PEM, without a passphrase")?;
+    let plain = if opened.is_some() { None } else { key(with.private_key) };
+    let key = opened.or(plain.as_ref()).ok_or("oracle_private_key must be an RSA key in PEM")?;
     let text = std::str::from_utf8(head).map_err(|error| error.to_string())?;
     let mut words = text.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -102,7 +103,7 @@ mod tests {
         let with =
             OracleKey { tenancy: "t", user: "u", fingerprint: "aa:bb", compartment: Some("c-1"), private_key: &pem };
         let mut head = format!("{line} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n\r\n").into_bytes();
-        sign(&with, &mut head, ("h", body), UNIX_EPOCH + MOMENT).unwrap();
+        sign(&with, None, &mut head, ("h", body, UNIX_EPOCH + MOMENT)).unwrap();
         String::from_utf8(head).unwrap()
     }
 
@@ -136,7 +137,7 @@ mod tests {
     fn a_key_that_is_none_is_named_and_not_shown() {
         let with = OracleKey { tenancy: "t", user: "u", fingerprint: "f", compartment: None, private_key: "s3cret" };
         let mut head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
-        let message = sign(&with, &mut head, ("h", b""), UNIX_EPOCH).unwrap_err();
+        let message = sign(&with, None, &mut head, ("h", b"", UNIX_EPOCH)).unwrap_err();
         assert!(message.contains("oracle_private_key") && !message.contains("s3cret"), "{message}");
     }
 }

@@ -27,6 +27,8 @@ pub struct Wallet {
     slots: Mutex<HashMap<u64, Arc<Slot>>>,
     /// The worker's own, never what nodes share: nobody outside may work out what falls together with another's credential.
     seed: RandomState,
+    /// Who opens a sealed key has it: that takes a core for a while, and any caller may ask for it.
+    pub(super) opening: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// One credential.

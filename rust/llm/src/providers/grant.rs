@@ -11,6 +11,8 @@ pub enum Grant {
     Role(Box<Role>),
     /// Amazon gives the machine that this runs on keys of its own.
     Machine(Machine),
+    /// Nobody is asked: a key is at hand, in PEM, and opened by what it was sealed with, which takes long.
+    SealedKey { pem: String, passphrase: String },
 }
 
 /// What the keys of the machine are for.
@@ -56,6 +58,11 @@ impl Grant {
         }
     }
 
+    /// Whether requests are signed with what is given, and carry no key.
+    pub fn is_to_sign(&self) -> bool {
+        self.signs().is_some() || matches!(self, Self::SealedKey { .. })
+    }
+
     /// Whether it is given to the machine that this runs on, and to nobody who asks.
     pub fn is_machines(&self) -> bool {
         match self {
@@ -73,6 +80,7 @@ impl std::fmt::Debug for Grant {
             Self::Application { .. } => "Application",
             Self::Role(_) => "Role",
             Self::Machine(_) => "Machine",
+            Self::SealedKey { .. } => "SealedKey",
         })
     }
 }

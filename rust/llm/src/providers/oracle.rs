@@ -1,7 +1,7 @@
 //! Oracle's cloud as its services ask who calls: a user of a tenancy, whose key signs each request.
 
 use super::{
-    Known, Options, OracleKey, Signature,
+    Grant, Known, Options, OracleKey, Signature,
     options::{known, sent},
 };
 
@@ -12,6 +12,7 @@ pub(super) const OPTIONS: &[Known] = &[
     known("oracle_user", "oracle-user"),
     known("oracle_fingerprint", "oracle-fingerprint"),
     known("oracle_private_key", "oracle-private-key"),
+    known("oracle_passphrase", "oracle-passphrase"),
     sent("opc_conversation_store_id", "opc-conversation-store-id"),
 ];
 
@@ -32,9 +33,39 @@ pub(super) fn signature(options: &Options) -> Result<Option<Signature<'_>>, Stri
     })))
 }
 
+/// A key that is sealed, and what opens it.
+pub(super) fn grant(options: &Options) -> Result<Option<Grant>, String> {
+    let Some(pem) = options.get("oracle_private_key") else { return Ok(None) };
+    if pem.contains("Proc-Type:") {
+        let message =
+            "oracle_private_key is sealed in a way that is not read: `openssl pkcs8 -topk8` makes a key that is";
+        return Err(message.into());
+    }
+    if !pem.contains("BEGIN ENCRYPTED PRIVATE KEY") {
+        return Ok(None);
+    }
+    let passphrase = options.get("oracle_passphrase");
+    let passphrase = passphrase.ok_or("no oracle_passphrase: oracle_private_key is sealed with one")?;
+    Ok(Some(Grant::SealedKey { pem: pem.to_owned(), passphrase: passphrase.to_owned() }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sealed_key_needs_its_passphrase() {
+        let sealed = ("oracle_private_key", "-----BEGIN ENCRYPTED PRIVATE KEY-----\\nabc");
+        assert!(grant(&options(&[sealed])).unwrap_err().contains("oracle_passphrase"));
+        let granted = grant(&options(&[sealed, ("oracle_passphrase", "p")])).unwrap().unwrap();
+        assert!(granted.is_to_sign() && granted.signs().is_none() && !format!("{granted:?}").contains("abc"));
+        for plain in ["-----BEGIN PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----"] {
+            assert_eq!(grant(&options(&[("oracle_private_key", plain), ("oracle_passphrase", "p")])), Ok(None));
+        }
+        let old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED";
+        assert!(grant(&options(&[("oracle_private_key", old)])).unwrap_err().contains("pkcs8 -topk8"));
+        assert_eq!(grant(&options(&[])), Ok(None));
+    }
 
     fn options(given: &[(&str, &str)]) -> Options {
         Options::of(OPTIONS, given)

@@ -1,7 +1,7 @@
 //! Providers that speak `OpenAI`'s API at an address with a place in it for what is the customer's: a row each.
 
 use super::{
-    CHAT, EMBED, Group, Known, Options, Provider, RESPOND, Signature, by_openai, options::known, oracle, segment,
+    CHAT, EMBED, Grant, Group, Known, Options, Provider, RESPOND, Signature, by_openai, options::known, oracle, segment,
 };
 use crate::{
     operation::Operation,
@@ -126,6 +126,10 @@ impl Provider for Placed {
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
         if self.slug == "oracle" { oracle::signature(options) } else { Ok(None) }
+    }
+
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        if self.slug == "oracle" { oracle::grant(options) } else { Ok(None) }
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
