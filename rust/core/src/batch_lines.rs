@@ -41,7 +41,9 @@ struct Made<'b> {
 impl Target<'_> {
     /// Whose lines are to be looked at, where this request brings or names some and only some models may be used.
     pub fn reads_lines(&self, operation: Operation) -> Option<&Arc<Models>> {
-        if !matches!(operation, Operation::UploadFile | Operation::CreateBatch) {
+        let is_one = matches!(operation, Operation::UploadFile | Operation::CreateBatch);
+        // Elsewhere files become no batches, or a job names the model of all lines.
+        if !is_one || !self.provider.offers_itself(Operation::CreateBatch) {
             return None;
         }
         self.saved?.models.as_ref().filter(|models| models.are_restricted())

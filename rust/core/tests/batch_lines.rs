@@ -103,6 +103,21 @@ async fn a_file_with_a_line_for_another_model_goes_nowhere() {
     assert_eq!(provider.ledger().len(), 4);
 }
 
+#[tokio::test]
+async fn a_file_at_a_provider_that_makes_no_batches_of_files_may_be_anything() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let models = json!([{"id": "some", "allow_all": false, "models": []}]);
+    let saved =
+        json!([{"slug": "some", "provider": "anthropic", "models": "some", "custom_host": provider.url() + "/v1"}]);
+    rig.apply(&json!({"epoch": "1", "models": models, "providers": saved}));
+    // Anthropic's files have no purpose.
+    let form = part("name=\"file\"; filename=\"a.pdf\"", "%PDF") + "--b-1--\r\n";
+    let told = rig.send(whole_upload("some", form).header("anthropic-version", "2023-06-01")).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(provider.ledger().len(), 1);
+}
+
 /// A provider that keeps what it read of one request, and whether its form ended.
 async fn listener() -> (Scripted, Arc<Mutex<(String, bool)>>) {
     let read = Arc::new(Mutex::new((String::new(), false)));
