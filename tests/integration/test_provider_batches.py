@@ -221,6 +221,19 @@ def test_where_one_model_alone_may_be_used_neither_files_nor_batches_name_anothe
     assert (batch.status, batch.request_counts.completed) == ("completed", 3), batch.errors
 
 
+def test_where_one_model_alone_may_be_used_batches_of_messages_are_made(here: Restarted, there: BatchProvider):
+    caller = calling(here, there, "anthropic")
+    slug = f"m-w{next(NUMBERS) - 1}"
+    allowed = {"models": [{"slug": "gpt-mock", "enabled": True, "is_custom": True}], "allow_all_models": False}
+    assert Client(here.gateway).put(f"/v1/integrations/{slug}/models", allowed).status == 200
+    ai = sdk(caller, provider="@m-w")
+    batch = begun(ai, jsonl(line(1), line(2)), DAY)
+    at_the_provider(there)
+    there.finish()
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
+
+
 def test_who_runs_a_batch_must_be_known_before_it_is_made(here: Restarted, there: BatchProvider):
     caller = calling(here, there, "groq")
     file = sdk(caller).files.create(file=("a", jsonl(line(1))), purpose="batch")

@@ -4,7 +4,10 @@
 use std::{borrow::Cow, sync::Arc};
 
 use penstock_llm::{
-    dialect::batch_lines::{Fault, Lines, Upload},
+    dialect::{
+        Dialect,
+        batch_lines::{Fault, Lines, Upload, messages},
+    },
     operation::Operation,
 };
 use percent_encoding::utf8_percent_encode;
@@ -24,6 +27,9 @@ use crate::{
     upstream::Incoming,
 };
 
+/// Where Anthropic has batches.
+const MESSAGES: &str = "/messages/batches";
+
 /// What makes a batch, as far as it is known where its lines are: in one file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,13 +46,30 @@ struct Made<'b> {
 
 impl Target<'_> {
     /// Whose lines are to be looked at, where this request brings or names some and only some models may be used.
-    pub fn reads_lines(&self, operation: Operation) -> Option<&Arc<Models>> {
-        let is_one = matches!(operation, Operation::UploadFile | Operation::CreateBatch);
-        // Elsewhere files become no batches, or a job names the model of all lines.
-        if !is_one || !self.provider.offers_itself(Operation::CreateBatch) {
+    pub fn reads_lines(&self, call: &Call<'_>) -> Option<&Arc<Models>> {
+        let is_one = match call.route.operation {
+            // Elsewhere files become no batches, or a job names the model of all lines.
+            Operation::UploadFile | Operation::CreateBatch => self.provider.offers_itself(Operation::CreateBatch),
+            Operation::Proxy => call.route.path == MESSAGES && self.is_of_messages(call),
+            _ => false,
+        };
+        if !is_one {
             return None;
         }
         self.saved?.models.as_ref().filter(|models| models.are_restricted())
+    }
+}
+
+impl Target<'_> {
+    /// Whether a request asks for the end of a batch of messages, for which no model is asked.
+    pub fn ends_messages(&self, call: &Call<'_>) -> bool {
+        let below = call.route.path.strip_prefix(MESSAGES).and_then(|rest| rest.strip_prefix('/'));
+        let id = below.and_then(|rest| rest.strip_suffix("/cancel"));
+        id.is_some_and(|id| !id.is_empty() && !id.contains(['/', '.', '%'])) && self.is_of_messages(call)
+    }
+
+    fn is_of_messages(&self, call: &Call<'_>) -> bool {
+        call.head.method == "POST" && self.provider.dialect() == Dialect::Anthropic
     }
 }
 
@@ -58,14 +81,26 @@ pub async fn admitted(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Body> {
-    let Some(models) = target.reads_lines(call.route.operation) else { return Ok(body) };
-    if call.route.operation == Operation::UploadFile {
-        return uploaded(call, Arc::clone(models), gateway.body_limits.bytes, body);
+    let Some(models) = target.reads_lines(call) else { return Ok(body) };
+    match call.route.operation {
+        Operation::UploadFile => return uploaded(call, Arc::clone(models), gateway.body_limits.bytes, body),
+        Operation::Proxy => return together(Arc::clone(models), body).await,
+        _ => (),
     }
     let head = asking(call, target, body.whole())?;
     let (incoming, mut deadline) = shown(gateway, (call, &head), target, facts).await?;
     deadline.bound(look(incoming, models, gateway.body_limits.bytes)).await?;
     Ok(body)
+}
+
+/// A batch of messages, all of which come in one body.
+async fn together(models: Arc<Models>, body: Body) -> Result<Body> {
+    let bytes = body.collect().await?;
+    let (looked, whole) = (bytes.clone(), bytes);
+    let look = move || messages(&looked, &|model| models.admits(model));
+    // Looking neither panics nor is cancelled, unless the process ends; here others would wait.
+    tokio::task::spawn_blocking(look).await.map_err(|_| Error::Draining)?.map_err(refused)?;
+    Ok(Body::Whole(whole))
 }
 
 /// A form whose lines are looked at on their way.

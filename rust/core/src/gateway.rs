@@ -299,7 +299,7 @@ impl Gateway {
     ) -> Result<Served> {
         // Of a target before.
         (facts.unsaid, facts.hides_usage) = (None, false);
-        let body = if target.reads_lines(call.route.operation).is_some() {
+        let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.
             Box::pin(batch_lines::admitted(self, call, target, body, facts)).await?
         } else {

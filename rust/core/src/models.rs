@@ -148,8 +148,13 @@ impl Target<'_> {
             return models.admit_job(&self.provider.job_models(body));
         }
         let Some(said) = models.said.get(model) else {
-            let is_fine =
-                if model.is_empty() { !models.are_restricted() || !may_name_one(call) } else { models.allow_all };
+            let is_fine = if model.is_empty() {
+                // Who names it elsewhere is looked at before anything is sent.
+                let is_looked_at = self.reads_lines(call).is_some() || self.ends_messages(call);
+                !models.are_restricted() || is_looked_at || !may_name_one(call)
+            } else {
+                models.allow_all
+            };
             return if is_fine { Ok(()) } else { Err(Error::ModelRefused { model: model.to_owned() }) };
         };
         if !said.enabled {

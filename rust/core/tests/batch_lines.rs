@@ -118,6 +118,39 @@ async fn a_file_at_a_provider_that_makes_no_batches_of_files_may_be_anything() {
     assert_eq!(provider.ledger().len(), 1);
 }
 
+#[tokio::test]
+async fn a_batch_of_messages_names_no_other_model_either() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let models = json!([{"id": "some", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]);
+    let saved = ["anthropic", "openai"]
+        .map(|slug| json!({"slug": slug, "provider": slug, "models": "some", "custom_host": provider.url() + "/v1"}));
+    rig.apply(&json!({"epoch": "1", "models": models, "providers": saved}));
+    let ask = |at: &str, path: &str, model: &str| {
+        let made =
+            json!({"requests": [{"custom_id": "1", "params": {"model": model, "max_tokens": 1, "messages": []}}]});
+        let ask = Ask::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
+        ask.header("anthropic-version", "2023-06-01").header("content-type", "application/json").body(made.to_string())
+    };
+    let batches = "/v1/messages/batches";
+    for (at, path, model) in [
+        ("anthropic", batches, "other"),
+        // What another provider reads there nobody knows.
+        ("openai", batches, "good"),
+        ("anthropic", "/v1/messages/batches/b/other", "good"),
+        ("anthropic", "/v1/messages/batches/a%2Fx/cancel", "good"),
+        ("anthropic", "/v1/proxy/v1/messages/batches", "good"),
+    ] {
+        let told = rig.send(ask(at, path, model)).await;
+        assert_eq!(told.status, 403, "{at} {path} {model}: {}", told.text());
+    }
+    assert!(provider.ledger().is_empty());
+    for path in [batches, "/v1/messages/batches/b/cancel"] {
+        assert_eq!(rig.send(ask("anthropic", path, "good")).await.status, 200, "{path}");
+    }
+    assert_eq!(provider.ledger().len(), 2);
+}
+
 /// A provider that keeps what it read of one request, and whether its form ended.
 async fn listener() -> (Scripted, Arc<Mutex<(String, bool)>>) {
     let read = Arc::new(Mutex::new((String::new(), false)));

@@ -5,7 +5,7 @@ use memchr::{memchr, memmem::Finder};
 use super::{
     form::{boundary, disposition, parameter},
     peek,
-    scan::fields,
+    scan::{PeekError, elements_from, fields},
 };
 
 /// The head of a part that is longer is none.
@@ -83,24 +83,52 @@ impl Lines {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
-        let model = model_of(line).map_err(|message| Fault::line(self.number, message))?;
+        let model = model_in(line, "body").map_err(|message| Fault::line(self.number, message))?;
         if admit(&model) { Ok(()) } else { Err(Fault::Model(model)) }
     }
 }
 
-/// The model in the body of a line. Of two bodies the provider might read another one than is looked at here.
-fn model_of(line: &[u8]) -> Result<String, String> {
+/// Looks at a batch of messages, whose requests come together.
+pub fn messages(batch: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+    let mut requests = None;
+    let read = fields(batch, |key, at| match (key, &requests) {
+        (b"requests", None) => {
+            requests = Some(at);
+            Ok(())
+        }
+        _ => Err(PeekError { at: at.start, message: "a batch of messages has `requests`, once, and nothing else" }),
+    });
+    read.map_err(|error| Fault::Unreadable(error.to_string()))?;
+    let at = requests.ok_or_else(|| Fault::Unreadable("it must have `requests`".into()))?;
+    let (mut number, mut fault) = (0, None);
+    let read = elements_from(batch, at.start, |item| {
+        number += 1;
+        fault = match model_in(&batch[item.clone()], "params") {
+            Ok(model) if admit(&model) => return Ok(()),
+            Ok(model) => Some(Fault::Model(model)),
+            Err(message) => Some(Fault::Unreadable(format!("request {number}: {message}"))),
+        };
+        Err(PeekError { at: item.start, message: "it is refused" })
+    });
+    match fault {
+        Some(fault) => Err(fault),
+        None => read.map(|_| ()).map_err(|error| Fault::Unreadable(error.to_string())),
+    }
+}
+
+/// The model in this part of a request. Of two such parts the provider might read another one than is looked at here.
+fn model_in(request: &[u8], part: &str) -> Result<String, String> {
     let mut found = Vec::with_capacity(1);
-    fields(line, |key, at| {
-        if key == b"body" {
+    fields(request, |key, at| {
+        if key == part.as_bytes() {
             found.push(at);
         }
         Ok(())
     })
     .map_err(|error| error.to_string())?;
-    let [at] = <[_; 1]>::try_from(found).map_err(|_| "it must have one body")?;
-    let peek = peek(&line[at]).map_err(|error| format!("body: {error}"))?;
-    peek.model.filter(|model| !model.is_empty()).ok_or_else(|| "it must name its model in body.model".into())
+    let [at] = <[_; 1]>::try_from(found).map_err(|_| format!("it must have one {part}"))?;
+    let peek = peek(&request[at]).map_err(|error| format!("{part}: {error}"))?;
+    peek.model.filter(|model| !model.is_empty()).ok_or_else(|| format!("it must name its model in {part}.model"))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -346,6 +374,30 @@ mod tests {
                 let Err(Fault::Unreadable(message)) = fed(&body, step).1 else { panic!("{lines} passed") };
                 assert!(message.starts_with("line 2: ") && message.contains(says), "{message}");
             }
+        }
+    }
+
+    #[test]
+    fn each_request_of_a_batch_of_messages_names_a_model_that_may_be_used() {
+        let batch = |requests: &str| messages(format!("{{\"requests\":[{requests}]}}").as_bytes(), &good);
+        let request = |model: &str| format!("{{\"custom_id\":\"1\",\"params\":{{\"model\":\"{model}\"}}}}");
+        assert_eq!((batch(&request("good")), batch("")), (Ok(()), Ok(())));
+        let both = request("good") + "," + &request("bad");
+        assert_eq!(batch(&both), Err(Fault::Model("bad".into())));
+        for requests in
+            ["7", "{}", "{\"params\":{}}", "{\"params\":{\"model\":\"good\"},\"params\":{\"model\":\"bad\"}}"]
+        {
+            let told = batch(&(request("good") + "," + requests));
+            assert!(matches!(&told, Err(Fault::Unreadable(why)) if why.starts_with("request 2: ")), "{told:?}");
+        }
+        for whole in [
+            "{}",
+            "[]",
+            "{\"requests\":{}}",
+            "{\"requests\":[],\"requests\":[]}",
+            "{\"requests\":[],\"model\":\"bad\"}",
+        ] {
+            assert!(matches!(messages(whole.as_bytes(), &good), Err(Fault::Unreadable(_))), "{whole}");
         }
     }
 
