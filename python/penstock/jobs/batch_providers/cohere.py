@@ -88,6 +88,8 @@ class Result(msgspec.Struct):
 
     custom_id: str
     body: dict[str, Any] | str | None = None
+    # Where one is told of as an answer rather than by its body.
+    response: dict[str, Any] | str | None = None
     error: dict[str, Any] | str | None = None
 
 
@@ -151,9 +153,11 @@ class Cohere(Way):
     def told(self, line: Line, result: bytes) -> Told:
         """Read the result of one line."""
         found = msgspec.json.decode(result, type=Result)
-        if found.error or not found.body:
+        said = found.body or found.response
+        if found.error or not said:
             return Told(None, _failure(found.error))
-        body: Any = msgspec.json.decode(found.body) if isinstance(found.body, str) else found.body
+        body: Any = msgspec.json.decode(said) if isinstance(said, str) else said
+        body = body.get("body", body)
         return way.told(SLUG, line, 200, body, str(body.get("id") or ""))
 
     async def _located(self, name: str) -> Dataset:
