@@ -1,11 +1,11 @@
-"""Providers whose batches read and write elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks: a test says when they end, and how."""
+"""Providers whose files and batches are elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks: a test says when they end, and how."""
 
 from __future__ import annotations
 
 import json
 import re
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httpx2
@@ -15,6 +15,9 @@ from botocore.credentials import Credentials
 
 from tests.integration.batch_provider import Listening
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
 ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
 TOKEN = "sk-provider"
@@ -22,6 +25,9 @@ FIREWORKS = "/v1/accounts/acme"
 BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
 # Whether that is right moto does not ask, only for whom it is.
 OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"}
+# Fields of a request that S3 keeps, and of an answer that are the connection's.
+KEPT = ("content-type", "range", "x-amz-server-side-encryption")
+CONNECTIONS = ("connection", "transfer-encoding", "content-length", "date", "server")
 MADE_AT = "2026-01-02T03:04:05.678Z"
 
 
@@ -85,6 +91,9 @@ class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(b"")
 
+    def do_HEAD(self) -> None:
+        self._answer(b"")
+
     def do_POST(self) -> None:
         self._answer(self.rfile.read(int(self.headers.get("content-length", 0))))
 
@@ -97,13 +106,28 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self, body: bytes) -> None:
         with self.provider.lock:
             self.provider.asked.append((self.command, unquote(self.path)))
-            status, answer = self._fault(body) or self._route(body)
+            fault = self._fault(body)
+            if fault is None and self.path.startswith("/s3-bucket"):
+                self._forward(body)
+                return
+            status, answer = fault or self._route(body)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self._send(status, {"content-type": "application/json", "content-length": str(len(content))}, content)
+
+    def _send(self, status: int, fields: Mapping[str, str], content: bytes) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
+        for name, value in fields.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
+
+    def _forward(self, body: bytes) -> None:
+        """Ask S3, which is another's."""
+        said = {name: self.headers[name] for name in self.headers if name.lower() in KEPT or "amz-meta" in name}
+        answer = httpx2.request(self.command, f"{self.provider.s3}{self.path}", content=body, headers={**said, **OWNER})
+        fields = {name: value for name, value in answer.headers.items() if name not in CONNECTIONS}
+        length = answer.headers.get("content-length") if self.command == "HEAD" else str(len(answer.content))
+        self._send(answer.status_code, {**fields, "content-length": length or "0"}, answer.content)
 
     def _fault(self, body: bytes) -> tuple[int, Any] | None:
         """Look at the credential as who made it would."""
@@ -118,7 +142,7 @@ class _Answers(BaseHTTPRequestHandler):
         return 403, {"message": "who asks?"}
 
     def _is_amazons(self) -> bool:
-        return self.path.startswith((BEDROCK, "/s3-bucket/"))
+        return self.path.startswith((BEDROCK, "/s3-bucket"))
 
     def _is_signed(self, said: str, body: bytes) -> bool:
         scope = re.search(rf"Credential={KEY_ID}/\d+/{REGION}/(\w+)/aws4_request", said)
@@ -135,9 +159,6 @@ class _Answers(BaseHTTPRequestHandler):
         return said.endswith(f"Signature={auth.signature(text, request)}")
 
     def _route(self, body: bytes) -> tuple[int, Any]:
-        if self.path.startswith("/s3-bucket/"):
-            answer = httpx2.request(self.command, f"{self.provider.s3}{self.path}", content=body, headers=OWNER)
-            return answer.status_code, answer.content
         path = unquote(self.path)
         if path.startswith("/gcs-bucket/"):
             return self._object(path.removeprefix("/"), body)

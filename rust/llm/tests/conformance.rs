@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     dialect::Dialect,
+    files::Bucket,
     operation::Operation,
     providers::{self, Asked, Options, Provider, Stated},
     translation,
@@ -77,7 +78,8 @@ fn targets(provider: &'static dyn Provider) -> String {
     }
     let served = Operation::ALL.iter().filter(|operation| provider.serves(**operation));
     let lines = served.chain([&Operation::Proxy]).map(|operation| {
-        let way = if provider.wire(*operation, MODEL).is_some() { "told" } else { "as it is" };
+        let is_told = provider.wire(*operation, MODEL).is_some() || keeper(provider, *operation).is_some();
+        let way = if is_told { "told" } else { "as it is" };
         let target = target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
         format!("{} {target}, {way}\n", operation.id())
     });
@@ -85,10 +87,17 @@ fn targets(provider: &'static dyn Provider) -> String {
 }
 
 const MODEL: &str = "model-1";
+const S3_FILE: &str = "s3%3A%2F%2Fbucket%2Fa.jsonl";
+
+/// The bucket of which an operation is asked.
+fn keeper(provider: &dyn Provider, operation: Operation) -> Option<&'static Bucket> {
+    provider.bucket().filter(|_| operation.is_of_files())
+}
 
 fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
     let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
-    let path = path.replace(":id", "id-1").replace('*', MODEL);
+    let id = if keeper(provider, operation).is_some_and(|bucket| bucket.scheme == "s3") { S3_FILE } else { "id-1" };
+    let path = path.replace(":id", id).replace('*', MODEL);
     let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
     let stated = Stated::default();

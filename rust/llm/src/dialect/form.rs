@@ -37,12 +37,7 @@ enum State {
 impl Form {
     /// `None` where the content type is not that of a form.
     pub fn of(content_type: &str) -> Option<Self> {
-        let (kind, parameters) = content_type.split_once(';')?;
-        if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
-            return None;
-        }
-        let boundary = parameter(parameters, "boundary").filter(|boundary| !boundary.is_empty())?;
-        let delimiter = Finder::new(format!("\r\n--{boundary}").as_bytes()).into_owned();
+        let delimiter = Finder::new(delimiter(content_type)?.as_bytes()).into_owned();
         // The first delimiter needs no line end before it; it gets one here.
         Some(Self { delimiter, state: State::Passing, kept: b"\r\n".to_vec(), model: None, stream: None })
     }
@@ -181,10 +176,7 @@ pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> 
 
 /// The field that a part's head announces; files are none.
 fn field_of(head: &str) -> Option<Field> {
-    let disposition = head.split("\r\n").find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
-    })?;
+    let disposition = header(head, "content-disposition")?;
     if parameter(disposition, "filename").is_some() {
         return None;
     }
@@ -195,11 +187,39 @@ fn field_of(head: &str) -> Option<Field> {
     }
 }
 
-/// The value of a parameter, without its quotes.
-fn parameter<'p>(parameters: &'p str, wanted: &str) -> Option<&'p str> {
-    parameters.split(';').find_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim().trim_matches('"'))
+/// The value of a parameter, without its quotes; within them a semicolon stands for itself.
+pub(super) fn parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p str> {
+    loop {
+        let mut is_quoted = false;
+        let end = parameters.find(|one| {
+            is_quoted ^= one == '"';
+            one == ';' && !is_quoted
+        });
+        let (pair, rest) = parameters.split_at(end.unwrap_or(parameters.len()));
+        if let Some((name, value)) = pair.split_once('=')
+            && name.trim().eq_ignore_ascii_case(wanted)
+        {
+            return Some(value.trim().trim_matches('"'));
+        }
+        parameters = rest.strip_prefix(';')?;
+    }
+}
+
+/// What stands between the parts of a form of this content type, with the line end before it; `None` where it is none.
+pub(super) fn delimiter(content_type: &str) -> Option<String> {
+    let (kind, parameters) = content_type.split_once(';')?;
+    if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
+        return None;
+    }
+    let boundary = parameter(parameters, "boundary").filter(|boundary| !boundary.is_empty())?;
+    Some(format!("\r\n--{boundary}"))
+}
+
+/// The value of a header field in the head of a part.
+pub(super) fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
+    head.split("\r\n").find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim())
     })
 }
 

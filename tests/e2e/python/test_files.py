@@ -1,0 +1,173 @@
+"""Files by the official OpenAI SDK for Python, at providers that keep them in buckets: Bedrock's in the S3 of moto."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+import httpx2
+import openai
+import pytest
+
+from tests.gateway import Gateway
+from tests.integration.amazon import moto
+from tests.integration.bucket_provider import KEY_ID, OWNER, REGION, SECRET, BucketProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+KEY = "pk-e2e-0123456789"
+# Larger than a part, which is of 8 MiB.
+LARGE = 20_000_000
+
+
+class Kind(NamedTuple):
+    """What is saved of a provider, and how its files are called."""
+
+    options: dict[str, str]
+    folder: str
+    model: str
+    # A line of a batch as it is kept.
+    row: Callable[[int], dict[str, Any]]
+
+
+KINDS = {
+    "bedrock": Kind(
+        {
+            "aws_region": REGION,
+            "aws_access_key_id": KEY_ID,
+            "aws_secret_access_key": SECRET,
+            "aws_s3_bucket": "s3-bucket",
+            "amz_server_side_encryption": "AES256",
+        },
+        "s3://s3-bucket/penstock/files/",
+        "amazon.nova-lite-v1:0",
+        lambda number: {
+            "recordId": f"row-{number}",
+            "modelInput": {"messages": [{"role": "user", "content": [{"text": f"question {number}"}]}]},
+        },
+    ),
+}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with moto(tmp_path_factory.mktemp("moto")) as url:
+        httpx2.put(f"{url}/s3-bucket").raise_for_status()
+        yield url
+
+
+@pytest.fixture(scope="module")
+def listening(s3: str) -> Iterator[BucketProvider]:
+    with BucketProvider(s3) as provider:
+        yield provider
+
+
+@pytest.fixture
+def there(listening: BucketProvider) -> Iterator[BucketProvider]:
+    yield listening
+    assert listening.refused == []
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, listening: BucketProvider) -> Iterator[Gateway]:
+    saved: list[dict[str, Any]] = [
+        {
+            "slug": slug,
+            "provider": slug,
+            "api_key": listening.token,
+            "options": kind.options,
+            "custom_host": listening.url,
+        }
+        for slug, kind in KINDS.items()
+    ]
+    tables = {
+        "keys": [{"name": "e2e", "key": KEY}],
+        "providers": saved,
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    }
+    running = Gateway(tmp_path_factory.mktemp("files"), tables, {})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def ai(kind: Kind, served: Gateway, there: BucketProvider) -> Iterator[openai.OpenAI]:
+    slug = next(slug for slug, one in KINDS.items() if one is kind)
+    headers = {"x-gateway-provider": f"@{slug}"}
+    base = f"{served.base_url}/v1"
+    assert there.url
+    with openai.OpenAI(base_url=base, api_key=KEY, default_headers=headers, max_retries=0, timeout=30) as client:
+        yield client
+
+
+def line(number: int, model: str) -> bytes:
+    body = {"model": model, "messages": [{"role": "user", "content": f"question {number}"}]}
+    row = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return json.dumps(row).encode() + b"\n"
+
+
+def test_a_file_makes_the_round_trip(ai: openai.OpenAI, kind: Kind):
+    content = b'{"messages": []}\n' * 3
+    made = ai.files.create(file=("train it.jsonl", content, "application/jsonl"), purpose="fine-tune")
+    assert unquote(made.id).startswith(f"{kind.folder}fine-tune/")
+    assert (made.object, made.bytes, made.filename, made.purpose) == (
+        "file",
+        len(content),
+        "train_it.jsonl",
+        "fine-tune",
+    )
+    shown = ai.files.retrieve(made.id)
+    assert (shown.id, shown.bytes, shown.filename, shown.purpose) == (made.id, made.bytes, made.filename, made.purpose)
+    assert abs(shown.created_at - made.created_at) <= 2
+    assert ai.files.content(made.id).content == content
+    assert ai.files.content(made.id, extra_headers={"range": "bytes=2-9"}).content == content[2:10]
+    assert made.id in {file.id for file in ai.files.list(purpose="fine-tune")}
+    gone = ai.files.delete(made.id)
+    assert (gone.id, gone.deleted) == (made.id, True)
+    for ask in (ai.files.retrieve, ai.files.content, ai.files.delete):
+        with pytest.raises(openai.NotFoundError):
+            ask(made.id)
+
+
+def test_a_large_file_goes_in_parts_and_comes_back_as_it_was(ai: openai.OpenAI, there: BucketProvider):
+    content = bytes(range(256)) * (LARGE // 256)
+    asked = len(there.asked)
+    made = ai.files.create(file=("large.bin", content), purpose="user_data")
+    assert made.bytes == len(content)
+    parts = [path for method, path in there.asked[asked:] if method == "PUT"]
+    assert [path.split("?")[1].split("&")[0] for path in parts] == [f"partNumber={number}" for number in (1, 2, 3)]
+    assert ai.files.content(made.id).content == content
+    assert ai.files.retrieve(made.id).purpose == "user_data"
+
+
+def test_lines_of_a_batch_are_kept_in_the_words_of_their_model(ai: openai.OpenAI, kind: Kind, there: BucketProvider):
+    count = 2_000
+    lines = b"".join(line(number, kind.model) for number in range(count))
+    made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
+    rows = [json.loads(row) for row in there.read(unquote(made.id)).splitlines()]
+    assert len(rows) == count
+    assert rows[-1] == kind.row(count - 1)
+    with pytest.raises(openai.BadRequestError, match="line 3: it is `other`"):
+        ai.files.create(file=lines[: len(line(0, kind.model)) * 2] + line(7, "other"), purpose="batch")
+
+
+def test_files_are_listed_by_pages(ai: openai.OpenAI):
+    made = [ai.files.create(file=(f"{number}.png", b"x"), purpose="vision").id for number in range(5)]
+    assert [file.id for file in ai.files.list(purpose="vision", limit=2)] == made
+    page = ai.files.list(purpose="vision", limit=2, after=made[3])
+    assert ([file.id for file in page.data], page.has_more) == (made[4:], False)
+
+
+def test_what_is_kept_is_encrypted_as_it_was_saved(ai: openai.OpenAI, kind: Kind, s3: str):
+    if "amz_server_side_encryption" not in kind.options:
+        return
+    made = ai.files.create(file=("a.txt", b"x"), purpose="user_data")
+    shown = httpx2.head(f"{s3}/{unquote(made.id).removeprefix('s3://')}", headers=OWNER)
+    assert shown.headers["x-amz-server-side-encryption"] == "AES256"
