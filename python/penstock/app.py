@@ -141,7 +141,7 @@ def open_store(
     from penstock.blobs.folder import Folder
     from penstock.jobs.batches import Runner
     from penstock.jobs.prepare import known_tokens
-    from penstock.jobs.publish import Kept, Publisher
+    from penstock.jobs.publish import KeptRows, Publisher
     from penstock.jobs.rotate import Rotator
     from penstock.kit import listing
     from penstock.kit.conditions import before_send
@@ -154,7 +154,7 @@ def open_store(
 
     database = Database(settings.store, url)
     key = master(settings)
-    vault, kept = Vault(key), Kept(settings, key)
+    vault, kept = Vault(key), KeptRows(settings, key)
     # Until the store was read: a file that is gathered without its rows would close the gateway to every key in it.
     published.stored = kept.last() or NOTHING
     tokens = known_tokens(settings, kept)

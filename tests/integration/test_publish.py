@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from penstock.app import create_app
 from penstock.jobs.gather import Gatherer
-from penstock.jobs.publish import Kept, Publisher
+from penstock.jobs.publish import KeptRows, Publisher
 from penstock.kit.founding import found
 from penstock.kit.references import Secrets
 from penstock.kit.secrets import Vault, master
@@ -59,7 +59,7 @@ class Plane:
         self.published = Published(Snapshot())
         # The application has a publisher too, and writes down what it publishes.
         aside = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
-        self.kept = Kept(aside, key)
+        self.kept = KeptRows(aside, key)
         self._publisher = Publisher(settings, self.published, self._database, *self._parts, self.kept, None)
         self.asked: list[str] = []
         event.listen(self._database._engine.sync_engine, "before_cursor_execute", self._note)

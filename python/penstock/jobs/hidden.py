@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import select
 
+from penstock.engine import may_be_secret
 from penstock.kit.ids import DOTS
 from penstock.store.tables import integrations
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 # Shorter ones are parts of words too.
 SHORTEST = 8
-# Names that hold credentials, as for records: rather one too many.
-PARTS = ("auth", "key", "token", "secret", "passw", "credential", "signature", "service-account", "custom-headers")
+# Whatever an operator wants sent along, under any names.
+ANY_HEADERS = "custom-headers"
 SLUGS = ("x-gateway-virtual-key",)
 
 
@@ -65,7 +66,7 @@ async def of_integration(connection: AsyncConnection, vault: Vault, secrets: Sec
 def _secrets(name: str, value: object) -> Iterator[str]:
     """Give what a field holds whose name says so, or a table in it."""
     plain = name.replace("_", "-").lower()
-    if any(part in plain for part in PARTS):
+    if may_be_secret(plain) or ANY_HEADERS in plain:
         yield from _leaves(value)
     elif isinstance(read := _read(value), dict):
         for inner, item in cast("dict[str, Any]", read).items():

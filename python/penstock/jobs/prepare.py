@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import UnavailableError
 from penstock.jobs.gather import Gatherer
-from penstock.jobs.publish import Kept
+from penstock.jobs.publish import KeptRows
 from penstock.kit.founding import OWNER, found
 from penstock.kit.references import Secrets, questions
 from penstock.kit.secrets import Vault, master
@@ -40,7 +40,7 @@ def for_start(settings: Settings) -> bytes:
 async def _for_start(settings: Settings) -> Prepared:
     database = _open(settings)
     key = master(settings, make=database.embedded)
-    kept = Kept(settings, key)
+    kept = KeptRows(settings, key)
     try:
         if database.embedded:
             return await _embedded(settings, database, key, kept)
@@ -57,13 +57,13 @@ async def _for_start(settings: Settings) -> Prepared:
         await database.close()
 
 
-async def _embedded(settings: Settings, database: Database, key: Master, kept: Kept) -> Prepared:
+async def _embedded(settings: Settings, database: Database, key: Master, kept: KeptRows) -> Prepared:
     await migrate(database)
     admin_key = await found(database, settings.store.admin_key)
     return Prepared(await _read(settings, database, key, kept), admin_key)
 
 
-async def _read(settings: Settings, database: Database, key: Master, kept: Kept) -> Stored:
+async def _read(settings: Settings, database: Database, key: Master, kept: KeptRows) -> Stored:
     vault, secrets, last = Vault(key), Secrets(settings), kept.last() or NOTHING
     secrets.seed(last.secrets)
     async with database.reading() as connection:
@@ -81,7 +81,7 @@ async def _read(settings: Settings, database: Database, key: Master, kept: Kept)
     return stored
 
 
-def known_tokens(settings: Settings, kept: Kept) -> Tokens | None:
+def known_tokens(settings: Settings, kept: KeptRows) -> Tokens | None:
     """Begin with the keys for tokens that are in the settings, or that were known at the last run."""
     if not settings.jwt.enabled:
         return None

@@ -39,7 +39,7 @@ KEPT_FILES, PURPOSE = ("penstock.snapshot", "penstock.snapshot.other"), "snapsho
 BREATH = 0.02
 
 
-class Kept:
+class KeptRows:
     """The last good rows of the store, sealed, in files: with them a node starts while the database is away."""
 
     def __init__(self, settings: Settings, master: Master) -> None:
@@ -80,7 +80,7 @@ class Publisher:
         database: Database,
         vault: Vault,
         secrets: Secrets,
-        kept: Kept,
+        kept: KeptRows,
         tokens: Tokens | None,
     ) -> None:
         """Know nothing of the store yet."""

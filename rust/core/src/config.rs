@@ -65,9 +65,16 @@ pub struct Node {
     pub features: Features,
     pub strategy: Strategy,
     pub targets: Vec<Self>,
-    /// Of its own, or somewhere below.
-    pub has_breaker: bool,
+    pub within: Within,
     weight: f64,
+}
+
+/// What is so of a node itself or somewhere below it: found once, when it is read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Within {
+    pub has_breaker: bool,
+    /// More than one attempt is asked for.
+    pub is_persistent: bool,
 }
 
 /// What a target inherits from those around it.
@@ -200,8 +207,14 @@ impl Node {
             target.features.inherit(&self.features);
             target.bequeath();
         }
-        let has_one = |target: &Self| target.has_breaker;
-        self.has_breaker = self.features.circuit_breaker.policy().is_some() || self.targets.iter().any(has_one);
+        let is_below = |is_so: fn(&Within) -> bool| self.targets.iter().any(|target| is_so(&target.within));
+        let falls = matches!(self.strategy, Strategy::Fallback(_)) && self.targets.len() > 1;
+        let retries = self.targets.is_empty() && self.features.retry.attempts() > 0;
+        let breaks = self.features.circuit_breaker.policy().is_some();
+        self.within = Within {
+            has_breaker: breaks || is_below(|within| within.has_breaker),
+            is_persistent: falls || retries || is_below(|within| within.is_persistent),
+        };
     }
 
     fn count_below(&self) -> usize {

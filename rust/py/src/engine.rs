@@ -15,6 +15,7 @@ use penstock_core::{
     gateway::{Gateway, Request},
     ledger,
     lines::{self, Line},
+    masking,
     settings::Settings,
     snapshot::Snapshot,
 };
@@ -246,6 +247,12 @@ pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, schema::schema().to_string().as_bytes())
+}
+
+/// Whether a field of this name, in small letters with hyphens, may hold a credential: records mask it.
+#[pyfunction]
+pub fn may_be_secret(name: &str) -> bool {
+    masking::may_be_secret(name)
 }
 
 /// What a provider is sent for a line of a batch, and what of it cannot be told, with commas.

@@ -25,7 +25,7 @@ mod _engine {
     #[pymodule_export]
     use super::conversation::Conversation;
     #[pymodule_export]
-    use super::engine::{Engine, Ledger, catalogue, check, config_schema, say_line, tell_line};
+    use super::engine::{Engine, Ledger, catalogue, check, config_schema, may_be_secret, say_line, tell_line};
     #[pymodule_export]
     use super::errors::EngineError;
 }

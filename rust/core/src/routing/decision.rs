@@ -8,6 +8,8 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::config::Node;
+
 /// Whether an old answer served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CacheStatus {
@@ -107,13 +109,14 @@ pub struct Decision {
 }
 
 impl Decision {
-    pub fn new(strategy: &'static str) -> Self {
+    /// Nothing is decided yet of what a config says.
+    pub fn new(root: &Node) -> Self {
         Self {
-            strategy,
-            option: "config".into(),
+            strategy: root.strategy.name(),
+            option: Arc::clone(&root.path),
             retries: 0,
             cache: CacheStatus::Disabled,
-            is_persistent: false,
+            is_persistent: root.within.is_persistent,
             steps: Vec::new(),
             target: None,
         }

@@ -114,8 +114,7 @@ impl<'w> Walk<'w> {
 
     /// What the second attempt finds out, until it is known whether anybody wants to know.
     fn twin_facts(&self) -> Facts {
-        let strategy = self.plan.config.root.strategy.name();
-        Facts { decision: Some(Box::new(Decision::new(strategy))), ..self.facts.twin() }
+        Facts { decision: Some(Box::new(Decision::new(&self.plan.config.root))), ..self.facts.twin() }
     }
 
     /// Says what became of both, and goes on as if the one whose answer counts had been alone.

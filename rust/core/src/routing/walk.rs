@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    ops::ControlFlow,
     pin::Pin,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -144,9 +143,7 @@ impl<'w> Walk<'w> {
         let params = carried.pick(&plan.config.params);
         let call = choice.call;
         let until = patience(call).map(|patience| Instant::now() + patience.mul_f64(1.0 - RESERVE));
-        let mut decision = Decision::new(plan.config.root.strategy.name());
-        decision.is_persistent = is_persistent(&plan.config.root);
-        facts.decision = Some(Box::new(decision));
+        facts.decision = Some(Box::new(Decision::new(&plan.config.root)));
         Self { gateway, choice, plan, call, facts, carried, params, until, family: OnceLock::new() }
     }
 
@@ -190,10 +187,12 @@ impl<'w> Walk<'w> {
                 }
                 Err(error) => Err(error),
             };
-            node = match self.after(&mut levels, result).await {
-                ControlFlow::Continue(next) => next,
-                ControlFlow::Break(result) => return result,
-            };
+            let Some(next) = self.after(&mut levels, &result) else { return result };
+            if let Ok(served) = result {
+                // In a box: it would make every walk larger.
+                Box::pin(served.discard()).await;
+            }
+            node = next;
         }
     }
 
@@ -217,28 +216,18 @@ impl<'w> Walk<'w> {
     }
 
     /// The target to be tried after this result: the next one of the innermost group that has one and takes it for a failure.
-    async fn after(
-        &mut self,
-        levels: &mut Vec<Level<'w>>,
-        result: Result<Served>,
-    ) -> ControlFlow<Result<Served>, &'w Node> {
+    fn after(&mut self, levels: &mut Vec<Level<'w>>, result: &Result<Served>) -> Option<&'w Node> {
         while let Some(level) = levels.last_mut() {
-            if level.fallback.has_failed(&result)
+            if level.fallback.has_failed(result)
                 && let Some(next) = level.next()
             {
-                let Some(because) = self.must_stop() else {
-                    if let Ok(served) = result {
-                        // In a box: it would make every walk larger.
-                        Box::pin(served.discard()).await;
-                    }
-                    return ControlFlow::Continue(next);
-                };
+                let Some(because) = self.must_stop() else { return Some(next) };
                 let at = Arc::clone(&level.node.path);
                 self.note(|| Step::Stopped { at, because });
             }
             levels.pop();
         }
-        ControlFlow::Break(result)
+        None
     }
 
     /// The targets of a group that falls from one to the next.
@@ -299,7 +288,7 @@ impl<'w> Walk<'w> {
 
     /// Which targets of a node are open; `None` where all are, and where none is: then the breakers are of no help.
     fn open(&mut self, node: &Node) -> Option<Vec<bool>> {
-        if !node.has_breaker {
+        if !node.within.has_breaker {
             return None;
         }
         let mut states: Vec<bool> = Vec::new();
@@ -355,13 +344,6 @@ impl<'w> Walk<'w> {
             change(decision);
         }
     }
-}
-
-/// Whether more than one attempt was asked for somewhere.
-fn is_persistent(node: &Node) -> bool {
-    let falls = matches!(node.strategy, Strategy::Fallback(_)) && node.targets.len() > 1;
-    let retries = node.targets.is_empty() && node.features.retry.attempts() > 0;
-    falls || retries || node.targets.iter().any(is_persistent)
 }
 
 /// How long the caller's client waits, where it says so: in seconds, or a word that says nothing.
