@@ -25,6 +25,8 @@ FIREWORKS = "/v1/accounts/acme"
 BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
 # Whether that is right moto does not ask, only for whom it is.
 OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"}
+# Cloud Storage, which S3 plays: its calls are the same.
+GCS = "/gcs-files"
 # Fields of a request that S3 keeps, and of an answer that are the connection's.
 KEPT = ("content-type", "range", "x-amz-server-side-encryption")
 CONNECTIONS = ("connection", "transfer-encoding", "content-length", "date", "server")
@@ -58,7 +60,7 @@ class BucketProvider(Listening):
         kind, _, name = uri.partition("://")
         return (
             self.objects[name]
-            if kind == "gs"
+            if kind == "gs" and name in self.objects
             else httpx2.get(f"{self.s3}/{name}", headers=OWNER).raise_for_status().content
         )
 
@@ -107,7 +109,7 @@ class _Answers(BaseHTTPRequestHandler):
         with self.provider.lock:
             self.provider.asked.append((self.command, unquote(self.path)))
             fault = self._fault(body)
-            if fault is None and self.path.startswith("/s3-bucket"):
+            if fault is None and self.path.startswith(("/s3-bucket", GCS)):
                 self._forward(body)
                 return
             status, answer = fault or self._route(body)
@@ -123,9 +125,12 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes) -> None:
         """Ask S3, which is another's."""
-        said = {name: self.headers[name] for name in self.headers if name.lower() in KEPT or "amz-meta" in name}
+        own = "x-goog-" if self.path.startswith(GCS) else "x-amz-"
+        said = {name: self.headers[name] for name in self.headers if name.lower() in KEPT or "meta" in name}
+        said = {name.replace(own, "x-amz-"): value for name, value in said.items()}
         answer = httpx2.request(self.command, f"{self.provider.s3}{self.path}", content=body, headers={**said, **OWNER})
-        fields = {name: value for name, value in answer.headers.items() if name not in CONNECTIONS}
+        found = {name: value for name, value in answer.headers.items() if name not in CONNECTIONS}
+        fields = {name.replace("x-amz-", own): value for name, value in found.items()}
         length = answer.headers.get("content-length") if self.command == "HEAD" else str(len(answer.content))
         self._send(answer.status_code, {**fields, "content-length": length or "0"}, answer.content)
 

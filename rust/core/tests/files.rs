@@ -298,6 +298,39 @@ async fn a_stored_credential_reaches_what_the_gateway_keeps_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn files_of_vertex_ai_are_objects_of_cloud_storage() {
+    let keeper = Keeper::start("", 0, "").await;
+    let rig = Played::rig();
+    let ask = |method: &str, path: &str| {
+        let ask =
+            Ask::new(method, path).header("x-gateway-provider", "vertex-ai").header("authorization", "Bearer sk-1");
+        ask.header("x-gateway-custom-host", &keeper.provider.url())
+            .header("x-gateway-vertex-region", "europe-west4")
+            .header("x-gateway-vertex-storage-bucket-name", "data")
+    };
+    let form = form(&[file(&line("row-1", "gemini-2.5-pro")), field("purpose", "batch")]);
+    let asked =
+        ask("POST", "/v1/files").header("content-type", FORM).header("x-gateway-provider-file-name", "a b.jsonl");
+    let told = rig.send(asked.body(form)).await;
+    assert_eq!((told.status, &told.json()["id"]), (200, &json!("gs%3A%2F%2Fdata%2Fa%20b.jsonl")), "{}", told.text());
+    let (head, body) = keeper.seen.lock().unwrap().remove(0);
+    assert!(
+        head.starts_with("PUT /data/a%20b.jsonl HTTP") && head.contains("\r\nauthorization: Bearer sk-1"),
+        "{head}"
+    );
+    assert!(head.contains("\r\nx-goog-meta-purpose: batch") && !head.contains("x-amz"), "{head}");
+    let row = &harness::lines(&body)[0]["request"];
+    assert_eq!(
+        (&row["labels"]["custom_id"], &row["contents"][0]["parts"][0]["text"]),
+        (&json!("row-1"), &json!("row-1"))
+    );
+    let path = format!("/v1/files/{}", told.json()["id"].as_str().unwrap());
+    let told = rig.send(ask("GET", &path)).await;
+    assert_eq!((told.status, &told.json()["filename"], &told.json()["bytes"]), (200, &json!("a b.jsonl"), &json!(12)));
+    assert_eq!(keeper.lines(), ["HEAD /data/a%20b.jsonl"]);
+}
+
+#[tokio::test]
 async fn files_are_listed_where_the_gateway_keeps_them() {
     let xml = "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>penstock/files/batch/u/a.jsonl</Key>\
         <LastModified>2023-11-14T22:13:20.000Z</LastModified><Size>7</Size></Contents></ListBucketResult>";

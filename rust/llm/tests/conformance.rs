@@ -87,7 +87,6 @@ fn targets(provider: &'static dyn Provider) -> String {
 }
 
 const MODEL: &str = "model-1";
-const S3_FILE: &str = "s3%3A%2F%2Fbucket%2Fa.jsonl";
 
 /// The bucket of which an operation is asked.
 fn keeper(provider: &dyn Provider, operation: Operation) -> Option<&'static Bucket> {
@@ -96,8 +95,9 @@ fn keeper(provider: &dyn Provider, operation: Operation) -> Option<&'static Buck
 
 fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
     let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
-    let id = if keeper(provider, operation).is_some_and(|bucket| bucket.scheme == "s3") { S3_FILE } else { "id-1" };
-    let path = path.replace(":id", id).replace('*', MODEL);
+    let file = |bucket: &Bucket| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
+    let id = keeper(provider, operation).map_or_else(|| "id-1".to_owned(), file);
+    let path = path.replace(":id", &id).replace('*', MODEL);
     let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
     let stated = Stated::default();

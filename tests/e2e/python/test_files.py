@@ -1,4 +1,4 @@
-"""Files by the official OpenAI SDK for Python, at providers that keep them in buckets: Bedrock's in the S3 of moto."""
+"""Files by the official OpenAI SDK for Python, at providers that keep them in buckets: Bedrock and Vertex AI, both in the S3 of moto."""
 
 from __future__ import annotations
 
@@ -48,6 +48,21 @@ KINDS = {
             "modelInput": {"messages": [{"role": "user", "content": [{"text": f"question {number}"}]}]},
         },
     ),
+    "vertex-ai": Kind(
+        {
+            "vertex_region": "europe-west4",
+            "vertex_project_id": "p-1",
+            "vertex_storage_bucket_name": "gcs-files",
+        },
+        "gs://gcs-files/penstock/files/",
+        "gemini-2.5-pro",
+        lambda number: {
+            "request": {
+                "contents": [{"role": "user", "parts": [{"text": f"question {number}"}]}],
+                "labels": {"custom_id": f"row-{number}"},
+            }
+        },
+    ),
 }
 
 
@@ -59,7 +74,8 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with moto(tmp_path_factory.mktemp("moto")) as url:
-        httpx2.put(f"{url}/s3-bucket").raise_for_status()
+        for bucket in ("s3-bucket", "gcs-files"):
+            httpx2.put(f"{url}/{bucket}").raise_for_status()
         yield url
 
 
@@ -165,9 +181,8 @@ def test_files_are_listed_by_pages(ai: openai.OpenAI):
     assert ([file.id for file in page.data], page.has_more) == (made[4:], False)
 
 
-def test_what_is_kept_is_encrypted_as_it_was_saved(ai: openai.OpenAI, kind: Kind, s3: str):
-    if "amz_server_side_encryption" not in kind.options:
-        return
+@pytest.mark.parametrize("kind", ["bedrock"], indirect=True)
+def test_what_is_kept_is_encrypted_as_it_was_saved(ai: openai.OpenAI, s3: str):
     made = ai.files.create(file=("a.txt", b"x"), purpose="user_data")
     shown = httpx2.head(f"{s3}/{unquote(made.id).removeprefix('s3://')}", headers=OWNER)
     assert shown.headers["x-amz-server-side-encryption"] == "AES256"
