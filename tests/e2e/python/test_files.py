@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ import pytest
 from tests.gateway import Gateway
 from tests.integration.amazon import moto
 from tests.integration.bucket_provider import KEY_ID, OWNER, REGION, SECRET, BucketProvider
+from tests.processes import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -186,3 +188,21 @@ def test_what_is_kept_is_encrypted_as_it_was_saved(ai: openai.OpenAI, s3: str):
     made = ai.files.create(file=("a.txt", b"x"), purpose="user_data")
     shown = httpx2.head(f"{s3}/{unquote(made.id).removeprefix('s3://')}", headers=OWNER)
     assert shown.headers["x-amz-server-side-encryption"] == "AES256"
+
+
+def test_what_a_caller_did_not_finish_is_taken_back(served: Gateway, there: BucketProvider):
+    head = (
+        "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ncontent-type: multipart/form-data; boundary=edge\r\n"
+        f"x-gateway-api-key: {KEY}\r\nx-gateway-provider: @bedrock\r\ncontent-length: {LARGE}\r\n\r\n"
+        '--edge\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+        '--edge\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    )
+    asked = len(there.asked)
+
+    def kept(method: str) -> bool | None:
+        return any(one == method and "uploadId=" in path for one, path in there.asked[asked:]) or None
+
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(head.encode() + bytes(LARGE // 2))
+        wait("the first part", lambda: kept("PUT"))
+    wait("its end", lambda: kept("DELETE"))
