@@ -16,7 +16,7 @@ from botocore.credentials import Credentials
 from tests.integration.batch_provider import Listening
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
 ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
@@ -42,6 +42,7 @@ class BucketProvider(Listening):
         self.secret, self.token, self.signed = SECRET, TOKEN, "/signed/results?X-Goog-Signature=1"
         self.why = "it did not please"
         self.objects: dict[str, bytes] = {}
+        self.datasets: dict[str, dict[str, Any]] = {}
         self.jobs: list[dict[str, Any]] = []
         self.state = "running"
         self.refused: list[str] = []
@@ -97,7 +98,16 @@ class _Answers(BaseHTTPRequestHandler):
         self._answer(b"")
 
     def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers.get("content-length", 0))))
+        is_chunked = self.headers.get("transfer-encoding") == "chunked"
+        self._answer(
+            b"".join(self._chunks()) if is_chunked else self.rfile.read(int(self.headers.get("content-length", 0)))
+        )
+
+    def _chunks(self) -> Iterator[bytes]:
+        while length := int(self.rfile.readline(), 16):
+            yield self.rfile.read(length)
+            self.rfile.readline()
+        self.rfile.readline()
 
     def do_PUT(self) -> None:
         self.do_POST()
@@ -173,8 +183,8 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
         there, path = self.provider, path.removeprefix(FIREWORKS)
-        if path == "/datasets":
-            return (200, {}) if json.loads(body)["dataset"] == {"userUploaded": {}} else (400, {})
+        if path.startswith("/datasets") and ":" not in path:
+            return self._dataset(path, body)
         if found := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
             there.objects[found[1]] = body
             return 200, {"id": found[1]}
@@ -189,6 +199,20 @@ class _Answers(BaseHTTPRequestHandler):
             return 404, {}
         progress = {"successfullyProcessedRequests": 1, "failedRequests": 0}
         return 200, {"state": there.state, "jobProgress": progress, "status": {"message": there.why}}
+
+    def _dataset(self, path: str, body: bytes) -> tuple[int, Any]:
+        known = self.provider.datasets
+        if path == "/datasets":
+            asked = json.loads(body)
+            name = asked["datasetId"]
+            known[name] = {"name": f"accounts/acme/datasets/{name}", **asked["dataset"]}
+            return (200, {}) if "userUploaded" in asked["dataset"] else (400, {})
+        if path.startswith("/datasets?"):
+            return 200, {"datasets": list(known.values())}
+        name = path.rpartition("/")[2]
+        found = known.pop(name, None) if self.command == "DELETE" else known.get(name)
+        state = "READY" if name in self.provider.objects else "UPLOADING"
+        return (200, {**found, "state": state, "createTime": MADE_AT}) if found else (404, {"message": "no dataset"})
 
     def _object(self, name: str, body: bytes) -> tuple[int, Any]:
         if self.command == "PUT":

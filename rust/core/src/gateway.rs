@@ -304,8 +304,8 @@ impl Gateway {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
-        if let (true, Some(bucket)) = (call.route.operation.is_of_files(), target.provider.bucket()) {
-            return Box::pin(files::answer(self, call, (target, bucket), body, facts)).await;
+        if let (true, Some(keeper)) = (call.route.operation.is_of_files(), target.provider.keeper()) {
+            return Box::pin(files::answer(self, call, (target, keeper), body, facts)).await;
         }
         if token_count::is_ours(call, target) {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;

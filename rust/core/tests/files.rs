@@ -330,6 +330,90 @@ async fn files_of_vertex_ai_are_objects_of_cloud_storage() {
     assert_eq!(keeper.lines(), ["HEAD /data/a%20b.jsonl"]);
 }
 
+const DATASET: &str = r#"{"name":"accounts/acme/datasets/batch-1","displayName":"a.jsonl","state":"READY",
+    "createTime":"2023-11-14T22:13:20Z","datasets":[{"name":"accounts/acme/datasets/x","state":"UPLOADING"},
+    {"name":"accounts/acme/datasets/batch-1"},{"name":"accounts/acme/datasets/batch-2"}]}"#;
+
+fn of_fireworks(keeper: &Keeper, method: &str, path: &str) -> Ask {
+    let ask =
+        Ask::new(method, path).header("x-gateway-provider", "fireworks-ai").header("authorization", "Bearer sk-1");
+    ask.header("x-gateway-custom-host", &keeper.provider.url()).header("x-gateway-fireworks-account-id", "acme")
+}
+
+#[tokio::test]
+async fn files_of_fireworks_are_datasets_that_are_made_and_then_filled() {
+    let keeper = Keeper::start("GET", 200, DATASET).await;
+    let rig = Played::rig();
+    let upload = |purpose: &str, content: &str| {
+        let form = form(&[file(content), field("purpose", purpose)]);
+        of_fireworks(&keeper, "POST", "/v1/files").header("content-type", FORM).body(form)
+    };
+    let model = "accounts/fireworks/models/m";
+    let told = rig.send(upload("batch", &(line("a", model) + &line("b", model)))).await;
+    assert_eq!((told.status, &told.json()["status"]), (200, &json!("uploaded")), "{}", told.text());
+    let id = told.json()["id"].as_str().unwrap().to_owned();
+    assert!(id.starts_with("batch-") && told.json()["filename"] == "a.jsonl", "{id}");
+    let datasets = "/v1/accounts/acme/datasets";
+    assert_eq!(keeper.lines(), [format!("POST {datasets}"), format!("POST {datasets}/{id}:upload")]);
+    let seen = std::mem::take(&mut *keeper.seen.lock().unwrap());
+    let made: Value = serde_json::from_slice(&seen[0].1).unwrap();
+    assert_eq!(made, json!({"datasetId": id, "dataset": {"displayName": "a.jsonl", "userUploaded": {}}}));
+    let filled = String::from_utf8_lossy(&seen[1].1).into_owned();
+    let row = r#"{"custom_id":"b","body":{"seed":7,"messages":[{"role":"user","content":"b"}]}}"#;
+    assert!(filled.contains("name=\"file\"") && filled.contains(row) && !filled.contains(model), "{filled}");
+    let shown = rig.send(of_fireworks(&keeper, "GET", "/v1/files/batch-1")).await.json();
+    let keys = ["id", "purpose", "status", "filename", "created_at"];
+    assert_eq!(
+        json!(keys.map(|key| shown[key].clone())),
+        json!(["batch-1", "batch", "processed", "a.jsonl", 1_700_000_000])
+    );
+    let list = |query: &str| rig.send(of_fireworks(&keeper, "GET", &format!("/v1/files?{query}")));
+    let page = list("purpose=batch&limit=1").await.json();
+    assert_eq!((&page["data"][0]["id"], &page["has_more"]), (&json!("batch-1"), &json!(true)));
+    let page = list("purpose=batch&limit=1&after=batch-1").await.json();
+    assert_eq!((&page["data"][0]["id"], &page["has_more"]), (&json!("batch-2"), &json!(false)));
+    let gone = rig.send(of_fireworks(&keeper, "DELETE", "/v1/files/batch-1")).await.json();
+    assert_eq!(gone, json!({"id": "batch-1", "object": "file", "deleted": true}));
+    assert_eq!(keeper.lines().last().unwrap(), "DELETE /v1/accounts/acme/datasets/batch-1");
+    let asked = keeper.lines().len();
+    for (ask, code) in [
+        (upload("vision", "x"), "untranslatable_request"),
+        (upload("batch", "x"), "untranslatable_request"),
+        (of_fireworks(&keeper, "GET", "/v1/files/a%2Fb"), "invalid_provider_option"),
+        (of_fireworks(&keeper, "GET", "/v1/files/batch-1/content"), "unsupported_operation"),
+    ] {
+        assert_eq!(rig.send(ask).await.code(), code);
+    }
+    assert_eq!(keeper.lines().len(), asked);
+}
+
+#[tokio::test]
+async fn a_large_dataset_is_filled_as_it_comes_and_is_none_where_that_fails() {
+    for (word, status, said) in
+        [("", 200, ""), ("POST /v1/accounts/acme/datasets/", 400, r#"{"code":3,"message":"too much"}"#)]
+    {
+        let keeper = Keeper::start(word, status, said).await;
+        let form =
+            String::from_utf8(large(true).collect().await.unwrap().to_vec()).unwrap().replace("user_data", "fine-tune");
+        let whole = Bytes::from(form);
+        let (feeder, feed) = feed(|| ());
+        for at in (0..whole.len()).step_by(200_000) {
+            feeder.push(whole.slice(at..whole.len().min(at + 200_000)));
+        }
+        feeder.end(End::Complete);
+        let ask = of_fireworks(&keeper, "POST", "/v1/files").header("content-type", FORM);
+        let told = Played::rig().send(ask.with(Body::Fed(feed, None))).await;
+        assert_eq!(told.status, status, "{}", told.text());
+        if status == 200 {
+            assert_eq!(told.json()["bytes"], PART * 3 + 1600);
+            assert!(keeper.seen.lock().unwrap()[1].1.len() > PART * 3);
+        } else {
+            assert!(told.text().contains("too much"), "{}", told.text());
+            assert!(keeper.lines().last().unwrap().starts_with("DELETE /v1/accounts/acme/datasets/fine-tune-"));
+        }
+    }
+}
+
 #[tokio::test]
 async fn files_are_listed_where_the_gateway_keeps_them() {
     let xml = "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>penstock/files/batch/u/a.jsonl</Key>\

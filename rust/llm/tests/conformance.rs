@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     dialect::Dialect,
-    files::Bucket,
+    files::{Bucket, Keeper},
     operation::Operation,
     providers::{self, Asked, Options, Provider, Stated},
     translation,
@@ -88,15 +88,15 @@ fn targets(provider: &'static dyn Provider) -> String {
 
 const MODEL: &str = "model-1";
 
-/// The bucket of which an operation is asked.
-fn keeper(provider: &dyn Provider, operation: Operation) -> Option<&'static Bucket> {
-    provider.bucket().filter(|_| operation.is_of_files())
+/// Who is asked for an operation about files.
+fn keeper(provider: &dyn Provider, operation: Operation) -> Option<Keeper> {
+    provider.keeper().filter(|_| operation.is_of_files())
 }
 
 fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
     let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
     let file = |bucket: &Bucket| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
-    let id = keeper(provider, operation).map_or_else(|| "id-1".to_owned(), file);
+    let id = keeper(provider, operation).and_then(Keeper::bucket).map_or_else(|| "id-1".to_owned(), file);
     let path = path.replace(":id", &id).replace('*', MODEL);
     let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();

@@ -68,6 +68,18 @@ KINDS = {
 }
 
 
+DATASETS = Kind(
+    {"fireworks_account_id": "acme"},
+    "",
+    "accounts/fireworks/models/llama-test",
+    lambda number: {
+        "custom_id": f"row-{number}",
+        "body": {"messages": [{"role": "user", "content": f"question {number}"}]},
+    },
+)
+SAVED = {**KINDS, "fireworks-ai": DATASETS}
+
+
 @pytest.fixture(params=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
@@ -103,7 +115,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: BucketProvider) 
             "options": kind.options,
             "custom_host": listening.url,
         }
-        for slug, kind in KINDS.items()
+        for slug, kind in SAVED.items()
     ]
     tables = {
         "keys": [{"name": "e2e", "key": KEY}],
@@ -118,11 +130,16 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: BucketProvider) 
 @pytest.fixture
 def ai(kind: Kind, served: Gateway, there: BucketProvider) -> Iterator[openai.OpenAI]:
     slug = next(slug for slug, one in KINDS.items() if one is kind)
-    headers = {"x-gateway-provider": f"@{slug}"}
-    base = f"{served.base_url}/v1"
     assert there.url
-    with openai.OpenAI(base_url=base, api_key=KEY, default_headers=headers, max_retries=0, timeout=30) as client:
+    with asking(served, slug) as client:
         yield client
+
+
+def asking(served: Gateway, slug: str) -> openai.OpenAI:
+    headers = {"x-gateway-provider": f"@{slug}"}
+    return openai.OpenAI(
+        base_url=f"{served.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=30
+    )
 
 
 def line(number: int, model: str) -> bytes:
@@ -206,3 +223,23 @@ def test_what_a_caller_did_not_finish_is_taken_back(served: Gateway, there: Buck
         connection.sendall(head.encode() + bytes(LARGE // 2))
         wait("the first part", lambda: kept("PUT"))
     wait("its end", lambda: kept("DELETE"))
+
+
+def test_files_of_fireworks_are_datasets(served: Gateway, there: BucketProvider):
+    with asking(served, "fireworks-ai") as ai:
+        lines = b"".join(line(number, DATASETS.model) for number in range(3_000))
+        made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
+        filled = there.objects[made.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()
+        assert json.loads(filled[2_999]) == DATASETS.row(2_999)
+        shown = ai.files.retrieve(made.id)
+        assert (shown.id, shown.purpose, shown.filename, shown.status) == (made.id, "batch", "lines.jsonl", "processed")
+        large = ai.files.create(file=("train.jsonl", bytes(LARGE)), purpose="fine-tune")
+        assert (large.bytes, len(there.objects[large.id]) > LARGE) == (LARGE, True)
+        assert [file.id for file in ai.files.list(limit=1)] == [made.id, large.id]
+        assert ai.files.delete(made.id).deleted
+        with pytest.raises(openai.NotFoundError, match="no dataset"):
+            ai.files.retrieve(made.id)
+        with pytest.raises(openai.InternalServerError, match="retrieveFileContent is not supported by fireworks-ai"):
+            ai.files.content(large.id)
+        with pytest.raises(openai.BadRequestError, match="purpose: `vision`"):
+            ai.files.create(file=b"x", purpose="vision")

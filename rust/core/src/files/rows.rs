@@ -1,9 +1,9 @@
-//! The lines of a file for a batch, on their way to a bucket: each is said in the words of its model.
+//! The lines of a file for a batch, on their way to who keeps it: each is said in the words of its model.
 
 use memchr::memchr;
 use penstock_llm::{
     dialect,
-    files::{Bucket, Row},
+    files::{Row, Words},
     translation::{Lost, Refusal},
 };
 
@@ -15,7 +15,7 @@ const LONGEST: usize = 16 * 1024 * 1024;
 /// What has come of a file for a batch, and what became of it.
 pub struct Rows {
     provider: &'static str,
-    bucket: &'static Bucket,
+    words: Words,
     /// The beginning of a line whose end is still to come.
     kept: Vec<u8>,
     number: usize,
@@ -26,9 +26,9 @@ pub struct Rows {
 }
 
 impl Rows {
-    pub fn new(provider: &'static str, bucket: &'static Bucket) -> Self {
+    pub fn new(provider: &'static str, words: Words) -> Self {
         let (kept, out) = (Vec::new(), Vec::new());
-        Self { provider, bucket, kept, number: 0, first: None, lost: Lost::default(), out }
+        Self { provider, words, kept, number: 0, first: None, lost: Lost::default(), out }
     }
 
     /// Takes what comes next of the file.
@@ -72,7 +72,7 @@ impl Rows {
         let number = self.number;
         let row: Row<'_> = serde_json::from_slice(line)
             .map_err(|error| at(number, "", &format!("it is no JSON object of a batch: {error}")))?;
-        if self.bucket.is_row(&row) {
+        if self.words.are_of(&row) {
             self.out.extend_from_slice(line);
         } else {
             let said = self.said(&row).map_err(|refusal| at(number, &refusal.path, &refusal.message))?;
@@ -89,10 +89,16 @@ impl Rows {
         let body = row.body.ok_or_else(|| missing("body", "the body of a request"))?.get().as_bytes();
         let model = dialect::peek(body).ok().and_then(|peek| peek.model);
         self.refuse_other(&model.ok_or_else(|| missing("body.model", "a string"))?, url)?;
+        if let Some(only) = self.words.plain() {
+            if url != only {
+                return Err(Refusal::new("url", format!("it is `{url}`: batches are of {only} here")));
+            }
+            return self.words.row(custom_id, body).map_err(|message| Refusal::new("body", message));
+        }
         let line = Line { provider: self.provider, path: url, body };
         let said = lines::said(line).map_err(|problem| Refusal::new(problem.path, problem.message))?;
         said.lost.split(", ").filter(|name| !name.is_empty()).for_each(|name| self.lost.add(name));
-        self.bucket.row(custom_id, &said.body).map_err(|message| Refusal::new("", message))
+        self.words.row(custom_id, &said.body).map_err(|message| Refusal::new("", message))
     }
 
     fn refuse_other(&mut self, model: &str, url: &str) -> Result<(), Refusal> {
@@ -114,7 +120,6 @@ fn at(number: usize, path: &str, message: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use penstock_llm::files::{GCS, S3};
     use serde_json::{Value, json};
 
     use super::*;
@@ -124,13 +129,8 @@ mod tests {
         json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
     }
 
-    fn written(
-        provider: &'static str,
-        bucket: &'static Bucket,
-        file: &str,
-        step: usize,
-    ) -> Result<Vec<Value>, Refusal> {
-        let mut rows = Rows::new(provider, bucket);
+    fn written(provider: &'static str, words: Words, file: &str, step: usize) -> Result<Vec<Value>, Refusal> {
+        let mut rows = Rows::new(provider, words);
         file.as_bytes().chunks(step).try_for_each(|piece| rows.feed(piece))?;
         rows.finish()?;
         let out = String::from_utf8(rows.take()).unwrap();
@@ -141,20 +141,20 @@ mod tests {
     fn lines_are_said_in_the_words_of_their_model_however_they_come() {
         let file = format!("{}\n\n{}", line("a", "amazon.nova", "one"), line("b", "amazon.nova", "two"));
         for step in [1, 7, file.len()] {
-            let rows = written("bedrock", &S3, &file, step).unwrap();
+            let rows = written("bedrock", Words::Bedrock, &file, step).unwrap();
             assert_eq!((rows.len(), &rows[1]["recordId"]), (2, &json!("b")));
             assert_eq!(rows[1]["modelInput"]["messages"][0]["content"][0]["text"], "two");
         }
-        let rows = written("vertex-ai", &GCS, &line("a", "gemini-2.5-pro", "one"), 50).unwrap();
+        let rows = written("vertex-ai", Words::Vertex, &line("a", "gemini-2.5-pro", "one"), 50).unwrap();
         assert_eq!(rows[0]["request"]["labels"]["custom_id"], "a");
-        let rows = written("vertex-ai", &GCS, &line("A", "claude-sonnet-4-5", "one"), 50).unwrap();
+        let rows = written("vertex-ai", Words::Vertex, &line("A", "claude-sonnet-4-5", "one"), 50).unwrap();
         assert_eq!((&rows[0]["custom_id"], &rows[0]["request"]["messages"][0]["role"]), (&json!("A"), &json!("user")));
     }
 
     #[test]
     fn lines_in_the_providers_own_words_stay_as_they_are() {
         let own = r#"{"recordId": "x",  "modelInput": {"any": 1}}"#;
-        let mut rows = Rows::new("bedrock", &S3);
+        let mut rows = Rows::new("bedrock", Words::Bedrock);
         rows.feed(own.as_bytes()).unwrap();
         rows.finish().unwrap();
         assert_eq!((rows.take(), rows.first.is_none()), (format!("{own}\n").into_bytes(), true));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_a_model_cannot_be_told_is_named_once() {
-        let mut rows = Rows::new("bedrock", &S3);
+        let mut rows = Rows::new("bedrock", Words::Bedrock);
         for id in ["a", "b"] {
             rows.feed((line(id, "amazon.nova", "x") + "\n").as_bytes()).unwrap();
         }
@@ -186,9 +186,12 @@ mod tests {
             (good.replace("/chat/completions", "/nowhere"), "file.url", "line 2"),
             (good.replace(r#""role":"user""#, r#""role":7"#), "file.body.messages", "line 2"),
         ] {
-            let refusal = written("bedrock", &S3, &format!("{good}\n{second}"), 64).unwrap_err();
+            let refusal = written("bedrock", Words::Bedrock, &format!("{good}\n{second}"), 64).unwrap_err();
             assert!(refusal.path.starts_with(path) && refusal.message.contains(why), "{refusal}");
         }
-        assert!(written("bedrock", &S3, "\n \n", 2).unwrap_err().message.contains("no lines"));
+        let elsewhere = good.replace("/chat/completions", "/embeddings");
+        let refusal = written("fireworks-ai", Words::Fireworks, &elsewhere, 64).unwrap_err();
+        assert!(refusal.path == "file.url" && refusal.message.contains("line 1"), "{refusal}");
+        assert!(written("bedrock", Words::Bedrock, "\n \n", 2).unwrap_err().message.contains("no lines"));
     }
 }

@@ -1,11 +1,10 @@
-//! Questions to a bucket in the name of one request, each with a credential, a signature and a time of its own.
+//! Questions to who keeps files in the name of one request, each with a credential, a signature and a time of its own.
 
 use std::pin::pin;
 
-use bytes::Bytes;
 use penstock_llm::{
     dialect::Dialect,
-    files::{self, Bucket, Place},
+    files::{self, Keeper},
     operation::Operation,
     providers::{Asked, Stated},
 };
@@ -28,7 +27,7 @@ const MOST_OF_REFUSAL: usize = 1024 * 1024;
 /// Of the bytes of a file, whatever they are called where they are kept: nobody here reads them.
 const BYTES: &[u8] = b"application/octet-stream";
 
-/// Why there is no answer: something here, or the bucket's own words.
+/// Why there is no answer: something here, or the words of who keeps the files.
 pub enum Refused {
     Here(Error),
     There(Box<Served>),
@@ -42,29 +41,27 @@ impl From<Error> for Refused {
 
 pub type Answered<T = Served> = std::result::Result<T, Refused>;
 
-/// What is asked of a bucket.
-#[derive(Clone)]
+/// What is asked.
 pub struct Question<'q> {
     pub method: &'static str,
-    /// `None` where the bucket itself is asked.
-    pub place: Option<&'q Place>,
+    /// As a caller's: `/files`, with an id, with what is in it.
+    pub path: &'q str,
     pub query: &'q str,
     pub fields: &'q [(String, String)],
-    pub body: Bytes,
+    pub body: Body,
 }
 
 impl<'q> Question<'q> {
-    pub fn new(method: &'static str, place: &'q Place) -> Self {
-        Self { place: Some(place), ..Self::of_bucket(method) }
-    }
-
-    pub fn of_bucket(method: &'static str) -> Self {
-        Self { method, place: None, query: "", fields: &[], body: Bytes::new() }
+    pub fn new(method: &'static str, path: &'q str) -> Self {
+        Self { method, path, query: "", fields: &[], body: Body::empty() }
     }
 
     fn length(&self) -> Length {
-        let takes_body = matches!(self.method, "PUT" | "POST");
-        if takes_body { Length::Known(self.body.len() as u64) } else { Length::None }
+        match &self.body {
+            Body::Whole(_) if !matches!(self.method, "PUT" | "POST") => Length::None,
+            Body::Whole(bytes) => Length::Known(bytes.len() as u64),
+            Body::Fed(..) => Length::Chunked,
+        }
     }
 }
 
@@ -73,7 +70,7 @@ pub struct Talk<'t> {
     pub gateway: &'t Gateway,
     pub target: &'t Target<'t>,
     pub operation: Operation,
-    pub bucket: &'static Bucket,
+    pub keeper: Keeper,
 }
 
 impl Talk<'_> {
@@ -87,10 +84,10 @@ impl Talk<'_> {
         Err(self.refused(incoming, &answer))
     }
 
-    /// What a bucket refuses, in `OpenAI`'s shape.
+    /// What is refused there, in `OpenAI`'s shape.
     pub fn refused(&self, incoming: Incoming, answer: &str) -> Refused {
         let Incoming { head, .. } = &incoming;
-        let request_id = head.headers.text(self.bucket.request_id);
+        let request_id = head.headers.text(self.keeper.request_id());
         let told = files::refused(self.target.provider.slug(), head.status, answer.as_bytes(), request_id);
         Refused::There(Box::new(self.served(incoming, told)))
     }
@@ -102,10 +99,9 @@ impl Talk<'_> {
             Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),
         };
         let issued = issued.as_deref();
-        let path = question.place.map_or_else(|| "/files".into(), |place| format!("/files/{}", self.bucket.id(place)));
         let asked = Asked {
             operation: self.operation,
-            path: &path,
+            path: question.path,
             query: question.query,
             prefix: &target.base.prefix,
             model: "",
@@ -116,9 +112,9 @@ impl Talk<'_> {
         };
         let length = question.length();
         let mut head = rendering::own(target, &asked, (question.method, question.fields), (length, issued))?;
-        credentials::sign(target, self.operation, issued, (&mut head, &question.body))?;
-        let shape = Shape { chunked: false, bodiless: question.method == "HEAD" };
-        let body = Body::Whole(question.body);
+        credentials::sign(target, self.operation, issued, (&mut head, question.body.whole()))?;
+        let shape = Shape { chunked: length == Length::Chunked, bodiless: question.method == "HEAD" };
+        let body = question.body;
         let outgoing = Outgoing { head, body, shape, replayable: question.method != "POST" };
         let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.grace);
         let sending = pin!(gateway.upstream.send(&target.base.origin, outgoing));
@@ -141,7 +137,7 @@ impl Talk<'_> {
         self.served(incoming, json)
     }
 
-    fn served(&self, incoming: Incoming, json: Vec<u8>) -> Served {
+    pub fn served(&self, incoming: Incoming, json: Vec<u8>) -> Served {
         let mut head = incoming.head;
         head.headers = retyped(head.headers, b"application/json");
         let incoming = Incoming { head, body: AnswerBody::whole(json.into()) };

@@ -2,10 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::{
-    File, UNKNOWN,
-    rows::{Row, Words},
-};
+use super::{File, UNKNOWN, rows::Words};
 use crate::{
     moment,
     providers::{Asked, Options, segment},
@@ -34,7 +31,7 @@ pub struct Bucket {
     named: (&'static str, &'static str),
     /// The options that name the object.
     keys: &'static [&'static str],
-    words: Words,
+    pub words: Words,
 }
 
 pub static S3: Bucket = Bucket {
@@ -154,6 +151,11 @@ impl Bucket {
         Place::new(bucket, &key.map_or_else(ours, ToOwned::to_owned))
     }
 
+    /// The path of a question about an object.
+    pub fn path(&self, place: &Place) -> String {
+        format!("/files/{}", self.id(place))
+    }
+
     pub fn id(&self, place: &Place) -> String {
         segment::escaped(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
     }
@@ -193,7 +195,7 @@ impl Bucket {
     /// A file of which this is known.
     pub fn shown(&self, place: &Place, purpose: Option<&str>, (bytes, created): (u64, u64)) -> File {
         let purpose = purpose.or_else(|| place.purpose()).unwrap_or(UNKNOWN).to_owned();
-        File { id: self.id(place), bytes, created, name: place.name().to_owned(), purpose }
+        File { id: self.id(place), bytes, created, name: place.name().to_owned(), purpose, is_ready: true }
     }
 
     /// What is asked of the bucket for a list of files, for all purposes or one: so many of them, from behind one of them on.
@@ -213,16 +215,6 @@ impl Bucket {
         };
         let has_more = xml::text(answer, "IsTruncated").as_deref() == Some("true");
         (xml::all(answer, "Contents").filter_map(read).collect(), has_more)
-    }
-
-    /// The line of a batch as this provider's jobs read it; `None` where it is one already.
-    pub fn is_row(&self, row: &Row<'_>) -> bool {
-        self.words.are_of(row)
-    }
-
-    /// The line for this body, which is in the words of the model.
-    pub fn row(&self, custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
-        self.words.row(custom_id, body)
     }
 }
 

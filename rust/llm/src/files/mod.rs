@@ -1,11 +1,12 @@
 //! Files of providers that keep them in another way than `OpenAI`, in the words of `OpenAI`.
 
 mod bucket;
+pub mod datasets;
 mod rows;
 
 pub(crate) use bucket::{BAD_BUCKET, is_bucket};
 pub use bucket::{Bucket, FOLDER, GCS, Place, S3, completion};
-pub use rows::Row;
+pub use rows::{Row, Words};
 
 use std::borrow::Cow;
 
@@ -31,6 +32,30 @@ const PURPOSES: [&str; 9] = [
     "vision",
 ];
 
+/// Who keeps the files of a provider, where that is asked in another way than `OpenAI`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeper {
+    Bucket(&'static Bucket),
+    /// Of Fireworks.
+    Datasets,
+}
+
+impl Keeper {
+    pub fn bucket(self) -> Option<&'static Bucket> {
+        if let Self::Bucket(bucket) = self { Some(bucket) } else { None }
+    }
+
+    /// In which the lines of a batch are kept.
+    pub fn words(self) -> Words {
+        self.bucket().map_or(Words::Fireworks, |bucket| bucket.words)
+    }
+
+    /// The header field in which an answer names its request.
+    pub fn request_id(self) -> &'static str {
+        self.bucket().map_or("x-request-id", |bucket| bucket.request_id)
+    }
+}
+
 /// What is known of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
@@ -40,13 +65,16 @@ pub struct File {
     pub created: u64,
     pub name: String,
     pub purpose: String,
+    /// All of it has come, and was found good.
+    pub is_ready: bool,
 }
 
 impl File {
     fn shown(&self) -> Value {
+        let status = if self.is_ready { "processed" } else { "uploaded" };
         json!({
             "id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.created, "filename": self.name,
-            "purpose": self.purpose, "status": "processed", "status_details": null, "expires_at": null,
+            "purpose": self.purpose, "status": status, "status_details": null, "expires_at": null,
         })
     }
 
@@ -78,13 +106,14 @@ pub fn purpose(said: &str) -> Result<&'static str, String> {
 /// The refusal of who keeps the files, told in `OpenAI`'s shape with its own code, and its name for the request where it says one.
 pub fn refused(provider: &str, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
     let text = String::from_utf8_lossy(answer);
-    let code = xml::text(&text, "Code");
+    let (code, message) = datasets::refusal(answer);
+    let code = xml::text(&text, "Code").map(Cow::into_owned).or(code);
     let said = || match status {
         404 => "there is no such file".to_owned(),
         _ if text.trim().is_empty() => format!("status {status}"),
         _ => text.trim().chars().take(500).collect(),
     };
-    let words = xml::text(&text, "Message").map_or_else(said, Cow::into_owned);
+    let words = xml::text(&text, "Message").map(Cow::into_owned).or(message).unwrap_or_else(said);
     let request_id = request_id.map(Into::into).or_else(|| xml::text(&text, "RequestId"));
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
     let message = format!("{provider} error: {words}{request}");
@@ -102,7 +131,14 @@ mod tests {
 
     #[test]
     fn a_list_says_where_it_begins_and_ends() {
-        let file = |id: &str| File { id: id.into(), bytes: 1, created: 2, name: "n".into(), purpose: "batch".into() };
+        let file = |id: &str| File {
+            id: id.into(),
+            bytes: 1,
+            created: 2,
+            name: "n".into(),
+            purpose: "batch".into(),
+            is_ready: true,
+        };
         let list = read(&listed(&[file("a"), file("b")], true));
         assert_eq!((&list["first_id"], &list["last_id"], &list["has_more"]), (&"a".into(), &"b".into(), &true.into()));
         assert_eq!(list["data"][1], read(&file("b").told()));

@@ -18,20 +18,27 @@ pub struct Row<'r> {
 
 /// Whose words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Words {
+pub enum Words {
     Bedrock,
     Vertex,
+    Fireworks,
 }
 
 /// Labels are no longer.
 const LONGEST_LABEL: usize = 63;
 
 impl Words {
+    /// The one endpoint whose bodies are kept as they came; `None` where each is said in the words of its model.
+    pub fn plain(self) -> Option<&'static str> {
+        (self == Self::Fireworks).then_some("/v1/chat/completions")
+    }
+
     /// Whether a line is in them already.
     pub fn are_of(self, row: &Row<'_>) -> bool {
         match self {
             Self::Bedrock => row.model_input.is_some(),
             Self::Vertex => row.request.is_some(),
+            Self::Fireworks => row.url.is_none() && row.body.is_some(),
         }
     }
 
@@ -43,8 +50,17 @@ impl Words {
             // Claude's say whose they are themselves.
             Self::Vertex if is_claude(body) => [b"{\"custom_id\":", &*id, b",\"request\":", body, b"}"].concat(),
             Self::Vertex => [b"{\"request\":", &*labelled(custom_id, body)?, b"}"].concat(),
+            Self::Fireworks => [b"{\"custom_id\":", &*id, b",\"body\":", &*nameless(body)?, b"}"].concat(),
         })
     }
+}
+
+/// Of a job that names the model itself.
+fn nameless(body: &[u8]) -> Result<Vec<u8>, String> {
+    let mut request: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    request.shift_remove("model");
+    serde_json::to_vec(&request).map_err(|error| error.to_string())
 }
 
 /// Whether a body on Vertex AI is Claude's, and not Gemini's.
@@ -89,6 +105,8 @@ mod tests {
         assert_eq!(row(Words::Vertex, "A 1", claude), format!(r#"{{"custom_id":"A 1","request":{claude}}}"#));
         let gemini = row(Words::Vertex, "a-1", r#"{"contents":[],"labels":{"x":"y"}}"#);
         assert_eq!(gemini, r#"{"request":{"contents":[],"labels":{"x":"y","custom_id":"a-1"}}}"#);
+        let chat = row(Words::Fireworks, "A", r#"{"model":"m","messages":[]}"#);
+        assert_eq!(chat, r#"{"custom_id":"A","body":{"messages":[]}}"#);
         for id in ["", "A", "a b", &"a".repeat(64)] {
             assert!(Words::Vertex.row(id, b"{}").unwrap_err().contains("custom_id"), "{id}");
         }

@@ -8,7 +8,7 @@ use super::{
     segment,
 };
 use crate::{
-    files::{self, Bucket},
+    files::{self, Keeper},
     operation::Operation,
     translation::{
         self,
@@ -133,8 +133,8 @@ impl Provider for Bedrock {
         (is_object || FILES.contains(&operation)).then_some("s3")
     }
 
-    fn bucket(&self) -> Option<&'static Bucket> {
-        Some(&files::S3)
+    fn keeper(&self) -> Option<Keeper> {
+        Some(Keeper::Bucket(&files::S3))
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {

@@ -29,7 +29,7 @@ pub use options::{Known, Options};
 
 use crate::{
     dialect::Dialect,
-    files::Bucket,
+    files::Keeper,
     operation::Operation,
     translation::{
         self,
@@ -240,8 +240,8 @@ pub trait Provider: Sync {
         None
     }
 
-    /// Where it keeps its files, if they are objects of a bucket.
-    fn bucket(&self) -> Option<&'static Bucket> {
+    /// Who keeps its files, where they are asked for in another way than `OpenAI`'s.
+    fn keeper(&self) -> Option<Keeper> {
         None
     }
 

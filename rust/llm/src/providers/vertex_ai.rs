@@ -5,7 +5,7 @@ use super::{
     options::known, segment,
 };
 use crate::{
-    files::{self, Bucket},
+    files::{self, Keeper},
     operation::Operation,
     translation::{
         self,
@@ -54,8 +54,8 @@ impl Provider for VertexAi {
         }))
     }
 
-    fn bucket(&self) -> Option<&'static Bucket> {
-        Some(&files::GCS)
+    fn keeper(&self) -> Option<Keeper> {
+        Some(Keeper::Bucket(&files::GCS))
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {

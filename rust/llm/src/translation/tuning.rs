@@ -10,6 +10,7 @@ use super::{
     wires::{Broken, Wire},
 };
 use crate::{
+    files::Keeper,
     operation::Operation,
     providers::{Options, segment},
 };
@@ -117,7 +118,7 @@ impl<'a> Tune<'a> {
 
 /// A file as the provider's jobs call it, where it is said by the id that its upload gave it.
 fn address(question: &Question<'_>, file: String) -> String {
-    question.provider.bucket().and_then(|bucket| bucket.address_of(&file)).unwrap_or(file)
+    question.provider.keeper().and_then(Keeper::bucket).and_then(|bucket| bucket.address_of(&file)).unwrap_or(file)
 }
 
 fn take(fields: &mut Fields, key: &str) -> Option<Value> {
