@@ -122,6 +122,13 @@ async fn a_file_is_put_into_the_bucket_looked_at_read_and_deleted() {
     }
     assert!(head.contains(";x-amz-meta-purpose,") && !head.contains("s3cret") && !head.contains("x-gateway"), "{head}");
 
+    let record = rig.record();
+    assert!(record["upstream_response_time"].as_f64().unwrap() > 0.0, "{record}");
+    assert_eq!(
+        harness::pick(&record, ["response_status_code", "operation", "ai_org"]),
+        json!([200, "uploadFile", "bedrock"]),
+        "{record}"
+    );
     let told = rig.send(keeper.ask("GET", FILE)).await;
     let shown = told.json();
     let expected = json!(["s3%3A%2F%2Fdata%2Fa.jsonl", "file", 12, 1_700_000_000, "a.jsonl", "vision", "processed"]);

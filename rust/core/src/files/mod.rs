@@ -7,6 +7,8 @@ mod rows;
 mod talk;
 mod upload;
 
+use std::{sync::atomic::AtomicU64, time::Duration};
+
 use penstock_llm::files::Keeper;
 
 use self::talk::{Refused, Talk};
@@ -36,11 +38,12 @@ pub async fn answer(
     if target.passthrough {
         return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
     }
-    let talk = Talk { gateway, target, operation, keeper };
+    let talk = Talk { gateway, target, operation, keeper, waited: AtomicU64::new(0) };
     let answered = match keeper {
         Keeper::Bucket(bucket) => bucket::answer(&talk, (call, bucket), body, facts).await,
         Keeper::Datasets => datasets::answer(&talk, call, body, facts).await,
     };
+    facts.upstream = Some(Duration::from_nanos(talk.waited.into_inner()));
     match answered {
         Ok(served) => Ok(served),
         Err(Refused::Here(error)) => Err(error),

@@ -1,6 +1,10 @@
 //! Questions to who keeps files in the name of one request, each with a credential, a signature and a time of its own.
 
-use std::pin::pin;
+use std::{
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
 
 use penstock_llm::{
     dialect::Dialect,
@@ -71,6 +75,8 @@ pub struct Talk<'t> {
     pub target: &'t Target<'t>,
     pub operation: Operation,
     pub keeper: Keeper,
+    /// For the heads of all answers, in nanoseconds.
+    pub waited: AtomicU64,
 }
 
 impl Talk<'_> {
@@ -117,8 +123,10 @@ impl Talk<'_> {
         let body = question.body;
         let outgoing = Outgoing { head, body, shape, replayable: question.method != "POST" };
         let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.grace);
+        let began = Instant::now();
         let sending = pin!(gateway.upstream.send(&target.base.origin, outgoing));
         let incoming = deadline.bound(sending).await?;
+        self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         Ok((incoming, deadline.answered()))
     }
 

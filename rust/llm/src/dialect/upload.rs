@@ -215,6 +215,32 @@ mod tests {
     }
 
     #[test]
+    fn no_form_however_broken_is_kept_without_bound() {
+        let good = part("name=\"purpose\"", "batch") + &part("name=\"file\"; filename=\"a\"", "x") + "--b-1--\r\n";
+        for seed in 0..3_000 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut body = good.clone().into_bytes();
+            for _ in 0..random.usize(1..6) {
+                let at = random.usize(..body.len());
+                match random.u8(..3) {
+                    0 => body[at] = random.u8(..),
+                    1 => body.truncate(at + 1),
+                    _ => body.extend_from_slice(&good.as_bytes()[at.min(good.len() - 1)..]),
+                }
+            }
+            let mut form = Upload::of(KIND).unwrap();
+            let mut taken = 0;
+            for piece in body.chunks(random.usize(1..40)) {
+                if form.feed(piece).is_err() {
+                    break;
+                }
+                taken += form.take().len();
+            }
+            assert!(taken + form.kept.len() <= body.len() + 2, "{seed}");
+        }
+    }
+
+    #[test]
     fn what_no_upload_has_is_said() {
         let file = part("name=\"file\"; filename=a", "");
         for (body, why) in [
