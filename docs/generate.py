@@ -107,7 +107,7 @@ def providers_page() -> str:
         "How many tokens a request has (`messagesCountTokens`, `countTokens`) is asked of every provider: where it does not "
         "say, the gateway counts, roughly, in the vocabulary of the model where that is known.",
         "Jobs of fine-tuning have OpenAI's shape everywhere. `bedrock`, `vertex-ai` and `fireworks-ai` take files as they have them: "
-        "`s3://…`, `gs://…`, a dataset of the account. Bedrock wants a role that reads and writes them (`role_arn` in the body, or the "
+        "`s3://…`, `gs://…`, a dataset of the account, or the id that an upload gave ([batches.md](batches.md)). Bedrock wants a role that reads and writes them (`role_arn` in the body, or the "
         "option `aws_customization_role_arn`) and a place for what comes of it (`output_file`, or `aws_s3_bucket`); `job_name` is the "
         "id under which the job is known. Of lists, what the provider gives at once is told in parts (`limit`, `after`): the newest "
         "1000 jobs of Bedrock, 200 of Fireworks, 100 of Vertex AI. Nobody but Vertex AI has checkpoints, and none of the three events.",

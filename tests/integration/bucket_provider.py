@@ -1,4 +1,4 @@
-"""Providers whose batches read and write elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks, Cohere: a test says when they end, and how."""
+"""Providers whose files and batches are elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks, Cohere: a test says when they end, and how."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import re
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import fastavro
@@ -17,6 +17,9 @@ from botocore.credentials import Credentials
 
 from tests.integration.batch_provider import Listening
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
 KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
 ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
 TOKEN = "sk-provider"
@@ -25,6 +28,11 @@ COHERE, DATASETS = "/v2/batches", "/v1/datasets"
 BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
 # Whether that is right moto does not ask, only for whom it is.
 OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"}
+# Cloud Storage, which S3 plays: its calls are the same.
+GCS = "/gcs-files"
+# Fields of a request that S3 keeps, and of an answer that are the connection's.
+KEPT = ("content-type", "range", "x-amz-server-side-encryption")
+CONNECTIONS = ("connection", "transfer-encoding", "content-length", "date", "server")
 # As Cohere has answers: in files of Avro.
 TEXT = {
     "type": "record",
@@ -75,6 +83,7 @@ class BucketProvider(Listening):
         self.why = "it did not please"
         self.validation = ["queued", "validated"]
         self.objects: dict[str, bytes] = {}
+        self.datasets: dict[str, dict[str, Any]] = {}
         self.jobs: list[dict[str, Any]] = []
         # What datasets are called, and what they are for.
         self.kinds: list[tuple[str, str]] = []
@@ -95,7 +104,7 @@ class BucketProvider(Listening):
         kind, _, name = uri.partition("://")
         return (
             self.objects[name]
-            if kind == "gs"
+            if kind == "gs" and name in self.objects
             else httpx2.get(f"{self.s3}/{name}", headers=OWNER).raise_for_status().content
         )
 
@@ -137,8 +146,20 @@ class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(b"")
 
+    def do_HEAD(self) -> None:
+        self._answer(b"")
+
     def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers.get("content-length", 0))))
+        is_chunked = self.headers.get("transfer-encoding") == "chunked"
+        self._answer(
+            b"".join(self._chunks()) if is_chunked else self.rfile.read(int(self.headers.get("content-length", 0)))
+        )
+
+    def _chunks(self) -> Iterator[bytes]:
+        while length := int(self.rfile.readline(), 16):
+            yield self.rfile.read(length)
+            self.rfile.readline()
+        self.rfile.readline()
 
     def do_PUT(self) -> None:
         self.do_POST()
@@ -149,13 +170,31 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self, body: bytes) -> None:
         with self.provider.lock:
             self.provider.asked.append((self.command, unquote(self.path)))
-            status, answer = self._fault(body) or self._route(body)
+            fault = self._fault(body)
+            if fault is None and self.path.startswith(("/s3-bucket", GCS)):
+                self._forward(body)
+                return
+            status, answer = fault or self._route(body)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self._send(status, {"content-type": "application/json", "content-length": str(len(content))}, content)
+
+    def _send(self, status: int, fields: Mapping[str, str], content: bytes) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
+        for name, value in fields.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
+
+    def _forward(self, body: bytes) -> None:
+        """Ask S3, which is another's."""
+        own = "x-goog-" if self.path.startswith(GCS) else "x-amz-"
+        said = {name: self.headers[name] for name in self.headers if name.lower() in KEPT or "meta" in name}
+        said = {name.replace(own, "x-amz-"): value for name, value in said.items()}
+        answer = httpx2.request(self.command, f"{self.provider.s3}{self.path}", content=body, headers={**said, **OWNER})
+        found = {name: value for name, value in answer.headers.items() if name not in CONNECTIONS}
+        fields = {name.replace("x-amz-", own): value for name, value in found.items()}
+        length = answer.headers.get("content-length") if self.command == "HEAD" else str(len(answer.content))
+        self._send(answer.status_code, {**fields, "content-length": length or "0"}, answer.content)
 
     def _fault(self, body: bytes) -> tuple[int, Any] | None:
         """Look at the credential as who made it would."""
@@ -170,7 +209,7 @@ class _Answers(BaseHTTPRequestHandler):
         return 403, {"message": "who asks?"}
 
     def _is_amazons(self) -> bool:
-        return self.path.startswith((BEDROCK, "/s3-bucket/"))
+        return self.path.startswith((BEDROCK, "/s3-bucket"))
 
     def _is_signed(self, said: str, body: bytes) -> bool:
         scope = re.search(rf"Credential={KEY_ID}/\d+/{REGION}/(\w+)/aws4_request", said)
@@ -187,9 +226,6 @@ class _Answers(BaseHTTPRequestHandler):
         return said.endswith(f"Signature={auth.signature(text, request)}")
 
     def _route(self, body: bytes) -> tuple[int, Any]:
-        if self.path.startswith("/s3-bucket/"):
-            answer = httpx2.request(self.command, f"{self.provider.s3}{self.path}", content=body, headers=OWNER)
-            return answer.status_code, answer.content
         path = unquote(self.path)
         if path.startswith("/gcs-bucket/"):
             return self._object(path.removeprefix("/"), body)
@@ -230,8 +266,8 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
         there, path = self.provider, path.removeprefix(FIREWORKS)
-        if path == "/datasets":
-            return (200, {}) if json.loads(body)["dataset"] == {"userUploaded": {}} else (400, {})
+        if path.startswith("/datasets") and ":" not in path:
+            return self._dataset_of_fireworks(path, body)
         if found := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
             there.objects[found[1]] = body
             return 200, {"id": found[1]}
@@ -246,6 +282,20 @@ class _Answers(BaseHTTPRequestHandler):
             return 404, {}
         progress = {"successfullyProcessedRequests": 1, "failedRequests": 0}
         return 200, {"state": there.state, "jobProgress": progress, "status": {"message": there.why}}
+
+    def _dataset_of_fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
+        known = self.provider.datasets
+        if path == "/datasets":
+            asked = json.loads(body)
+            name = asked["datasetId"]
+            known[name] = {"name": f"accounts/acme/datasets/{name}", **asked["dataset"]}
+            return (200, {}) if "userUploaded" in asked["dataset"] else (400, {})
+        if path.startswith("/datasets?"):
+            return 200, {"datasets": list(known.values())}
+        name = path.rpartition("/")[2]
+        found = known.pop(name, None) if self.command == "DELETE" else known.get(name)
+        state = "READY" if name in self.provider.objects else "UPLOADING"
+        return (200, {**found, "state": state, "createTime": MADE_AT}) if found else (404, {"message": "no dataset"})
 
     def _object(self, name: str, body: bytes) -> tuple[int, Any]:
         if self.command == "PUT":

@@ -102,9 +102,11 @@ class Aws(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Bedrock(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bedrock, and what its batches read and write."""
+    """Bedrock, and where its files are and its batches read and write."""
 
     aws_s3_bucket: Text | None = None
+    amz_server_side_encryption: Text | None = None
+    amz_server_side_encryption_aws_kms_key_id: Text | None = None
     aws_batch_role_arn: Text | None = None
 
 

@@ -4,7 +4,7 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    call::{Call, Target},
+    call::{Call, Reach, Target},
     features::forward_headers::ForwardHeaders,
     headers::{Control, Head, Headers},
     rendering::{self, Length, Manner, Said},
@@ -103,6 +103,7 @@ fn target() -> Option<Target<'static>> {
         strict: true,
         passthrough: false,
         saved: None,
+        reach: Reach::Own,
         priced: None,
         goes_on: None,
         grant: None,

@@ -179,6 +179,16 @@ impl Body {
         }
     }
 
+    /// The next piece of it; `None` at its end.
+    pub async fn next(&mut self) -> Option<Result<Bytes>> {
+        match self {
+            Self::Whole(bytes) => {
+                Some(Ok(std::mem::take(bytes))).filter(|taken| !matches!(taken, Ok(bytes) if bytes.is_empty()))
+            }
+            Self::Fed(feed, _) => feed.next().await,
+        }
+    }
+
     /// Reads it to its end.
     pub async fn collect(self) -> Result<Bytes> {
         let (mut feed, length) = match self {

@@ -56,6 +56,15 @@ impl Call<'_> {
     }
 }
 
+/// How far what a request names may lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// As far as the credential does that came with it.
+    Own,
+    /// As far as a stored credential was meant to.
+    Stored,
+}
+
 /// Where a request goes and with what.
 pub struct Target<'c> {
     pub provider: &'static dyn Provider,
@@ -75,6 +84,7 @@ pub struct Target<'c> {
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
     pub passthrough: bool,
     pub saved: Option<&'c SavedProvider>,
+    pub reach: Reach,
     /// Of whom its credential is fetched, where that is not at hand.
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
@@ -260,6 +270,7 @@ impl<'c> Choice<'c> {
             strict,
             passthrough,
             saved,
+            reach: if is_bound { Reach::Stored } else { Reach::Own },
             grant: grant.map(Box::new),
             fields: Vec::new(),
             priced: None,

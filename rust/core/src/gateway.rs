@@ -29,6 +29,7 @@ use crate::{
     delivery::{self, Served},
     error::{Error, Problem, Result},
     features::inspect_stream,
+    files,
     grace::Grace,
     headers::{self, Control, Head},
     include_usage, models,
@@ -308,6 +309,9 @@ impl Gateway {
         if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
+        }
+        if let (true, Some(keeper)) = (call.route.operation.is_of_files(), target.provider.keeper()) {
+            return Box::pin(files::answer(self, call, (target, keeper), body, facts)).await;
         }
         if token_count::is_ours(call, target) {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;

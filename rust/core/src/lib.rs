@@ -15,6 +15,7 @@ pub mod deadline;
 mod delivery;
 pub mod error;
 pub mod features;
+mod files;
 pub mod gateway;
 pub mod grace;
 pub mod headers;

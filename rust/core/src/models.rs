@@ -171,6 +171,12 @@ impl Target<'_> {
         }
         Ok(())
     }
+
+    /// Refuses a line of a file that is for a model which may not be used here.
+    pub fn admit_line(&self, model: &str) -> Result<()> {
+        let models = self.saved.and_then(|saved| saved.models.as_ref());
+        models.map_or(Ok(()), |models| models.admit_job(&[model.to_owned()]))
+    }
 }
 
 /// Whether a request of which no model is known yet may ask one all the same: in a form, or in what passes through unread.

@@ -425,7 +425,7 @@ impl Drop for Record {
 }
 
 /// A version 7 UUID: its first half tells the time, so that ids sort as requests came.
-fn new_id(created: Duration) -> Uuid {
+pub fn new_id(created: Duration) -> Uuid {
     let mut random = [0; 10];
     random[..8].copy_from_slice(&fastrand::u64(..).to_ne_bytes());
     random[8..].copy_from_slice(&fastrand::u16(..).to_ne_bytes());

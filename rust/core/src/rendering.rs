@@ -102,6 +102,35 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     Ok(out)
 }
 
+/// Renders the head of a request of the gateway's own to a target: nothing of the caller's goes along.
+pub fn own(
+    target: &Target<'_>,
+    asked: &Asked<'_>,
+    (method, fields): (&str, &[(String, String)]),
+    (length, issued): (Length, Option<&Issued>),
+) -> Result<Vec<u8>> {
+    let Target { provider, options, base, .. } = target;
+    let mut out = Vec::with_capacity(1024);
+    out.extend_from_slice(method.as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(base.prefix.as_bytes());
+    let written = provider.write_target(asked, options, &mut out);
+    written.map_err(|message| Error::OptionInvalid { provider: provider.slug(), message })?;
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    field(&mut out, b"host", base.origin.authority().as_bytes());
+    let is_set = |name: &str| fields.iter().any(|(set, _)| set == name);
+    for (name, value) in target.fields.iter().filter(|(name, _)| !is_set(name)) {
+        field(&mut out, name.as_bytes(), value.as_bytes());
+    }
+    for (name, value) in fields {
+        field(&mut out, name.as_bytes(), value.as_bytes());
+    }
+    credential(&mut out, target, issued);
+    framing(&mut out, length);
+    out.extend_from_slice(b"\r\n");
+    Ok(out)
+}
+
 /// The path of the base, without a version in the place of which another one is asked.
 fn prefix<'t>(target: &'t Target<'_>) -> &'t str {
     let prefix = &*target.base.prefix;
@@ -292,6 +321,7 @@ mod tests {
             strict: true,
             passthrough: false,
             saved: None,
+            reach: crate::call::Reach::Own,
             grant: None,
             fields: Vec::new(),
             priced: None,

@@ -132,7 +132,7 @@ fn unread(cause: &str) -> Error {
 }
 
 /// The provider's fields, but for those that speak of its bytes.
-fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
+pub fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
     headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding"));
     headers.push(b"content-type", kind);
     headers

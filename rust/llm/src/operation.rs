@@ -210,6 +210,14 @@ impl Operation {
         )
     }
 
+    /// Whether it is about files.
+    pub fn is_of_files(self) -> bool {
+        matches!(
+            self,
+            Self::ListFiles | Self::UploadFile | Self::RetrieveFile | Self::DeleteFile | Self::RetrieveFileContent
+        )
+    }
+
     /// Whether its answer is how many tokens a request has.
     pub fn counts_tokens(self) -> bool {
         matches!(self, Self::MessagesCountTokens | Self::CountTokens)

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     dialect::Dialect,
+    files::{Bucket, Keeper},
     operation::Operation,
     providers::{self, Asked, Options, Provider, Stated},
     translation,
@@ -77,7 +78,8 @@ fn targets(provider: &'static dyn Provider) -> String {
     }
     let served = Operation::ALL.iter().filter(|operation| provider.serves(**operation));
     let lines = served.chain([&Operation::Proxy]).map(|operation| {
-        let way = if provider.wire(*operation, MODEL).is_some() { "told" } else { "as it is" };
+        let is_told = provider.wire(*operation, MODEL).is_some() || keeper(provider, *operation).is_some();
+        let way = if is_told { "told" } else { "as it is" };
         let target = target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
         format!("{} {target}, {way}\n", operation.id())
     });
@@ -86,9 +88,16 @@ fn targets(provider: &'static dyn Provider) -> String {
 
 const MODEL: &str = "model-1";
 
+/// Who is asked for an operation about files.
+fn keeper(provider: &dyn Provider, operation: Operation) -> Option<Keeper> {
+    provider.keeper().filter(|_| operation.is_of_files())
+}
+
 fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
     let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
-    let path = path.replace(":id", "id-1").replace('*', MODEL);
+    let file = |bucket: &Bucket| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
+    let id = keeper(provider, operation).and_then(Keeper::bucket).map_or_else(|| "id-1".to_owned(), file);
+    let path = path.replace(":id", &id).replace('*', MODEL);
     let base = provider.base(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
     let stated = Stated::default();

@@ -1,8 +1,14 @@
 //! Roles of Amazon: keys, or a token of somebody else's, are exchanged for keys of a while (STS).
 
-use std::time::{Duration, SystemTime};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
-use penstock_llm::providers::{AmazonKeys, Keys, Role};
+use penstock_llm::{
+    providers::{AmazonKeys, Keys, Role},
+    xml,
+};
 
 use super::{Issued, sigv4, token};
 use crate::upstream::{Base, Upstream};
@@ -58,26 +64,20 @@ fn unsigned(base: &Base) -> Vec<u8> {
 fn exchange((status, answer): (u16, bytes::Bytes)) -> Result<(Issued, Duration), String> {
     let answer = String::from_utf8_lossy(&answer);
     if status >= 300 {
-        let words = within(&answer, "Message").unwrap_or_default();
-        return Err(format!("the role was not given ({status}): {}", token::plain(words)));
+        let words = xml::text(&answer, "Message").unwrap_or_default();
+        return Err(format!("the role was not given ({status}): {}", token::plain(&words)));
     }
     given(&answer, SystemTime::now()).ok_or_else(|| "the role was given without keys".to_owned())
 }
 
 /// The keys of an answer, and how long they are good.
 fn given(answer: &str, now: SystemTime) -> Option<(Issued, Duration)> {
-    let text = |name| within(answer, name).map(ToOwned::to_owned);
-    let expires = humantime::parse_rfc3339(within(answer, "Expiration")?.trim()).ok()?;
+    let text = |name| xml::text(answer, name).map(Cow::into_owned);
+    let expires = humantime::parse_rfc3339(&xml::text(answer, "Expiration")?).ok()?;
     let life = expires.duration_since(now).ok()?;
     let keys =
         Issued::Keys { id: text("AccessKeyId")?, secret: text("SecretAccessKey")?, token: text("SessionToken")? };
     Some((keys, life))
-}
-
-/// The text of the first element of this name. Keys are letters, digits, `+`, `/` and `=`, which XML leaves as they are.
-fn within<'x>(xml: &'x str, name: &str) -> Option<&'x str> {
-    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
-    Some(rest.split_once(&format!("</{name}>"))?.0.trim())
 }
 
 #[cfg(test)]

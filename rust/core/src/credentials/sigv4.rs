@@ -22,7 +22,7 @@ pub fn sign(
 ) -> Result<(), String> {
     let credentials =
         Credentials::new(with.id, with.secret, with.token.map(ToOwned::to_owned), None, env!("CARGO_PKG_NAME"));
-    let identity = credentials.into();
+    let (identity, keeps_objects) = (credentials.into(), body.is_none());
     let params = v4::SigningParams::builder()
         .identity(&identity)
         .region(with.region)
@@ -32,13 +32,16 @@ pub fn sign(
         .build()
         .map_err(|error| error.to_string())?
         .into();
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
-    let mut words = line.split(' ');
+    let text = String::from_utf8(head.clone()).map_err(|error| error.to_string())?;
+    let mut lines = text.split("\r\n");
+    let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let uri = format!("https://{authority}{target}");
     let body = body.map_or(SignableBody::UnsignedPayload, SignableBody::Bytes);
-    let request = SignableRequest::new(method, uri, [("host", authority)].into_iter(), body);
+    // Who keeps objects wants its own fields among what is signed.
+    let own = |field: &(&str, &str)| keeps_objects && field.0.starts_with("x-amz-");
+    let fields = lines.filter_map(|line| line.split_once(": ")).filter(own);
+    let request = SignableRequest::new(method, uri, [("host", authority)].into_iter().chain(fields), body);
     let signed =
         sign_request(request.map_err(|error| error.to_string())?, &params).map_err(|error| error.to_string())?;
     let (fields, _) = signed.into_parts().0.into_parts();
@@ -114,6 +117,15 @@ mod tests {
         let head = String::from_utf8(head).unwrap();
         assert!(head.contains("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\n"), "{head}");
         assert!(head.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date,"), "{head}");
+    }
+
+    #[test]
+    fn what_is_said_of_an_object_is_signed_with_it() {
+        let mut head = b"PUT /b/a HTTP/1.1\r\nhost: s3\r\nx-amz-meta-purpose: batch\r\nx-other: 1\r\n\r\n".to_vec();
+        sign(&SUITE, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(MOMENT)).unwrap();
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-meta-purpose,"), "{head}");
+        assert_eq!(head.matches("x-amz-meta-purpose:").count(), 1, "{head}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ enum State {
 impl Form {
     /// `None` where the content type is not that of a form.
     pub fn of(content_type: &str) -> Option<Self> {
-        let delimiter = Finder::new(format!("\r\n--{}", boundary(content_type)?).as_bytes()).into_owned();
+        let delimiter = Finder::new(delimiter(content_type)?.as_bytes()).into_owned();
         // The first delimiter needs no line end before it; it gets one here.
         Some(Self { delimiter, state: State::Passing, kept: b"\r\n".to_vec(), model: None, stream: None })
     }
@@ -174,7 +174,7 @@ pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> 
     }
 }
 
-/// What stands between the parts of a form; `None` where the content type is not that of one.
+/// The boundary of a form; `None` where the content type is not that of one.
 pub(super) fn boundary(content_type: &str) -> Option<&str> {
     let (kind, parameters) = content_type.split_once(';')?;
     let is_form = kind.trim().eq_ignore_ascii_case("multipart/form-data");
@@ -183,10 +183,7 @@ pub(super) fn boundary(content_type: &str) -> Option<&str> {
 
 /// What a part's head says of it.
 pub(super) fn disposition(head: &str) -> Option<&str> {
-    head.split("\r\n").find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.trim().eq_ignore_ascii_case("content-disposition").then_some(value)
-    })
+    header(head, "content-disposition")
 }
 
 /// The field that a part's head announces; files are none.
@@ -202,11 +199,34 @@ fn field_of(head: &str) -> Option<Field> {
     }
 }
 
-/// The value of a parameter, without its quotes.
-pub(super) fn parameter<'p>(parameters: &'p str, wanted: &str) -> Option<&'p str> {
-    parameters.split(';').find_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim().trim_matches('"'))
+/// The value of a parameter, without its quotes; within them a semicolon stands for itself.
+pub(super) fn parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p str> {
+    loop {
+        let mut is_quoted = false;
+        let end = parameters.find(|one| {
+            is_quoted ^= one == '"';
+            one == ';' && !is_quoted
+        });
+        let (pair, rest) = parameters.split_at(end.unwrap_or(parameters.len()));
+        if let Some((name, value)) = pair.split_once('=')
+            && name.trim().eq_ignore_ascii_case(wanted)
+        {
+            return Some(value.trim().trim_matches('"'));
+        }
+        parameters = rest.strip_prefix(';')?;
+    }
+}
+
+/// What stands between the parts of a form of this content type, with the line end before it.
+pub(super) fn delimiter(content_type: &str) -> Option<String> {
+    boundary(content_type).map(|boundary| format!("\r\n--{boundary}"))
+}
+
+/// The value of a header field in the head of a part.
+pub(super) fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
+    head.split("\r\n").find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim())
     })
 }
 

@@ -9,10 +9,12 @@ pub mod gemini;
 pub mod messages;
 mod peek;
 pub(crate) mod scan;
+pub mod upload;
 
 pub use form::Form;
 pub use peek::{Peek, peek};
 pub use scan::{MAX_DEPTH, PeekError, is_whole};
+pub use upload::Upload;
 
 /// The shape of requests, answers, streams and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

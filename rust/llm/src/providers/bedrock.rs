@@ -1,13 +1,14 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, BEDROCK, Credential, Grant, Group, JOBS, Known, Options, Provider, Signature,
+    Asked, BEDROCK, Credential, FILES, Grant, Group, JOBS, Known, Options, Provider, Signature,
     aws::{self, region},
-    jobs,
+    is_in, jobs,
     options::{joined, known},
     segment,
 };
 use crate::{
+    files::{self, Keeper},
     operation::Operation,
     translation::{
         self,
@@ -17,10 +18,14 @@ use crate::{
 
 pub(super) struct Bedrock;
 
-const OPTIONS: [Known; 12] = joined(
+const OPTIONS: [Known; 16] = joined(
     aws::OPTIONS,
     [
         known("aws_s3_bucket", "aws-s3-bucket"),
+        known("aws_s3_object_key", "aws-s3-object-key"),
+        known("provider_file_name", "provider-file-name"),
+        known("amz_server_side_encryption", "amz-server-side-encryption"),
+        known("amz_server_side_encryption_aws_kms_key_id", "amz-server-side-encryption-aws-kms-key-id"),
         // Not the role that is taken on here: Bedrock itself takes this one on.
         known("aws_customization_role_arn", "aws-customization-role-arn"),
     ],
@@ -36,7 +41,7 @@ impl Provider for Bedrock {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[BEDROCK, JOBS]
+        &[BEDROCK, JOBS, FILES]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -57,7 +62,7 @@ impl Provider for Bedrock {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
-            own if BEDROCK.contains(&own) || JOBS.contains(&own) => None,
+            own if is_in(self.offers(), own) => None,
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.tunes() => Some(&tuning::BEDROCK),
             Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => Some(&hosted::BEDROCK),
@@ -75,6 +80,10 @@ impl Provider for Bedrock {
         }
         if asked.operation.tunes() {
             return write_job(asked, out);
+        }
+        if FILES.contains(&asked.operation) {
+            out.extend_from_slice(files::S3.target(asked, options)?.as_bytes());
+            return Ok(());
         }
         if JOBS.contains(&asked.operation) {
             let bucket = options.get("aws_s3_bucket").ok_or("no bucket: send x-gateway-aws-s3-bucket");
@@ -120,7 +129,12 @@ impl Provider for Bedrock {
     }
 
     fn storage(&self, operation: Operation) -> Option<&'static str> {
-        matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject).then_some("s3")
+        let is_object = matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject);
+        (is_object || FILES.contains(&operation)).then_some("s3")
+    }
+
+    fn keeper(&self) -> Option<Keeper> {
+        Some(Keeper::Bucket(&files::S3))
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {

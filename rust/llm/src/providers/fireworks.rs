@@ -8,6 +8,7 @@ use super::{
     segment,
 };
 use crate::{
+    files::{Keeper, datasets},
     operation::Operation,
     translation::wires::{Wire, painting, tuning},
 };
@@ -16,6 +17,8 @@ pub(super) struct Fireworks;
 
 const OPTIONS: [Known; 1] = [known("fireworks_account_id", "fireworks-account-id")];
 
+/// Files, but for what is in them: where that is, a dataset says for a while.
+const FILES: Group = &[Operation::ListFiles, Operation::UploadFile, Operation::RetrieveFile, Operation::DeleteFile];
 /// Batches in its own words.
 const BATCHES: Group = &[
     Operation::CreateBatchJob,
@@ -27,7 +30,7 @@ const BATCHES: Group = &[
 ];
 
 static ROW: Compatible = paints(
-    row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES]),
+    row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES, FILES]),
     &painting::FIREWORKS,
     "/image_generation/:model",
 );
@@ -57,6 +60,10 @@ impl Provider for Fireworks {
         ROW.path(operation)
     }
 
+    fn keeper(&self) -> Option<Keeper> {
+        Some(Keeper::Datasets)
+    }
+
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match operation {
             Operation::ListFinetuneCheckpoints => None,
@@ -71,14 +78,24 @@ impl Provider for Fireworks {
         }
         let account = options.get("fireworks_account_id").ok_or("no account: send x-gateway-fireworks-account-id")?;
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
-        let below = if asked.operation.tunes() { tuned(asked)? } else { batched(asked) };
+        let below = match asked.operation {
+            operation if operation.tunes() => tuned(asked)?,
+            operation if FILES.contains(&operation) => filed(asked)?,
+            _ => batched(asked),
+        };
         out.extend_from_slice(format!("{version}/accounts/{}/{below}", segment::escaped(account)).as_bytes());
         Ok(())
     }
 }
 
 fn is_of_account(operation: Operation) -> bool {
-    operation.tunes() || BATCHES.contains(&operation)
+    operation.tunes() || BATCHES.contains(&operation) || FILES.contains(&operation)
+}
+
+/// A dataset, what is in it, or all of them.
+fn filed(asked: &Asked<'_>) -> Result<String, String> {
+    let mark = if asked.query.is_empty() { "" } else { "?" };
+    Ok(format!("{}{mark}{}", datasets::target(asked.path)?, asked.query))
 }
 
 /// A job of fine-tuning, or all of them: which part of a list is told is decided here.

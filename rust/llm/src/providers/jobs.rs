@@ -3,6 +3,7 @@
 use super::Asked;
 use crate::{
     dialect::scan::{fields, unescape},
+    files::{BAD_BUCKET, is_bucket},
     operation::Operation,
 };
 
@@ -36,14 +37,14 @@ pub(super) fn model(job: &[u8], field: &str) -> Option<String> {
 }
 
 fn object(bucket: &str, name: &str) -> Result<String, String> {
-    let is_name = |text: &str, others: &[u8]| {
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.contains(&byte))
+    let is_name = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
     };
-    if !is_name(bucket, b"-_.") || bucket.contains("..") || bucket.starts_with('.') {
-        return Err("the bucket must be letters, digits, dashes, underscores and dots".into());
+    if !is_bucket(bucket) {
+        return Err(BAD_BUCKET.into());
     }
     let name = name.replace("%2f", "/").replace("%2F", "/").replace("%3a", ":").replace("%3A", ":");
-    if name.split('/').any(|part| !is_name(part, b"-_.:") || part.bytes().all(|byte| byte == b'.')) {
+    if name.split('/').any(|part| !is_name(part) || part.bytes().all(|byte| byte == b'.')) {
         return Err("an object's name must be letters, digits, `-`, `_`, `.`, `:`, and `%2F` between them".into());
     }
     // As Amazon signs it.

@@ -29,6 +29,7 @@ pub use options::{Known, Options};
 
 use crate::{
     dialect::Dialect,
+    files::Keeper,
     operation::Operation,
     translation::{
         self,
@@ -236,6 +237,11 @@ pub trait Provider: Sync {
 
     /// The service that an operation is signed for where it moves objects, whose bytes are not part of the signature.
     fn storage(&self, _operation: Operation) -> Option<&'static str> {
+        None
+    }
+
+    /// Who keeps its files, where they are asked for in another way than `OpenAI`'s.
+    fn keeper(&self) -> Option<Keeper> {
         None
     }
 

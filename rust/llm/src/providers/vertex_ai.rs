@@ -1,10 +1,11 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, google::write_own, is_in, jobs,
+    Asked, FILES, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, google::write_own, is_in, jobs,
     options::known, segment,
 };
 use crate::{
+    files::{self, Keeper},
     operation::Operation,
     translation::{
         self,
@@ -19,6 +20,7 @@ const OPTIONS: &[Known] = &[
     known("vertex_region", "vertex-region"),
     known("vertex_service_account_json", "vertex-service-account-json"),
     known("vertex_storage_bucket_name", "vertex-storage-bucket-name"),
+    known("provider_file_name", "provider-file-name"),
 ];
 
 /// What a service account asks to be let do.
@@ -34,7 +36,7 @@ impl Provider for VertexAi {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[GEMINI, GEMINI_COUNT, JOBS]
+        &[GEMINI, GEMINI_COUNT, JOBS, FILES]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -42,13 +44,18 @@ impl Provider for VertexAi {
     }
 
     fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        if matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject) {
+        let is_object = matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject);
+        if is_object || FILES.contains(&operation) {
             return Ok(Some("https://storage.googleapis.com".into()));
         }
         Ok(Some(match region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
             region => format!("https://{region}-aiplatform.googleapis.com"),
         }))
+    }
+
+    fn keeper(&self) -> Option<Keeper> {
+        Some(Keeper::Bucket(&files::GCS))
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
@@ -68,7 +75,7 @@ impl Provider for VertexAi {
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         let publisher = publisher(model).0;
-        if JOBS.contains(&operation) || publisher == "google" && is_in(&[GEMINI, GEMINI_COUNT], operation) {
+        if is_in(&[JOBS, FILES], operation) || publisher == "google" && is_in(&[GEMINI, GEMINI_COUNT], operation) {
             return None;
         }
         let wire: &'static dyn Wire = match (operation, publisher) {
@@ -90,6 +97,10 @@ impl Provider for VertexAi {
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if asked.operation == Operation::Models {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
+            return Ok(());
+        }
+        if FILES.contains(&asked.operation) {
+            out.extend_from_slice(files::GCS.target(asked, options)?.as_bytes());
             return Ok(());
         }
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };

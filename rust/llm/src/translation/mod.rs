@@ -349,7 +349,7 @@ fn includes_usage(body: &[u8]) -> bool {
     crate::dialect::peek(body).is_ok_and(|peek| peek.include_usage == Some(true))
 }
 
-fn with_provider(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
+pub(crate) fn with_provider(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
     if body.pop() == Some(b'}') {
         body.extend_from_slice(format!(",\"provider\":\"{provider}\"}}").as_bytes());
     }

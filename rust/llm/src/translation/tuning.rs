@@ -10,6 +10,7 @@ use super::{
     wires::{Broken, Wire},
 };
 use crate::{
+    files::Keeper,
     operation::Operation,
     providers::{Options, segment},
 };
@@ -47,8 +48,8 @@ impl<'a> Tune<'a> {
         string(&mut fields, "model");
         Ok(Self {
             model: question.model.to_owned(),
-            training_file: needed(&mut fields, "training_file", "$")?,
-            validation_file: string(&mut fields, "validation_file"),
+            training_file: address(question, needed(&mut fields, "training_file", "$")?),
+            validation_file: string(&mut fields, "validation_file").map(|file| address(question, file)),
             suffix: string(&mut fields, "suffix").filter(|suffix| !suffix.is_empty()),
             method,
             hyperparameters,
@@ -113,6 +114,11 @@ impl<'a> Tune<'a> {
         self.hyperparameters.keys().for_each(|key| lost.add(&format!("hyperparameters.{key}")));
         lost
     }
+}
+
+/// A file as the provider's jobs call it, where it is said by the id that its upload gave it.
+fn address(question: &Question<'_>, file: String) -> String {
+    question.provider.keeper().and_then(Keeper::bucket).and_then(|bucket| bucket.address_of(&file)).unwrap_or(file)
 }
 
 fn take(fields: &mut Fields, key: &str) -> Option<Value> {

@@ -2,12 +2,12 @@
 
 mod bedrock;
 mod fireworks;
-mod moment;
 mod vertex;
 
 use serde_json::Value;
 
 use super::Wire;
+
 use crate::translation::{
     asked::{Fields, Refusal},
     tuning::{Jobs, Tune},
@@ -77,7 +77,7 @@ fn last(name: &Value) -> Option<&str> {
 
 /// In seconds since 1970, where it is one.
 fn moment(text: &Value) -> Value {
-    text.as_str().and_then(moment::seconds).map_or(Value::Null, Value::from)
+    text.as_str().and_then(crate::moment::seconds).map_or(Value::Null, Value::from)
 }
 
 /// Why a job that failed did.

@@ -1,4 +1,4 @@
-//! Moments as they are written in JSON.
+//! Moments as providers write them.
 
 /// The seconds since 1970 of `2026-02-03T04:05:06.789Z`; in other places than Greenwich nobody tells them.
 pub fn seconds(text: &str) -> Option<u64> {
@@ -11,6 +11,16 @@ pub fn seconds(text: &str) -> Option<u64> {
         return None;
     }
     Some(((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+/// The seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`, as header fields have it.
+pub fn seconds_of_http(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (_, date) = text.split_once(", ")?;
+    let mut parts = date.split(' ');
+    let (day, month, year) = (parts.next()?, parts.next()?, parts.next()?);
+    let month = MONTHS.iter().position(|name| *name == month)? + 1;
+    seconds(&format!("{year}-{month}-{day}T{}Z", parts.next()?))
 }
 
 fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
@@ -45,6 +55,15 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(seconds(text), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("Tue, 14 Nov 2023 22:13:20 GMT", Some(1_700_000_000)),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Tue, 14 Foo 2023 22:13:20 GMT", None),
+            ("2023-11-14T22:13:20Z", None),
+            ("", None),
+        ] {
+            assert_eq!(seconds_of_http(text), expected, "{text}");
         }
     }
 }

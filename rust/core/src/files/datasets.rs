@@ -1,0 +1,172 @@
+//! Files that are datasets: made first, then filled with what comes.
+
+use std::{pin::Pin, sync::Arc};
+
+use penstock_llm::{
+    files::{self, File, datasets},
+    operation::Operation,
+};
+use tokio::sync::Notify;
+
+use super::{
+    LARGEST_LIST, asked, limit,
+    talk::{Answered, Question, Talk},
+    upload::{self, Named, Sink},
+};
+use crate::{
+    body::{self, Body, End, Feeder},
+    call::Call,
+    error::Error,
+    record::Facts,
+    upstream::Incoming,
+};
+
+/// As many as are told at once.
+const MOST: usize = 200;
+const JSON: &str = "application/json";
+
+pub async fn answer(talk: &Talk<'_>, call: &Call<'_>, body: Body, facts: &mut Facts) -> Answered {
+    match talk.operation {
+        Operation::UploadFile => upload::upload(talk, call, body, facts, Dataset::new(talk)).await,
+        Operation::ListFiles => list(talk, call).await,
+        Operation::DeleteFile => {
+            let (incoming, _) = talk.ask(Question::new("DELETE", call.route.path)).await?;
+            let id = call.route.path.rsplit('/').next().unwrap_or_default();
+            Ok(talk.told(incoming, files::deleted(id)))
+        }
+        _ => {
+            let (incoming, dataset) = read(talk, Question::new("GET", call.route.path)).await?;
+            let file = datasets::file(&dataset).ok_or_else(|| broken("it names no dataset"))?;
+            Ok(talk.told(incoming, file.told()))
+        }
+    }
+}
+
+/// An answer in JSON.
+async fn read(talk: &Talk<'_>, question: Question<'_>) -> Answered<(Incoming, serde_json::Value)> {
+    let (mut incoming, mut deadline) = talk.ask(question).await?;
+    let answer = talk.read(&mut incoming, &mut deadline, LARGEST_LIST).await?;
+    let answer = serde_json::from_str(&answer).map_err(|error| broken(&format!("it cannot be read: {error}")))?;
+    Ok((incoming, answer))
+}
+
+/// The part that is asked for of what is told at once.
+async fn list(talk: &Talk<'_>, call: &Call<'_>) -> Answered {
+    let most = limit(talk, call, MOST)?;
+    let query = format!("pageSize={MOST}");
+    let (incoming, answer) = read(talk, Question { query: &query, ..Question::new("GET", "/files") }).await?;
+    let is_asked = |file: &File| asked(call, "purpose").is_none_or(|purpose| purpose == file.purpose);
+    let all: Vec<_> = datasets::files(&answer).into_iter().filter(is_asked).collect();
+    let after = asked(call, "after").map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
+    let rest = &all[after.unwrap_or_default()..];
+    let part = &rest[..rest.len().min(most)];
+    Ok(talk.told(incoming, files::listed(part, part.len() < rest.len())))
+}
+
+/// The question that fills a dataset, on its way.
+type Asking<'d> = Pin<Box<dyn Future<Output = Answered<Incoming>> + Send + 'd>>;
+
+/// A dataset that is being filled.
+struct Dataset<'d> {
+    talk: &'d Talk<'d>,
+    id: Option<String>,
+    name: String,
+    purpose: String,
+    filling: Option<Filling<'d>>,
+    bytes: u64,
+}
+
+/// The form in which the file goes on, and who waits for it.
+struct Filling<'d> {
+    feeder: Feeder,
+    room: Arc<Notify>,
+    boundary: String,
+    asking: Asking<'d>,
+}
+
+impl<'d> Dataset<'d> {
+    fn new(talk: &'d Talk<'d>) -> Self {
+        Self { talk, id: None, name: String::new(), purpose: String::new(), filling: None, bytes: 0 }
+    }
+
+    fn fill(&self, path: String) -> Filling<'d> {
+        let (room, talk) = (Arc::new(Notify::new()), self.talk);
+        let resumed = Arc::clone(&room);
+        let (feeder, feed) = body::feed(move || resumed.notify_one());
+        let boundary = format!("penstock-{}", path.rsplit('-').next().unwrap_or_default().trim_end_matches("/content"));
+        let fields = [("content-type".to_owned(), format!("multipart/form-data; boundary={boundary}"))];
+        let asking = Box::pin(async move {
+            let body = Body::Fed(feed, None);
+            Ok(talk.ask(Question { fields: &fields, body, ..Question::new("POST", &path) }).await?.0)
+        });
+        Filling { feeder, room, boundary, asking }
+    }
+}
+
+impl Filling<'_> {
+    /// Sends bytes on. Who asked is heard only where there is no room for them, and at the end.
+    async fn push(&mut self, bytes: Vec<u8>) -> Answered<()> {
+        if bytes.is_empty() || self.feeder.push(bytes.into()) {
+            return Ok(());
+        }
+        tokio::select! {
+            biased;
+            () = self.room.notified() => Ok(()),
+            answered = &mut self.asking => Err(match answered {
+                Err(refused) => refused,
+                Ok(_) => broken("it came before the file was there").into(),
+            }),
+        }
+    }
+}
+
+impl Sink for Dataset<'_> {
+    async fn begin(&mut self, file: &Named) -> Answered<()> {
+        let talk = self.talk;
+        let id = datasets::id(file.purpose, &file.unique).map_err(|message| talk.unsaid(upload::PURPOSE, message))?;
+        let fields = [("content-type".to_owned(), JSON.to_owned())];
+        let body = Body::Whole(datasets::made(&id, &file.name).into());
+        talk.ask(Question { fields: &fields, body, ..Question::new("POST", "/files") }).await?;
+        let mut filling = self.fill(format!("/files/{id}/content"));
+        let head =
+            "content-disposition: form-data; name=\"file\"; filename=\"file.jsonl\"\r\ncontent-type: application/jsonl";
+        let head = format!("--{}\r\n{head}\r\n\r\n", filling.boundary);
+        filling.push(head.into_bytes()).await?;
+        (self.name, self.purpose) = (file.name.clone(), file.purpose.to_owned());
+        (self.id, self.filling) = (Some(id), Some(filling));
+        Ok(())
+    }
+
+    async fn write(&mut self, bytes: Vec<u8>) -> Answered<()> {
+        self.bytes += bytes.len() as u64;
+        match &mut self.filling {
+            Some(filling) => filling.push(bytes).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn end(&mut self) -> Answered {
+        let Some(filling) = self.filling.take() else { return Err(broken("no upload").into()) };
+        let tail = format!("\r\n--{}--\r\n", filling.boundary);
+        filling.feeder.push(tail.into_bytes().into());
+        filling.feeder.end(End::Complete);
+        let incoming = filling.asking.await?;
+        let (id, name, purpose) = (self.id.clone().unwrap_or_default(), self.name.clone(), self.purpose.clone());
+        let created = upload::now().as_secs();
+        let file = File { id, bytes: self.bytes, created, name, purpose, is_ready: false };
+        Ok(self.talk.told(incoming, file.told()))
+    }
+
+    /// A dataset that was not filled is none.
+    async fn give_up(&mut self) {
+        self.filling = None;
+        if let Some(id) = self.id.take() {
+            // Who refuses that says nothing that the caller would want to know.
+            let _ = self.talk.ask(Question::new("DELETE", &format!("/files/{id}"))).await;
+        }
+    }
+}
+
+fn broken(cause: &str) -> Error {
+    Error::UpstreamBroke { cause: cause.into() }
+}

@@ -1,0 +1,197 @@
+//! The lines of a file for a batch, on their way to who keeps it: each is said in the words of its model.
+
+use memchr::memchr;
+use penstock_llm::{
+    dialect,
+    files::{Row, Words},
+    translation::{Lost, Refusal},
+};
+
+use crate::lines::{self, Line};
+
+/// A line that is longer is none.
+const LONGEST: usize = 16 * 1024 * 1024;
+
+/// What has come of a file for a batch, and what became of it.
+pub struct Rows {
+    provider: &'static str,
+    words: Words,
+    /// The beginning of a line whose end is still to come.
+    kept: Vec<u8>,
+    number: usize,
+    /// The model and the endpoint of its first line, which are those of all: a job has one.
+    pub first: Option<(String, String)>,
+    pub lost: Lost,
+    out: Vec<u8>,
+}
+
+impl Rows {
+    pub fn new(provider: &'static str, words: Words) -> Self {
+        let (kept, out) = (Vec::new(), Vec::new());
+        Self { provider, words, kept, number: 0, first: None, lost: Lost::default(), out }
+    }
+
+    /// Takes what comes next of the file.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
+        while let Some(end) = memchr(b'\n', bytes) {
+            let (line, rest) = bytes.split_at(end);
+            bytes = &rest[1..];
+            if self.kept.is_empty() {
+                self.line(line)?;
+            } else {
+                self.kept.extend_from_slice(line);
+                let line = std::mem::take(&mut self.kept);
+                self.line(&line)?;
+            }
+        }
+        self.kept.extend_from_slice(bytes);
+        if self.kept.len() > LONGEST {
+            return Err(at(self.number + 1, "", &format!("it is longer than {LONGEST} bytes")));
+        }
+        Ok(())
+    }
+
+    /// Its last line may have no end. A file without lines is none for a batch.
+    pub fn finish(&mut self) -> Result<(), Refusal> {
+        let line = std::mem::take(&mut self.kept);
+        self.line(&line)?;
+        if self.number == 0 { Err(Refusal::new("file", "it has no lines")) } else { Ok(()) }
+    }
+
+    /// What is to be written, since the last time.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<(), Refusal> {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            return Ok(());
+        }
+        self.number += 1;
+        let number = self.number;
+        let row: Row<'_> = serde_json::from_slice(line)
+            .map_err(|error| at(number, "", &format!("it is no JSON object of a batch: {error}")))?;
+        if self.words.are_of(&row) {
+            self.out.extend_from_slice(line);
+        } else {
+            let said = self.said(&row).map_err(|refusal| at(number, &refusal.path, &refusal.message))?;
+            self.out.extend_from_slice(&said);
+        }
+        self.out.push(b'\n');
+        Ok(())
+    }
+
+    fn said(&mut self, row: &Row<'_>) -> Result<Vec<u8>, Refusal> {
+        let missing = |path: &str, what: &str| Refusal::new(path, format!("it must be {what}"));
+        let custom_id = row.custom_id.as_deref().ok_or_else(|| missing("custom_id", "a string"))?;
+        let url = row.url.as_deref().ok_or_else(|| missing("url", "the path of an endpoint"))?;
+        let body = row.body.ok_or_else(|| missing("body", "the body of a request"))?.get().as_bytes();
+        let model = dialect::peek(body).ok().and_then(|peek| peek.model);
+        self.refuse_other(&model.ok_or_else(|| missing("body.model", "a string"))?, url)?;
+        if let Some(only) = self.words.plain() {
+            if url != only {
+                return Err(Refusal::new("url", format!("it is `{url}`: batches are of {only} here")));
+            }
+            return self.words.row(custom_id, body).map_err(|message| Refusal::new("body", message));
+        }
+        let line = Line { provider: self.provider, path: url, body };
+        let said = lines::said(line).map_err(|problem| Refusal::new(problem.path, problem.message))?;
+        said.lost.split(", ").filter(|name| !name.is_empty()).for_each(|name| self.lost.add(name));
+        self.words.row(custom_id, &said.body).map_err(|message| Refusal::new("", message))
+    }
+
+    fn refuse_other(&mut self, model: &str, url: &str) -> Result<(), Refusal> {
+        let (first, endpoint) = self.first.get_or_insert_with(|| (model.to_owned(), url.to_owned()));
+        let wrong = |path: &str, is: &str, wanted: &str| {
+            Refusal::new(path, format!("it is `{is}`: all lines of a file are for one job, here of `{wanted}`"))
+        };
+        if first != model {
+            return Err(wrong("body.model", model, first));
+        }
+        if endpoint == url { Ok(()) } else { Err(wrong("url", url, endpoint)) }
+    }
+}
+
+fn at(number: usize, path: &str, message: &str) -> Refusal {
+    let place = if path.is_empty() { "file".to_owned() } else { format!("file.{path}") };
+    Refusal::new(place, format!("line {number}: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn line(id: &str, model: &str, text: &str) -> String {
+        let body = json!({"model": model, "seed": 1, "messages": [{"role": "user", "content": text}]});
+        json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body}).to_string()
+    }
+
+    fn written(provider: &'static str, words: Words, file: &str, step: usize) -> Result<Vec<Value>, Refusal> {
+        let mut rows = Rows::new(provider, words);
+        file.as_bytes().chunks(step).try_for_each(|piece| rows.feed(piece))?;
+        rows.finish()?;
+        let out = String::from_utf8(rows.take()).unwrap();
+        Ok(out.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+    }
+
+    #[test]
+    fn lines_are_said_in_the_words_of_their_model_however_they_come() {
+        let file = format!("{}\n\n{}", line("a", "amazon.nova", "one"), line("b", "amazon.nova", "two"));
+        for step in [1, 7, file.len()] {
+            let rows = written("bedrock", Words::Bedrock, &file, step).unwrap();
+            assert_eq!((rows.len(), &rows[1]["recordId"]), (2, &json!("b")));
+            assert_eq!(rows[1]["modelInput"]["messages"][0]["content"][0]["text"], "two");
+        }
+        let rows = written("vertex-ai", Words::Vertex, &line("a", "gemini-2.5-pro", "one"), 50).unwrap();
+        assert_eq!(rows[0]["request"]["labels"]["custom_id"], "a");
+        let rows = written("vertex-ai", Words::Vertex, &line("A", "claude-sonnet-4-5", "one"), 50).unwrap();
+        assert_eq!((&rows[0]["custom_id"], &rows[0]["request"]["messages"][0]["role"]), (&json!("A"), &json!("user")));
+    }
+
+    #[test]
+    fn lines_in_the_providers_own_words_stay_as_they_are() {
+        let own = r#"{"recordId": "x",  "modelInput": {"any": 1}}"#;
+        let mut rows = Rows::new("bedrock", Words::Bedrock);
+        rows.feed(own.as_bytes()).unwrap();
+        rows.finish().unwrap();
+        assert_eq!((rows.take(), rows.first.is_none()), (format!("{own}\n").into_bytes(), true));
+    }
+
+    #[test]
+    fn what_a_model_cannot_be_told_is_named_once() {
+        let mut rows = Rows::new("bedrock", Words::Bedrock);
+        for id in ["a", "b"] {
+            rows.feed((line(id, "amazon.nova", "x") + "\n").as_bytes()).unwrap();
+        }
+        assert_eq!((rows.lost.text().as_str(), rows.first.unwrap().0.as_str()), ("seed", "amazon.nova"));
+    }
+
+    #[test]
+    fn a_line_that_is_wrong_is_named() {
+        let good = line("a", "m", "x");
+        let without = |key: &str| {
+            let mut row: Value = serde_json::from_str(&good).unwrap();
+            row.as_object_mut().unwrap().remove(key);
+            row.to_string()
+        };
+        for (second, path, why) in [
+            ("[1]".to_owned(), "file", "line 2: it is no JSON object"),
+            (without("custom_id"), "file.custom_id", "line 2: it must be a string"),
+            (without("url"), "file.url", "line 2"),
+            (without("body"), "file.body", "line 2"),
+            (line("b", "other", "x"), "file.body.model", "line 2: it is `other`"),
+            (good.replace("/chat/completions", "/nowhere"), "file.url", "line 2"),
+            (good.replace(r#""role":"user""#, r#""role":7"#), "file.body.messages", "line 2"),
+        ] {
+            let refusal = written("bedrock", Words::Bedrock, &format!("{good}\n{second}"), 64).unwrap_err();
+            assert!(refusal.path.starts_with(path) && refusal.message.contains(why), "{refusal}");
+        }
+        let elsewhere = good.replace("/chat/completions", "/embeddings");
+        let refusal = written("fireworks-ai", Words::Fireworks, &elsewhere, 64).unwrap_err();
+        assert!(refusal.path == "file.url" && refusal.message.contains("line 1"), "{refusal}");
+        assert!(written("bedrock", Words::Bedrock, "\n \n", 2).unwrap_err().message.contains("no lines"));
+    }
+}

@@ -1,0 +1,173 @@
+//! Questions to who keeps files in the name of one request, each with a credential, a signature and a time of its own.
+
+use std::{
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
+
+use penstock_llm::{
+    dialect::Dialect,
+    files::{self, Keeper},
+    operation::Operation,
+    providers::{Asked, Stated},
+};
+
+use crate::{
+    body::Body,
+    call::Target,
+    credentials,
+    deadline::Deadline,
+    delivery::Served,
+    error::{Error, Result},
+    gateway::Gateway,
+    rendering::{self, Length},
+    translation::retyped,
+    upstream::{self, AnswerBody, Incoming, Outgoing, Shape},
+};
+
+/// A refusal that is larger says no more than its status.
+const MOST_OF_REFUSAL: usize = 1024 * 1024;
+/// Of the bytes of a file, whatever they are called where they are kept: nobody here reads them.
+const BYTES: &[u8] = b"application/octet-stream";
+
+/// Why there is no answer: something here, or the words of who keeps the files.
+pub enum Refused {
+    Here(Error),
+    There(Box<Served>),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Here(error)
+    }
+}
+
+pub type Answered<T = Served> = std::result::Result<T, Refused>;
+
+/// What is asked.
+pub struct Question<'q> {
+    pub method: &'static str,
+    /// As a caller's: `/files`, with an id, with what is in it.
+    pub path: &'q str,
+    pub query: &'q str,
+    pub fields: &'q [(String, String)],
+    pub body: Body,
+}
+
+impl<'q> Question<'q> {
+    pub fn new(method: &'static str, path: &'q str) -> Self {
+        Self { method, path, query: "", fields: &[], body: Body::empty() }
+    }
+
+    fn length(&self) -> Length {
+        match &self.body {
+            Body::Whole(_) if !matches!(self.method, "PUT" | "POST") => Length::None,
+            Body::Whole(bytes) => Length::Known(bytes.len() as u64),
+            Body::Fed(..) => Length::Chunked,
+        }
+    }
+}
+
+/// Who asks, and whom.
+pub struct Talk<'t> {
+    pub gateway: &'t Gateway,
+    pub target: &'t Target<'t>,
+    pub operation: Operation,
+    pub keeper: Keeper,
+    /// For the heads of all answers, in nanoseconds.
+    pub waited: AtomicU64,
+}
+
+impl Talk<'_> {
+    /// The answer to a question, where it is a good one.
+    pub async fn ask(&self, question: Question<'_>) -> Answered<(Incoming, Deadline)> {
+        let (mut incoming, mut deadline) = self.exchange(question).await?;
+        if incoming.head.status < 300 {
+            return Ok((incoming, deadline));
+        }
+        let answer = self.read(&mut incoming, &mut deadline, MOST_OF_REFUSAL).await.unwrap_or_default();
+        Err(self.refused(incoming, &answer))
+    }
+
+    /// What is refused there, in `OpenAI`'s shape.
+    pub fn refused(&self, incoming: Incoming, answer: &str) -> Refused {
+        let Incoming { head, .. } = &incoming;
+        let request_id = head.headers.text(self.keeper.request_id());
+        let told = files::refused(self.target.provider.slug(), head.status, answer.as_bytes(), request_id);
+        Refused::There(Box::new(self.served(incoming, told)))
+    }
+
+    async fn exchange(&self, question: Question<'_>) -> Result<(Incoming, Deadline)> {
+        let (gateway, target) = (self.gateway, self.target);
+        let issued = match &target.grant {
+            None => None,
+            Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),
+        };
+        let issued = issued.as_deref();
+        let asked = Asked {
+            operation: self.operation,
+            path: question.path,
+            query: question.query,
+            prefix: &target.base.prefix,
+            model: "",
+            user: "",
+            streams: false,
+            begun: false,
+            stated: Stated::default(),
+        };
+        let length = question.length();
+        let mut head = rendering::own(target, &asked, (question.method, question.fields), (length, issued))?;
+        credentials::sign(target, self.operation, issued, (&mut head, question.body.whole()))?;
+        let shape = Shape { chunked: length == Length::Chunked, bodiless: question.method == "HEAD" };
+        let body = question.body;
+        let outgoing = Outgoing { head, body, shape, replayable: question.method != "POST" };
+        let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.grace);
+        let began = Instant::now();
+        let sending = pin!(gateway.upstream.send(&target.base.origin, outgoing));
+        let incoming = deadline.bound(sending).await?;
+        self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        Ok((incoming, deadline.answered()))
+    }
+
+    /// An answer as text.
+    pub async fn read(&self, incoming: &mut Incoming, deadline: &mut Deadline, most: usize) -> Result<String> {
+        let collecting = pin!(upstream::collect(&mut incoming.body, most));
+        let bytes = deadline.bound(collecting).await?;
+        let bytes = bytes.ok_or_else(|| Error::UpstreamBroke { cause: "it is too large".into() })?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// A good answer, in `OpenAI`'s words.
+    pub fn told(&self, mut incoming: Incoming, json: Vec<u8>) -> Served {
+        // Who deleted something has nothing more to say.
+        incoming.head.status = 200;
+        self.served(incoming, json)
+    }
+
+    pub fn served(&self, incoming: Incoming, json: Vec<u8>) -> Served {
+        let mut head = incoming.head;
+        head.headers = retyped(head.headers, b"application/json");
+        let incoming = Incoming { head, body: AnswerBody::whole(json.into()) };
+        let deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.gateway.grace);
+        Served { incoming, dialect: Dialect::OpenAi, deadline, place: None }
+    }
+
+    /// Something is missing, or leads where it must not.
+    pub fn lacks(&self, message: String) -> Error {
+        Error::OptionInvalid { provider: self.target.provider.slug(), message }
+    }
+
+    /// Something in the request that cannot be.
+    pub fn unsaid(&self, path: impl Into<String>, message: impl Into<String>) -> Error {
+        Error::Untranslatable { provider: self.target.provider.slug(), path: path.into(), message: message.into() }
+    }
+}
+
+/// The bytes of a file as they come.
+pub fn passed_on(incoming: Incoming, deadline: Deadline) -> Served {
+    let Incoming { mut head, body } = incoming;
+    head.headers.retain(|name| name != b"content-type");
+    head.headers.push(b"content-type", BYTES);
+    Served { incoming: Incoming { head, body }, dialect: Dialect::OpenAi, deadline, place: None }
+}

@@ -1,0 +1,123 @@
+//! Lines of a batch in `OpenAI`'s words, written as they are kept where a provider's jobs read them.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A line of a file for a batch: one of `OpenAI`'s, or one that is in the provider's own words already.
+#[derive(Debug, Deserialize)]
+pub struct Row<'r> {
+    pub custom_id: Option<String>,
+    pub url: Option<String>,
+    #[serde(borrow)]
+    pub body: Option<&'r RawValue>,
+    #[serde(borrow, rename = "modelInput")]
+    model_input: Option<&'r RawValue>,
+    #[serde(borrow)]
+    request: Option<&'r RawValue>,
+}
+
+/// Whose words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Words {
+    Bedrock,
+    Vertex,
+    Fireworks,
+}
+
+/// Labels are no longer.
+const LONGEST_LABEL: usize = 63;
+
+impl Words {
+    /// The one endpoint whose bodies are kept as they came; `None` where each is said in the words of its model.
+    pub fn plain(self) -> Option<&'static str> {
+        (self == Self::Fireworks).then_some("/v1/chat/completions")
+    }
+
+    /// Whether a line is in them already.
+    pub fn are_of(self, row: &Row<'_>) -> bool {
+        match self {
+            Self::Bedrock => row.model_input.is_some(),
+            Self::Vertex => row.request.is_some(),
+            Self::Fireworks => row.url.is_none() && row.body.is_some(),
+        }
+    }
+
+    /// The line for this body, which is in the words of the model.
+    pub fn row(self, custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
+        let id = serde_json::to_vec(custom_id).map_err(|error| error.to_string())?;
+        Ok(match self {
+            Self::Bedrock => [b"{\"recordId\":", &*id, b",\"modelInput\":", body, b"}"].concat(),
+            // Claude's say whose they are themselves.
+            Self::Vertex if is_claude(body) => [b"{\"custom_id\":", &*id, b",\"request\":", body, b"}"].concat(),
+            Self::Vertex => [b"{\"request\":", &*labelled(custom_id, body)?, b"}"].concat(),
+            Self::Fireworks => [b"{\"custom_id\":", &*id, b",\"body\":", &*nameless(body)?, b"}"].concat(),
+        })
+    }
+}
+
+/// Of a job that names the model itself.
+fn nameless(body: &[u8]) -> Result<Vec<u8>, String> {
+    let mut request: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    request.shift_remove("model");
+    serde_json::to_vec(&request).map_err(|error| error.to_string())
+}
+
+/// Whether a body on Vertex AI is Claude's, and not Gemini's.
+fn is_claude(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Claudes {
+        anthropic_version: Option<serde::de::IgnoredAny>,
+    }
+    serde_json::from_slice::<Claudes>(body).is_ok_and(|body| body.anthropic_version.is_some())
+}
+
+/// Gemini's answers come back with the request alone, so that the request says of which line it is.
+fn labelled(custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> {
+    let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    if custom_id.is_empty() || custom_id.len() > LONGEST_LABEL || !custom_id.bytes().all(is_label) {
+        return Err(format!(
+            "custom_id is `{}`: answers come back with it as a label, which is 1 to {LONGEST_LABEL} of a-z, 0-9, - and _",
+            custom_id.chars().take(LONGEST_LABEL).collect::<String>()
+        ));
+    }
+    let mut request: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let labels = request.entry("labels").or_insert_with(|| serde_json::json!({}));
+    if let Some(labels) = labels.as_object_mut() {
+        labels.insert("custom_id".into(), custom_id.into());
+    }
+    serde_json::to_vec(&request).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(words: Words, id: &str, body: &str) -> String {
+        String::from_utf8(words.row(id, body.as_bytes()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_row_is_known_again_by_what_its_caller_called_it() {
+        assert_eq!(row(Words::Bedrock, "a\"1", r#"{"b":1}"#), r#"{"recordId":"a\"1","modelInput":{"b":1}}"#);
+        let claude = r#"{"anthropic_version":"v"}"#;
+        assert_eq!(row(Words::Vertex, "A 1", claude), format!(r#"{{"custom_id":"A 1","request":{claude}}}"#));
+        let gemini = row(Words::Vertex, "a-1", r#"{"contents":[],"labels":{"x":"y"}}"#);
+        assert_eq!(gemini, r#"{"request":{"contents":[],"labels":{"x":"y","custom_id":"a-1"}}}"#);
+        let chat = row(Words::Fireworks, "A", r#"{"model":"m","messages":[]}"#);
+        assert_eq!(chat, r#"{"custom_id":"A","body":{"messages":[]}}"#);
+        for id in ["", "A", "a b", &"a".repeat(64)] {
+            assert!(Words::Vertex.row(id, b"{}").unwrap_err().contains("custom_id"), "{id}");
+        }
+    }
+
+    #[test]
+    fn a_row_in_the_providers_words_is_known_by_them() {
+        let read = |text| serde_json::from_str::<Row<'_>>(text).unwrap();
+        let (ours, amazons, googles) =
+            (read(r#"{"custom_id":"a","body":{}}"#), read(r#"{"modelInput":{}}"#), read(r#"{"request":{}}"#));
+        assert!(!Words::Bedrock.are_of(&ours) && Words::Bedrock.are_of(&amazons) && !Words::Bedrock.are_of(&googles));
+        assert!(!Words::Vertex.are_of(&ours) && !Words::Vertex.are_of(&amazons) && Words::Vertex.are_of(&googles));
+    }
+}

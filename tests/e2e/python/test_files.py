@@ -1,0 +1,245 @@
+"""Files by the official OpenAI SDK for Python, at providers that keep them in buckets: Bedrock and Vertex AI, both in the S3 of moto."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+import httpx2
+import openai
+import pytest
+
+from tests.gateway import Gateway
+from tests.integration.amazon import moto
+from tests.integration.bucket_provider import KEY_ID, OWNER, REGION, SECRET, BucketProvider
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+KEY = "pk-e2e-0123456789"
+# Larger than a part, which is of 8 MiB.
+LARGE = 20_000_000
+
+
+class Kind(NamedTuple):
+    """What is saved of a provider, and how its files are called."""
+
+    options: dict[str, str]
+    folder: str
+    model: str
+    # A line of a batch as it is kept.
+    row: Callable[[int], dict[str, Any]]
+
+
+KINDS = {
+    "bedrock": Kind(
+        {
+            "aws_region": REGION,
+            "aws_access_key_id": KEY_ID,
+            "aws_secret_access_key": SECRET,
+            "aws_s3_bucket": "s3-bucket",
+            "amz_server_side_encryption": "AES256",
+        },
+        "s3://s3-bucket/penstock/files/",
+        "amazon.nova-lite-v1:0",
+        lambda number: {
+            "recordId": f"row-{number}",
+            "modelInput": {"messages": [{"role": "user", "content": [{"text": f"question {number}"}]}]},
+        },
+    ),
+    "vertex-ai": Kind(
+        {
+            "vertex_region": "europe-west4",
+            "vertex_project_id": "p-1",
+            "vertex_storage_bucket_name": "gcs-files",
+        },
+        "gs://gcs-files/penstock/files/",
+        "gemini-2.5-pro",
+        lambda number: {
+            "request": {
+                "contents": [{"role": "user", "parts": [{"text": f"question {number}"}]}],
+                "labels": {"custom_id": f"row-{number}"},
+            }
+        },
+    ),
+}
+
+
+DATASETS = Kind(
+    {"fireworks_account_id": "acme"},
+    "",
+    "accounts/fireworks/models/llama-test",
+    lambda number: {
+        "custom_id": f"row-{number}",
+        "body": {"messages": [{"role": "user", "content": f"question {number}"}]},
+    },
+)
+SAVED = {**KINDS, "fireworks-ai": DATASETS}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with moto(tmp_path_factory.mktemp("moto")) as url:
+        for bucket in ("s3-bucket", "gcs-files"):
+            httpx2.put(f"{url}/{bucket}").raise_for_status()
+        yield url
+
+
+@pytest.fixture(scope="module")
+def listening(s3: str) -> Iterator[BucketProvider]:
+    with BucketProvider(s3) as provider:
+        yield provider
+
+
+@pytest.fixture
+def there(listening: BucketProvider) -> Iterator[BucketProvider]:
+    yield listening
+    assert listening.refused == []
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, listening: BucketProvider) -> Iterator[Gateway]:
+    saved: list[dict[str, Any]] = [
+        {
+            "slug": slug,
+            "provider": slug,
+            "api_key": listening.token,
+            "options": kind.options,
+            "custom_host": listening.url,
+        }
+        for slug, kind in SAVED.items()
+    ]
+    tables = {
+        "keys": [{"name": "e2e", "key": KEY}],
+        "providers": saved,
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    }
+    running = Gateway(tmp_path_factory.mktemp("files"), tables, {})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def ai(kind: Kind, served: Gateway, there: BucketProvider) -> Iterator[openai.OpenAI]:
+    slug = next(slug for slug, one in KINDS.items() if one is kind)
+    assert there.url
+    with asking(served, slug) as client:
+        yield client
+
+
+def asking(served: Gateway, slug: str) -> openai.OpenAI:
+    headers = {"x-gateway-provider": f"@{slug}"}
+    return openai.OpenAI(
+        base_url=f"{served.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=30
+    )
+
+
+def line(number: int, model: str) -> bytes:
+    body = {"model": model, "messages": [{"role": "user", "content": f"question {number}"}]}
+    row = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return json.dumps(row).encode() + b"\n"
+
+
+def test_a_file_makes_the_round_trip(ai: openai.OpenAI, kind: Kind):
+    content = b'{"messages": []}\n' * 3
+    made = ai.files.create(file=("train it.jsonl", content, "application/jsonl"), purpose="fine-tune")
+    assert unquote(made.id).startswith(f"{kind.folder}fine-tune/")
+    assert (made.object, made.bytes, made.filename, made.purpose) == (
+        "file",
+        len(content),
+        "train_it.jsonl",
+        "fine-tune",
+    )
+    shown = ai.files.retrieve(made.id)
+    assert (shown.id, shown.bytes, shown.filename, shown.purpose) == (made.id, made.bytes, made.filename, made.purpose)
+    assert abs(shown.created_at - made.created_at) <= 2
+    assert ai.files.content(made.id).content == content
+    assert ai.files.content(made.id, extra_headers={"range": "bytes=2-9"}).content == content[2:10]
+    assert made.id in {file.id for file in ai.files.list(purpose="fine-tune")}
+    gone = ai.files.delete(made.id)
+    assert (gone.id, gone.deleted) == (made.id, True)
+    for ask in (ai.files.retrieve, ai.files.content, ai.files.delete):
+        with pytest.raises(openai.NotFoundError):
+            ask(made.id)
+
+
+def test_a_large_file_goes_in_parts_and_comes_back_as_it_was(ai: openai.OpenAI, there: BucketProvider):
+    content = bytes(range(256)) * (LARGE // 256)
+    asked = len(there.asked)
+    made = ai.files.create(file=("large.bin", content), purpose="user_data")
+    assert made.bytes == len(content)
+    parts = [path for method, path in there.asked[asked:] if method == "PUT"]
+    assert [path.split("?")[1].split("&")[0] for path in parts] == [f"partNumber={number}" for number in (1, 2, 3)]
+    assert ai.files.content(made.id).content == content
+    assert ai.files.retrieve(made.id).purpose == "user_data"
+
+
+def test_lines_of_a_batch_are_kept_in_the_words_of_their_model(ai: openai.OpenAI, kind: Kind, there: BucketProvider):
+    count = 2_000
+    lines = b"".join(line(number, kind.model) for number in range(count))
+    made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
+    rows = [json.loads(row) for row in there.read(unquote(made.id)).splitlines()]
+    assert len(rows) == count
+    assert rows[-1] == kind.row(count - 1)
+    with pytest.raises(openai.BadRequestError, match="line 3: it is `other`"):
+        ai.files.create(file=lines[: len(line(0, kind.model)) * 2] + line(7, "other"), purpose="batch")
+
+
+def test_files_are_listed_by_pages(ai: openai.OpenAI):
+    made = [ai.files.create(file=(f"{number}.png", b"x"), purpose="vision").id for number in range(5)]
+    assert [file.id for file in ai.files.list(purpose="vision", limit=2)] == made
+    page = ai.files.list(purpose="vision", limit=2, after=made[3])
+    assert ([file.id for file in page.data], page.has_more) == (made[4:], False)
+
+
+@pytest.mark.parametrize("kind", ["bedrock"], indirect=True)
+def test_what_is_kept_is_encrypted_as_it_was_saved(ai: openai.OpenAI, s3: str):
+    made = ai.files.create(file=("a.txt", b"x"), purpose="user_data")
+    shown = httpx2.head(f"{s3}/{unquote(made.id).removeprefix('s3://')}", headers=OWNER)
+    assert shown.headers["x-amz-server-side-encryption"] == "AES256"
+
+
+def test_what_a_caller_did_not_finish_is_taken_back(served: Gateway, there: BucketProvider):
+    head = (
+        "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ncontent-type: multipart/form-data; boundary=edge\r\n"
+        f"x-gateway-api-key: {KEY}\r\nx-gateway-provider: @bedrock\r\ncontent-length: {LARGE}\r\n\r\n"
+        '--edge\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
+        '--edge\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    )
+    asked = len(there.asked)
+
+    def kept(method: str) -> bool | None:
+        return any(one == method and "uploadId=" in path for one, path in there.asked[asked:]) or None
+
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(head.encode() + bytes(LARGE // 2))
+        wait("the first part", lambda: kept("PUT"))
+    wait("its end", lambda: kept("DELETE"))
+
+
+def test_files_of_fireworks_are_datasets(served: Gateway, there: BucketProvider):
+    with asking(served, "fireworks-ai") as ai:
+        lines = b"".join(line(number, DATASETS.model) for number in range(3_000))
+        made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
+        filled = there.objects[made.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()
+        assert json.loads(filled[2_999]) == DATASETS.row(2_999)
+        shown = ai.files.retrieve(made.id)
+        assert (shown.id, shown.purpose, shown.filename, shown.status) == (made.id, "batch", "lines.jsonl", "processed")
+        large = ai.files.create(file=("train.jsonl", bytes(LARGE)), purpose="fine-tune")
+        assert (large.bytes, len(there.objects[large.id]) > LARGE) == (LARGE, True)
+        assert [file.id for file in ai.files.list(limit=1)] == [made.id, large.id]
+        assert ai.files.delete(made.id).deleted
+        with pytest.raises(openai.NotFoundError, match="no dataset"):
+            ai.files.retrieve(made.id)
+        with pytest.raises(openai.InternalServerError, match="retrieveFileContent is not supported by fireworks-ai"):
+            ai.files.content(large.id)
+        with pytest.raises(openai.BadRequestError, match="purpose: `vision`"):
+            ai.files.create(file=b"x", purpose="vision")
