@@ -16,7 +16,9 @@ SAID = {
     "message": {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
     "usage": {"tokens": {"input_tokens": 3, "output_tokens": 2}},
 }
-LINE = Line("one", "POST", "/v1/chat/completions", {"model": "command-a", "messages": [{"role": "user", "content": "?"}]})
+LINE = Line(
+    "one", "POST", "/v1/chat/completions", {"model": "command-a", "messages": [{"role": "user", "content": "?"}]}
+)
 
 
 def told(result: dict[str, Any]) -> Any:  # noqa: ANN401
