@@ -6,7 +6,7 @@ use std::{borrow::Cow, sync::Arc};
 use penstock_llm::{
     dialect::{
         Dialect,
-        batch_lines::{Fault, Lines, Upload, messages},
+        batch_lines::{Fault, Form, Lines, messages},
     },
     operation::Operation,
 };
@@ -107,16 +107,16 @@ async fn together(models: Arc<Models>, body: Body) -> Result<Body> {
 fn uploaded(call: &Call<'_>, models: Arc<Models>, longest: usize, body: Body) -> Result<Body> {
     let kind = call.head.headers.text("content-type").unwrap_or_default();
     let unread = |message: &str| Error::LinesUnreadable { message: message.into() };
-    let mut upload = Upload::of(kind, longest).ok_or_else(|| unread("a file comes in a form (multipart/form-data)"))?;
+    let mut form = Form::of(kind, longest).ok_or_else(|| unread("a file comes in a form (multipart/form-data)"))?;
     let mut left = body.length();
     body.guarded(Box::new(move |piece| {
         if let Some(piece) = piece {
-            upload.feed(piece, &|model| models.admits(model)).map_err(refused)?;
+            form.feed(piece, &|model| models.admits(model)).map_err(refused)?;
             left = left.map(|left| left.saturating_sub(piece.len() as u64));
         }
         // With the last byte the provider would have all that it gets.
         let is_last = piece.is_none() || left == Some(0);
-        if is_last && !upload.is_over() { Err(unread("the form does not end")) } else { Ok(()) }
+        if is_last && !form.is_over() { Err(unread("the form does not end")) } else { Ok(()) }
     }))
 }
 

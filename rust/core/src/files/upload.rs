@@ -161,7 +161,7 @@ impl Arriving<'_> {
     /// What was said of the file that is kept nowhere, and of its lines that their model cannot be told.
     fn lost(&self) -> Lost {
         let mut lost = self.rows.as_ref().map(|rows| rows.lost.clone()).unwrap_or_default();
-        self.form.names().filter(|name| *name != PURPOSE).for_each(|name| lost.add(name));
+        self.form.fields().filter(|(name, _)| *name != PURPOSE).for_each(|(name, _)| lost.add(name));
         lost
     }
 }

@@ -1,15 +1,11 @@
 //! The lines of a batch, as they come in a form or a file: which model each names. No more than one line is held.
 
-use memchr::{memchr, memmem::Finder};
+use memchr::memchr;
 
 use super::{
-    form::{boundary, disposition, parameter},
-    peek,
+    Upload, peek,
     scan::{PeekError, elements_from, fields},
 };
-
-/// The head of a part that is longer is none.
-const LONGEST_HEAD: usize = 8 * 1024;
 
 /// Why lines may not go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,139 +127,56 @@ fn model_in(request: &[u8], part: &str) -> Result<String, String> {
     peek.model.filter(|model| !model.is_empty()).ok_or_else(|| format!("it must name its model in {part}.model"))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Before the first delimiter, or in a part that says nothing of interest.
-    Passing,
-    Head,
-    Purpose,
-    File,
-    Over,
-}
-
 /// A form that brings a file. What is wrong with its lines counts where the file is for a batch, which the form may say after it.
-#[derive(Debug)]
-pub struct Upload {
-    delimiter: Finder<'static>,
-    state: State,
-    kept: Vec<u8>,
+pub struct Form {
+    upload: Upload,
     lines: Lines,
+    is_whole: bool,
     fault: Option<Fault>,
-    /// Whether some purpose was said, and whether one is a batch.
-    is_said: bool,
-    is_batch: bool,
 }
 
-impl Upload {
+impl Form {
     /// `None` where the content type is not that of a form.
     pub fn of(content_type: &str, longest_line: usize) -> Option<Self> {
-        let delimiter = Finder::new(format!("\r\n--{}", boundary(content_type)?).as_bytes()).into_owned();
-        let lines = Lines::new(longest_line);
-        // The first delimiter needs no line end before it; it gets one here.
-        let kept = b"\r\n".to_vec();
-        Some(Self { delimiter, state: State::Passing, kept, lines, fault: None, is_said: false, is_batch: false })
+        let upload = Upload::of(content_type)?;
+        Some(Self { upload, lines: Lines::new(longest_line), is_whole: false, fault: None })
     }
 
     /// Whether the form has ended.
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.upload.is_over()
     }
 
     /// Looks at the next bytes, before they go on. An error says why they may not.
     pub fn feed(&mut self, bytes: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
-        self.kept.extend_from_slice(bytes);
-        let kept = std::mem::take(&mut self.kept);
-        let mut rest = &kept[..];
-        while self.state != State::Over {
-            let after = if self.state == State::Head { self.head(rest)? } else { self.content(rest, admit) };
-            self.judge()?;
-            let Some(after) = after else { break };
-            rest = after;
+        let unread = |message| Fault::Unreadable(format!("the form cannot be read: {message}"));
+        self.upload.feed(bytes).map_err(unread)?;
+        let content = self.upload.take();
+        if self.fault.is_none() {
+            self.fault = self.look(&content, admit).err();
         }
-        if self.state == State::Over {
-            return Ok(());
-        }
-        let waits = match self.state {
-            State::Head | State::Purpose => rest.len(),
-            // It may be the beginning of a delimiter.
-            _ => rest.len().min(self.delimiter.needle().len() - 1),
-        };
-        self.kept = rest[rest.len() - waits..].to_vec();
-        Ok(())
-    }
-
-    /// What follows the head of a part; `None` where the head is not all there.
-    fn head<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Fault> {
-        if bytes.starts_with(b"--") {
-            self.state = State::Over;
-            // What nobody said of a file may be anything.
-            self.is_batch |= !self.is_said;
-            return Ok(Some(b""));
-        }
-        let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else {
-            let message = "the form has a part with a head that does not end";
-            return if bytes.len() > LONGEST_HEAD { Err(Fault::Unreadable(message.into())) } else { Ok(None) };
-        };
-        self.state = self.part(&String::from_utf8_lossy(&bytes[..end]));
-        Ok(Some(&bytes[end + 4..]))
-    }
-
-    fn part(&mut self, head: &str) -> State {
-        let said = disposition(head).unwrap_or_default();
-        let name = parameter(said, "name").unwrap_or_default();
-        let is_file = name.eq_ignore_ascii_case("file") || said.to_ascii_lowercase().contains("filename");
-        if is_file {
-            let is_coded = |line: &str| {
-                let name = line.split(':').next().unwrap_or_default().trim().to_ascii_lowercase();
-                matches!(&*name, "content-transfer-encoding" | "content-encoding")
-            };
-            if head.split("\r\n").any(is_coded) {
-                self.fault.get_or_insert(Fault::Unreadable("the file must come as it is, in no encoding".into()));
-            }
-            return State::File;
-        }
-        if name.eq_ignore_ascii_case("purpose") { State::Purpose } else { State::Passing }
-    }
-
-    /// What follows the content of a part; `None` where more of it may come.
-    fn content<'b>(&mut self, bytes: &'b [u8], admit: Admit<'_>) -> Option<&'b [u8]> {
-        let end = self.delimiter.find(bytes);
-        let length = self.delimiter.needle().len();
-        let certain = end.unwrap_or_else(|| bytes.len().saturating_sub(length - 1));
-        match self.state {
-            State::File => self.file(&bytes[..certain], end.is_some(), admit),
-            State::Purpose if end.is_some() => {
-                let purpose = String::from_utf8_lossy(&bytes[..certain]).to_ascii_lowercase();
-                self.is_said = true;
-                // Some say it with more words.
-                self.is_batch |= purpose.contains("batch");
-            }
-            // Longer than any purpose.
-            State::Purpose if certain > LONGEST_HEAD => (self.is_batch, self.state) = (true, State::Passing),
-            _ => (),
-        }
-        let end = end?;
-        self.state = State::Head;
-        Some(&bytes[end + length..])
-    }
-
-    fn file(&mut self, bytes: &[u8], is_whole: bool, admit: Admit<'_>) {
-        if self.fault.is_some() {
-            return;
-        }
-        let mut looked = self.lines.feed(bytes, admit);
-        if is_whole && looked.is_ok() {
-            looked = self.lines.end(admit);
-        }
-        self.fault = looked.err();
-    }
-
-    fn judge(&mut self) -> Result<(), Fault> {
-        match self.fault.take_if(|_| self.is_batch) {
+        match self.fault.take_if(|_| is_for_batch(&self.upload)) {
             Some(fault) => Err(fault),
             None => Ok(()),
         }
     }
+
+    fn look(&mut self, content: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+        self.lines.feed(content, admit)?;
+        if self.upload.has_file() && !std::mem::replace(&mut self.is_whole, true) {
+            self.lines.end(admit)?;
+        }
+        Ok(())
+    }
+}
+
+/// Some say it with more words, and what nobody said of a file may be anything.
+fn is_for_batch(upload: &Upload) -> bool {
+    let said = |(name, value): (&str, &str)| {
+        name.eq_ignore_ascii_case("purpose").then(|| value.to_ascii_lowercase().contains("batch"))
+    };
+    let mut purposes = upload.fields().filter_map(said).peekable();
+    if purposes.peek().is_none() { upload.is_over() } else { purposes.any(|is_batch| is_batch) }
 }
 
 #[cfg(test)]
@@ -298,14 +211,14 @@ mod tests {
 
     /// How far it came, and why no further.
     fn fed(body: &str, step: usize) -> (usize, Result<bool, Fault>) {
-        let mut upload = Upload::of(KIND, 200).unwrap();
+        let mut upload = Form::of(KIND, 200).unwrap();
         let mut passed = 0;
         for piece in body.as_bytes().chunks(step) {
             if let Err(fault) = upload.feed(piece, &good) {
                 return (passed, Err(fault));
             }
             passed += piece.len();
-            assert!(upload.kept.len() <= LONGEST_HEAD + step && upload.lines.kept.len() <= 200);
+            assert!(upload.lines.kept.len() <= 200);
         }
         (passed, Ok(upload.is_over()))
     }
@@ -405,10 +318,10 @@ mod tests {
     fn a_form_that_hides_its_file_or_does_not_end_is_none() {
         let coded = part("name=\"file\"; filename=\"a\"\r\nContent-Transfer-Encoding: base64", &line("good"));
         assert!(matches!(fed(&form(&[purpose("batch"), coded]), 9).1, Err(Fault::Unreadable(_))));
-        let endless = format!("--b-1\r\nx: {}", "y".repeat(2 * LONGEST_HEAD));
+        let endless = format!("--b-1\r\nx: {}", "y".repeat(1 << 20));
         assert!(matches!(fed(&endless, 500).1, Err(Fault::Unreadable(_))));
         let cut = purpose("batch") + &file(&line("good"));
         assert_eq!(fed(&cut, 9).1, Ok(false));
-        assert!(Upload::of("application/json", 9).is_none());
+        assert!(Form::of("application/json", 9).is_none());
     }
 }

@@ -174,21 +174,9 @@ pub fn rename(content_type: &str, bytes: &[u8], model: &str) -> Option<Vec<u8>> 
     }
 }
 
-/// The boundary of a form; `None` where the content type is not that of one.
-pub(super) fn boundary(content_type: &str) -> Option<&str> {
-    let (kind, parameters) = content_type.split_once(';')?;
-    let is_form = kind.trim().eq_ignore_ascii_case("multipart/form-data");
-    parameter(parameters, "boundary").filter(|boundary| is_form && !boundary.is_empty())
-}
-
-/// What a part's head says of it.
-pub(super) fn disposition(head: &str) -> Option<&str> {
-    header(head, "content-disposition")
-}
-
 /// The field that a part's head announces; files are none.
 fn field_of(head: &str) -> Option<Field> {
-    let disposition = disposition(head)?;
+    let disposition = header(head, "content-disposition")?;
     if parameter(disposition, "filename").is_some() {
         return None;
     }
@@ -217,9 +205,12 @@ pub(super) fn parameter<'p>(mut parameters: &'p str, wanted: &str) -> Option<&'p
     }
 }
 
-/// What stands between the parts of a form of this content type, with the line end before it.
+/// What stands between the parts of a form, with the line end before it; `None` where the content type is not that of one.
 pub(super) fn delimiter(content_type: &str) -> Option<String> {
-    boundary(content_type).map(|boundary| format!("\r\n--{boundary}"))
+    let (kind, parameters) = content_type.split_once(';')?;
+    let is_form = kind.trim().eq_ignore_ascii_case("multipart/form-data");
+    let boundary = parameter(parameters, "boundary").filter(|boundary| is_form && !boundary.is_empty())?;
+    Some(format!("\r\n--{boundary}"))
 }
 
 /// The value of a header field in the head of a part.

@@ -9,6 +9,11 @@ const LONGEST: usize = 8 * 1024;
 /// A form has fewer fields.
 const MOST_FIELDS: usize = 32;
 
+const FILE: &str = "file";
+const ONE_FILE: &str = "it must have one file, which is called `file` and has a name";
+/// Nobody has to understand these in a form any more.
+const CODINGS: [&str; 2] = ["content-transfer-encoding", "content-encoding"];
+
 /// A form with one file among its fields, whatever their order.
 pub struct Upload {
     /// A line end, two dashes and the boundary.
@@ -80,9 +85,14 @@ impl Upload {
         self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The names of all fields that have come.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.fields.iter().map(|(name, _)| name.as_str())
+    /// All fields that have come, with their values.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Whether all of the file has come.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some() && !matches!(self.state, State::File)
     }
 
     /// Whether the end of the form has come.
@@ -133,16 +143,27 @@ impl Upload {
         let head = String::from_utf8_lossy(&self.kept[..end]).into_owned();
         self.kept.drain(..end + 4);
         let disposition = header(&head, "content-disposition").ok_or("a part has no content-disposition")?;
+        if head.to_ascii_lowercase().matches("content-disposition").count() > 1 {
+            return Err("a part has more than one content-disposition");
+        }
         let name = parameter(disposition, "name").ok_or("a part has no name")?.to_owned();
-        let Some(filename) = parameter(disposition, "filename") else {
+        let is_file = name.eq_ignore_ascii_case(FILE);
+        let Some(filename) = parameter(disposition, "filename").filter(|_| is_file) else {
+            // Whoever reads it next may take either for a file.
+            if is_file || ["filename", "filename*"].iter().any(|key| parameter(disposition, key).is_some()) {
+                return Err(ONE_FILE);
+            }
             if self.fields.len() >= MOST_FIELDS {
                 return Err("it has too many fields");
             }
             self.state = State::Value(name);
             return Ok(true);
         };
-        if name != "file" || self.file.is_some() {
-            return Err("it must have one file, which is called `file`");
+        if name != FILE || self.file.is_some() {
+            return Err(ONE_FILE);
+        }
+        if CODINGS.iter().any(|coding| header(&head, coding).is_some()) {
+            return Err("its file must come as it is, in no encoding");
         }
         let kind = header(&head, "content-type").map(ToOwned::to_owned);
         self.file = Some(Described { name: filename.to_owned(), kind });
@@ -246,10 +267,15 @@ mod tests {
         for (body, why) in [
             (file.repeat(2), "one file"),
             (part("name=\"other\"; filename=a", ""), "one file"),
+            (part("name=\"File\"; filename=a", ""), "one file"),
+            (part("name=\"file\"", ""), "one file"),
+            (part("name=\"file\"; filename*=a", ""), "one file"),
+            (part("name=\"file\"; filename=a\r\nContent-Transfer-Encoding: base64", ""), "encoding"),
             (part("name=\"purpose\"", &"x".repeat(LONGEST * 2)), "value"),
             (part(&format!("x={}", "y".repeat(LONGEST * 2)), ""), "head"),
             (part("x=y", ""), "name"),
-            ("--b-1\r\n\r\n\r\n".to_owned() + &file, "content-disposition"),
+            ("--b-1\r\n\r\n\r\n".to_owned() + &file, "no content-disposition"),
+            (part("name=a\r\nContent-Disposition: form-data; name=\"file\"; filename=a", ""), "more than one"),
             (part("name=\"a\"", "b").repeat(MOST_FIELDS + 1), "too many"),
         ] {
             let found = read(&body, 1000).map(|_| ()).unwrap_err();
