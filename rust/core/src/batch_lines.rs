@@ -5,8 +5,8 @@ use std::{borrow::Cow, sync::Arc};
 
 use penstock_llm::{
     dialect::{
-        Dialect,
-        batch_lines::{Fault, Form, Lines, messages},
+        Dialect, Lines,
+        batch_lines::{self, Fault, FormLines, messages},
     },
     operation::Operation,
 };
@@ -107,7 +107,8 @@ async fn together(models: Arc<Models>, body: Body) -> Result<Body> {
 fn uploaded(call: &Call<'_>, models: Arc<Models>, longest: usize, body: Body) -> Result<Body> {
     let kind = call.head.headers.text("content-type").unwrap_or_default();
     let unread = |message: &str| Error::LinesUnreadable { message: message.into() };
-    let mut form = Form::of(kind, longest).ok_or_else(|| unread("a file comes in a form (multipart/form-data)"))?;
+    let mut form =
+        FormLines::of(kind, longest).ok_or_else(|| unread("a file comes in a form (multipart/form-data)"))?;
     let mut left = body.length();
     body.guarded(Box::new(move |piece| {
         if let Some(piece) = piece {
@@ -174,16 +175,16 @@ async fn shown(
 /// Looks at all lines of a file.
 async fn look(mut incoming: Incoming, models: &Models, most: usize) -> Result<()> {
     let (mut lines, mut length) = (Lines::new(most), 0);
-    let admit = |model: &str| models.admits(model);
+    let each = |number: usize, line: &[u8]| batch_lines::look(number, line, &|model| models.admits(model));
     while let Some(piece) = incoming.body.next().await.transpose()? {
         length += piece.len();
         if length > most {
             let message = format!("the file of this batch is larger than {most} bytes");
             return Err(Error::LinesUnreadable { message });
         }
-        lines.feed(&piece, &admit).map_err(refused)?;
+        lines.feed(&piece, each).map_err(refused)?;
         // What is there at once may be much: others are let in between.
         tokio::task::yield_now().await;
     }
-    lines.end(&admit).map_err(refused)
+    lines.end(each).map_err(refused)
 }

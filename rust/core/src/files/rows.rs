@@ -1,8 +1,7 @@
 //! The lines of a file for a batch, on their way to who keeps it: each is said in the words of its model.
 
-use memchr::memchr;
 use penstock_llm::{
-    dialect,
+    dialect::{self, Lines},
     files::{Row, Words},
     translation::{Lost, Refusal},
 };
@@ -16,9 +15,8 @@ const LONGEST: usize = 16 * 1024 * 1024;
 pub struct Rows {
     provider: &'static str,
     words: Words,
-    /// The beginning of a line whose end is still to come.
-    kept: Vec<u8>,
-    number: usize,
+    lines: Lines,
+    has_some: bool,
     /// The model and the endpoint of its first line, which are those of all: a job has one.
     pub first: Option<(String, String)>,
     pub lost: Lost,
@@ -27,35 +25,26 @@ pub struct Rows {
 
 impl Rows {
     pub fn new(provider: &'static str, words: Words) -> Self {
-        let (kept, out) = (Vec::new(), Vec::new());
-        Self { provider, words, kept, number: 0, first: None, lost: Lost::default(), out }
+        let (lines, out) = (Lines::new(LONGEST), Vec::new());
+        Self { provider, words, lines, has_some: false, first: None, lost: Lost::default(), out }
     }
 
     /// Takes what comes next of the file.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
-        while let Some(end) = memchr(b'\n', bytes) {
-            let (line, rest) = bytes.split_at(end);
-            bytes = &rest[1..];
-            if self.kept.is_empty() {
-                self.line(line)?;
-            } else {
-                self.kept.extend_from_slice(line);
-                let line = std::mem::take(&mut self.kept);
-                self.line(&line)?;
-            }
-        }
-        self.kept.extend_from_slice(bytes);
-        if self.kept.len() > LONGEST {
-            return Err(at(self.number + 1, "", &format!("it is longer than {LONGEST} bytes")));
-        }
-        Ok(())
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.with_lines(|rows, lines| lines.feed(bytes, |number, line| rows.line(number, line)))
     }
 
     /// Its last line may have no end. A file without lines is none for a batch.
     pub fn finish(&mut self) -> Result<(), Refusal> {
-        let line = std::mem::take(&mut self.kept);
-        self.line(&line)?;
-        if self.number == 0 { Err(Refusal::new("file", "it has no lines")) } else { Ok(()) }
+        self.with_lines(|rows, lines| lines.end(|number, line| rows.line(number, line)))?;
+        if self.has_some { Ok(()) } else { Err(Refusal::new("file", "it has no lines")) }
+    }
+
+    fn with_lines<T>(&mut self, work: impl FnOnce(&mut Self, &mut Lines) -> T) -> T {
+        let mut lines = std::mem::replace(&mut self.lines, Lines::new(LONGEST));
+        let done = work(self, &mut lines);
+        self.lines = lines;
+        done
     }
 
     /// What is to be written, since the last time.
@@ -63,13 +52,12 @@ impl Rows {
         std::mem::take(&mut self.out)
     }
 
-    fn line(&mut self, line: &[u8]) -> Result<(), Refusal> {
+    fn line(&mut self, number: usize, line: &[u8]) -> Result<(), Refusal> {
         let line = line.trim_ascii();
         if line.is_empty() {
             return Ok(());
         }
-        self.number += 1;
-        let number = self.number;
+        self.has_some = true;
         let row: Row<'_> = serde_json::from_slice(line)
             .map_err(|error| at(number, "", &format!("it is no JSON object of a batch: {error}")))?;
         if self.words.are_of(&row) {

@@ -1,9 +1,9 @@
-//! The lines of a batch, as they come in a form or a file: which model each names. No more than one line is held.
-
-use memchr::memchr;
+//! The lines of a batch, as they come in a form or a file: which model each names.
 
 use super::{
-    Upload, peek,
+    Lines, Upload,
+    lines::TooLong,
+    peek,
     scan::{PeekError, elements_from, fields},
 };
 
@@ -15,73 +15,22 @@ pub enum Fault {
     Unreadable(String),
 }
 
-impl Fault {
-    fn line(number: u64, message: impl std::fmt::Display) -> Self {
-        Self::Unreadable(format!("line {number}: {message}"))
+impl From<TooLong> for Fault {
+    fn from(fault: TooLong) -> Self {
+        Self::Unreadable(fault.to_string())
     }
 }
 
 /// Whether a model may be named.
 pub type Admit<'a> = &'a dyn Fn(&str) -> bool;
 
-/// Lines in whatever pieces they come.
-#[derive(Debug)]
-pub struct Lines {
-    longest: usize,
-    /// What came of a line that has not ended.
-    kept: Vec<u8>,
-    number: u64,
-}
-
-impl Lines {
-    pub fn new(longest: usize) -> Self {
-        Self { longest, kept: Vec::new(), number: 1 }
+/// Looks at one line.
+pub fn look(number: usize, line: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
+    if line.trim_ascii().is_empty() {
+        return Ok(());
     }
-
-    /// Looks at the next bytes.
-    pub fn feed(&mut self, mut bytes: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
-        while let Some(end) = memchr(b'\n', bytes) {
-            let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
-            if self.kept.is_empty() {
-                self.look(line, admit)?;
-            } else {
-                self.keep(line)?;
-                let whole = std::mem::take(&mut self.kept);
-                self.look(&whole, admit)?;
-            }
-            self.number += 1;
-            bytes = rest;
-        }
-        self.keep(bytes)
-    }
-
-    /// The last line may lack its end.
-    pub fn end(&mut self, admit: Admit<'_>) -> Result<(), Fault> {
-        let last = std::mem::take(&mut self.kept);
-        self.look(&last, admit)
-    }
-
-    fn keep(&mut self, part: &[u8]) -> Result<(), Fault> {
-        self.bound(self.kept.len() + part.len())?;
-        self.kept.extend_from_slice(part);
-        Ok(())
-    }
-
-    fn bound(&self, length: usize) -> Result<(), Fault> {
-        if length <= self.longest {
-            return Ok(());
-        }
-        Err(Fault::line(self.number, format_args!("it is longer than {} bytes", self.longest)))
-    }
-
-    fn look(&self, line: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
-        self.bound(line.len())?;
-        if line.trim_ascii().is_empty() {
-            return Ok(());
-        }
-        let model = model_in(line, "body").map_err(|message| Fault::line(self.number, message))?;
-        if admit(&model) { Ok(()) } else { Err(Fault::Model(model)) }
-    }
+    let model = model_in(line, "body").map_err(|message| Fault::Unreadable(format!("line {number}: {message}")))?;
+    if admit(&model) { Ok(()) } else { Err(Fault::Model(model)) }
 }
 
 /// Looks at a batch of messages, whose requests come together.
@@ -128,14 +77,14 @@ fn model_in(request: &[u8], part: &str) -> Result<String, String> {
 }
 
 /// A form that brings a file. What is wrong with its lines counts where the file is for a batch, which the form may say after it.
-pub struct Form {
+pub struct FormLines {
     upload: Upload,
     lines: Lines,
     is_whole: bool,
     fault: Option<Fault>,
 }
 
-impl Form {
+impl FormLines {
     /// `None` where the content type is not that of a form.
     pub fn of(content_type: &str, longest_line: usize) -> Option<Self> {
         let upload = Upload::of(content_type)?;
@@ -162,11 +111,10 @@ impl Form {
     }
 
     fn look(&mut self, content: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
-        self.lines.feed(content, admit)?;
-        if self.upload.has_file() && !std::mem::replace(&mut self.is_whole, true) {
-            self.lines.end(admit)?;
-        }
-        Ok(())
+        let each = |number: usize, line: &[u8]| look(number, line, admit);
+        self.lines.feed(content, each)?;
+        let is_last = self.upload.has_file() && !std::mem::replace(&mut self.is_whole, true);
+        if is_last { self.lines.end(each) } else { Ok(()) }
     }
 }
 
@@ -211,14 +159,13 @@ mod tests {
 
     /// How far it came, and why no further.
     fn fed(body: &str, step: usize) -> (usize, Result<bool, Fault>) {
-        let mut upload = Form::of(KIND, 200).unwrap();
+        let mut upload = FormLines::of(KIND, 200).unwrap();
         let mut passed = 0;
         for piece in body.as_bytes().chunks(step) {
             if let Err(fault) = upload.feed(piece, &good) {
                 return (passed, Err(fault));
             }
             passed += piece.len();
-            assert!(upload.lines.kept.len() <= 200);
         }
         (passed, Ok(upload.is_over()))
     }
@@ -322,6 +269,6 @@ mod tests {
         assert!(matches!(fed(&endless, 500).1, Err(Fault::Unreadable(_))));
         let cut = purpose("batch") + &file(&line("good"));
         assert_eq!(fed(&cut, 9).1, Ok(false));
-        assert!(Form::of("application/json", 9).is_none());
+        assert!(FormLines::of("application/json", 9).is_none());
     }
 }

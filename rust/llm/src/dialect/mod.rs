@@ -6,12 +6,14 @@ pub mod chat;
 pub mod edit;
 pub mod form;
 pub mod gemini;
+mod lines;
 pub mod messages;
 mod peek;
 pub(crate) mod scan;
 pub mod upload;
 
 pub use form::Form;
+pub use lines::Lines;
 pub use peek::{Peek, peek};
 pub use scan::{MAX_DEPTH, PeekError, is_whole};
 pub use upload::Upload;
