@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select, update
 
 from penstock.app import create_app
 from penstock.jobs.gather import Gatherer
@@ -24,6 +24,7 @@ from penstock.settings import Settings, Store
 from penstock.snapshot import Published, Snapshot, Stored
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
+from penstock.store.tables import integrations
 from tests.integration.managed import ADMIN_KEY
 from tests.unit.asgi import ask, living
 
@@ -169,6 +170,39 @@ def test_whatever_is_written_what_is_published_is_what_is_there(settings: Settin
                     await plane.look()
                     assert rows(plane.published.stored) == rows(await plane.whole())
             assert plane.published.stored.key_count == len(rows(await plane.whole())["keys"])
+        await plane.close()
+
+    asyncio.run(scene())
+
+
+def test_one_row_that_the_engine_does_not_take_is_left_out_and_named(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+):
+    """It is not written so any more, but may have been, and what others keep may be anything."""
+
+    async def scene() -> None:
+        app = await opened(settings)
+        plane = Plane(app, settings)
+        async with living(app):
+            (workspace, *_) = (await plane.call("GET", "/v1/workspaces"))["data"]
+            inside = {"workspace_id": workspace["id"], "provider": "openai", "key": "sk-01234567"}
+            query, text = {"custom_host": "https://a.example/?query"}, {"deploymentConfig": "none"}
+            for spoilt, place in ((query, "custom_host"), (text, "configurations")):
+                bad = await plane.call("POST", "/v1/virtual-keys", {**inside, "name": "bad"})
+                async with plane._database.writing() as connection:
+                    newest = select(integrations.c.id).order_by(integrations.c.id.desc()).limit(1).scalar_subquery()
+                    change = update(integrations).where(integrations.c.id == newest)
+                    await connection.execute(change.values(configurations=spoilt))
+                caplog.clear()
+                good = await plane.call("POST", "/v1/virtual-keys", {**inside, "name": "good"})
+                await plane.look()
+                told = [row["slug"] for row in rows(plane.published.stored)["providers"]]
+                assert good["slug"] in told
+                assert bad["slug"] not in told
+                # The application's own publisher says so as well.
+                (line,) = {line for line in caplog.messages if "is left out" in line}
+                assert place in line
+                await plane.call("DELETE", f"/v1/virtual-keys/{bad['slug']}")
         await plane.close()
 
     asyncio.run(scene())

@@ -103,6 +103,14 @@ def test_a_masked_credential_that_comes_back_changes_nothing(
     wait("the other credential", other, 2)
 
 
+def test_the_empty_key_that_is_shown_means_that_it_stays(admin: Client, body: dict[str, Any]):
+    made = admin.made("/v1/virtual-keys", body)
+    path = f"/v1/virtual-keys/{made['slug']}"
+    before = admin.shown(path)["masked_api_key"]
+    good(admin.put(path, {"key": admin.shown(path)["key"], "name": "changed"}))
+    assert admin.shown(path)["masked_api_key"] == before
+
+
 def test_a_deleted_virtual_key_is_gone_with_its_credential(admin: Client, app: Client, body: dict[str, Any]):
     made = admin.made("/v1/virtual-keys", body)
     wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": made["slug"]}) == 200 or None, 2)
@@ -130,6 +138,9 @@ def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: d
         ({"key": "a\nb"}, "key"),
         ({"slug": "a b"}, "slug"),
         ({"model_config": {"custom_host": "ftp://x"}}, "model_config.custom_host"),
+        ({"model_config": {"custom_host": "https://x.test/v1#part"}}, "model_config.custom_host"),
+        ({"model_config": {"awsSecretAccessKey": "canary"}}, "model_config.awsSecretAccessKey"),
+        ({"model_config": {"azure_deployment_config": "x"}}, "model_config.azure_deployment_config"),
         ({"workspace_id": None}, "workspace_id"),
         ({"deploymentConfig": [{"alias": "x"}]}, "apiVersion"),
         ({"colour": "red"}, "colour"),

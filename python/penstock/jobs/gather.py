@@ -255,13 +255,32 @@ async def _integrations(
             log.warning("the integration %r is left out: a secret that it needs is not there", row["slug"])
             continue
         key, configurations = filled
-        told = forms.told(row["ai_provider_id"], configurations)
-        own = _merged(said.get(row["id"], []), told.pop("deployments", {}))
-        behind[row["id"]] = {"provider": row["ai_provider_id"], "api_key": key, **told}
+        try:
+            told, own = _told(row, key, configurations, said.get(row["id"], []))
+            wrong = forms.unserved(told, [{"id": "-", "allow_all": True, "models": own}])
+        except (AttributeError, TypeError, ValueError):
+            # From before such a row was refused.
+            wrong, told, own = [("configurations", "cannot be read")], {}, []
+        if wrong:
+            # One row must not end publishing for all.
+            reasons = ", ".join(f"{place} {why}" for place, why in wrong)
+            log.warning("the integration %r is left out: %s", row["slug"], reasons)
+            continue
+        behind[row["id"]] = told
         if own or not row["allow_all_models"]:
-            behind[row["id"]]["models"] = row["id"]
+            told["models"] = row["id"]
             models.append({"id": row["id"], "allow_all": row["allow_all_models"], "models": own})
     return behind, models
+
+
+def _told(
+    row: RowMapping, key: str | None, configurations: Mapping[str, Any], said: Rows
+) -> tuple[dict[str, Any], Rows]:
+    """Give what the engine is told of an integration, and of its models."""
+    provider = row["ai_provider_id"]
+    told = forms.told(provider, configurations)
+    own = _merged(said, told.pop("deployments", {}))
+    return {"provider": provider, "api_key": key, **told}, own
 
 
 async def _said_of_models(connection: AsyncConnection, vault: Vault) -> dict[str, Rows]:

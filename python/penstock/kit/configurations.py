@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,7 @@ from penstock.kit.ids import DOTS, mask
 from penstock.kit.record import misfit, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
 Host = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
@@ -24,7 +24,7 @@ SECRET = (
     "aws_secret_access_key",
     "azure_entra_client_secret",
     "custom_headers",
-    "oracle_passphrase",
+    "oracle_key_passphrase",
     "oracle_private_key",
     "vault_secret_id",
     "vault_token",
@@ -119,7 +119,7 @@ class Oracle(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     oracle_user: Text | None = None
     oracle_fingerprint: Text | None = None
     oracle_private_key: Text | None = None
-    oracle_passphrase: Text | None = None
+    oracle_key_passphrase: Text | None = None
 
 
 class SageMaker(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -217,6 +217,50 @@ def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[
     if set(given) <= set(Place.__struct_fields__) and not mapped:
         form = Place
     convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), DOTS), **given})
+    _refuse_unserved(path, provider, given)
+
+
+def check_some(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
+    """Refuse what the provider does not have, of a table that need not have all; `allowed` are names of older clients."""
+    form = FORMS.get(provider, Place)
+    known = (*form.__struct_fields__, *allowed)
+    if unknown := sorted(set(given) - set(known)):
+        raise refuse(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {', '.join(known)}")
+    types = get_type_hints(form, include_extras=True)
+    for name in (name for name in given if name in types):
+        try:
+            msgspec.convert(given[name], types[name])
+        except msgspec.ValidationError as error:
+            raise misfit(f"{path}.{name}", error) from None
+    _refuse_unserved(path, provider, given)
+
+
+def _refuse_unserved(path: str, provider: str, given: Mapping[str, Any]) -> None:
+    for place, why in unserved({"provider": provider, **told(provider, given)}):
+        raise refuse(f"{path}.{_named(provider, place, given)}", why)
+
+
+def unserved(row: Mapping[str, Any], models: Iterable[Mapping[str, Any]] = ()) -> list[tuple[str, str]]:
+    """Give what the engine does not take of what it would be told of a provider, each by its place there."""
+    if row["provider"] not in _options():
+        return []
+    told_of = {name: value for name, value in row.items() if name != "deployments"}
+    document = {"epoch": "-", "providers": [{"slug": "-", **told_of}], "models": list(models)}
+    try:
+        engine.check("snapshot", msgspec.json.encode(document))
+    except engine.EngineError as error:
+        return [(problem["path"].removeprefix("$.providers[0]."), problem["message"]) for problem in error.problems]
+    return []
+
+
+def _named(provider: str, place: str, given: Mapping[str, Any]) -> str:
+    """Name what stands at a place of the engine's as it was sent."""
+    kind, _, name = place.partition(".")
+    if kind == "headers":
+        return f"custom_headers.{name}"
+    known = dict(_options().get(provider, ()))
+    headers = {LEGACY.get(sent, sent.replace("_", "-")): sent for sent in given}
+    return headers.get(known.get(name, ""), kind)
 
 
 def convert(path: str, form: type[Place], given: Mapping[str, Any]) -> Place:
@@ -267,7 +311,7 @@ def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
         header = LEGACY.get(name, name.replace("_", "-"))
         # Some are tables.
         if header in known and value is not None and value != "":
-            row["options"][known[header]] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            row["options"][known[header]] = _line(value)
     if configurations.get("custom_headers"):
         row["headers"] = configurations["custom_headers"]
     if configurations.get(OVERLOADED) is not None:
@@ -278,6 +322,19 @@ def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
         row["options"] = {**{key: value for key, value in default.items() if key in own}, **row["options"]}
         row["deployments"] = deployments
     return row
+
+
+def _line(value: object) -> str:
+    """Write a value in one line, as a header field has it: JSON without spaces, a key with its line ends escaped."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if "\n" not in text:
+        return text
+    if "-----BEGIN" in text and not text.lstrip().startswith("{"):
+        return "\\n".join(text.split("\n")).replace("\r", "")
+    try:
+        return msgspec.json.format(text, indent=-1)
+    except msgspec.DecodeError:
+        return text
 
 
 def _deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:

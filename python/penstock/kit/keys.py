@@ -54,7 +54,8 @@ async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int
     """Give a key a new text, or the one that the schedule made and nobody has seen; and when the old one ends."""
     await desk.agree(api_keys, row)
     texts = await _texts(desk, row["id"])
-    for waiting in texts:
+    # The newest first: an older one that nobody came for is about to end.
+    for waiting in reversed(texts):
         if waiting["sealed"]:
             return await _hand_out(desk, row, waiting, texts)
     text, end = await _turn(desk, row, texts, transition, sealed=False)

@@ -61,15 +61,20 @@ def when(milliseconds: int) -> str:
 
 def milliseconds(given: datetime | None) -> int | None:
     """Read a moment; one without a zone is in UTC."""
-    if given is None:
-        return None
-    return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
+    return None if given is None else int(_in_utc(given).timestamp() * 1000)
+
+
+def _in_utc(given: datetime) -> datetime:
+    try:
+        return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+    except OverflowError:
+        # Hours beyond the first or the last year that there is: such a moment could not be told any more.
+        return given.replace(tzinfo=UTC)
 
 
 def midnight(given: datetime) -> datetime:
     """Give the midnight in UTC that begins the day of a moment."""
-    there = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
-    return there.replace(hour=0, minute=0, second=0, microsecond=0)
+    return _in_utc(given).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def next_period(period: str | int, start: datetime) -> datetime:

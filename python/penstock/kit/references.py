@@ -202,7 +202,8 @@ class Secrets:
             if value is None:
                 return None
             if mapping["target_field"] == "key":
-                key = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+                # Whoever wrote it down may have ended the line.
+                key = value.strip() if isinstance(value, str) else msgspec.json.encode(value).decode()
             else:
                 filled[mapping["target_field"].removeprefix(BELOW)] = value
         return key, filled

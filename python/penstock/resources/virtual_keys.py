@@ -106,15 +106,16 @@ class VirtualKey(kit.Shown, frozen=True, kw_only=True):
 async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
     """Keep a provider's credential under a name."""
     own_id = new_id()
+    provider = integrations.provider_named("provider", data.provider)
     values = {
         "workspace_id": desk.workspace,
         "slug": slug("", data.name, 40),
         "name": data.name,
-        "ai_provider_id": integrations.provider_named("provider", data.provider),
+        "ai_provider_id": provider,
         "brought_along": True,
         "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace),
         **await integrations.sealed_key(desk, own_id, data.key),
-        **await integrations.sealed_configurations(desk, own_id, _configurations(data)),
+        **await integrations.sealed_configurations(desk, own_id, _configurations(provider, data)),
     }
     await integrations.add(desk, own_id, values)
     row = await SIDE.add(desk, data, own_id, {})
@@ -124,8 +125,9 @@ async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
 async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
     """Change a virtual key; what is left out stays, and so does a credential that comes back masked."""
     own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
-    change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key is not UNSET else {}
-    if about := _configurations(data):
+    # It is shown as an empty one: that sent back means that it stays.
+    change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key else {}
+    if about := _configurations(own["ai_provider_id"], data):
         change |= await integrations.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
     if data.secret_mappings is not UNSET:
         change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"])
@@ -136,12 +138,11 @@ async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
     return await SIDE.change(desk, row, data)
 
 
-def _configurations(data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
+def _configurations(provider: str, data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:
     """Put what was sent about the provider into one table, under the names it was sent under."""
     sent: dict[str, Any] = msgspec.to_builtins(data)
     about: dict[str, Any] = sent.get("model_config") or {}
-    places = {name: about[name] for name in forms.Place.__struct_fields__ if name in about}
-    forms.convert("model_config", forms.Place, places)
+    forms.check_some("model_config", provider, about, allowed=OF_AZURE)
     return {**about, **{name: sent[name] for name in OF_AZURE if sent.get(name) is not None}}
 
 

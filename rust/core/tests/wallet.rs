@@ -168,7 +168,7 @@ fn oracle(at: &Server, passphrase: &str) -> Ask {
     for field in ["region", "tenancy", "user", "fingerprint"] {
         ask = ask.header(&format!("x-gateway-oracle-{field}"), field);
     }
-    if passphrase.is_empty() { ask } else { ask.header("x-gateway-oracle-passphrase", passphrase) }
+    if passphrase.is_empty() { ask } else { ask.header("x-gateway-oracle-key-passphrase", passphrase) }
 }
 
 #[tokio::test]

@@ -31,11 +31,33 @@ SECRET = "canary-0123456789"
         ("bedrock", {"aws_auth_type": "accessKey", "aws_region": "r"}, "configurations.aws_access_key_id"),
         ("bedrock", {"aws_auth_type": "serviceRole"}, "aws_region"),
         ("mock", {"custom_host": "ftp://x"}, "configurations.custom_host"),
+        # What only the engine knows of.
+        ("openai", {"custom_host": "https://a.example/v1?x=1"}, "configurations.custom_host must not have a query"),
+        ("openai", {"custom_headers": {"host": "x"}}, "configurations.custom_headers.host"),
+        ("azure-openai", {**AZURE, "azure_resource_name": "a\nb"}, "configurations.azure_resource_name"),
     ],
 )
 def test_what_does_not_fit_the_provider_is_refused_by_name(provider: str, given: dict[str, Any], named: str):
     with pytest.raises(InvalidError, match=named):
         check("configurations", provider, given)
+
+
+def test_what_has_several_lines_is_told_in_one():
+    pem = "-----BEGIN PRIVATE KEY-----\r\nabc\n-----END PRIVATE KEY-----\n"
+    oracle = {f"oracle_{name}": "x" for name in ("region", "tenancy", "user", "fingerprint", "compartment_id")}
+    check("configurations", "oracle", {**oracle, "oracle_private_key": pem})
+    options = told("oracle", {**oracle, "oracle_private_key": pem})["options"]
+    assert options["oracle_private_key"] == "-----BEGIN PRIVATE KEY-----\\nabc\\n-----END PRIVATE KEY-----\\n"
+    account = {"vertex_service_account_json": json.dumps({"private_key": pem, "type": "service_account"}, indent=2)}
+    written = told("vertex-ai", account)["options"]["vertex_service_account_json"]
+    assert "\n" not in written
+    assert json.loads(written)["private_key"] == pem
+
+
+def test_an_endpoint_of_ones_own_at_hugging_face_is_told():
+    own = {"huggingface_base_url": "https://mine.endpoints.huggingface.cloud"}
+    check("configurations", "huggingface", own)
+    assert told("huggingface", own)["options"] == own
 
 
 def test_what_comes_from_elsewhere_is_not_asked_for():

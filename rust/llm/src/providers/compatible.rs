@@ -3,7 +3,8 @@
 use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES,
     OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_openai, openai_path,
-    options::sent, segment, write_path,
+    options::{known, sent},
+    segment, write_path,
 };
 use crate::{
     operation::Operation,
@@ -44,6 +45,10 @@ impl Provider for Compatible {
 
     fn options(&self) -> &'static [Known] {
         self.options
+    }
+
+    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        Ok(options.get(ENDPOINT.key).map(|url| url.trim_end_matches('/').to_owned()))
     }
 
     fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
@@ -87,6 +92,9 @@ const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
 const TELLS_UNASKED: [&str; 5] = ["cerebras", "groq", "mistral-ai", "perplexity-ai", "together-ai"];
 
+/// Where an endpoint of one's own is, with a provider that runs some.
+const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");
+
 /// Where the model stands in a path.
 const MODEL: &str = ":model";
 
@@ -127,7 +135,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
     row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETE, EMBED]),
     row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, RESPOND, SPEECH, TRANSCRIBE]),
-    row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]),
+    Compatible { options: &[ENDPOINT], ..row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]) },
     paints(row("hyperbolic", "https://api.hyperbolic.xyz", "/v1", &[CHAT]), &painting::HYPERBOLIC, "/image/generation"),
     row("inference-net", "https://api.inference.net/v1", "", &[CHAT]),
     row("iointelligence", "https://api.intelligence.io.solutions/api/v1", "", &[CHAT, EMBED, RESPOND]),
@@ -212,3 +220,22 @@ const EVERYTHING: &[Group] = &[
     RERANK,
     REALTIME,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_of_ones_own_stands_where_the_provider_would() {
+        let row = ROWS.iter().find(|row| row.slug == "huggingface").unwrap();
+        let base = |own: Option<&str>| {
+            let mut options = Options::default();
+            if let Some(own) = own {
+                options.put(ENDPOINT, own.into());
+            }
+            row.base(Operation::ChatComplete, &options).unwrap()
+        };
+        assert_eq!(base(None), None);
+        assert_eq!(base(Some("https://mine.example/")).as_deref(), Some("https://mine.example"));
+    }
+}

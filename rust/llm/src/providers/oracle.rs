@@ -12,7 +12,7 @@ pub(super) const OPTIONS: &[Known] = &[
     known("oracle_user", "oracle-user"),
     known("oracle_fingerprint", "oracle-fingerprint"),
     known("oracle_private_key", "oracle-private-key"),
-    known("oracle_passphrase", "oracle-passphrase"),
+    known("oracle_key_passphrase", "oracle-key-passphrase"),
     sent("opc_conversation_store_id", "opc-conversation-store-id"),
 ];
 
@@ -44,8 +44,8 @@ pub(super) fn grant(options: &Options) -> Result<Option<Grant>, String> {
     if !pem.contains("BEGIN ENCRYPTED PRIVATE KEY") {
         return Ok(None);
     }
-    let passphrase = options.get("oracle_passphrase");
-    let passphrase = passphrase.ok_or("no oracle_passphrase: oracle_private_key is sealed with one")?;
+    let passphrase = options.get("oracle_key_passphrase");
+    let passphrase = passphrase.ok_or("no oracle_key_passphrase: oracle_private_key is sealed with one")?;
     Ok(Some(Grant::SealedKey { pem: pem.to_owned(), passphrase: passphrase.to_owned() }))
 }
 
@@ -56,11 +56,11 @@ mod tests {
     #[test]
     fn a_sealed_key_needs_its_passphrase() {
         let sealed = ("oracle_private_key", "-----BEGIN ENCRYPTED PRIVATE KEY-----\\nabc");
-        assert!(grant(&options(&[sealed])).unwrap_err().contains("oracle_passphrase"));
-        let granted = grant(&options(&[sealed, ("oracle_passphrase", "p")])).unwrap().unwrap();
+        assert!(grant(&options(&[sealed])).unwrap_err().contains("oracle_key_passphrase"));
+        let granted = grant(&options(&[sealed, ("oracle_key_passphrase", "p")])).unwrap().unwrap();
         assert!(granted.is_to_sign() && granted.signs().is_none() && !format!("{granted:?}").contains("abc"));
         for plain in ["-----BEGIN PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----"] {
-            assert_eq!(grant(&options(&[("oracle_private_key", plain), ("oracle_passphrase", "p")])), Ok(None));
+            assert_eq!(grant(&options(&[("oracle_private_key", plain), ("oracle_key_passphrase", "p")])), Ok(None));
         }
         let old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED";
         assert!(grant(&options(&[("oracle_private_key", old)])).unwrap_err().contains("pkcs8 -topk8"));

@@ -65,6 +65,9 @@ impl Wire for Cohere {
         }
         choose(choice.as_ref(), &mut out)?;
         format(&mut out);
+        if let Some(stop @ Value::String(_)) = out.get_mut("stop_sequences") {
+            *stop = json!([stop.take()]);
+        }
         Ok(Value::Object(out).to_string().into_bytes())
     }
 

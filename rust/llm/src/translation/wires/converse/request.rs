@@ -90,8 +90,7 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
         Part::Text { text, .. } if text.is_empty() => return Ok(()),
         Part::Text { text, cache } => (json!({"text": text}), cache),
         Part::Image { source: Source::Data { mime, data }, cache, .. } => {
-            let format = mime.strip_prefix("image/").unwrap_or("png").replace("jpg", "jpeg");
-            (json!({"image": {"format": format, "source": {"bytes": data}}}), cache)
+            (picture(&mime, data).ok_or_else(|| refused(&mime))?, cache)
         }
         Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
         Part::Document { source, name, cache } => {
@@ -150,6 +149,28 @@ fn point(cache: Option<&Value>, out: &mut Vec<Value>) {
         point["ttl"] = ttl.clone();
     }
     out.push(json!({"cachePoint": point}));
+}
+
+/// An image or a video, by its type; what says none is taken for an image.
+fn picture(mime: &str, data: String) -> Option<Value> {
+    let (kind, format) = match mime {
+        "" | "image/png" => ("image", "png"),
+        "image/jpeg" | "image/jpg" => ("image", "jpeg"),
+        "image/gif" => ("image", "gif"),
+        "image/webp" => ("image", "webp"),
+        "video/mp4" => ("video", "mp4"),
+        "video/quicktime" => ("video", "mov"),
+        "video/x-matroska" => ("video", "mkv"),
+        "video/webm" => ("video", "webm"),
+        "video/x-flv" => ("video", "flv"),
+        "video/mpeg" => ("video", "mpeg"),
+        "video/x-ms-wmv" => ("video", "wmv"),
+        "video/3gpp" => ("video", "three_gp"),
+        _ => return None,
+    };
+    let mut out = Fields::new();
+    out.insert(kind.into(), json!({"format": format, "source": {"bytes": data}}));
+    Some(out.into())
 }
 
 fn document(source: Source, name: Option<String>) -> Option<Value> {

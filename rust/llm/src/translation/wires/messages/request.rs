@@ -71,6 +71,9 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
         // An empty text is refused.
         Part::Text { text, .. } if text.is_empty() => return Ok(None),
         Part::Text { text, cache } => (json!({"type": "text", "text": text}), cache),
+        Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
+            return Err(Refusal::new(path, format!("this provider does not take {mime}")));
+        }
         Part::Image { source, cache, .. } => (json!({"type": "image", "source": place(source)}), cache),
         Part::Document { source, name, cache } => {
             let mut block = json!({"type": "document", "source": place(source)});
