@@ -90,7 +90,7 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
         Part::Text { text, .. } if text.is_empty() => return Ok(()),
         Part::Text { text, cache } => (json!({"text": text}), cache),
         Part::Image { source: Source::Data { mime, data }, cache, .. } => {
-            (picture(&mime, data).ok_or_else(|| refused(&mime))?, cache)
+            (picture(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
         }
         Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
         Part::Document { source, name, cache } => {
@@ -152,7 +152,7 @@ fn point(cache: Option<&Value>, out: &mut Vec<Value>) {
 }
 
 /// An image or a video, by its type; what says none is taken for an image.
-fn picture(mime: &str, data: String) -> Option<Value> {
+fn picture(mime: &str, data: &str) -> Option<Value> {
     let (kind, format) = match mime {
         "" | "image/png" => ("image", "png"),
         "image/jpeg" | "image/jpg" => ("image", "jpeg"),
