@@ -141,6 +141,7 @@ def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: d
         ({"model_config": {"custom_host": "https://x.test/v1#part"}}, "model_config.custom_host"),
         ({"model_config": {"awsSecretAccessKey": "canary"}}, "model_config.awsSecretAccessKey"),
         ({"model_config": {"azure_deployment_config": "x"}}, "model_config.azure_deployment_config"),
+        ({"model_config": {"deploymentConfig": "x"}}, "model_config"),
         ({"workspace_id": None}, "workspace_id"),
         ({"deploymentConfig": [{"alias": "x"}]}, "apiVersion"),
         ({"colour": "red"}, "colour"),

@@ -236,7 +236,12 @@ def check_some(path: str, provider: str, given: Mapping[str, Any], allowed: Iter
 
 
 def _refuse_unserved(path: str, provider: str, given: Mapping[str, Any]) -> None:
-    for place, why in unserved({"provider": provider, **told(provider, given)}):
+    try:
+        row = told(provider, given)
+    except (AttributeError, TypeError):
+        # Names of older clients have no types here.
+        raise refuse(path, "holds a text where a table or a list belongs") from None
+    for place, why in unserved({"provider": provider, **row}):
         raise refuse(f"{path}.{_named(provider, place, given)}", why)
 
 

@@ -58,9 +58,7 @@ impl Target<'_> {
         }
         self.saved?.models.as_ref().filter(|models| models.are_restricted())
     }
-}
 
-impl Target<'_> {
     /// Whether a request asks for the end of a batch of messages, for which no model is asked.
     pub fn ends_messages(&self, call: &Call<'_>) -> bool {
         let below = call.route.path.strip_prefix(MESSAGES).and_then(|rest| rest.strip_prefix('/'));
