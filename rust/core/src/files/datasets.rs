@@ -10,13 +10,12 @@ use tokio::sync::Notify;
 
 use super::{
     LARGEST_LIST, asked, limit,
-    talk::{Answered, Question, Talk},
+    talk::{Answered, Question, Talk, broken},
     upload::{self, Named, Sink},
 };
 use crate::{
     body::{self, Body, End, Feeder},
     call::Call,
-    error::Error,
     record::Facts,
     upstream::Incoming,
 };
@@ -165,8 +164,4 @@ impl Sink for Dataset<'_> {
             let _ = self.talk.ask(Question::new("DELETE", &format!("/files/{id}"))).await;
         }
     }
-}
-
-fn broken(cause: &str) -> Error {
-    Error::UpstreamBroke { cause: cause.into() }
 }

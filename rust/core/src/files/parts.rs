@@ -8,10 +8,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{
     bucket::within_reach,
-    talk::{Answered, Question, Talk},
+    talk::{Answered, Question, Talk, broken},
     upload::{self, Named, PART, Sink},
 };
-use crate::{body::Body, error::Error, upstream::Incoming};
+use crate::{body::Body, upstream::Incoming};
 
 /// What may stand in a query as it is: as Amazon signs it.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -158,8 +158,4 @@ impl Sink for Parts<'_> {
             let _ = self.talk.ask(Question { query: &query, ..Question::new("DELETE", &begun.path) }).await;
         }
     }
-}
-
-fn broken(cause: &str) -> Error {
-    Error::UpstreamBroke { cause: cause.into() }
 }

@@ -164,6 +164,11 @@ impl Talk<'_> {
     }
 }
 
+/// An answer that is none.
+pub fn broken(cause: &str) -> Error {
+    Error::UpstreamBroke { cause: cause.into() }
+}
+
 /// The bytes of a file as they come.
 pub fn passed_on(incoming: Incoming, deadline: Deadline) -> Served {
     let Incoming { mut head, body } = incoming;
