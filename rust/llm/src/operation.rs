@@ -99,6 +99,7 @@ operations! {
     (ConverseStream, "POST", "/model/*/converse-stream", "converseStream", Json),
     (InvokeModel, "POST", "/model/*/invoke", "invokeModel", Json),
     (InvokeModelStream, "POST", "/model/*/invoke-with-response-stream", "invokeModelStream", Json),
+    (CountConverse, "POST", "/model/*/count-tokens", "converseCountTokens", Json),
     (CreateBatchJob, "POST", "/batch_jobs", "createBatchJob", Json),
     (RetrieveBatchJob, "GET", "/batch_jobs/:id", "retrieveBatchJob", Nothing),
     (CancelBatchJob, "POST", "/batch_jobs/:id/cancel", "cancelBatchJob", Nothing),
@@ -150,9 +151,11 @@ impl Operation {
             | Self::EmbedContent
             | Self::BatchEmbedContents
             | Self::CountTokens => Some(Dialect::Gemini),
-            Self::Converse | Self::ConverseStream | Self::InvokeModel | Self::InvokeModelStream => {
-                Some(Dialect::Bedrock)
-            }
+            Self::Converse
+            | Self::ConverseStream
+            | Self::InvokeModel
+            | Self::InvokeModelStream
+            | Self::CountConverse => Some(Dialect::Bedrock),
             Self::Proxy
             | Self::Models
             | Self::ListFiles
@@ -220,7 +223,7 @@ impl Operation {
 
     /// Whether its answer is how many tokens a request has.
     pub fn counts_tokens(self) -> bool {
-        matches!(self, Self::MessagesCountTokens | Self::CountTokens)
+        matches!(self, Self::MessagesCountTokens | Self::CountTokens | Self::CountConverse)
     }
 
     fn is_counted(self) -> bool {
@@ -328,11 +331,12 @@ mod tests {
             ("/model/arn%3Aaws%2Fx/converse", Operation::Converse, "arn%3Aaws%2Fx"),
             ("/models/text-embedding:batchEmbedContents", Operation::BatchEmbedContents, "text-embedding"),
             ("/models/m:countTokens", Operation::CountTokens, "m"),
+            ("/model/m/count-tokens", Operation::CountConverse, "m"),
             ("/model/m/invoke-with-response-stream", Operation::InvokeModelStream, "m"),
         ] {
             assert_eq!((Operation::of("POST", path), operation.model_in(path)), (operation, Some(model)));
         }
-        for path in ["/models/:generateContent", "/model//converse", "/models/m:predict", "/model/m/count-tokens"] {
+        for path in ["/models/:generateContent", "/model//converse", "/models/m:predict", "/model/m/count"] {
             assert_eq!(Operation::of("POST", path), Operation::Proxy, "{path}");
         }
         assert_eq!(Operation::ChatComplete.model_in("/chat/completions"), None);

@@ -4,7 +4,7 @@ use memchr::memmem;
 
 use crate::dialect::{
     Dialect, PeekError,
-    scan::{closes_after, fields, fields_from},
+    scan::{closes_after, elements_from, fields, fields_from},
 };
 pub use crate::stream::{
     deltas::Deltas,
@@ -214,6 +214,17 @@ impl Counts {
             b"cache_creation_input_tokens" | b"cacheWriteInputTokens" | b"cacheWriteInputTokenCount" => {
                 &mut self.cache_write
             }
+            b"promptTokensDetails" => return raise_both([&mut self.audio_in, &mut self.image_in], modalities(value)),
+            b"cacheTokensDetails" => {
+                return raise_both([&mut self.cached_audio, &mut self.cached_image], modalities(value));
+            }
+            b"candidatesTokensDetails" => {
+                return raise_both([&mut self.audio_out, &mut self.image_out], modalities(value));
+            }
+            b"cacheDetails" => {
+                let written = of_kinds(value, (b"ttl", [b"\"5m\"", b"\"1h\""]), b"inputTokens");
+                return raise_both([&mut self.cache_write_5m, &mut self.cache_write_1h], written);
+            }
             b"cache_creation" | b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
                 return self.read_details(value, true);
             }
@@ -266,7 +277,9 @@ impl Counts {
         }
         let mut usage =
             Usage { input: self.input.saturating_add(self.tool_use), output: self.output, ..Usage::default() };
-        if self.input == 0 && self.output == 0 {
+        let is_told_apart = matches!(dialect, Dialect::Anthropic | Dialect::Bedrock)
+            && self.cache_read.saturating_add(self.cache_write).saturating_add(self.cache_write_1h) > 0;
+        if self.input == 0 && self.output == 0 && !is_told_apart {
             // Some that rerank or embed give the sum alone.
             usage.input = self.total;
         }
@@ -318,6 +331,41 @@ fn raise(slot: &mut u64, seen: &mut bool, value: &[u8]) {
         *slot = count.max(*slot);
         *seen = true;
     }
+}
+
+fn raise_both(slots: [&mut u64; 2], counts: [u64; 2]) {
+    for (slot, count) in slots.into_iter().zip(counts) {
+        *slot = count.max(*slot);
+    }
+}
+
+/// Gemini's tokens of sound and of pictures. Video and documents cost what text does.
+fn modalities(array: &[u8]) -> [u64; 2] {
+    of_kinds(array, (b"modality", [b"\"AUDIO\"", b"\"IMAGE\""]), b"tokenCount")
+}
+
+/// Of an array with a count for each kind of something: those of two kinds.
+fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) -> [u64; 2] {
+    let mut found = [0_u64; 2];
+    // Of a broken one, what stands before the fault.
+    let _ = elements_from(array, 0, |at| {
+        let (mut kind, mut tokens) = (None, 0);
+        let item = &array[at];
+        fields(item, |key, at| {
+            let value = &item[at];
+            if key == name {
+                kind = kinds.iter().position(|known| *known == value);
+            } else if key == counted {
+                tokens = count(value).unwrap_or_default();
+            }
+            Ok(())
+        })?;
+        if let Some(kind) = kind {
+            found[kind] = found[kind].saturating_add(tokens);
+        }
+        Ok(())
+    });
+    found
 }
 
 /// A count from a JSON number of any form; negative ones are nothing.

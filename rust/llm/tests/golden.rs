@@ -41,6 +41,9 @@ fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
                 case.expect_stream(hidden.as_deref().unwrap_or(&returned));
             }
         }
+        if let Some(betas) = &translation.betas {
+            case.expect("betas.txt", betas.as_bytes());
+        }
         let lost = translation.answering.unsaid.text(&translation.lost);
         if lost.is_some() || case.has("lost.txt") {
             case.expect("lost.txt", lost.unwrap_or_default().as_bytes());

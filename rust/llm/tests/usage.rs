@@ -5,7 +5,7 @@ mod golden_cases;
 
 use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
-    dialect::Dialect::{self, Anthropic, OpenAi},
+    dialect::Dialect::{self, Anthropic, Bedrock, Gemini, OpenAi},
     operation::Operation,
     usage::{Meter, Metered, Usage},
 };
@@ -385,4 +385,54 @@ fn what_a_caller_is_told_in_any_dialect_sums_to_what_the_provider_counted() {
         seen += 1;
     }
     assert!(seen > 50, "only {seen} cases say what they cost");
+}
+
+/// The dialect of which a provider's own words about usage are.
+fn words_of(answer: &Value) -> Option<Dialect> {
+    let has = |at: &str| answer.pointer(at).is_some_and(Value::is_number);
+    let words = [
+        ("/usageMetadata/promptTokenCount", Gemini),
+        ("/usage/inputTokens", Bedrock),
+        ("/usage/input_tokens", Anthropic),
+        ("/usage/prompt_tokens", OpenAi),
+    ];
+    words.into_iter().find(|(at, _)| has(at)).map(|(_, dialect)| dialect)
+}
+
+#[test]
+fn whoever_is_told_of_it_in_whichever_words_the_record_has_the_providers_own_buckets() {
+    let mut seen = 0;
+    for case in cases() {
+        let (Answered::Whole(answered), Some(_)) = (case.answered(), case.returned()) else { continue };
+        let Some(dialect) = serde_json::from_slice(&answered).ok().as_ref().and_then(words_of) else { continue };
+        let (translation, _) = case.translation().unwrap();
+        translation.whole(&answered).unwrap();
+        // What is carried or embedded is told as it came.
+        let Some(usage) = translation.answering.unsaid.usage() else { continue };
+        assert_eq!(Some(usage), Usage::from_answer(dialect, &answered), "{}", case.name());
+        seen += 1;
+    }
+    assert!(seen > 50, "only {seen} cases say what they cost");
+}
+
+#[test]
+fn sound_and_pictures_of_gemini_and_what_bedrock_writes_for_an_hour_are_apart() {
+    let usage = answer(
+        Gemini,
+        r#"{"candidates":[],"usageMetadata":{"promptTokenCount":320,"cachedContentTokenCount":120,"candidatesTokenCount":65,
+        "thoughtsTokenCount":3,"totalTokenCount":388,"promptTokensDetails":[{"modality":"TEXT","tokenCount":60},
+        {"tokenCount":180,"modality":"AUDIO"},{"modality":"IMAGE","tokenCount":50},{"modality":"IMAGE","tokenCount":30}],
+        "cacheTokensDetails":[{"modality":"AUDIO","tokenCount":80},{"modality":"TEXT","tokenCount":40}],
+        "candidatesTokensDetails":[{"modality":"IMAGE","tokenCount":60},{"modality":"TEXT","tokenCount":5}]}}"#,
+    )
+    .unwrap();
+    let read = Usage { input: 20, audio_in: 100, image_in: 80, cache_read: 40, cache_read_audio: 80, ..NONE };
+    assert_eq!((usage, usage.total()), (Usage { output: 5, image_out: 60, reasoning: 3, ..read }, 388));
+    let usage = answer(
+        Bedrock,
+        r#"{"output":{},"usage":{"inputTokens":10,"outputTokens":5,"totalTokens":325,"cacheReadInputTokens":10,
+        "cacheWriteInputTokens":300,"cacheDetails":[{"ttl":"1h","inputTokens":200},{"ttl":"5m","inputTokens":100}]}}"#,
+    );
+    let expected = Usage { input: 10, output: 5, cache_read: 10, cache_write_5m: 100, cache_write_1h: 200, ..NONE };
+    assert_eq!(usage, Some(expected));
 }

@@ -1,6 +1,6 @@
 //! Anthropic: its own dialect, its key in `x-api-key`, a version header that must be there.
 
-use super::{Credential, FILES, Group, Known, MESSAGES, Provider, is_in, options::sent};
+use super::{Asked, Credential, FILES, Group, Known, MESSAGES, Options, Provider, is_in, options::sent, write_path};
 use crate::{
     dialect::Dialect,
     operation::Operation,
@@ -42,6 +42,11 @@ impl Provider for Anthropic {
         is_translated(operation).then_some(&messages::ANTHROPIC)
     }
 
+    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        write_all(self, asked, out);
+        Ok(())
+    }
+
     fn credential(&self, key: &str, _prefix: &str) -> Credential {
         if key.starts_with(OAUTH_PREFIX) {
             return Credential::Bearer;
@@ -58,15 +63,26 @@ impl Provider for Anthropic {
     }
 }
 
+/// Lists of models come whole where nobody says how long they may be.
+pub(super) fn write_all(provider: &dyn Provider, asked: &Asked<'_>, out: &mut Vec<u8>) {
+    let is_whole = asked.operation == Operation::Models && asked.query.is_empty();
+    let query = if is_whole { "limit=1000" } else { asked.query };
+    write_path(provider, &Asked { query, ..*asked }, out);
+}
+
 /// What callers ask in other dialects; its own pass as they are.
 pub(super) fn is_translated(operation: Operation) -> bool {
-    let is_asked = translation::is_talk(operation) || operation.counts_tokens();
+    let is_asked = translation::is_talk(operation) || operation.counts_tokens() || operation == Operation::Models;
     is_asked && !is_in(&[MESSAGES], operation)
 }
 
 /// The path of what is asked in another dialect.
 pub(super) fn path(operation: Operation) -> &'static str {
-    if operation.counts_tokens() { "/messages/count_tokens" } else { "/messages" }
+    match operation {
+        Operation::Models => "/models",
+        counting if counting.counts_tokens() => "/messages/count_tokens",
+        _ => "/messages",
+    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,11 @@
 
 use super::{AmazonKeys, Grant, Keys, Known, Machine, Options, Role, Signature, options::known, segment};
 
-pub(super) const OPTIONS: [Known; 10] = [
+pub(super) const OPTIONS: [Known; 9] = [
     known("aws_region", "aws-region"),
     known("aws_access_key_id", "aws-access-key-id"),
     known("aws_secret_access_key", "aws-secret-access-key"),
     known("aws_session_token", "aws-session-token"),
-    known("aws_bedrock_model", "aws-bedrock-model"),
     known("aws_auth_type", "aws-auth-type"),
     known("aws_role_arn", "aws-role-arn"),
     known("aws_external_id", "aws-external-id"),

@@ -2,10 +2,11 @@
 
 use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Grant, Group, IMAGE, IMAGE_EDIT, Known, OCR,
-    Options, Provider, RERANK, SPEECH, TRANSCRIBE,
-    azure_openai::write_query,
+    Options, Provider, REALTIME, RERANK, SPEECH, Stated, TRANSCRIBE,
+    azure_openai::{self, write_query},
     by_openai, entra,
-    options::{joined, known},
+    options::{joined, known, sent},
+    segment,
 };
 use crate::{
     operation::Operation,
@@ -17,14 +18,23 @@ use crate::{
 
 pub(super) struct AzureAi;
 
-const OPTIONS: [Known; 11] = joined(
+const OPTIONS: [Known; 19] = joined(
     entra::OPTIONS,
     [
         known("azure_foundry_url", "azure-foundry-url"),
+        known("azure_endpoint_name", "azure-endpoint-name"),
+        known("azure_region", "azure-region"),
+        known("azure_deployment_type", "azure-deployment-type"),
+        Known {
+            key: "azure_deployment_name",
+            header: "azure-deployment-name",
+            sent_as: Some("azureml-model-deployment"),
+        },
         known("api_version", "azure-api-version"),
         known("azure_ad_token", "azure-ad-token"),
         Known { key: "deployment_id", header: "azure-deployment-id", sent_as: Some("azureml-model-deployment") },
-        Known { key: "azure_extra_parameters", header: "azure-extra-parameters", sent_as: Some("extra-parameters") },
+        Known { key: "azure_extra_params", header: "azure-extra-params", sent_as: Some("extra-parameters") },
+        sent("anthropic_version", "anthropic-version"),
     ],
 );
 
@@ -38,7 +48,21 @@ impl Provider for AzureAi {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[CHAT, COMPLETE, EMBED, IMAGE, IMAGE_EDIT, SPEECH, TRANSCRIBE, OCR, RERANK, FILES, BATCHES, FINE_TUNING]
+        &[
+            CHAT,
+            COMPLETE,
+            EMBED,
+            IMAGE,
+            IMAGE_EDIT,
+            SPEECH,
+            TRANSCRIBE,
+            OCR,
+            RERANK,
+            FILES,
+            BATCHES,
+            FINE_TUNING,
+            REALTIME,
+        ]
     }
 
     fn options(&self) -> &'static [Known] {
@@ -46,7 +70,7 @@ impl Provider for AzureAi {
     }
 
     fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        let url = options.get("azure_foundry_url").ok_or("no foundry: send x-gateway-azure-foundry-url")?;
+        let url = options.get("azure_foundry_url").map_or_else(|| by_name(options), |url| Ok(url.to_owned()))?;
         let url = url.trim_end_matches('/');
         if !url.starts_with("https://") {
             return Err("azure_foundry_url must begin with https://".into());
@@ -65,6 +89,10 @@ impl Provider for AzureAi {
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        if asked.operation == Operation::Realtime {
+            azure_openai::write_session(asked, options.get("api_version"), out);
+            return Ok(());
+        }
         let path = match asked.operation {
             _ if is_claude(asked.model) && translation::is_talk(asked.operation) => "/v1/messages",
             operation => self.path(operation).unwrap_or(asked.path),
@@ -86,10 +114,40 @@ impl Provider for AzureAi {
         options.get("azure_ad_token")
     }
 
+    fn pinned<'o>(&self, options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
+        options.get("azure_deployment_name").or_else(|| options.get("deployment_id"))
+    }
+
     fn required_header(&self, prefix: &str) -> Option<(&'static str, &'static str)> {
         // What a model does not know is no reason to refuse a request.
         Some(if is_anthropics(prefix) { ("anthropic-version", "2023-06-01") } else { ("extra-parameters", "drop") })
     }
+}
+
+/// Where models are that are named without their address: those of a resource, or one that was deployed alone.
+fn by_name(options: &Options) -> Result<String, String> {
+    match options.get("azure_deployment_type") {
+        None => {
+            let lacks = "no foundry: send x-gateway-azure-foundry-url or x-gateway-azure-endpoint-name";
+            options.get("azure_endpoint_name").ok_or(lacks)?;
+            Ok(format!("https://{}.services.ai.azure.com/models", label(options, "azure_endpoint_name")?))
+        }
+        Some("serverless") => {
+            let (name, region) = (label(options, "azure_deployment_name")?, label(options, "azure_region")?);
+            Ok(format!("https://{}.{region}.models.ai.azure.com", name.to_ascii_lowercase()))
+        }
+        Some("managed") => {
+            let (name, region) = (label(options, "azure_endpoint_name")?, label(options, "azure_region")?);
+            Ok(format!("https://{name}.{region}.inference.ml.azure.com"))
+        }
+        Some(other) => Err(format!("azure_deployment_type `{other}` must be serverless or managed")),
+    }
+}
+
+/// What becomes part of a host.
+fn label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
+    let value = options.get(key).ok_or_else(|| format!("no {key}: send x-gateway-{}", key.replace('_', "-")))?;
+    if segment::is_label(value) { Ok(value) } else { Err(format!("{key} must be letters, digits and dashes")) }
 }
 
 fn is_claude(model: &str) -> bool {
@@ -101,7 +159,7 @@ fn is_anthropics(prefix: &str) -> bool {
 }
 
 fn is_of_resource(operation: Operation) -> bool {
-    [FILES, BATCHES, FINE_TUNING].iter().any(|group| group.contains(&operation))
+    [FILES, BATCHES, FINE_TUNING, REALTIME].iter().any(|group| group.contains(&operation))
 }
 
 #[cfg(test)]
@@ -114,17 +172,7 @@ mod tests {
     }
 
     fn target(operation: Operation, path: &str, model: &str) -> String {
-        let asked = Asked {
-            operation,
-            path,
-            query: "",
-            prefix: "",
-            model,
-            user: "",
-            streams: false,
-            begun: false,
-            stated: Stated::default(),
-        };
+        let asked = Asked::of(operation, path, model);
         let mut out = Vec::new();
         AzureAi.write_target(&asked, &options(&[("api_version", "2024-05-01-preview")]), &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -144,13 +192,40 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_asked_of_the_resource_as_its_version_has_it() {
+        let session = |given: &[(&str, &str)]| {
+            let stated = Stated::default();
+            let (operation, path, query, prefix) = (Operation::Realtime, "/realtime", "model=gpt-realtime", "/openai");
+            let asked =
+                Asked { operation, path, query, prefix, model: "", user: "", streams: false, begun: false, stated };
+            let mut out = Vec::new();
+            AzureAi.write_target(&asked, &options(given), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(session(&[]), "/v1/realtime?model=gpt-realtime");
+        let preview = session(&[("api_version", "2025-04-01-preview")]);
+        assert_eq!(preview, "/realtime?deployment=gpt-realtime&api-version=2025-04-01-preview");
+    }
+
+    #[test]
     fn files_belong_to_the_resource_and_not_to_its_models() {
         let given = options(&[("azure_foundry_url", "https://res.services.ai.azure.com/models/")]);
         let base = |operation| AzureAi.base(operation, &given).unwrap().unwrap();
         assert_eq!(base(Operation::ChatComplete), "https://res.services.ai.azure.com/models");
-        for operation in [Operation::UploadFile, Operation::ListFinetuneCheckpoints] {
+        for operation in [Operation::Realtime, Operation::UploadFile, Operation::ListFinetuneCheckpoints] {
             assert_eq!(base(operation), "https://res.services.ai.azure.com/openai");
         }
+        let named = |name| AzureAi.base(Operation::ChatComplete, &options(&[("azure_endpoint_name", name)]));
+        assert_eq!(named("my-res").unwrap().unwrap(), "https://my-res.services.ai.azure.com/models");
+        assert!(named("evil.example/").unwrap_err().contains("azure_endpoint_name"));
+        let of = |kind| {
+            let given = [("azure_endpoint_name", "e"), ("azure_deployment_name", "D"), ("azure_region", "eastus2")];
+            let given = [&given[..], &[("azure_deployment_type", kind)]].concat();
+            AzureAi.base(Operation::ChatComplete, &options(&given)).map(Option::unwrap)
+        };
+        assert_eq!(of("serverless").unwrap(), "https://d.eastus2.models.ai.azure.com");
+        assert_eq!(of("managed").unwrap(), "https://e.eastus2.inference.ml.azure.com");
+        assert!(of("other").unwrap_err().contains("serverless or managed"));
         assert!(AzureAi.base(Operation::Embed, &options(&[])).unwrap_err().contains("x-gateway-azure-foundry-url"));
     }
 }

@@ -1,7 +1,7 @@
 //! Azure `OpenAI`: an address for each customer, the deployment in the path, the API's version in the query.
 
 use super::{
-    Asked, Credential, Grant, Group, Known, Options, Provider, entra,
+    Asked, Credential, Grant, Group, Known, Options, Provider, Stated, entra,
     openai::OFFERS,
     options::{joined, known, sent},
     segment::escaped,
@@ -10,7 +10,7 @@ use crate::operation::Operation;
 
 pub(super) struct AzureOpenAi;
 
-const OPTIONS: [Known; 12] = joined(
+const OPTIONS: [Known; 15] = joined(
     entra::OPTIONS,
     [
         known("resource_name", "azure-resource-name"),
@@ -93,6 +93,10 @@ impl Provider for AzureOpenAi {
         options.get("azure_ad_token")
     }
 
+    fn pinned<'o>(&self, options: &'o Options, stated: Stated<'o>) -> Option<&'o str> {
+        options.get("deployment_id").or(stated.deployment)
+    }
+
     fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("azure_model_name")
     }
@@ -143,12 +147,20 @@ pub(super) fn write_query(asked: &Asked<'_>, version: Option<&str>, out: &mut Ve
     }
 }
 
-/// Before version one a session is asked of a deployment, by the name that others have for a model.
+/// Where a session is, with whoever has no version of its own for it: in version one.
+pub(super) fn write_session(asked: &Asked<'_>, version: Option<&str>, out: &mut Vec<u8>) {
+    let version = version.filter(|version| *version != VERSION_ONE);
+    let renamed = version.map(|_| by_deployment(asked.query));
+    out.extend_from_slice(if version.is_some() { b"/realtime" } else { b"/v1/realtime" });
+    write_query(&Asked { query: renamed.as_deref().unwrap_or(asked.query), ..*asked }, version, out);
+}
+
+/// Before version one a session is asked of a deployment, by the name that others have for a model. Where both are named it
+/// is the model that was looked at.
 fn by_deployment(query: &str) -> String {
-    if query.split('&').any(|pair| pair.starts_with("deployment=")) {
-        return query.to_owned();
-    }
-    let pairs = query.split('&').map(|pair| match pair.strip_prefix("model=") {
+    let names_model = query.split('&').any(|pair| pair.starts_with("model="));
+    let pairs = query.split('&').filter(|pair| !(names_model && pair.starts_with("deployment=")));
+    let pairs = pairs.map(|pair| match pair.strip_prefix("model=") {
         Some(model) => format!("deployment={model}"),
         None => pair.to_owned(),
     });
@@ -168,17 +180,8 @@ mod tests {
         Options::of(&OPTIONS, given)
     }
 
-    const CHAT: Asked<'_> = Asked {
-        operation: Operation::ChatComplete,
-        path: "/chat/completions",
-        query: "",
-        prefix: "/openai",
-        model: "gpt-4o",
-        user: "",
-        streams: false,
-        begun: false,
-        stated: Stated { deployment: None, version: None },
-    };
+    const CHAT: Asked<'_> =
+        Asked { prefix: "/openai", ..Asked::of(Operation::ChatComplete, "/chat/completions", "gpt-4o") };
 
     fn target(asked: &Asked<'_>, given: &[(&str, &str)]) -> Result<String, String> {
         let mut out = Vec::new();
@@ -251,6 +254,9 @@ mod tests {
         let preview = target(&session, &[("api_version", "2025-04-01-preview")]).unwrap();
         assert_eq!(preview, "/realtime?a=1&deployment=gpt&api-version=2025-04-01-preview");
         assert_eq!(target(&session, &[("api_version", "v1")]).unwrap(), "/v1/realtime?a=1&model=gpt");
+        let both = Asked { query: "model=seen&deployment=other", ..session };
+        let asked = target(&both, &[("api_version", "2025-04-01-preview")]).unwrap();
+        assert_eq!(asked, "/realtime?deployment=seen&api-version=2025-04-01-preview");
     }
 
     #[test]
@@ -269,6 +275,6 @@ mod tests {
         assert_eq!(AzureOpenAi.token(&options(&[("azure_ad_token", "t")])), Some("t"));
         let both = options(&[("azure_ad_token", "t"), ("azure_auth_mode", "managed")]);
         assert_eq!(AzureOpenAi.grant(&both), Ok(None));
-        assert!(AzureOpenAi.grant(&options(&[("azure_auth_mode", "managed")])).is_err());
+        assert!(AzureOpenAi.grant(&options(&[("azure_auth_mode", "other")])).is_err());
     }
 }

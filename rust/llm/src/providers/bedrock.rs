@@ -1,10 +1,10 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, BEDROCK, Credential, FILES, Grant, Group, JOBS, Known, Options, Provider, Signature,
+    Asked, BEDROCK, Credential, FILES, Grant, Group, JOBS, Known, Options, Provider, Signature, Stated,
     aws::{self, region},
     is_in, jobs,
-    options::{joined, known},
+    options::{PROVIDER_MODEL, joined, known},
     segment,
 };
 use crate::{
@@ -12,15 +12,19 @@ use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, converse::Converse, hosted, invoke, tuning},
+        wires::{Wire, converse::Converse, hosted, invoke, ranking, tuning},
     },
 };
 
 pub(super) struct Bedrock;
 
-const OPTIONS: [Known; 16] = joined(
+const OPTIONS: [Known; 19] = joined(
     aws::OPTIONS,
     [
+        known("aws_bedrock_model", "aws-bedrock-model"),
+        PROVIDER_MODEL,
+        known("anthropic_beta", "anthropic-beta"),
+        known("anthropic_version", "anthropic-version"),
         known("aws_s3_bucket", "aws-s3-bucket"),
         known("aws_s3_object_key", "aws-s3-object-key"),
         known("provider_file_name", "provider-file-name"),
@@ -68,6 +72,7 @@ impl Provider for Bedrock {
             Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => Some(&hosted::BEDROCK),
             Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => Some(&Converse),
             _ if operation.embeds() => invoke::embedding(model).map(|wire| wire as &dyn Wire),
+            Operation::Rerank => Some(ranking::at_bedrock(model)),
             Operation::ImageGenerate => invoke::drawing(model).map(|wire| wire as &dyn Wire),
             _ => translation::is_talk(operation).then_some(&Converse),
         }
@@ -99,11 +104,11 @@ impl Provider for Bedrock {
             super::write_path(self, asked, out);
             return Ok(());
         }
-        let model = segment::model(options.get("aws_bedrock_model").unwrap_or(asked.model))?;
+        let model = segment::model(self.model(options).unwrap_or(asked.model))?;
         let is_carried = asked.operation == Operation::Messages && is_claude(asked.model);
         let verb = own.unwrap_or(match (asked.operation, asked.streams) {
             (counting, _) if counting.counts_tokens() => "count-tokens",
-            (Operation::ImageGenerate, _) => "invoke",
+            (Operation::ImageGenerate | Operation::Rerank, _) => "invoke",
             (embedding, _) if embedding.embeds() => "invoke",
             (_, false) if is_carried => "invoke",
             (_, true) if is_carried => "invoke-with-response-stream",
@@ -122,6 +127,14 @@ impl Provider for Bedrock {
 
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Bearer
+    }
+
+    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+        options.get("aws_bedrock_model").or_else(|| options.get(PROVIDER_MODEL.key))
+    }
+
+    fn pinned<'o>(&self, options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
+        self.model(options)
     }
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
@@ -163,6 +176,7 @@ fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
 /// What its own clients ask for.
 fn own(operation: Operation) -> &'static str {
     match operation {
+        Operation::CountConverse => "count-tokens",
         Operation::ConverseStream => "converse-stream",
         Operation::InvokeModel => "invoke",
         Operation::InvokeModelStream => "invoke-with-response-stream",
@@ -178,7 +192,6 @@ fn is_claude(model: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::Stated;
 
     #[test]
     fn who_runs_models_is_not_who_makes_them() {
@@ -191,9 +204,8 @@ mod tests {
     #[test]
     fn an_arn_is_one_segment_of_the_path() {
         let model = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-v1:0";
-        let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked =
-            Asked { operation, path: "", query: "", prefix: "", model, user: "", streams: true, begun: false, stated };
+        let operation = Operation::ChatComplete;
+        let asked = Asked { streams: true, ..Asked::of(operation, "", model) };
         let mut out = Vec::new();
         Bedrock.write_target(&asked, &Options::default(), &mut out).unwrap();
         let expected = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123456789012%3Ainference-profile%2Fus.anthropic.claude-v1%3A0/converse-stream";

@@ -11,6 +11,7 @@ use crate::{
     translation::wires::{
         Wire, chat,
         painting::{self, Painting},
+        ranking, triton,
     },
 };
 
@@ -56,25 +57,36 @@ impl Provider for Compatible {
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
-        by_openai(self.offers, operation).then(|| openai_path(operation))
+        let is_versioned = operation == Operation::CreateModelResponse && self.slug == "perplexity-ai";
+        // Of all that it has, this alone is below a version.
+        let own = is_versioned.then_some("/v1/responses");
+        own.or_else(|| by_openai(self.offers, operation).then(|| openai_path(operation)))
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         match self.paints {
             _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&chat::COMPATIBLE),
+            _ if self.completes(operation) => Some(&triton::Triton),
+            _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&ranking::VOYAGE),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
             _ if TELLS_UNASKED.contains(&self.slug) => by_openai(self.offers, operation).then_some(&chat::UNASKED),
             _ => by_openai(self.offers, operation).then_some(&chat::COMPATIBLE),
         }
     }
 
-    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+    fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         match self.paints {
             Some((_, path)) if asked.operation == Operation::ImageGenerate => {
                 // Names with slashes stand in the path as they are.
                 let model: Vec<_> = asked.model.split('/').map(segment::model).collect::<Result<_, _>>()?;
                 out.extend_from_slice(self.version.as_bytes());
                 out.extend_from_slice(path.replace(MODEL, &model.join("/")).as_bytes());
+            }
+            _ if self.completes(asked.operation) => {
+                out.extend_from_slice(if asked.streams { b"/generate_stream" } else { b"/generate" });
+            }
+            _ if asked.operation == Operation::ChatComplete && options.get(FIM.key) == Some("true") => {
+                out.extend_from_slice(FIM_PATH.as_bytes());
             }
             _ => write_path(self, asked, out),
         }
@@ -86,6 +98,13 @@ impl Provider for Compatible {
     }
 }
 
+impl Compatible {
+    /// Whether it continues texts in the way of a server that does nothing else.
+    fn completes(&self, operation: Operation) -> bool {
+        self.slug == "triton" && operation == Operation::Complete
+    }
+}
+
 /// Whose lists of models are arrays, and nothing around them.
 const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 
@@ -94,6 +113,13 @@ const TELLS_UNASKED: [&str; 5] = ["cerebras", "groq", "mistral-ai", "perplexity-
 
 /// Where an endpoint of one's own is, with a provider that runs some.
 const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");
+
+/// What is asked as a chat is text with a gap, to be filled in.
+const FIM: Known = known("mistral_fim_completion", "mistral-fim-completion");
+const FIM_PATH: &str = "/fim/completions";
+
+/// Which application asks, for who lists them.
+const APP: [Known; 2] = [sent("http_referer", "http-referer"), sent("x_title", "x-title")];
 
 /// Where the model stands in a path.
 const MODEL: &str = ":model";
@@ -140,18 +166,18 @@ pub(super) static ROWS: &[Compatible] = &[
     row("inference-net", "https://api.inference.net/v1", "", &[CHAT]),
     row("iointelligence", "https://api.intelligence.io.solutions/api/v1", "", &[CHAT, EMBED, RESPOND]),
     row("jina", "https://api.jina.ai/v1", "", &[EMBED, RERANK]),
-    row("kluster-ai", "https://api.kluster.ai/v1", "", &[CHAT, EMBED]),
+    row("kluster-ai", "https://api.kluster.ai/v1", "", &[CHAT, EMBED, FILES]),
     row("krutrim", "https://cloud.olakrutrim.com/v1", "", &[CHAT]),
     row("lambda", "https://api.lambdalabs.com/v1", "", &[CHAT, COMPLETE]),
     row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, IMAGE, TRANSCRIBE]),
-    row("lepton", "https://api.lepton.ai", "/api/v1", &[CHAT, COMPLETE]),
+    row("lepton", "https://api.lepton.ai", "/api/v1", &[CHAT, COMPLETE, TRANSCRIBE]),
     row("lightning-ai", "https://lightning.ai/api/v1", "", &[CHAT]),
     row("lingyi", "https://api.lingyiwanwu.com", "/v1", &[CHAT]),
     row("matterai", "https://api.matterai.so/v1", "", &[CHAT]),
     row("meshy", "https://api.meshy.ai/openapi/v1", "", &[]),
     row("milvus", "", "", &[]),
     row("minimax", "https://api.minimax.io/v1", "", &[CHAT]),
-    row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR]),
+    Compatible { options: &[FIM], ..row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR]) },
     // The pretend provider of this project: it speaks both dialects; its address is a setting.
     Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING) },
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETE]),
@@ -164,14 +190,14 @@ pub(super) static ROWS: &[Compatible] = &[
     row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE]),
     // Runs beside the caller: a custom host says where.
     row("ollama", "", "/v1", &[CHAT, EMBED]),
-    row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, RESPOND]),
+    Compatible { options: &APP, ..row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, RESPOND]) },
     row("ovhcloud", "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", "", &[CHAT]),
     // Its models are gone; what its API still has is reached as it is.
     keyed(
         row("palm", "https://generativelanguage.googleapis.com/v1beta3", "", &[]),
         Credential::Header("x-goog-api-key"),
     ),
-    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT]),
+    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, RESPOND]),
     keyed(row("qdrant", "", "", &[]), Credential::Header("api-key")),
     row("recraft-ai", "https://external.api.recraft.ai/v1", "", &[IMAGE]),
     keyed(row("reka-ai", "https://api.reka.ai/v1", "", &[CHAT]), Credential::Header("x-api-key")),
@@ -185,10 +211,11 @@ pub(super) static ROWS: &[Compatible] = &[
     ),
     row("together-ai", "https://api.together.xyz", "/v1", &[CHAT, COMPLETE, EMBED]),
     row("tripo3d", "https://api.tripo3d.ai/v2/openapi", "", &[]),
-    // An address for each server; bodies are its models' own.
+    // An address for each server and model.
     row("triton", "", "", &[]),
     row("upstage", "https://api.upstage.ai/v1/solar", "", &[CHAT, EMBED]),
-    row("voyage", "https://api.voyageai.com/v1", "", &[EMBED, RERANK]),
+    // Ranks in its own way.
+    row("voyage", "https://api.voyageai.com/v1", "", &[EMBED]),
     row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND, STORED]),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]),
     row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]),
@@ -224,6 +251,23 @@ const EVERYTHING: &[Group] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gap_is_filled_where_that_is_said_and_a_chat_is_held_where_it_is_not() {
+        let row = ROWS.iter().find(|row| row.slug == "mistral-ai").unwrap();
+        let target = |said, operation| {
+            let stated = super::super::Stated::default();
+            let (path, query, prefix, model, user) = ("/chat/completions", "", "/v1", "codestral-latest", "");
+            let asked = Asked { operation, path, query, prefix, model, user, streams: false, begun: false, stated };
+            let mut out = Vec::new();
+            let options = Options::of(row.options, &[("mistral_fim_completion", said)]);
+            row.write_target(&asked, &options, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(target("true", Operation::ChatComplete), "/fim/completions");
+        assert_eq!(target("false", Operation::ChatComplete), "/chat/completions");
+        assert_eq!(target("true", Operation::Messages), "/chat/completions");
+    }
 
     #[test]
     fn an_endpoint_of_ones_own_stands_where_the_provider_would() {

@@ -1,6 +1,6 @@
 //! Providers that make images or vectors and nothing else, in ways of their own: a row each.
 
-use super::{Asked, Credential, Group, Options, Provider, segment, write_path};
+use super::{Asked, Credential, Group, Known, Options, Provider, options::sent, segment, write_path};
 use crate::{
     operation::Operation,
     translation::wires::{Wire, painting, vectors},
@@ -11,6 +11,7 @@ pub(super) struct Drawing {
     base_url: &'static str,
     credential: Credential,
     operation: Operation,
+    options: &'static [Known],
     wire: fn(&str) -> &'static dyn Wire,
     target: fn(&str) -> Result<String, String>,
 }
@@ -21,6 +22,7 @@ pub(super) static ROWS: &[Drawing] = &[
         base_url: "https://api-atlas.nomic.ai/v1",
         credential: Credential::Bearer,
         operation: Operation::Embed,
+        options: &[],
         wire: |_| &vectors::NOMIC,
         target: |_| Ok("/embedding/text".into()),
     },
@@ -29,6 +31,7 @@ pub(super) static ROWS: &[Drawing] = &[
         base_url: "https://api.segmind.com/v1",
         credential: Credential::Header("x-api-key"),
         operation: Operation::ImageGenerate,
+        options: &[],
         wire: |_| &painting::SEGMIND,
         target: |model| Ok(format!("/{}", segment::model(model)?)),
     },
@@ -37,6 +40,11 @@ pub(super) static ROWS: &[Drawing] = &[
         base_url: "https://api.stability.ai",
         credential: Credential::Bearer,
         operation: Operation::ImageGenerate,
+        options: &[
+            sent("stability_client_id", "stability-client-id"),
+            sent("stability_client_user_id", "stability-client-user-id"),
+            sent("stability_client_version", "stability-client-version"),
+        ],
         wire: |model| if is_engine(model) { &painting::ENGINE } else { &painting::FORM },
         target: stability,
     },
@@ -72,6 +80,10 @@ impl Provider for Drawing {
 
     fn offers(&self) -> &'static [Group] {
         &[]
+    }
+
+    fn options(&self) -> &'static [Known] {
+        self.options
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {

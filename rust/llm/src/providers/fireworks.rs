@@ -15,7 +15,11 @@ use crate::{
 
 pub(super) struct Fireworks;
 
-const OPTIONS: [Known; 1] = [known("fireworks_account_id", "fireworks-account-id")];
+const OPTIONS: [Known; 3] = [
+    known("fireworks_account_id", "fireworks-account-id"),
+    known("file_upload_size", "file-upload-size"),
+    known("file_purpose", "file-purpose"),
+];
 
 /// Files, but for what is in them: where that is, a dataset says for a while.
 const FILES: Group = &[Operation::ListFiles, Operation::UploadFile, Operation::RetrieveFile, Operation::DeleteFile];
@@ -126,12 +130,9 @@ fn batched(asked: &Asked<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::Stated;
 
     fn target(operation: Operation, path: &str, query: &str, account: &[(&str, &str)]) -> Result<String, String> {
-        let stated = Stated::default();
-        let asked =
-            Asked { operation, path, query, prefix: "", model: "", user: "", streams: false, begun: false, stated };
+        let asked = Asked { query, ..Asked::of(operation, path, "") };
         let mut out = Vec::new();
         Fireworks.write_target(&asked, &Options::of(&OPTIONS, account), &mut out)?;
         Ok(String::from_utf8(out).unwrap())

@@ -28,7 +28,8 @@ impl Provider for Google {
         match operation {
             own if is_in(self.offers(), own) => None,
             Operation::ImageGenerate => Some(painting(model)),
-            Operation::Embed | Operation::MessagesCountTokens | Operation::Models => Some(&gemini::STUDIO),
+            Operation::Embed | Operation::Models => Some(&gemini::STUDIO),
+            operation if operation.counts_tokens() => Some(&gemini::STUDIO),
             _ => translation::is_talk(operation).then_some(&gemini::STUDIO),
         }
     }
@@ -80,7 +81,7 @@ pub(super) fn write_own(asked: &Asked<'_>, out: &mut Vec<u8>) {
 pub(super) fn verb_of(asked: &Asked<'_>) -> &'static str {
     match asked.operation {
         Operation::Embed => "batchEmbedContents",
-        Operation::MessagesCountTokens => "countTokens",
+        operation if operation.counts_tokens() => "countTokens",
         Operation::ImageGenerate if !is_gemini(asked.model) => "predict",
         _ if asked.streams => "streamGenerateContent?alt=sse",
         _ => "generateContent",
@@ -99,21 +100,10 @@ fn is_gemini(model: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::Stated;
 
     fn target(model: &str, streams: bool) -> Result<String, String> {
-        let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked = Asked {
-            operation,
-            path: "/chat/completions",
-            query: "",
-            prefix: "",
-            model,
-            user: "",
-            streams,
-            begun: false,
-            stated,
-        };
+        let operation = Operation::ChatComplete;
+        let asked = Asked { streams, ..Asked::of(operation, "/chat/completions", model) };
         let mut out = Vec::new();
         Google.write_target(&asked, &Options::default(), &mut out)?;
         Ok(String::from_utf8(out).unwrap())

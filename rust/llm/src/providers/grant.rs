@@ -7,12 +7,34 @@ pub enum Grant {
     ServiceAccount { key_file: String, scope: &'static str },
     /// Entra ID gives a token to an application with a secret.
     Application { authority: String, tenant: String, client: String, secret: String, scope: String },
+    /// Entra ID gives the machine that this runs on a token of its own; with several identities a client says which.
+    Managed { resource: String, client: Option<String> },
+    /// Entra ID gives a token to an application for which the machine vouches.
+    Federated(Box<Federated>),
     /// Amazon gives keys for a while to who may take a role on.
     Role(Box<Role>),
     /// Amazon gives the machine that this runs on keys of its own.
     Machine(Machine),
     /// Nobody is asked: a key is at hand, in PEM, and opened by what it was sealed with, which takes long.
     SealedKey { pem: String, passphrase: String },
+}
+
+/// An application for which somebody vouches; what is not said of it the machine's own platform says.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Federated {
+    pub tenant: Option<String>,
+    pub client: Option<String>,
+    pub scope: String,
+    pub voucher: Voucher,
+}
+
+/// With what is vouched for an application.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Voucher {
+    /// The token that the machine's platform writes into a file.
+    Workload,
+    /// That one where there is a file, else a token of the machine's own identity.
+    Any { managed: Option<String> },
 }
 
 /// What the keys of the machine are for.
@@ -67,7 +89,7 @@ impl Grant {
     pub fn is_machines(&self) -> bool {
         match self {
             Self::Role(role) => role.keys.is_none(),
-            grant => matches!(grant, Self::Machine(_)),
+            grant => matches!(grant, Self::Machine(_) | Self::Managed { .. } | Self::Federated(_)),
         }
     }
 }
@@ -78,6 +100,8 @@ impl std::fmt::Debug for Grant {
         formatter.write_str(match self {
             Self::ServiceAccount { .. } => "ServiceAccount",
             Self::Application { .. } => "Application",
+            Self::Managed { .. } => "Managed",
+            Self::Federated(_) => "Federated",
             Self::Role(_) => "Role",
             Self::Machine(_) => "Machine",
             Self::SealedKey { .. } => "SealedKey",

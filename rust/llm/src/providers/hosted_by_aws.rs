@@ -1,7 +1,7 @@
 //! Others' APIs at Amazon: Anthropic's, `OpenAI`'s, and `SageMaker`'s endpoints; signed, or with a key.
 
 use super::{
-    CHAT, Credential, FILES, Grant, Group, Known, MESSAGES, Options, Provider, RESPONSES, Signature, anthropic,
+    Asked, CHAT, Credential, FILES, Grant, Group, Known, MESSAGES, Options, Provider, RESPONSES, Signature, anthropic,
     aws::{self, region},
     by_openai,
     options::{joined, known},
@@ -21,7 +21,7 @@ const CLAUDE: &str = "aws-external-anthropic";
 const MANTLE: &str = "bedrock-mantle";
 const SAGEMAKER: &str = "sagemaker";
 
-const CLAUDE_OPTIONS: [Known; 13] = joined(
+const CLAUDE_OPTIONS: [Known; 12] = joined(
     aws::OPTIONS,
     [
         Known {
@@ -57,6 +57,11 @@ impl Provider for ClaudePlatform {
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
         self.wire(operation, "").map(|_| anthropic::path(operation))
+    }
+
+    fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        anthropic::write_all(self, asked, out);
+        Ok(())
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
@@ -122,7 +127,7 @@ const fn told(key: &'static str, header: &'static str, sent_as: &'static str) ->
     Known { key, header, sent_as: Some(sent_as) }
 }
 
-const SAGEMAKER_OPTIONS: [Known; 19] = joined(
+const SAGEMAKER_OPTIONS: [Known; 18] = joined(
     aws::OPTIONS,
     [
         told(

@@ -54,12 +54,9 @@ fn object(bucket: &str, name: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::Stated;
 
     fn found(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
-        let stated = Stated::default();
-        let asked =
-            Asked { operation, path, query: "", prefix: "", model: "", user: "", streams: false, begun: false, stated };
+        let asked = Asked::of(operation, path, "");
         super::path(&asked, ("/jobs", "/stop"), bucket)
     }
 

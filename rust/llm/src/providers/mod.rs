@@ -24,7 +24,7 @@ pub(crate) mod segment;
 mod vertex_ai;
 
 pub use continuing::Continuing;
-pub use grant::{Grant, Keys, Machine, Role};
+pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
 pub use options::{Known, Options};
 
 use crate::{
@@ -110,8 +110,13 @@ const OCR: Group = &[Operation::Ocr];
 const GEMINI: Group = &[Operation::GenerateContent, Operation::StreamGenerateContent];
 const GEMINI_EMBED: Group = &[Operation::EmbedContent, Operation::BatchEmbedContents];
 const GEMINI_COUNT: Group = &[Operation::CountTokens];
-const BEDROCK: Group =
-    &[Operation::Converse, Operation::ConverseStream, Operation::InvokeModel, Operation::InvokeModelStream];
+const BEDROCK: Group = &[
+    Operation::Converse,
+    Operation::ConverseStream,
+    Operation::InvokeModel,
+    Operation::InvokeModelStream,
+    Operation::CountConverse,
+];
 const RERANK: Group = &[Operation::Rerank];
 const RESPOND: Group = &[Operation::CreateModelResponse];
 /// Of what was answered before and is kept.
@@ -174,6 +179,15 @@ pub struct Asked<'a> {
     /// The answer was begun by somebody else.
     pub begun: bool,
     pub stated: Stated<'a>,
+}
+
+/// As tests ask it, where nothing more is said.
+#[cfg(test)]
+impl<'a> Asked<'a> {
+    pub(crate) const fn of(operation: Operation, path: &'a str, model: &'a str) -> Self {
+        let stated = Stated { deployment: None, version: None };
+        Self { operation, path, query: "", prefix: "", model, user: "", streams: false, begun: false, stated }
+    }
 }
 
 /// What clients made for one provider say in the path, before what others say.
@@ -257,6 +271,11 @@ pub trait Provider: Sync {
 
     /// The model's own name, where requests call it by another.
     fn model<'o>(&self, _options: &'o Options) -> Option<&'o str> {
+        None
+    }
+
+    /// The model or deployment that is asked, or that a file's lines are for, whatever these name.
+    fn pinned<'o>(&self, _options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
         None
     }
 
@@ -381,9 +400,9 @@ pub fn catalogue() -> serde_json::Value {
     all().map(row).collect()
 }
 
-/// The option of this key, whoever knows it.
-pub fn option(key: &str) -> Option<Known> {
-    all().flat_map(Provider::options).find(|option| option.key == key).copied()
+/// The option that is called this, whoever knows it.
+pub fn option(name: &str) -> Option<Known> {
+    all().flat_map(Provider::options).find(|option| option.is_called(name)).copied()
 }
 
 /// The provider of this slug.
@@ -396,17 +415,7 @@ mod tests {
     use super::*;
 
     fn target(slug: &str, prefix: &str, operation: Operation, path: &str) -> String {
-        let asked = Asked {
-            operation,
-            path,
-            query: "a=1",
-            prefix,
-            model: "",
-            user: "",
-            streams: false,
-            begun: false,
-            stated: Stated::default(),
-        };
+        let asked = Asked { query: "a=1", prefix, ..Asked::of(operation, path, "") };
         let mut out = Vec::new();
         find(slug).unwrap().write_target(&asked, &Options::default(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -475,18 +484,7 @@ mod tests {
         assert_eq!(chat("deepseek", ""), "/v1/chat/completions?a=1");
         assert_eq!(chat("ollama", "/v1"), "/chat/completions?a=1");
         let begun = |slug, operation, path| {
-            let stated = Stated::default();
-            let asked = Asked {
-                operation,
-                path,
-                query: "",
-                prefix: "",
-                model: "",
-                user: "",
-                streams: true,
-                begun: true,
-                stated,
-            };
+            let asked = Asked { streams: true, begun: true, ..Asked::of(operation, path, "") };
             let mut out = Vec::new();
             find(slug).unwrap().write_target(&asked, &Options::default(), &mut out).unwrap();
             String::from_utf8(out).unwrap()

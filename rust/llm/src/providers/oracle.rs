@@ -8,6 +8,8 @@ use super::{
 pub(super) const OPTIONS: &[Known] = &[
     known("oracle_region", "oracle-region"),
     Known { key: "oracle_compartment_id", header: "oracle-compartment-id", sent_as: Some("opc-compartment-id") },
+    known("oracle_api_version", "oracle-api-version"),
+    known("oracle_serving_mode", "oracle-serving-mode"),
     known("oracle_tenancy", "oracle-tenancy"),
     known("oracle_user", "oracle-user"),
     known("oracle_fingerprint", "oracle-fingerprint"),
@@ -15,6 +17,36 @@ pub(super) const OPTIONS: &[Known] = &[
     known("oracle_key_passphrase", "oracle-key-passphrase"),
     sent("opc_conversation_store_id", "opc-conversation-store-id"),
 ];
+
+/// The version of the service where nobody says another, and what is below it for who speaks as `OpenAI` does.
+const VERSION: &str = "20231130";
+const BELOW: &str = "actions/v1";
+/// By which endpoints of one's own are known among models.
+const OWN_ENDPOINT: &str = "ocid1.generativeaiendpoint.";
+
+/// What follows the host.
+pub(super) fn below(options: &Options) -> Result<String, String> {
+    let version = options.get("oracle_api_version").unwrap_or(VERSION);
+    if version.len() != VERSION.len() || !version.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("oracle_api_version must be a date such as {VERSION}"));
+    }
+    Ok(format!("/{version}/{BELOW}"))
+}
+
+/// Here the model says by itself who serves it: an endpoint of one's own, or the service's on demand.
+pub(super) fn refuse_other_mode(options: &Options, model: &str) -> Result<(), String> {
+    let is_own = model.starts_with(OWN_ENDPOINT);
+    match options.get("oracle_serving_mode") {
+        Some("DEDICATED") if !is_own && !model.is_empty() => {
+            Err(format!("with oracle_serving_mode DEDICATED the model is an endpoint's id: {OWN_ENDPOINT}…"))
+        }
+        Some("ON_DEMAND") if is_own => {
+            Err("with oracle_serving_mode ON_DEMAND the model is a model's name, no endpoint's id".into())
+        }
+        None | Some("DEDICATED" | "ON_DEMAND") => Ok(()),
+        Some(other) => Err(format!("oracle_serving_mode `{other}` must be ON_DEMAND or DEDICATED")),
+    }
+}
 
 /// The key among the options, where there is one: else an API key of the service's own goes along.
 pub(super) fn signature(options: &Options) -> Result<Option<Signature<'_>>, String> {
@@ -65,6 +97,19 @@ mod tests {
         let old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED";
         assert!(grant(&options(&[("oracle_private_key", old)])).unwrap_err().contains("pkcs8 -topk8"));
         assert_eq!(grant(&options(&[])), Ok(None));
+    }
+
+    #[test]
+    fn a_version_is_a_date_and_a_mode_is_that_of_its_model() {
+        assert_eq!(below(&options(&[])).unwrap(), "/20231130/actions/v1");
+        assert_eq!(below(&options(&[("oracle_api_version", "20260101")])).unwrap(), "/20260101/actions/v1");
+        assert!(below(&options(&[("oracle_api_version", "../../../a")])).is_err());
+        let mode = |mode, model| refuse_other_mode(&options(&[("oracle_serving_mode", mode)]), model);
+        let own = "ocid1.generativeaiendpoint.oc1.x";
+        assert!(mode("DEDICATED", own).is_ok() && mode("ON_DEMAND", "xai.grok-4").is_ok());
+        assert!(mode("DEDICATED", "xai.grok-4").unwrap_err().contains("endpoint"));
+        assert!(mode("ON_DEMAND", own).is_err() && mode("other", own).unwrap_err().contains("DEDICATED"));
+        assert!(refuse_other_mode(&options(&[]), own).is_ok());
     }
 
     fn options(given: &[(&str, &str)]) -> Options {

@@ -1,7 +1,8 @@
 //! Providers that speak `OpenAI`'s API at an address with a place in it for what is the customer's: a row each.
 
 use super::{
-    CHAT, EMBED, Grant, Group, Known, Options, Provider, RESPOND, Signature, by_openai, options::known, oracle, segment,
+    CHAT, EMBED, Grant, Group, Known, Options, Provider, RESPOND, Signature, by_openai, is_in, options::known, oracle,
+    segment,
 };
 use crate::{
     operation::Operation,
@@ -37,12 +38,12 @@ pub(super) static ROWS: &[Placed] = &[
         slug: "databricks",
         base_url: "https://{}.cloud.databricks.com/serving-endpoints",
         offers: &[CHAT, EMBED],
-        options: &[known("databricks_workspace", "databricks-workspace")],
+        options: &[known("databricks_workspace", "databricks-workspace"), DATABRICKS_ENDPOINT],
         usual: None,
     },
     Placed {
         slug: "oracle",
-        base_url: "https://inference.generativeai.{}.oci.oraclecloud.com/20231130/actions/v1",
+        base_url: "https://inference.generativeai.{}.oci.oraclecloud.com",
         offers: &[CHAT, RESPOND],
         options: oracle::OPTIONS,
         usual: None,
@@ -55,6 +56,9 @@ pub(super) static ROWS: &[Placed] = &[
         usual: None,
     },
 ];
+
+/// Which of a workspace's endpoints is asked, whatever the model is called.
+const DATABRICKS_ENDPOINT: Known = known("databricks_serving_endpoint_name", "databricks-serving-endpoint-name");
 
 impl Placed {
     /// Whether its images are made at a path of the model's own.
@@ -101,12 +105,22 @@ impl Provider for Placed {
         if !own.split('.').all(segment::is_label) {
             return Err(format!("{} must be letters, digits, dots and dashes", option.key));
         }
-        Ok(Some(self.base_url.replace("{}", own)))
+        let version = if self.slug == "oracle" { oracle::below(options)? } else { String::new() };
+        Ok(Some(self.base_url.replace("{}", own) + &version))
     }
 
-    fn write_target(&self, asked: &super::Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+    fn write_target(&self, asked: &super::Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if self.lists(asked.operation) {
             out.extend_from_slice(b"/models/search?per_page=1000");
+            return Ok(());
+        }
+        if self.slug == "oracle" {
+            oracle::refuse_other_mode(options, asked.model)?;
+        }
+        if let Some(endpoint) = options.get(DATABRICKS_ENDPOINT.key)
+            && (is_in(self.offers, asked.operation) || self.wire(asked.operation, asked.model).is_some())
+        {
+            out.extend_from_slice(format!("/{}/invocations", segment::model(endpoint)?).as_bytes());
             return Ok(());
         }
         if !self.draws(asked.operation) {
@@ -117,6 +131,10 @@ impl Provider for Placed {
         let model: Vec<_> = asked.model.split('/').map(segment::model).collect::<Result<_, _>>()?;
         out.extend_from_slice(format!("/run/{}", model.join("/")).as_bytes());
         Ok(())
+    }
+
+    fn pinned<'o>(&self, options: &'o Options, _stated: super::Stated<'o>) -> Option<&'o str> {
+        options.get(DATABRICKS_ENDPOINT.key)
     }
 
     fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
@@ -164,19 +182,41 @@ mod tests {
     }
 
     #[test]
+    fn an_endpoint_of_databricks_is_asked_whatever_the_model_is_called() {
+        let row = ROWS.iter().find(|row| row.slug == "databricks").unwrap();
+        let target = |operation, named: &[(&str, &str)]| {
+            let stated = super::super::Stated::default();
+            let (path, query, prefix, model, user) = ("/chat/completions", "", "/serving-endpoints", "m", "");
+            let asked = super::super::Asked {
+                operation,
+                path,
+                query,
+                prefix,
+                model,
+                user,
+                streams: false,
+                begun: false,
+                stated,
+            };
+            let mut out = Vec::new();
+            row.write_target(&asked, &Options::of(row.options, named), &mut out)?;
+            Ok::<_, String>(String::from_utf8(out).unwrap())
+        };
+        let named = [("databricks_serving_endpoint_name", "my/own")];
+        for operation in [Operation::ChatComplete, Operation::Messages, Operation::Embed] {
+            assert_eq!(target(operation, &named).unwrap(), "/my%2Fown/invocations");
+        }
+        assert_eq!(target(Operation::ChatComplete, &[]).unwrap(), "/chat/completions");
+        assert_eq!(target(Operation::Proxy, &named).unwrap(), "/chat/completions");
+        assert!(target(Operation::Embed, &[("databricks_serving_endpoint_name", "..")]).is_err());
+    }
+
+    #[test]
     fn a_model_of_workers_ai_stands_in_the_path_of_its_images() {
         let row = ROWS.iter().find(|row| row.slug == "workers-ai").unwrap();
-        let stated = super::super::Stated::default();
         let asked = |operation, model| super::super::Asked {
-            operation,
-            path: "/chat/completions",
-            query: "",
             prefix: "/client/v4/accounts/a/ai",
-            model,
-            user: "",
-            streams: false,
-            begun: false,
-            stated,
+            ..super::super::Asked::of(operation, "/chat/completions", model)
         };
         let target = |asked| {
             let mut out = Vec::new();

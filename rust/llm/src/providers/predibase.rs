@@ -54,21 +54,10 @@ const CHAT_PATH: &str = "/chat/completions";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::Stated;
 
     #[test]
     fn the_tenant_is_the_user_of_the_body_and_an_adapter_is_not_in_the_path() {
-        let asked = |user| Asked {
-            operation: Operation::ChatComplete,
-            path: CHAT_PATH,
-            query: "",
-            prefix: "",
-            model: "llama-3:my-adapter/1",
-            user,
-            streams: false,
-            begun: false,
-            stated: Stated::default(),
-        };
+        let asked = |user| Asked { user, ..Asked::of(Operation::ChatComplete, CHAT_PATH, "llama-3:my-adapter/1") };
         let mut out = Vec::new();
         Predibase.write_target(&asked("acme"), &Options::default(), &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "/acme/deployments/v2/llms/llama-3/v1/chat/completions");

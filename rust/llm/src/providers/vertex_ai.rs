@@ -1,15 +1,18 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, FILES, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, google::write_own, is_in, jobs,
-    options::known, segment,
+    Asked, FILES, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, Stated,
+    google::write_own,
+    is_in, jobs,
+    options::{PROVIDER_MODEL, known, sent},
+    segment,
 };
 use crate::{
     files::{self, Keeper},
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, chat, gemini, hosted, messages, tuning, vectors},
+        wires::{Wire, chat, gemini, hosted, messages, ranking, tuning, vectors},
     },
 };
 
@@ -18,9 +21,14 @@ pub(super) struct VertexAi;
 const OPTIONS: &[Known] = &[
     known("vertex_project_id", "vertex-project-id"),
     known("vertex_region", "vertex-region"),
+    known("vertex_auth_type", "vertex-auth-type"),
     known("vertex_service_account_json", "vertex-service-account-json"),
     known("vertex_storage_bucket_name", "vertex-storage-bucket-name"),
     known("provider_file_name", "provider-file-name"),
+    PROVIDER_MODEL,
+    known("provider_batch_endpoint", "provider-batch-endpoint"),
+    sent("anthropic_beta", "anthropic-beta"),
+    known("anthropic_version", "anthropic-version"),
 ];
 
 /// What a service account asks to be let do.
@@ -48,6 +56,9 @@ impl Provider for VertexAi {
         if is_object || FILES.contains(&operation) {
             return Ok(Some("https://storage.googleapis.com".into()));
         }
+        if operation == Operation::Rerank {
+            return Ok(Some("https://discoveryengine.googleapis.com".into()));
+        }
         Ok(Some(match region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
             region => format!("https://{region}-aiplatform.googleapis.com"),
@@ -60,7 +71,20 @@ impl Provider for VertexAi {
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         let key_file = options.get("vertex_service_account_json").map(ToOwned::to_owned);
+        match options.get("vertex_auth_type") {
+            // A token that comes along is all there is.
+            Some("basic") => return Ok(None),
+            Some("serviceAccount") if key_file.is_none() => {
+                return Err("no key file: send x-gateway-vertex-service-account-json".into());
+            }
+            None | Some("serviceAccount") => (),
+            Some(other) => return Err(format!("vertex_auth_type `{other}` must be basic or serviceAccount")),
+        }
         Ok(key_file.map(|key_file| Grant::ServiceAccount { key_file, scope: SCOPE }))
+    }
+
+    fn pinned<'o>(&self, options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
+        options.get(PROVIDER_MODEL.key)
     }
 
     fn job_models(&self, job: &[u8]) -> Vec<String> {
@@ -80,11 +104,12 @@ impl Provider for VertexAi {
         }
         let wire: &'static dyn Wire = match (operation, publisher) {
             (operation, _) if operation.tunes() => &tuning::VERTEX,
-            (Operation::Models, _) | (Operation::MessagesCountTokens, "google") => &gemini::VERTEX,
-            (Operation::Messages | Operation::MessagesCountTokens | Operation::CountTokens, "anthropic") => {
-                &hosted::VERTEX
-            }
+            (Operation::Models, _) => &gemini::VERTEX,
+            (operation, "google") if operation.counts_tokens() => &gemini::VERTEX,
+            (Operation::Messages, "anthropic") => &hosted::VERTEX,
+            (operation, "anthropic") if operation.counts_tokens() => &hosted::VERTEX,
             (operation, "google") if operation.embeds() => &vectors::PREDICT,
+            (Operation::Rerank, _) => &ranking::GOOGLE,
             (Operation::ImageGenerate, "google") => super::google::painting(model),
             (operation, _) if !translation::is_talk(operation) => return None,
             (_, "anthropic") => &messages::VERTEX,
@@ -104,6 +129,13 @@ impl Provider for VertexAi {
             return Ok(());
         }
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
+        if asked.operation == Operation::Rerank {
+            // It is the same everywhere.
+            let project = project(options)?;
+            let configs = format!("{version}/projects/{project}/locations/global/rankingConfigs");
+            out.extend_from_slice(format!("{configs}/default_ranking_config:rank").as_bytes());
+            return Ok(());
+        }
         if JOBS.contains(&asked.operation) {
             let jobs = format!("{version}/{}/batchPredictionJobs", place(options)?);
             let bucket = options.get("vertex_storage_bucket_name");
@@ -146,9 +178,12 @@ impl Provider for VertexAi {
 /// Project and region, as they stand in paths.
 fn place(options: &Options) -> Result<String, String> {
     let region = region(options)?;
+    Ok(format!("projects/{}/locations/{region}", project(options)?))
+}
+
+fn project(options: &Options) -> Result<String, String> {
     let stated = options.get("vertex_project_id").map(ToOwned::to_owned).or_else(|| own_project(options));
-    let project = segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?);
-    Ok(format!("projects/{project}/locations/{region}"))
+    Ok(segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?))
 }
 
 /// A tuning job, or all of them: which part of a list is told is decided here.
@@ -196,24 +231,13 @@ fn publisher(model: &str) -> (&'static str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::Stated;
 
     fn target(model: &str, streams: bool) -> Result<String, String> {
         let mut options = Options::default();
         options.put(OPTIONS[0], "my-project".into());
         options.put(OPTIONS[1], "europe-west4".into());
-        let (operation, stated) = (Operation::ChatComplete, Stated::default());
-        let asked = Asked {
-            operation,
-            path: "/chat/completions",
-            query: "",
-            prefix: "",
-            model,
-            user: "",
-            streams,
-            begun: false,
-            stated,
-        };
+        let operation = Operation::ChatComplete;
+        let asked = Asked { streams, ..Asked::of(operation, "/chat/completions", model) };
         let mut out = Vec::new();
         VertexAi.write_target(&asked, &options, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
@@ -236,6 +260,17 @@ mod tests {
         let mistral = target("mistralai.mistral-small-2503", true).unwrap();
         assert_eq!(mistral, format!("/v1/{place}/publishers/mistralai/models/mistral-small-2503:streamRawPredict"));
         assert_eq!(target("endpoints.123", false).unwrap(), format!("/v1/{place}/endpoints/123/chat/completions"));
+    }
+
+    #[test]
+    fn how_a_token_comes_is_said_or_seen() {
+        let file = ("vertex_service_account_json", "{}");
+        let grant = |given: &[(&str, &str)]| VertexAi.grant(&Options::of(OPTIONS, given));
+        assert!(matches!(grant(&[file]), Ok(Some(Grant::ServiceAccount { .. }))));
+        assert!(matches!(grant(&[file, ("vertex_auth_type", "serviceAccount")]), Ok(Some(_))));
+        assert_eq!(grant(&[file, ("vertex_auth_type", "basic")]), Ok(None));
+        assert!(grant(&[("vertex_auth_type", "serviceAccount")]).unwrap_err().contains("x-gateway-vertex-service"));
+        assert!(grant(&[("vertex_auth_type", "other")]).unwrap_err().contains("basic or serviceAccount"));
     }
 
     #[test]

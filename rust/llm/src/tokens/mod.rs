@@ -8,7 +8,10 @@ mod required;
 mod runs;
 mod words;
 
-use crate::{dialect::Dialect, translation::Refusal};
+use crate::{
+    dialect::Dialect,
+    translation::{self, Refusal},
+};
 pub use bodies::{count_answer, count_messages};
 
 /// A vocabulary and its way of cutting text.
@@ -39,6 +42,9 @@ pub fn encoding_for(model: &str) -> Encoding {
 
 /// How many tokens a request of this dialect has, for its caller to know. An error names the field that is missing or unreadable.
 pub fn count_request(dialect: Dialect, encoding: Encoding, body: &[u8]) -> Result<usize, Refusal> {
+    if dialect == Dialect::Bedrock {
+        return Ok(count_messages(encoding, &translation::to_count(body)?).unwrap_or_default());
+    }
     required::check(dialect, body)?;
     Ok(count_messages(encoding, body).unwrap_or_default())
 }

@@ -30,6 +30,11 @@ impl Answering {
         self.unsaid.add(name);
     }
 
+    /// Likewise, but for what chat completions have a place for, which is told in any case.
+    pub fn kept_of_choice(&self, name: &str, json: &str) -> Option<Value> {
+        if is_of_chat(name, json) { serde_json::from_str(json).ok() } else { self.kept(name, json) }
+    }
+
     /// What stands beside the words, for who is not strict; to others it is lost.
     pub fn kept(&self, name: &str, json: &str) -> Option<Value> {
         if self.strict {
@@ -38,6 +43,11 @@ impl Answering {
         }
         serde_json::from_str(json).ok()
     }
+}
+
+/// Whether chat completions themselves have what stands beside a choice. Some say how likely tokens were in a list.
+pub fn is_of_chat(name: &str, json: &str) -> bool {
+    name == "logprobs" && json.starts_with('{')
 }
 
 /// Adds a field; lists that come in parts become one.

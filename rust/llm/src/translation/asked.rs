@@ -36,6 +36,8 @@ pub struct Asked {
     /// Everything else. Who writes the request takes what the provider knows; what is left was lost.
     pub fields: Fields,
     pub lost: Lost,
+    /// What of Anthropic's betas the body asks for, where they are asked for in a header.
+    pub betas: Option<String>,
 }
 
 impl Asked {
@@ -54,6 +56,18 @@ impl Asked {
         if let Some(value) = self.take(key) {
             to.insert(name.to_owned(), value);
         }
+    }
+
+    /// Likewise, where it was said at all.
+    pub fn lose_some<T>(&mut self, name: &str, said: Option<&T>) {
+        if said.is_some() {
+            self.lost.add(name);
+        }
+    }
+
+    /// Notes what nobody took of an object within the request.
+    pub fn lose_rest(&mut self, of: &str, rest: &Fields) {
+        self.lost.rest(of, rest);
     }
 
     /// Refuses more than one answer to one question.
@@ -82,7 +96,7 @@ impl Asked {
 }
 
 /// What says the default loses nothing.
-fn says_nothing(value: &Value) -> bool {
+pub(super) fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Array(items) => items.is_empty(),
@@ -220,12 +234,24 @@ pub enum Tool {
         schema: Value,
         strict: Option<Value>,
         cache: Option<Value>,
+        /// What few know: when it is loaded, who may call it, examples.
+        more: Box<Fields>,
     },
     /// One that a provider has itself, in the caller's words.
-    Native {
-        kind: String,
-        fields: Fields,
-    },
+    Native { kind: String, fields: Fields },
+}
+
+/// The schema that an answer is to keep to; what describes the format stands in the schema where that has nothing of its own.
+pub fn answer_schema(format: &Value) -> Option<Value> {
+    let told = format.get("json_schema")?;
+    let mut schema = told.get("schema")?.clone();
+    if let (Some(fields), Some(text)) =
+        (schema.as_object_mut(), told.get("description").filter(|text| text.is_string()))
+        && !fields.contains_key("description")
+    {
+        fields.insert("description".into(), text.clone());
+    }
+    Some(schema)
 }
 
 /// Which tool is to be called.

@@ -1,6 +1,9 @@
 //! What a provider could not be told: named to the caller instead of dropped in silence.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::asked::{Fields, says_nothing};
+use crate::usage::Usage;
 
 /// So many names at most are told.
 const MOST: usize = 16;
@@ -21,6 +24,13 @@ impl Lost {
         }
     }
 
+    /// What nobody took of an object, but for what says nothing.
+    pub fn rest(&mut self, of: &str, rest: &Fields) {
+        for (key, _) in rest.iter().filter(|(_, value)| !says_nothing(value)) {
+            self.add(&format!("{of}.{key}"));
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -37,21 +47,40 @@ impl Lost {
 
 /// What of an answer a caller could not be told: found while it is told, read when that is over.
 #[derive(Debug, Clone, Default)]
-pub struct Unsaid(Arc<Mutex<Lost>>);
+pub struct Unsaid(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    lost: Lost,
+    usage: Option<Usage>,
+}
 
 impl Unsaid {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether it is the first of this name.
     pub fn add(&self, name: &str) -> bool {
-        let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = lost.len();
-        lost.add(name);
-        lost.len() > before
+        let mut held = self.held();
+        let before = held.lost.len();
+        held.lost.add(name);
+        held.lost.len() > before
+    }
+
+    /// Notes what it cost, as its provider said it: not every dialect has a word for each of the buckets.
+    pub(super) fn cost(&self, usage: Usage) {
+        self.held().usage = Some(usage);
+    }
+
+    pub fn usage(&self) -> Option<Usage> {
+        self.held().usage
     }
 
     /// Everything that was lost of a request and its answer; `None` where that is nothing.
     pub fn text(&self, asked: &Lost) -> Option<String> {
         let mut all = asked.clone();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.iter().for_each(|name| all.add(name));
+        self.held().lost.0.iter().for_each(|name| all.add(name));
         Some(all.text()).filter(|text| !text.is_empty())
     }
 }

@@ -12,6 +12,7 @@ mod listing;
 mod lost;
 mod picture;
 mod piece;
+mod ranking;
 mod teller;
 mod transcoder;
 mod tuning;
@@ -26,7 +27,8 @@ use self::{
     asked::Fields,
     embedding::{Shape, Texts},
     picture::Picture,
-    teller::Teller,
+    ranking::{DOCUMENTS, Ranking},
+    teller::{Noting, Teller},
     tuning::{Page, Tune},
     wires::{Broken, Frames, Wire},
 };
@@ -53,8 +55,11 @@ pub struct Question<'a> {
 /// What is said of a request outside its body.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Beside<'a> {
-    /// What of Anthropic's betas the caller's header asks for.
+    /// What of Anthropic's betas is asked for, and which version of its API.
     pub betas: Option<&'a str>,
+    pub version: Option<&'a str>,
+    /// The caller is a client of Anthropic's, which reads lists as Anthropic tells them.
+    pub is_anthropics: bool,
     /// Without its question mark.
     pub query: &'a str,
     /// What the provider is told besides a credential.
@@ -65,6 +70,7 @@ pub struct Beside<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Caller {
     Chat,
+    Complete,
     Messages,
     Responses,
     Gemini,
@@ -73,6 +79,7 @@ enum Caller {
     Invoke,
     Embed(Shape),
     Draw,
+    Rank,
     Count(Counted),
     List,
     /// Jobs of fine-tuning.
@@ -84,6 +91,7 @@ enum Caller {
 enum Counted {
     Messages,
     Contents,
+    Converse,
 }
 
 /// A translated request: what is sent, and how what comes back is told.
@@ -96,6 +104,8 @@ pub struct Translation {
     /// The stream's usage was asked for by nobody but the gateway: to be taken out where it was read.
     pub hides_usage: bool,
     page: Page,
+    /// What of Anthropic's betas is asked for in a header, besides what the caller's own header says.
+    pub betas: Option<String>,
     pub answering: Answering,
     pub lost: Lost,
 }
@@ -124,7 +134,9 @@ impl Translation {
                 Fields::default(),
             ),
             Caller::Embed(shape) => return Self::of_texts(question, wire, shape),
+            Caller::Complete => (callers::complete::read(question.body)?, Fields::default()),
             Caller::Draw => return Self::of_picture(question, wire),
+            Caller::Rank => return Self::of_ranking(question, wire),
             Caller::Count(counted) => return Self::of_count(question, wire, counted),
             Caller::Tune => return Self::of_job(question, wire),
             Caller::List => return Ok((Self::new(question, (caller, wire), Lost::default()), Vec::new())),
@@ -137,9 +149,17 @@ impl Translation {
         let blocks = images || shows_thoughts;
         let plain = Self::new(question, (caller, wire), Lost::default());
         let answering = Answering { model: asked.model.clone(), blocks, images, echo, ..plain.answering };
-        let hides_usage = caller == Caller::Chat && asked.stream && !includes_usage(question.body);
+        if let Some(betas) = question.beside.betas
+            && wire.says_betas(&asked.model)
+            && !asked.fields.contains_key("anthropic_beta")
+        {
+            asked.fields.insert("anthropic_beta".into(), betas.into());
+        }
+        let hides_usage =
+            matches!(caller, Caller::Chat | Caller::Complete) && asked.stream && !includes_usage(question.body);
         let body = wire.write(&mut asked)?;
-        Ok((Self { hides_usage, answering, lost: asked.into_lost(), ..plain }, body))
+        let betas = asked.betas.take();
+        Ok((Self { hides_usage, betas, answering, lost: asked.into_lost(), ..plain }, body))
     }
 
     fn of_texts(question: &Question<'_>, wire: &'static dyn Wire, shape: Shape) -> Result<(Self, Vec<u8>), Refusal> {
@@ -159,6 +179,17 @@ impl Translation {
         Ok((Self::new(question, (Caller::Draw, wire), picture.into_lost()), body))
     }
 
+    fn of_ranking(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+        let mut ranking = Ranking::read(question.body)?;
+        let mut echo = Fields::default();
+        if ranking.returns {
+            echo.insert(DOCUMENTS.into(), ranking.documents.clone().into());
+        }
+        let body = wire.rank(&mut ranking)?;
+        let plain = Self::new(question, (Caller::Rank, wire), ranking.into_lost());
+        Ok((Self { answering: Answering { echo, ..plain.answering }, ..plain }, body))
+    }
+
     fn of_count(
         question: &Question<'_>,
         wire: &'static dyn Wire,
@@ -167,9 +198,11 @@ impl Translation {
         let mut asked = match counted {
             Counted::Messages => callers::messages::read(question.body)?,
             Counted::Contents => callers::gemini::read_counted(question.body, question.model)?,
+            Counted::Converse => callers::converse::counted::read(question.body, question.model)?,
         };
         let body = wire.count(&mut asked)?;
-        Ok((Self::new(question, (Caller::Count(counted), wire), asked.lost), body))
+        let betas = asked.betas.take();
+        Ok((Self { betas, ..Self::new(question, (Caller::Count(counted), wire), asked.lost) }, body))
     }
 
     /// What is asked of a job that is there says nothing in its body.
@@ -203,7 +236,7 @@ impl Translation {
         };
         let operation = question.operation;
         let page = Page::default();
-        Self { caller, wire, operation, is_carried: false, hides_usage: false, page, answering, lost }
+        Self { caller, wire, operation, is_carried: false, hides_usage: false, page, betas: None, answering, lost }
     }
 
     /// A whole answer in the caller's dialect.
@@ -213,14 +246,21 @@ impl Translation {
         }
         let lacks = |what: &str| Broken(format!("it has no {what}"));
         let read = || serde_json::from_slice::<serde_json::Value>(answer);
-        let mut teller: Box<dyn Teller> = match self.caller {
+        let teller: Box<dyn Teller> = match self.caller {
             Caller::Embed(shape) => {
                 let vectors = self.wire.embedded(&read()?).ok_or_else(|| lacks("vectors"))?;
                 return vectors.told(&self.answering, shape);
             }
             Caller::Draw => {
                 let drawn = self.wire.drawn(&read()?).ok_or_else(|| lacks("images"))?;
+                if let Some(usage) = drawn.usage {
+                    self.answering.unsaid.cost(usage);
+                }
                 return Ok(drawn.told(&self.answering));
+            }
+            Caller::Rank => {
+                let ranked = self.wire.ranked(&read()?).ok_or_else(|| lacks("ranks"))?;
+                return Ok(ranked.told(&self.answering));
             }
             Caller::Count(_) => {
                 let count = self.wire.counted(&read()?).ok_or_else(|| lacks("count"))?;
@@ -235,12 +275,14 @@ impl Translation {
                 return tuning::told(self.wire, &answer, &self.answering, (self.operation, &self.page));
             }
             Caller::Chat => Box::new(callers::chat::Whole::new(self.answering.clone())),
+            Caller::Complete => Box::new(callers::complete::Whole::new(self.answering.clone())),
             Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(self.answering.clone())),
             Caller::Gemini => Box::new(callers::gemini::Whole::new(self.answering.clone())),
             Caller::Converse => Box::new(callers::converse::Whole::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
         };
-        self.wire.read(answer, &mut *teller)?;
+        let mut teller = Noting::new(teller, self.answering.unsaid.clone());
+        self.wire.read(answer, &mut teller)?;
         Ok(teller.told())
     }
 
@@ -250,15 +292,21 @@ impl Translation {
             return Transcoder::carrying(self.wire.frames());
         }
         let teller: Box<dyn Teller> = match self.caller {
-            Caller::Chat | Caller::Embed(_) | Caller::Draw | Caller::Count(_) | Caller::List | Caller::Tune => {
-                Box::new(callers::chat::Stream::new(self.answering.clone()))
-            }
+            Caller::Complete => Box::new(callers::complete::Stream::new(self.answering.clone())),
+            Caller::Chat
+            | Caller::Embed(_)
+            | Caller::Draw
+            | Caller::Rank
+            | Caller::Count(_)
+            | Caller::List
+            | Caller::Tune => Box::new(callers::chat::Stream::new(self.answering.clone())),
             Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
             Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
             Caller::Converse => Box::new(callers::converse::Stream::new(self.answering.clone())),
             Caller::Invoke => Box::new(callers::converse::invoke::Stream::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
         };
+        let teller = Noting::new(teller, self.answering.unsaid.clone());
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
     }
 
@@ -310,13 +358,14 @@ impl Translation {
 pub fn is_talk(operation: Operation) -> bool {
     !matches!(
         caller(operation),
-        None | Some(Caller::Embed(_) | Caller::Draw | Caller::Count(_) | Caller::List | Caller::Tune)
+        None | Some(Caller::Embed(_) | Caller::Draw | Caller::Rank | Caller::Count(_) | Caller::List | Caller::Tune)
     )
 }
 
 fn caller(operation: Operation) -> Option<Caller> {
     match operation {
         Operation::ChatComplete => Some(Caller::Chat),
+        Operation::Complete => Some(Caller::Complete),
         Operation::Messages => Some(Caller::Messages),
         Operation::CreateModelResponse => Some(Caller::Responses),
         Operation::GenerateContent | Operation::StreamGenerateContent => Some(Caller::Gemini),
@@ -326,8 +375,10 @@ fn caller(operation: Operation) -> Option<Caller> {
         Operation::EmbedContent => Some(Caller::Embed(Shape::Content)),
         Operation::BatchEmbedContents => Some(Caller::Embed(Shape::Contents)),
         Operation::ImageGenerate => Some(Caller::Draw),
+        Operation::Rerank => Some(Caller::Rank),
         Operation::MessagesCountTokens => Some(Caller::Count(Counted::Messages)),
         Operation::CountTokens => Some(Caller::Count(Counted::Contents)),
+        Operation::CountConverse => Some(Caller::Count(Counted::Converse)),
         Operation::Models => Some(Caller::List),
         _ if operation.tunes() => Some(Caller::Tune),
         _ => None,
@@ -336,8 +387,18 @@ fn caller(operation: Operation) -> Option<Caller> {
 
 /// How many tokens a request has, as its caller reads it.
 pub fn counted(operation: Operation, tokens: u64) -> Vec<u8> {
-    let key = if operation == Operation::CountTokens { "totalTokens" } else { "input_tokens" };
+    let key = match operation {
+        Operation::CountTokens => "totalTokens",
+        Operation::CountConverse => "inputTokens",
+        _ => "input_tokens",
+    };
     format!("{{\"{key}\":{tokens}}}").into_bytes()
+}
+
+/// What is to be counted of what Amazon's clients send for that, where it is a request that could be sent.
+pub(crate) fn to_count(body: &[u8]) -> Result<Vec<u8>, Refusal> {
+    callers::converse::counted::read(body, "")?;
+    Ok(callers::converse::counted::wrapped(body)?.0)
 }
 
 /// Whether an error is one of Anthropic's already.

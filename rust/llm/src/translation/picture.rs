@@ -7,6 +7,7 @@ use super::{
     asked::{Fields, Refusal, body, string},
     lost::Lost,
 };
+use crate::usage::Usage;
 
 /// What is to be drawn.
 #[derive(Debug, Default)]
@@ -102,7 +103,11 @@ fn divisor(a: u64, b: u64) -> u64 {
 }
 
 /// What was drawn: each the bytes as base64, or where they are.
-pub struct Drawn(pub Vec<Value>);
+pub struct Drawn {
+    pub images: Vec<Value>,
+    /// What they cost, where the provider says so.
+    pub usage: Option<Usage>,
+}
 
 impl Drawn {
     /// Under a pointer, in an array or alone: texts, or objects with the text behind a key.
@@ -115,12 +120,31 @@ impl Drawn {
             Value::Array(items) => items.iter().filter_map(one).collect(),
             item => one(item).into_iter().collect(),
         };
-        Some(Self(found)).filter(|drawn| !drawn.0.is_empty())
+        Self::of(found)
+    }
+
+    /// Some, or nothing was drawn.
+    pub fn of(images: Vec<Value>) -> Option<Self> {
+        (!images.is_empty()).then_some(Self { images, usage: None })
     }
 
     pub fn told(self, answering: &Answering) -> Vec<u8> {
-        json!({"created": answering.created, "data": self.0, "provider": answering.provider}).to_string().into_bytes()
+        let mut told = json!({"created": answering.created, "data": self.images, "provider": answering.provider});
+        if let Some(cost) = &self.usage {
+            told["usage"] = usage(cost);
+        }
+        told.to_string().into_bytes()
     }
+}
+
+/// What images cost, as `OpenAI` says it of its own.
+fn usage(of: &Usage) -> Value {
+    let text = of.total_out().saturating_sub(of.image_out);
+    json!({
+        "total_tokens": of.total(), "input_tokens": of.total_in(), "output_tokens": of.total_out(),
+        "input_tokens_details": {"text_tokens": of.total_in().saturating_sub(of.image_in), "image_tokens": of.image_in},
+        "output_tokens_details": {"text_tokens": text, "image_tokens": of.image_out},
+    })
 }
 
 #[cfg(test)]

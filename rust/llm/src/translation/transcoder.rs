@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::{
-    piece::Piece,
-    teller::Teller,
+    piece::{Piece, Taker},
+    teller::{Noting, Teller},
     wires::{self, Listener},
 };
 use crate::{
@@ -32,7 +32,7 @@ pub struct Transcoder {
 enum Work {
     Tell {
         listener: Box<dyn Listener>,
-        teller: Box<dyn Teller>,
+        teller: Noting,
     },
     /// It is what the caller gets, out of its host's frames.
     Carry(Vec<u8>),
@@ -44,7 +44,7 @@ enum Frames {
 }
 
 impl Transcoder {
-    pub(super) fn new(frames: wires::Frames, listener: Box<dyn Listener>, teller: Box<dyn Teller>) -> Self {
+    pub(super) fn new(frames: wires::Frames, listener: Box<dyn Listener>, teller: Noting) -> Self {
         Self { frames: Frames::of(frames), work: Work::Tell { listener, teller }, failed: false }
     }
 
@@ -105,7 +105,7 @@ impl Transcoder {
             }
         }
         if let Work::Tell { listener, teller } = &mut self.work {
-            listener.over(&mut **teller);
+            listener.over(teller);
         }
         self.work.told()
     }
@@ -123,8 +123,8 @@ impl Frames {
 impl Work {
     fn hear(&mut self, name: &str, data: &[u8]) {
         match self {
-            Self::Tell { listener, teller } if name.is_empty() => listener.hear(data, &mut **teller),
-            Self::Tell { listener, teller } => listener.named(name, data, &mut **teller),
+            Self::Tell { listener, teller } if name.is_empty() => listener.hear(data, teller),
+            Self::Tell { listener, teller } => listener.named(name, data, teller),
             Self::Carry(out) => carry(name, data, out),
         }
     }

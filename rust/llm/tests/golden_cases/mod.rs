@@ -117,7 +117,8 @@ impl Case {
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
         let (query, options) = (self.text("query.txt"), self.options(provider));
-        let beside = Beside { betas, query: &query, options: Some(&options) };
+        let is_anthropics = self.label.contains("anthropics");
+        let beside = Beside { betas, version: None, is_anthropics, query: &query, options: Some(&options) };
         Translation::of(&Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW }, wire)
     }
 
@@ -232,8 +233,22 @@ pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
         "streamGenerateContent" => content(&events),
         // The last event has it all.
         "createModelResponse" => events.last().unwrap()["response"].clone(),
+        "complete" => text_completion(&events),
         _ => completion(&events),
     }
+}
+
+fn text_completion(events: &[Value]) -> Value {
+    let mut told = events.iter().filter(|event| event["choices"][0].is_object());
+    let mut whole = told.next().unwrap().clone();
+    for event in told {
+        append(&mut whole["choices"][0]["text"], &event["choices"][0]["text"]);
+        whole["choices"][0]["finish_reason"] = event["choices"][0]["finish_reason"].clone();
+    }
+    if let Some(usage) = events.last().and_then(|last| last.get("usage")) {
+        whole["usage"] = usage.clone();
+    }
+    whole
 }
 
 fn content(events: &[Value]) -> Value {

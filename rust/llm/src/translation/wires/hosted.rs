@@ -40,7 +40,8 @@ impl Hosted {
         let wrong = |error: crate::dialect::PeekError| Refusal::new("$", error.message);
         let paths: Vec<Path> = self.refused.iter().filter_map(|name| Path::parse(name).ok()).collect();
         let body = edit::remove(question.body, &paths).map_err(wrong)?;
-        let mut missing = vec![field("anthropic_version", &self.version.into())];
+        let version = question.beside.version.unwrap_or(self.version);
+        let mut missing = vec![field("anthropic_version", &version.into())];
         if let Some(betas) = question.beside.betas.filter(|_| self.is_bedrock()) {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
             missing.push(field("anthropic_beta", &betas.into()));

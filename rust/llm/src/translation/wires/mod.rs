@@ -8,6 +8,8 @@ pub mod hosted;
 pub mod invoke;
 pub mod messages;
 pub mod painting;
+pub mod ranking;
+pub mod triton;
 pub mod tuning;
 pub mod vectors;
 
@@ -20,6 +22,7 @@ use super::{
     listing::Listed,
     picture::{Drawn, Picture},
     piece::Taker,
+    ranking::{Ranked, Ranking},
     tuning::{Jobs, Tune},
 };
 use crate::operation::Operation;
@@ -29,6 +32,11 @@ pub trait Wire: Sync {
     /// The body to send. It takes of the request what it can say; what it leaves was lost.
     fn write(&self, _asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         Err(Refusal::new("$", "this provider holds no conversation"))
+    }
+
+    /// Whether this model is told in the body which of Anthropic's betas it is asked for.
+    fn says_betas(&self, _model: &str) -> bool {
+        false
     }
 
     /// A whole answer, in pieces.
@@ -73,6 +81,15 @@ pub trait Wire: Sync {
 
     /// The images of an answer.
     fn drawn(&self, _answer: &Value) -> Option<Drawn> {
+        None
+    }
+
+    /// The body that asks how well documents answer a query.
+    fn rank(&self, _ranking: &mut Ranking) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider ranks nothing"))
+    }
+
+    fn ranked(&self, _answer: &Value) -> Option<Ranked> {
         None
     }
 

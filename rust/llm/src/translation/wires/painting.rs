@@ -6,9 +6,13 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{Wire, invoke::artifacts};
-use crate::translation::{
-    asked::Refusal,
-    picture::{Drawn, Picture},
+use crate::{
+    dialect::Dialect,
+    translation::{
+        asked::Refusal,
+        picture::{Drawn, Picture},
+    },
+    usage::Counts,
 };
 
 /// Writes what is sent.
@@ -197,7 +201,9 @@ fn gemini(picture: &mut Picture) -> Result<Value, Refusal> {
 fn parts(answer: &Value) -> Option<Drawn> {
     let parts = answer.pointer("/candidates/0/content/parts")?.as_array()?;
     let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
-    Some(Drawn(data.collect())).filter(|drawn| !drawn.0.is_empty())
+    let mut counts = Counts::default();
+    counts.read(answer["usageMetadata"].to_string().as_bytes());
+    Drawn::of(data.collect()).map(|drawn| Drawn { usage: counts.settle(Dialect::Gemini), ..drawn })
 }
 
 /// A form of texts.

@@ -8,7 +8,7 @@ use super::usage;
 use crate::{
     dialect::{Failure, chat},
     translation::{
-        answering::Answering,
+        answering::{Answering, is_of_chat},
         finish,
         piece::{Piece, Place, Taker},
         teller::Teller,
@@ -119,7 +119,7 @@ impl Stream {
     fn add(&mut self, place: Place, name: &str, json: &str) {
         let Ok(value) = serde_json::from_str::<Value>(json) else { return };
         match (place, self.block) {
-            _ if self.answering.strict => self.lose(name),
+            _ if self.answering.strict && !(place == Place::Choice && is_of_chat(name, json)) => self.lose(name),
             (Place::Block, Some((at, "text"))) => {
                 self.event(&choice(&json!({"content_blocks": [{"index": at, "delta": {name: value}}]})));
             }

@@ -95,7 +95,11 @@ impl Whole {
     }
 
     fn add(&mut self, place: Place, name: &str, json: &str) {
-        let Some(value) = self.answering.kept(name, json) else { return };
+        let kept = match place {
+            Place::Choice => self.answering.kept_of_choice(name, json),
+            _ => self.answering.kept(name, json),
+        };
+        let Some(value) = kept else { return };
         let last = self.blocks.last_mut().filter(|last| last["type"] == "text");
         let fields = match (place, last.and_then(Value::as_object_mut)) {
             (Place::Block, Some(block)) => block,

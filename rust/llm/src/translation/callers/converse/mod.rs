@@ -1,5 +1,6 @@
 //! Bedrock's dialect, as Amazon's own clients write and read it: conversations, and the bodies of single vendors.
 
+pub mod counted;
 pub mod invoke;
 mod request;
 mod seals;

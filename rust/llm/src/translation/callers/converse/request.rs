@@ -37,13 +37,13 @@ pub fn read(json: &[u8], model: &str, stream: bool) -> Result<Asked, Refusal> {
                 out.insert((*name).to_owned(), value);
             }
         }
-        inference.keys().for_each(|key| asked.lost.add(&format!("inferenceConfig.{key}")));
+        asked.lose_rest("inferenceConfig", &inference);
     }
     if let Some(more) = taken(&mut fields, "additionalModelRequestFields") {
         beside(object(more, "additionalModelRequestFields")?, &mut out);
     }
     if let Some(config) = taken(&mut fields, "outputConfig") {
-        answer_format(config, &mut out, &mut asked.lost);
+        answer_format(config, &mut out, &mut asked.lost)?;
     }
     if let Some(config) = taken(&mut fields, "performanceConfig").filter(|config| config["latency"] != "standard") {
         out.insert("performance_config".into(), config);
@@ -69,15 +69,22 @@ fn beside(more: Fields, out: &mut Fields) {
     }
 }
 
-fn answer_format(mut config: Value, out: &mut Fields, lost: &mut Lost) {
-    let structure = config.pointer_mut("/textFormat/structure/jsonSchema").map(Value::take);
-    let schema = structure.as_ref().and_then(|one| serde_json::from_str::<Value>(one["schema"].as_str()?).ok());
-    let (Some(structure), Some(schema)) = (structure, schema) else { return lost.add("outputConfig") };
-    let name = structure["name"].as_str().unwrap_or("answer");
-    out.insert(
-        "response_format".into(),
-        json!({"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": true}}),
-    );
+fn answer_format(config: Value, out: &mut Fields, lost: &mut Lost) -> Result<(), Refusal> {
+    let mut config = object(config, "outputConfig")?;
+    if let Some(format) = taken(&mut config, "textFormat") {
+        let told = &format["structure"]["jsonSchema"];
+        let schema = told["schema"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let path = "outputConfig.textFormat.structure.jsonSchema.schema";
+        let schema = schema.ok_or_else(|| Refusal::new(path, "must be a JSON schema, as a string"))?;
+        let name = told["name"].as_str().unwrap_or("answer");
+        let mut json_schema = json!({"name": name, "schema": schema, "strict": true});
+        if let Some(description) = told.get("description").filter(|text| text.is_string()) {
+            json_schema["description"] = description.clone();
+        }
+        out.insert("response_format".into(), json!({"type": "json_schema", "json_schema": json_schema}));
+    }
+    lost.rest("outputConfig", &config);
+    Ok(())
 }
 
 fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal> {
@@ -91,6 +98,7 @@ fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal
         }
     };
     let parts = blocks(fields.shift_remove("content"), &format!("{path}.content"), lost)?;
+    lost.rest("messages", &fields);
     Ok(Message { role, parts: seals::opened(parts) })
 }
 
@@ -117,12 +125,18 @@ fn only(item: Value, path: &str) -> Result<(String, Value), Refusal> {
     }
 }
 
-/// A point up to which is cached: what stands before it says so.
-fn mark(parts: &mut [Part], point: &Value, lost: &mut Lost) {
+/// A point up to which is cached, as a hint.
+fn hint(point: &Value) -> Value {
     let mut hint = json!({"type": "ephemeral"});
     if let Some(ttl) = point.get("ttl").filter(|ttl| !ttl.is_null()) {
         hint["ttl"] = ttl.clone();
     }
+    hint
+}
+
+/// What stands before the point says so.
+fn mark(parts: &mut [Part], point: &Value, lost: &mut Lost) {
+    let hint = hint(point);
     match parts.last_mut() {
         Some(
             Part::Text { cache, .. }
@@ -140,23 +154,26 @@ fn block(kind: &str, value: Value, path: &str, lost: &mut Lost) -> Result<Part, 
     match (kind, value) {
         ("text", Value::String(text)) => Ok(Part::text(text)),
         ("json", value) => Ok(Part::text(value.to_string())),
-        ("image", value) => image(object(value, &path)?, &path),
+        ("image", value) => image(object(value, &path)?, &path, lost),
         ("document", value) => document(object(value, &path)?, &path, lost),
         ("toolUse", value) => {
             let mut call = object(value, &path)?;
-            Ok(Part::Call(Call {
+            let part = Part::Call(Call {
                 id: needed(&mut call, "toolUseId", &path)?,
                 name: needed(&mut call, "name", &path)?,
                 arguments: call.shift_remove("input").unwrap_or_else(|| json!({})).to_string(),
                 signature: None,
                 cache: None,
-            }))
+            });
+            lost.rest(kind, &call);
+            Ok(part)
         }
         ("toolResult", value) => {
             let mut result = object(value, &path)?;
             let id = needed(&mut result, "toolUseId", &path)?;
             let is_error = string(&mut result, "status").is_some_and(|status| status == "error");
             let parts = blocks(result.shift_remove("content"), &format!("{path}.content"), lost)?;
+            lost.rest(kind, &result);
             Ok(Part::Result { id, parts, is_error, cache: None })
         }
         ("reasoningContent", value) => thought(object(value, &path)?, &path),
@@ -173,23 +190,22 @@ fn thought(mut fields: Fields, path: &str) -> Result<Part, Refusal> {
     Ok(Part::Thinking { text: needed(&mut thought, "text", &path)?, signature: string(&mut thought, "signature") })
 }
 
-fn image(mut fields: Fields, path: &str) -> Result<Part, Refusal> {
+fn image(mut fields: Fields, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let mime = format!("image/{}", needed(&mut fields, "format", path)?);
-    Ok(Part::Image { source: source(fields, mime, path)?, detail: None, cache: None })
+    let source = source(&mut fields, mime, path)?;
+    lost.rest("image", &fields);
+    Ok(Part::Image { source, detail: None, cache: None })
 }
 
 fn document(mut fields: Fields, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let name = string(&mut fields, "name");
     let mime = of_format(&string(&mut fields, "format").unwrap_or_else(|| "txt".into())).to_owned();
-    for key in ["context", "citations"] {
-        if taken(&mut fields, key).is_some() {
-            lost.add(&format!("document.{key}"));
-        }
-    }
-    Ok(Part::Document { source: source(fields, mime, path)?, name, cache: None })
+    let source = source(&mut fields, mime, path)?;
+    lost.rest("document", &fields);
+    Ok(Part::Document { source, name, cache: None })
 }
 
-fn source(mut fields: Fields, mime: String, path: &str) -> Result<Source, Refusal> {
+fn source(fields: &mut Fields, mime: String, path: &str) -> Result<Source, Refusal> {
     let path = format!("{path}.source");
     let (kind, value) = only(fields.shift_remove("source").unwrap_or_default(), &path)?;
     match (kind.as_str(), value) {
@@ -224,13 +240,15 @@ fn tools(mut config: Fields, asked: &mut Asked) -> Result<(), Refusal> {
         match kind.as_str() {
             "toolSpec" => asked.tools.push(tool(object(value, &path)?, &path)?),
             "cachePoint" => match asked.tools.last_mut() {
-                Some(Tool::Function { cache, .. }) => *cache = Some(json!({"type": "ephemeral"})),
+                Some(Tool::Function { cache, .. }) => *cache = Some(hint(&value)),
                 _ => asked.lost.add("cachePoint"),
             },
             _ => asked.tools.push(Tool::Native { kind, fields: value.as_object().cloned().unwrap_or_default() }),
         }
     }
-    let Some(choice) = taken(&mut config, "toolChoice") else { return Ok(()) };
+    let choice = taken(&mut config, "toolChoice");
+    asked.lose_rest("toolConfig", &config);
+    let Some(choice) = choice else { return Ok(()) };
     let (kind, mut value) = only(choice, "toolConfig.toolChoice")?;
     asked.choice = Some(match (kind.as_str(), value.get_mut("name").map(Value::take).unwrap_or_default()) {
         ("auto", _) => Choice::Auto,
@@ -249,5 +267,6 @@ fn tool(mut spec: Fields, path: &str) -> Result<Tool, Refusal> {
         schema: schema.get_mut("json").map(Value::take).unwrap_or_default(),
         strict: spec.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: None,
+        more: spec.into(),
     })
 }

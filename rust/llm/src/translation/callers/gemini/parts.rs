@@ -90,13 +90,28 @@ impl Said<'_> {
 /// What was cached is part of the prompt; thoughts are not part of the candidates.
 fn usage(of: &Usage) -> Value {
     let mut usage = json!({"promptTokenCount": of.total_in()});
-    if of.cache_read > 0 {
-        usage["cachedContentTokenCount"] = of.cache_read.into();
+    if of.total_cache_read() > 0 {
+        usage["cachedContentTokenCount"] = of.total_cache_read().into();
     }
     usage["candidatesTokenCount"] = of.total_out().saturating_sub(of.reasoning).into();
     if of.reasoning > 0 {
         usage["thoughtsTokenCount"] = of.reasoning.into();
     }
     usage["totalTokenCount"] = of.total().into();
+    let sides = [
+        (
+            "promptTokensDetails",
+            [("AUDIO", of.audio_in + of.cache_read_audio), ("IMAGE", of.image_in + of.cache_read_image)],
+        ),
+        ("cacheTokensDetails", [("AUDIO", of.cache_read_audio), ("IMAGE", of.cache_read_image)]),
+        ("candidatesTokensDetails", [("AUDIO", of.audio_out), ("IMAGE", of.image_out)]),
+    ];
+    for (side, kinds) in sides {
+        let kinds = kinds.into_iter().filter(|(_, count)| *count > 0);
+        let told: Vec<_> = kinds.map(|(kind, count)| json!({"modality": kind, "tokenCount": count})).collect();
+        if !told.is_empty() {
+            usage[side] = told.into();
+        }
+    }
     usage
 }

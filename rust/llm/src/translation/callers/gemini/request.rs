@@ -115,7 +115,9 @@ impl Reading {
                 return Err(Refusal::new(format!("{path}.role"), message));
             }
         };
-        Ok(Message { role, parts: self.parts(fields.into(), path, lost)? })
+        let parts = self.parts(take(&mut fields, "parts").unwrap_or_default(), path, lost)?;
+        lost.rest("contents", &fields);
+        Ok(Message { role, parts })
     }
 
     fn parts(&mut self, content: Value, path: &str, lost: &mut Lost) -> Result<Vec<Part>, Refusal> {
@@ -157,31 +159,40 @@ impl Reading {
             return Ok(thinking(String::new(), signature));
         };
         let inner = format!("{path}.{kind}");
+        // A seal of a text was read already.
+        take(&mut fields, "thoughtSignature");
+        lost.rest("parts", &fields);
         match (kind, value) {
             ("text", Value::String(text)) if is_thought => Ok(thinking(text, signature)),
             ("text", Value::String(text)) => Ok(Part::text(text)),
             ("inlineData", value) => {
                 let mut data = object(value, &inner)?;
                 let mime = required(&mut data, "mimeType", &inner)?;
-                Ok(of_mime(Source::Data { data: required(&mut data, "data", &inner)?, mime }, &mut data))
+                Ok(of_mime(Source::Data { data: required(&mut data, "data", &inner)?, mime }, &mut data, lost))
             }
             ("fileData", value) => {
                 let mut data = object(value, &inner)?;
                 let mime = text(&mut data, "mimeType");
-                Ok(of_mime(Source::Url { url: required(&mut data, "fileUri", &inner)?, mime }, &mut data))
+                Ok(of_mime(Source::Url { url: required(&mut data, "fileUri", &inner)?, mime }, &mut data, lost))
             }
-            ("functionCall", value) => Ok(Part::Call(self.call(object(value, &inner)?, signature, &inner)?)),
+            ("functionCall", value) => Ok(Part::Call(self.call((object(value, &inner)?, signature), &inner, lost)?)),
             ("functionResponse", value) => self.response(object(value, &inner)?, &inner, lost),
             (kind, _) => Err(Refusal::new(path, format!("this provider has nothing like `{kind}`"))),
         }
     }
 
-    fn call(&mut self, mut fields: Fields, signature: Option<String>, path: &str) -> Result<Call, Refusal> {
+    fn call(
+        &mut self,
+        (mut fields, signature): (Fields, Option<String>),
+        path: &str,
+        lost: &mut Lost,
+    ) -> Result<Call, Refusal> {
         let name = required(&mut fields, "name", path)?;
         let id = text(&mut fields, "id").filter(|id| !id.is_empty());
         let id = id.unwrap_or_else(|| format!("call_{}", self.calls.len()));
         self.calls.push((id.clone(), name.clone(), false));
         let arguments = take(&mut fields, "args").unwrap_or_else(|| json!({})).to_string();
+        lost.rest("functionCall", &fields);
         Ok(Call { id, name, arguments, signature, cache: None })
     }
 
@@ -208,6 +219,7 @@ impl Reading {
         if let Some(beside) = take(&mut fields, "parts") {
             parts.extend(self.parts(beside, path, lost)?);
         }
+        lost.rest("functionResponse", &fields);
         Ok(Part::Result { id, parts, is_error, cache: None })
     }
 }
@@ -248,13 +260,18 @@ fn join(parts: &mut Vec<Part>, part: Part) {
     parts.push(part);
 }
 
-fn of_mime(source: Source, data: &mut Fields) -> Part {
+fn of_mime(source: Source, data: &mut Fields, lost: &mut Lost) -> Part {
     let name = text(data, "displayName");
+    lost.rest("data", data);
     let mime = match &source {
         Source::Data { mime, .. } | Source::Url { mime: Some(mime), .. } => mime.clone(),
         _ => String::new(),
     };
-    match (mime.split_once('/').unwrap_or_default(), source) {
+    let kind = mime.split_once('/').unwrap_or_default();
+    if name.is_some() && matches!(kind.0, "audio" | "image") {
+        lost.add("displayName");
+    }
+    match (kind, source) {
         (("audio", format), Source::Data { data, .. }) => {
             let format = if format == "mpeg" { "mp3" } else { format.trim_start_matches("x-") };
             Part::Audio { format: format.to_owned(), data }
@@ -277,12 +294,9 @@ fn tools(mut fields: Fields, at: usize, asked: &mut Asked) -> Result<(), Refusal
             schema: given.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
             strict: None,
             cache: None,
+            more: Box::default(),
         });
-        for key in ["response", "responseJsonSchema", "behavior"] {
-            if take(&mut declared, key).is_some() {
-                asked.lost.add(&format!("functionDeclarations.{key}"));
-            }
-        }
+        asked.lose_rest("functionDeclarations", &declared);
     }
     for (kind, value) in fields {
         asked.tools.push(Tool::Native { kind, fields: value.as_object().cloned().unwrap_or_default() });
@@ -304,9 +318,10 @@ fn choose(mut config: Fields, asked: &mut Asked) -> Result<(), Refusal> {
         (Some("ANY"), None) => Some(Choice::Any),
         (Some(_), _) => return Err(Refusal::new(format!("{path}.mode"), "must be AUTO, ANY, VALIDATED or NONE")),
     };
-    if names.len() > 1 {
+    if names.len() > 1 || names.len() == 1 && !matches!(asked.choice, Some(Choice::Tool(_))) {
         asked.lost.add("allowedFunctionNames");
     }
+    asked.lose_rest("functionCallingConfig", &calling);
     if !config.is_empty() {
         asked.lost.add("toolConfig");
     }
@@ -327,11 +342,9 @@ fn generation(mut config: Fields, out: &mut Fields, lost: &mut Lost) -> Result<(
         }
     }
     if let Some(thinking) = take(&mut config, "thinkingConfig") {
-        think(object(thinking, "generationConfig.thinkingConfig")?, out);
+        think(object(thinking, "generationConfig.thinkingConfig")?, out, lost);
     }
-    for key in config.keys() {
-        lost.add(&format!("generationConfig.{key}"));
-    }
+    lost.rest("generationConfig", &config);
     Ok(())
 }
 
@@ -356,7 +369,7 @@ fn answer_format(config: &mut Fields, out: &mut Fields) {
 }
 
 /// Whoever says how much is to be thought wants to see it.
-fn think(mut config: Fields, out: &mut Fields) {
+fn think(mut config: Fields, out: &mut Fields, lost: &mut Lost) {
     let budget = take(&mut config, "thinkingBudget").and_then(|budget| budget.as_i64());
     let level = text(&mut config, "thinkingLevel").map(|level| level.to_ascii_lowercase());
     match (budget, level) {
@@ -368,6 +381,8 @@ fn think(mut config: Fields, out: &mut Fields) {
         // As much as the model likes is what it does anyway.
         _ => (),
     }
+    take(&mut config, "includeThoughts");
+    lost.rest("thinkingConfig", &config);
 }
 
 /// Whether its caller wants to see what was thought.

@@ -46,9 +46,7 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
         if let Some(user) = metadata.shift_remove("user_id").filter(|user| !user.is_null()) {
             fields.insert("user".into(), user);
         }
-        if !metadata.is_empty() {
-            lost.add("metadata");
-        }
+        lost.rest("metadata", &metadata);
     }
     // The words behind it are not those of others.
     if fields.shift_remove("service_tier").is_some_and(|tier| tier != "auto") {
@@ -63,9 +61,7 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
         let schema = json!({"name": "answer", "schema": schema, "strict": true});
         fields.insert("response_format".into(), json!({"type": "json_schema", "json_schema": schema}));
     }
-    if !config.is_empty() {
-        lost.add("output_config");
-    }
+    lost.rest("output_config", &config);
 }
 
 fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal> {
@@ -79,7 +75,9 @@ fn message(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal
             return Err(Refusal::new(format!("{path}.role"), message));
         }
     };
-    Ok(Message { role, parts: parts(fields.shift_remove("content"), &format!("{path}.content"), lost)? })
+    let parts = parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?;
+    lost.rest("messages", &fields);
+    Ok(Message { role, parts })
 }
 
 fn parts(value: Option<Value>, path: &str, lost: &mut Lost) -> Result<Vec<Part>, Refusal> {
@@ -96,49 +94,43 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let mut fields = object(value, path)?;
     let kind = needed(&mut fields, "type", path)?;
     let cache = fields.shift_remove("cache_control").filter(|cache| !cache.is_null());
-    match kind.as_str() {
-        "text" => {
-            if fields.get("citations").and_then(Value::as_array).is_some_and(|citations| !citations.is_empty()) {
-                lost.add("citations");
-            }
-            Ok(Part::Text { text: needed(&mut fields, "text", path)?, cache })
-        }
-        "image" => Ok(Part::Image { source: source(&mut fields, path)?, detail: None, cache }),
+    let part = match kind.as_str() {
+        "text" => Part::Text { text: needed(&mut fields, "text", path)?, cache },
+        "image" => Part::Image { source: source(&mut fields, path)?, detail: None, cache },
         "document" => {
-            for key in ["context", "citations"] {
-                if fields.shift_remove(key).is_some_and(|value| !value.is_null()) {
-                    lost.add(&format!("document.{key}"));
-                }
-            }
             let name = string(&mut fields, "title");
-            Ok(Part::Document { source: source(&mut fields, path)?, name, cache })
+            Part::Document { source: source(&mut fields, path)?, name, cache }
         }
-        "tool_use" => Ok(Part::Call(Call {
+        "tool_use" => Part::Call(Call {
             id: needed(&mut fields, "id", path)?,
             name: needed(&mut fields, "name", path)?,
             arguments: fields.shift_remove("input").unwrap_or_else(|| json!({})).to_string(),
             signature: string(&mut fields, "thought_signature"),
             cache,
-        })),
-        "tool_result" => Ok(Part::Result {
+        }),
+        "tool_result" => Part::Result {
             id: needed(&mut fields, "tool_use_id", path)?,
             is_error: fields.shift_remove("is_error") == Some(Value::Bool(true)),
             parts: parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?,
             cache,
-        }),
-        "thinking" => Ok(Part::Thinking {
+        },
+        "thinking" => Part::Thinking {
             text: string(&mut fields, "thinking").unwrap_or_default(),
             signature: string(&mut fields, "signature").filter(|signature| !signature.is_empty()),
-        }),
+        },
         "redacted_thinking" => {
             let data = needed(&mut fields, "data", path)?;
-            Ok(match data.strip_prefix(SEAL) {
+            match data.strip_prefix(SEAL) {
                 Some(signature) => Part::Seal(signature.to_owned()),
                 None => Part::Redacted { data },
-            })
+            }
         }
-        other => Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`"))),
-    }
+        other => {
+            return Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));
+        }
+    };
+    lost.rest(&kind, &fields);
+    Ok(part)
 }
 
 fn source(fields: &mut Fields, path: &str) -> Result<Source, Refusal> {
@@ -168,6 +160,7 @@ fn tool(value: Value, path: &str) -> Result<Tool, Refusal> {
         schema: fields.shift_remove("input_schema").unwrap_or_default(),
         strict: fields.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: fields.shift_remove("cache_control").filter(|cache| !cache.is_null()),
+        more: fields.into(),
     })
 }
 
@@ -183,5 +176,6 @@ fn choose(value: Value, asked: &mut Asked, fields: &mut Fields) -> Result<(), Re
         "tool" => Choice::Tool(needed(&mut choice, "name", "tool_choice")?),
         _ => return Err(Refusal::new("tool_choice.type", "must be auto, any, tool or none")),
     });
+    asked.lose_rest("tool_choice", &choice);
     Ok(())
 }

@@ -49,7 +49,7 @@ pub fn read(json: &[u8]) -> Result<(Asked, Fields), Refusal> {
         Some(Value::String(text)) => asked.messages.push(Message { role: Role::User, parts: vec![Part::text(text)] }),
         input => {
             for (at, value) in array(input, "input")?.into_iter().enumerate() {
-                asked.messages.push(item(value, &format!("input[{at}]"))?);
+                asked.messages.push(item(value, &format!("input[{at}]"), &mut asked.lost)?);
             }
         }
     }
@@ -64,11 +64,13 @@ pub fn read(json: &[u8]) -> Result<(Asked, Fields), Refusal> {
 
 /// Parameters under the names that chat completions have for them.
 fn rename(fields: &mut Fields, lost: &mut Lost) {
-    // Nothing is kept here, and nothing else is streamed than what there is.
-    for key in ["store", "stream_options", "metadata"] {
-        if fields.shift_remove(key) == Some(Value::Bool(true)) {
-            lost.add(key);
-        }
+    // Nothing is kept here: what would be kept with the answer is only told with it.
+    fields.shift_remove("metadata");
+    if fields.shift_remove("store") == Some(Value::Bool(true)) {
+        lost.add("store");
+    }
+    if let Some(Value::Object(options)) = fields.shift_remove("stream_options") {
+        lost.rest("stream_options", &options);
     }
     if fields.get("truncation").is_some_and(|word| word == "disabled") {
         fields.shift_remove("truncation");
@@ -84,10 +86,11 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
         if let Some(effort) = reasoning.shift_remove("effort").filter(|effort| !effort.is_null()) {
             fields.insert("reasoning_effort".into(), effort);
         }
-        reasoning.shift_remove("summary");
-        if !reasoning.is_empty() {
-            lost.add("reasoning");
+        // Thoughts are told wherever there are any.
+        for key in ["summary", "generate_summary"] {
+            reasoning.shift_remove(key);
         }
+        lost.rest("reasoning", &reasoning);
     }
     if let Some(Value::Object(mut text)) = fields.shift_remove("text") {
         if let Some(verbosity) = text.shift_remove("verbosity").filter(|word| !word.is_null()) {
@@ -96,6 +99,7 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
         if let Some(format) = text.shift_remove("format").filter(|format| format["type"] != "text") {
             fields.insert("response_format".into(), response_format(format));
         }
+        lost.rest("text", &text);
     }
 }
 
@@ -110,17 +114,21 @@ fn response_format(format: Value) -> Value {
     }
 }
 
-fn item(value: Value, path: &str) -> Result<Message, Refusal> {
+fn item(value: Value, path: &str, lost: &mut Lost) -> Result<Message, Refusal> {
     let mut fields = object(value, path)?;
     let kind = string(&mut fields, "type").unwrap_or_else(|| "message".into());
+    // What an item was called and how it stood says nothing to who did not keep it.
+    for key in ["id", "status"] {
+        fields.shift_remove(key);
+    }
     let (role, parts) = match kind.as_str() {
         "message" => {
             let role = needed(&mut fields, "role", path)?;
-            (role_of(&role, path)?, content(fields.shift_remove("content"), &format!("{path}.content"))?)
+            (role_of(&role, path)?, content(fields.shift_remove("content"), &format!("{path}.content"), lost)?)
         }
         "function_call" => {
-            let signature = fields.get("extra_content").and_then(|extra| extra.pointer("/google/thought_signature"));
-            let signature = signature.and_then(Value::as_str).map(ToOwned::to_owned);
+            let beside = fields.shift_remove("extra_content").unwrap_or_default();
+            let signature = beside.pointer("/google/thought_signature").and_then(Value::as_str).map(ToOwned::to_owned);
             let call = Call {
                 id: needed(&mut fields, "call_id", path)?,
                 name: needed(&mut fields, "name", path)?,
@@ -132,7 +140,7 @@ fn item(value: Value, path: &str) -> Result<Message, Refusal> {
         }
         "function_call_output" => {
             let id = needed(&mut fields, "call_id", path)?;
-            let parts = content(fields.shift_remove("output"), &format!("{path}.output"))?;
+            let parts = content(fields.shift_remove("output"), &format!("{path}.output"), lost)?;
             (Role::User, vec![Part::Result { id, parts, is_error: false, cache: None }])
         }
         "image_generation_call" => {
@@ -155,6 +163,7 @@ fn item(value: Value, path: &str) -> Result<Message, Refusal> {
         }
         other => return Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`"))),
     };
+    lost.rest("input", &fields);
     Ok(Message { role, parts })
 }
 
@@ -170,28 +179,28 @@ fn role_of(role: &str, path: &str) -> Result<Role, Refusal> {
     }
 }
 
-fn content(value: Option<Value>, path: &str) -> Result<Vec<Part>, Refusal> {
+fn content(value: Option<Value>, path: &str, lost: &mut Lost) -> Result<Vec<Part>, Refusal> {
     match value {
         Some(Value::String(text)) => Ok(vec![Part::text(text)]),
         value => {
             let items = array(value, path)?.into_iter().enumerate();
-            items.map(|(at, value)| part(value, &format!("{path}[{at}]"))).collect()
+            items.map(|(at, value)| part(value, &format!("{path}[{at}]"), lost)).collect()
         }
     }
 }
 
-fn part(value: Value, path: &str) -> Result<Part, Refusal> {
+fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let mut fields = object(value, path)?;
-    match needed(&mut fields, "type", path)?.as_str() {
-        "input_text" | "output_text" | "text" => Ok(Part::text(needed(&mut fields, "text", path)?)),
-        "refusal" => Ok(Part::text(needed(&mut fields, "refusal", path)?)),
+    let part = match needed(&mut fields, "type", path)?.as_str() {
+        "input_text" | "output_text" | "text" => Part::text(needed(&mut fields, "text", path)?),
+        "refusal" => Part::text(needed(&mut fields, "refusal", path)?),
         "input_image" => {
-            let detail = fields.shift_remove("detail").filter(|detail| detail != "auto");
+            let detail = fields.shift_remove("detail").filter(|detail| detail != "auto" && !detail.is_null());
             let source = match string(&mut fields, "image_url") {
                 Some(url) => Source::of_url(url, None),
                 None => Source::File(needed(&mut fields, "file_id", path)?),
             };
-            Ok(Part::Image { source, detail, cache: None })
+            Part::Image { source, detail, cache: None }
         }
         "input_file" => {
             let name = string(&mut fields, "filename");
@@ -200,10 +209,14 @@ fn part(value: Value, path: &str) -> Result<Part, Refusal> {
                 (None, Some(url)) => Source::Url { url, mime: None },
                 (None, None) => Source::File(needed(&mut fields, "file_id", path)?),
             };
-            Ok(Part::Document { source, name, cache: None })
+            Part::Document { source, name, cache: None }
         }
-        other => Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`"))),
-    }
+        other => {
+            return Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));
+        }
+    };
+    lost.rest("content", &fields);
+    Ok(part)
 }
 
 fn tool(value: Value, path: &str) -> Result<Tool, Refusal> {
@@ -219,6 +232,7 @@ fn tool(value: Value, path: &str) -> Result<Tool, Refusal> {
         schema: fields.shift_remove("parameters").unwrap_or_default(),
         strict: fields.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: None,
+        more: fields.into(),
     })
 }
 

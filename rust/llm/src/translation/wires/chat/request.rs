@@ -8,7 +8,6 @@ use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, R
 const KNOWN: &[&str] = &[
     "temperature",
     "top_p",
-    "n",
     "stop",
     "presence_penalty",
     "frequency_penalty",
@@ -33,6 +32,8 @@ const KNOWN: &[&str] = &[
 ];
 
 pub fn write(asked: &mut Asked, limit: &str) -> Result<Fields, Refusal> {
+    // Of several answers one would be told.
+    asked.refuse_several()?;
     let mut out = Fields::new();
     out.insert("model".into(), std::mem::take(&mut asked.model).into());
     let mut messages = Vec::new();
@@ -156,6 +157,9 @@ fn part(part: Part, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
         }
         Part::Document { source, name, cache } => {
             hint(cache.as_ref(), asked);
+            if name.is_some() && !matches!(source, Source::Data { .. }) {
+                asked.lose("filename");
+            }
             document(source, name).ok_or_else(|| refused("documents by URL"))
         }
         Part::Audio { data, format } => {
@@ -186,8 +190,9 @@ fn hint(cache: Option<&Value>, asked: &mut Asked) {
 
 fn tool(tool: Tool, at: usize, asked: &mut Asked) -> Result<Value, Refusal> {
     match tool {
-        Tool::Function { name, description, schema, strict, cache } => {
+        Tool::Function { name, description, schema, strict, cache, more } => {
             hint(cache.as_ref(), asked);
+            asked.lose_rest("tools", &more);
             let mut function = json!({"name": name});
             let schema = Some(schema).filter(|schema| !schema.is_null());
             for (key, value) in

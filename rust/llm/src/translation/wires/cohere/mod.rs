@@ -9,7 +9,7 @@ use super::{
     chat::{self, request},
 };
 use crate::translation::{
-    asked::{Asked, Choice, Fields, Refusal},
+    asked::{Asked, Choice, Fields, Refusal, Tool, answer_schema},
     embedding::{Texts, Vectors},
     listing::{self, Listed},
     piece::Taker,
@@ -48,17 +48,21 @@ impl Wire for Cohere {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         asked.refuse_several()?;
         let choice = asked.choice.take();
+        let is_strict = strict(asked);
         let chat = request::write(asked, "max_tokens")?;
         let mut out = Fields::new();
         for (key, value) in chat {
             match NAMES.iter().find(|(name, _)| *name == key) {
                 Some((_, own)) => drop(out.insert((*own).to_owned(), value)),
-                None if key == "stream_options" || value == Value::Bool(false) => (),
+                None if key == "stream_options" || value == Value::Bool(false) && key != "parallel_tool_calls" => (),
                 None => asked.lose(&key),
             }
         }
         for (key, own) in OWN {
             asked.hand(key, &mut out, own);
+        }
+        if is_strict && out.contains_key("tools") {
+            out.entry("strict_tools").or_insert(true.into());
         }
         if let Some(thinking) = asked.take("thinking") {
             out.insert("thinking".into(), think(&thinking));
@@ -124,6 +128,18 @@ pub(super) fn embed(texts: &mut Texts) -> Value {
     out
 }
 
+/// Whether tools are to be called as they are described: all are, or none.
+fn strict(asked: &mut Asked) -> bool {
+    let mut is_strict =
+        asked.fields.get("response_format").is_some_and(|format| format["json_schema"]["strict"] == true);
+    for tool in &mut asked.tools {
+        if let Tool::Function { strict, .. } = tool {
+            is_strict |= strict.take() == Some(Value::Bool(true));
+        }
+    }
+    is_strict
+}
+
 fn think(thinking: &Value) -> Value {
     let mut told = json!({"type": thinking["type"]});
     if let Some(budget) = thinking.get("budget_tokens") {
@@ -148,7 +164,7 @@ fn choose(choice: Option<&Choice>, out: &mut Fields) -> Result<(), Refusal> {
 /// A schema stands beside the type here.
 fn format(out: &mut Fields) {
     let Some(format) = out.get_mut("response_format") else { return };
-    if let Some(schema) = format.pointer("/json_schema/schema").cloned() {
+    if let Some(schema) = answer_schema(format) {
         *format = json!({"type": "json_object", "json_schema": schema});
     }
 }

@@ -6,11 +6,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    dialect::Dialect,
     translation::{
         piece::{Piece, Place, Taker},
         wires::{Broken, Listener, messages::compact},
     },
-    usage::Usage,
+    usage::Counts,
 };
 
 #[derive(Deserialize)]
@@ -20,8 +21,8 @@ struct Answer<'a> {
     output: Output<'a>,
     #[serde(default, borrow)]
     stop_reason: Cow<'a, str>,
-    #[serde(default)]
-    usage: Option<Counted>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
     trace: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -121,28 +122,11 @@ struct Thought<'a> {
     signature: Option<Cow<'a, str>>,
 }
 
-#[derive(Deserialize, Clone, Copy, Default)]
-#[serde(default)]
-struct Counted {
-    #[serde(rename = "inputTokens")]
-    input: u64,
-    #[serde(rename = "outputTokens")]
-    output: u64,
-    #[serde(rename = "cacheReadInputTokens")]
-    cache_read: u64,
-    #[serde(rename = "cacheWriteInputTokens")]
-    cache_write: u64,
-}
-
-impl From<Counted> for Usage {
-    fn from(counted: Counted) -> Self {
-        Self {
-            input: counted.input,
-            output: counted.output,
-            cache_read: counted.cache_read,
-            cache_write_5m: counted.cache_write,
-            ..Self::default()
-        }
+fn cost(usage: &RawValue, taker: &mut dyn Taker) {
+    let mut counts = Counts::default();
+    counts.read(usage.get().as_bytes());
+    if let Some(usage) = counts.settle(Dialect::Bedrock) {
+        taker.take(Piece::Usage(usage));
     }
 }
 
@@ -171,7 +155,7 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
         }
     }
     if let Some(usage) = answer.usage {
-        taker.take(Piece::Usage(usage.into()));
+        cost(usage, taker);
     }
     taker.take(Piece::Finish { reason: &answer.stop_reason, stop_sequence: None });
     taker.take(Piece::End);
@@ -224,8 +208,8 @@ struct Event<'a> {
     delta: Option<Block<'a>>,
     #[serde(default, borrow)]
     stop_reason: Option<Cow<'a, str>>,
-    #[serde(default)]
-    usage: Option<Counted>,
+    #[serde(default, borrow)]
+    usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
     message: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -262,7 +246,7 @@ impl Listener for Hearing {
             "messageStop" => self.finish = event.stop_reason.map(Cow::into_owned),
             "metadata" => {
                 if let Some(usage) = event.usage {
-                    taker.take(Piece::Usage(usage.into()));
+                    cost(usage, taker);
                 }
                 if let Some(json) = event.trace {
                     taker.take(Piece::Aside { place: Place::Answer, name: "trace", json: json.get() });

@@ -2,6 +2,7 @@
 
 mod answer;
 mod request;
+mod vendor;
 
 use serde_json::{Value, json};
 
@@ -14,9 +15,16 @@ use crate::translation::{
 
 pub struct Converse;
 
+/// What is looked at where tokens are counted.
+const COUNTED: [&str; 4] = ["messages", "system", "toolConfig", "additionalModelRequestFields"];
+
 impl Wire for Converse {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         Ok(serde_json::Value::Object(request::write(asked)?).to_string().into_bytes())
+    }
+
+    fn says_betas(&self, model: &str) -> bool {
+        model.contains("anthropic")
     }
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
@@ -29,7 +37,7 @@ impl Wire for Converse {
 
     fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         let mut said = request::write(asked)?;
-        said.retain(|key, _| matches!(key.as_str(), "messages" | "system"));
+        said.retain(|key, _| COUNTED.contains(&key.as_str()));
         Ok(json!({"input": {"converse": said}}).to_string().into_bytes())
     }
 

@@ -2,7 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool};
+use super::vendor::{self, Vendor};
+use crate::translation::{
+    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool},
+    wires::messages,
+};
 
 /// What limits and steers the answer, whoever's model it is.
 const INFERENCE: &[(&str, &str)] = &[("max_tokens", "maxTokens"), ("temperature", "temperature"), ("top_p", "topP")];
@@ -20,7 +24,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
     let mut out = Fields::new();
     messages(asked, &mut out)?;
-    tools(asked, &mut out)?;
+    let native = tools(asked, &mut out)?;
     let mut inference = Fields::new();
     for (key, name) in INFERENCE {
         asked.hand(key, &mut inference, name);
@@ -36,26 +40,29 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     for (key, name) in OWN {
         asked.hand(key, &mut out, name);
     }
-    more(asked, &mut out);
+    format(asked, &mut out);
+    vendor::write(asked, native, &mut out);
     // In the path, both.
     asked.model.clear();
     asked.stream = false;
     Ok(out)
 }
 
-/// What one vendor's models take and Bedrock does not look at.
-fn more(asked: &mut Asked, out: &mut Fields) {
-    let given = asked.take("additionalModelRequestFields").or_else(|| asked.take("additional_model_request_fields"));
-    let mut more = given.and_then(|given| given.as_object().cloned()).unwrap_or_default();
-    asked.hand("top_k", &mut more, "top_k");
-    if asked.model.contains("anthropic") {
-        asked.hand("thinking", &mut more, "thinking");
-        if let Some(user) = asked.take("user") {
-            more.insert("metadata".into(), json!({"user_id": user}));
+/// A schema that the answer keeps to.
+fn format(asked: &mut Asked, out: &mut Fields) {
+    let Some(format) = asked.take("response_format") else { return };
+    let told = &format["json_schema"];
+    if told["schema"].is_object() {
+        let mut structure = json!({"schema": told["schema"].to_string()});
+        for key in ["name", "description"] {
+            if told[key].is_string() {
+                structure[key] = told[key].clone();
+            }
         }
-    }
-    if !more.is_empty() {
-        out.insert("additionalModelRequestFields".into(), more.into());
+        let format = json!({"type": "json_schema", "structure": {"jsonSchema": structure}});
+        out.insert("outputConfig".into(), json!({"textFormat": format}));
+    } else if format["type"] != "text" {
+        asked.fields.insert("response_format".into(), format);
     }
 }
 
@@ -89,7 +96,8 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
     let (block, cache) = match part {
         Part::Text { text, .. } if text.is_empty() => return Ok(()),
         Part::Text { text, cache } => (json!({"text": text}), cache),
-        Part::Image { source: Source::Data { mime, data }, cache, .. } => {
+        Part::Image { source: Source::Data { mime, data }, cache, detail } => {
+            asked.lose_some("image_url.detail", detail.as_ref());
             (picture(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
         }
         Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
@@ -203,15 +211,23 @@ fn of_mime(mime: &str) -> Option<&'static str> {
     })
 }
 
-fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
-    let mut tools = Vec::new();
+/// Writes functions; gives back those tools that Anthropic runs itself, for models that know them.
+fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
+    let (mut tools, mut native) = (Vec::new(), Vec::new());
     for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
-        let Tool::Function { name, description, schema, strict, cache } = tool else {
-            return Err(Refusal::new(format!("tools[{at}].type"), "this provider takes functions only"));
+        let (name, description, schema, strict, cache, more) = match tool {
+            Tool::Function { name, description, schema, strict, cache, more } => {
+                (name, description, schema, strict, cache, more)
+            }
+            Tool::Native { kind, fields } if Vendor::of(&asked.model) == Vendor::Anthropic => {
+                native.push(messages::native(&kind, fields));
+                continue;
+            }
+            Tool::Native { .. } => {
+                return Err(Refusal::new(format!("tools[{at}].type"), "this provider takes functions only"));
+            }
         };
-        if strict == Some(Value::Bool(true)) {
-            asked.lose("strict");
-        }
+        asked.lose_rest("tools", &more);
         let schema = if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
         let mut spec = json!({"name": name});
         // An empty description is refused.
@@ -219,6 +235,9 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
             spec["description"] = description.into();
         }
         spec["inputSchema"] = json!({"json": schema});
+        if strict == Some(Value::Bool(true)) {
+            spec["strict"] = true.into();
+        }
         tools.push(json!({"toolSpec": spec}));
         point(cache.as_ref(), &mut tools);
     }
@@ -226,7 +245,7 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         asked.lose("parallel_tool_calls");
     }
     if tools.is_empty() {
-        return Ok(());
+        return Ok(native);
     }
     let mut config = json!({"tools": tools});
     match asked.choice.take() {
@@ -237,5 +256,5 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         Some(Choice::None) => return Err(Refusal::new("tool_choice", "this provider cannot be told to use no tool")),
     }
     out.insert("toolConfig".into(), config);
-    Ok(())
+    Ok(native)
 }

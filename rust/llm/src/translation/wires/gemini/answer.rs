@@ -5,14 +5,15 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::request::OWN_PARTS;
+use super::{logprobs, request::OWN_PARTS};
 use crate::{
+    dialect::Dialect,
     translation::{
         finish,
         piece::{Piece, Place, Taker},
         wires::{Broken, Found, Listener, chat, messages::compact},
     },
-    usage::Usage,
+    usage::Counts,
 };
 
 #[derive(Deserialize)]
@@ -20,8 +21,8 @@ use crate::{
 struct Answer<'a> {
     #[serde(default, borrow)]
     candidates: Vec<Candidate<'a>>,
-    #[serde(default)]
-    usage_metadata: Option<Counted>,
+    #[serde(default, borrow)]
+    usage_metadata: Option<&'a RawValue>,
     #[serde(default, borrow)]
     model_version: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -59,7 +60,6 @@ impl<'a> Candidate<'a> {
             ("urlContextMetadata", self.url_context_metadata),
             ("citationMetadata", self.citation_metadata),
             ("safetyRatings", self.safety_ratings),
-            ("logprobsResult", self.logprobs_result),
         ];
         all.into_iter().filter_map(|(name, json)| Some((name, json?.get())))
     }
@@ -117,36 +117,6 @@ struct Feedback<'a> {
     block_reason: Option<Cow<'a, str>>,
 }
 
-#[derive(Deserialize, Clone, Copy, Default)]
-#[serde(default)]
-struct Counted {
-    #[serde(rename = "promptTokenCount")]
-    prompt: u64,
-    #[serde(rename = "cachedContentTokenCount")]
-    cached: u64,
-    #[serde(rename = "candidatesTokenCount")]
-    candidates: u64,
-    #[serde(rename = "thoughtsTokenCount")]
-    thoughts: u64,
-    #[serde(rename = "toolUsePromptTokenCount")]
-    tool_use: u64,
-}
-
-impl From<Counted> for Usage {
-    /// What was cached is part of the prompt; thoughts are not part of the candidates.
-    fn from(counted: Counted) -> Self {
-        let prompt = counted.prompt.saturating_add(counted.tool_use);
-        let cache_read = counted.cached.min(prompt);
-        Self {
-            input: prompt - cache_read,
-            cache_read,
-            output: counted.candidates,
-            reasoning: counted.thoughts,
-            ..Self::default()
-        }
-    }
-}
-
 pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
     let answer: Answer<'_> = serde_json::from_slice(answer)?;
     if answer.candidates.is_empty() && answer.prompt_feedback.is_none() {
@@ -165,7 +135,7 @@ pub struct Hearing {
     is_begun: bool,
     calls: usize,
     id: String,
-    usage: Option<Counted>,
+    counts: Counts,
     finish: Option<String>,
 }
 
@@ -185,8 +155,8 @@ impl Listener for Hearing {
     /// Nothing says the end but the end; without a reason it was cut.
     fn over(&mut self, taker: &mut dyn Taker) {
         let Some(reason) = self.finish.take() else { return };
-        if let Some(usage) = self.usage {
-            taker.take(Piece::Usage(usage.into()));
+        if let Some(usage) = self.counts.settle(Dialect::Gemini) {
+            taker.take(Piece::Usage(usage));
         }
         // A call of a function ends with the same word as everything else.
         let is_call = self.calls > 0 && matches!(reason.as_str(), "STOP" | "FUNCTION_CALL");
@@ -209,6 +179,9 @@ impl Hearing {
             for (name, json) in candidate.beside() {
                 taker.take(Piece::Aside { place: Place::Choice, name, json });
             }
+            if let Some(json) = candidate.logprobs_result.and_then(|json| logprobs::told(json.get())) {
+                taker.take(Piece::Aside { place: Place::Choice, name: "logprobs", json: &json });
+            }
             if let Some(reason) = &candidate.finish_reason {
                 self.finish = Some(reason.clone().into_owned());
             }
@@ -219,7 +192,9 @@ impl Hearing {
             self.finish = Some(if is_known { reason } else { "SAFETY" }.to_owned());
         }
         // Each says what it was so far.
-        self.usage = answer.usage_metadata.or(self.usage);
+        if let Some(usage) = answer.usage_metadata {
+            self.counts.read(usage.get().as_bytes());
+        }
     }
 
     fn part(&mut self, part: &Part<'_>, taker: &mut dyn Taker) {

@@ -1,6 +1,7 @@
 //! Google's Gemini, as AI Studio and Vertex AI take it.
 
 mod answer;
+mod logprobs;
 mod request;
 mod schema;
 

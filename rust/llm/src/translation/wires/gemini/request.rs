@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::schema;
 use crate::translation::asked::{
-    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, joined,
+    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined,
 };
 
 /// Names of functions that mean a tool of Google's own.
@@ -130,13 +130,12 @@ fn write_part(
         }
         Part::Image { source, detail, cache } => {
             hint(cache.as_ref(), asked);
-            if detail.is_some() {
-                asked.lose("image_url.detail");
-            }
+            asked.lose_some("image_url.detail", detail.as_ref());
             place(source, "image/jpeg", path)?
         }
-        Part::Document { source, cache, .. } => {
+        Part::Document { source, name, cache } => {
             hint(cache.as_ref(), asked);
+            asked.lose_some("filename", name.as_ref());
             place(source, "application/pdf", path)?
         }
         Part::Audio { data, format } => json!({"inlineData": {"mimeType": format!("audio/{format}"), "data": data}}),
@@ -235,8 +234,9 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
                     json!({native_name(&name).unwrap_or_default(): schema.as_object().cloned().unwrap_or_default()}),
                 );
             }
-            Tool::Function { name, description, schema, strict, cache } => {
+            Tool::Function { name, description, schema, strict, cache, more } => {
                 hint(cache.as_ref(), asked);
+                asked.lose_rest("tools", &more);
                 if strict == Some(Value::Bool(true)) {
                     asked.lose("strict");
                 }
@@ -297,8 +297,9 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     modalities(asked, &mut config)?;
     image_config(asked, &mut config);
     if asked.take("logprobs") == Some(Value::Bool(true)) {
-        // They come in a shape of their own, which nobody here reads yet.
-        asked.lose("logprobs");
+        config.insert("responseLogprobs".into(), true.into());
+        // As many of the most likely besides.
+        asked.hand("top_logprobs", &mut config, "logprobs");
     }
     thinking(asked, &mut config);
     if !config.is_empty() {
@@ -312,8 +313,8 @@ fn format(asked: &mut Asked, config: &mut Fields) {
     if matches!(format["type"].as_str(), Some("json_object" | "json_schema")) {
         config.insert("responseMimeType".into(), "application/json".into());
     }
-    if let Some(wanted) = format.pointer("/json_schema/schema") {
-        config.insert("responseSchema".into(), schema::clean(wanted));
+    if let Some(wanted) = answer_schema(&format) {
+        config.insert("responseSchema".into(), schema::clean(&wanted));
     }
 }
 

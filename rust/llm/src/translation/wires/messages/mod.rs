@@ -5,13 +5,20 @@ mod request;
 mod thinking;
 
 pub use answer::compact;
+pub(super) use request::native;
 
 use serde_json::Value;
 
 use super::{Broken, Found, Listener, Wire};
-use crate::translation::{
-    asked::{Asked, Refusal},
-    piece::Taker,
+use crate::{
+    moment,
+    operation::Operation,
+    translation::{
+        Question,
+        asked::{Asked, Refusal},
+        listing::Listed,
+        piece::Taker,
+    },
 };
 
 pub struct Messages {
@@ -46,6 +53,19 @@ impl Wire for Messages {
         let mut body = request::write(asked)?;
         body.retain(|key, _| READ.contains(&key.as_str()));
         Ok(Value::Object(body).to_string().into_bytes())
+    }
+
+    /// A list of models for those who read Anthropic's.
+    fn carry(&self, question: &Question<'_>) -> Option<Result<Vec<u8>, Refusal>> {
+        (question.operation == Operation::Models && question.beside.is_anthropics).then(|| Ok(Vec::new()))
+    }
+
+    fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {
+        let one = |item: &Value| {
+            let created = item["created_at"].as_str().and_then(moment::seconds).unwrap_or_default();
+            Some(Listed { id: item["id"].as_str()?.to_owned(), created, owner: String::new() })
+        };
+        Some(answer["data"].as_array()?.iter().filter_map(one).collect())
     }
 
     fn counted(&self, answer: &Value) -> Option<u64> {

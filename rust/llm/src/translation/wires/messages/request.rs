@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::thinking;
-use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool};
+use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema};
 
 pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
@@ -20,13 +20,24 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     if let Some(user) = asked.take("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
     }
-    for key in ["container", "mcp_servers", "context_management", "anthropic_beta"] {
+    asked.betas = asked.take("anthropic_beta").map(betas);
+    for key in ["container", "mcp_servers", "context_management"] {
         asked.hand(key, &mut out, key);
     }
     if asked.stream {
         out.insert("stream".into(), true.into());
     }
     Ok(out)
+}
+
+/// Names, in a list or with commas between them.
+fn betas(said: Value) -> String {
+    match said {
+        Value::String(text) => text,
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        _ => String::new(),
+    }
+    .replace(|one: char| !one.is_ascii_graphic(), "")
 }
 
 /// What a model can say at most: the field must be there, and more than that is refused.
@@ -74,7 +85,10 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
             return Err(Refusal::new(path, format!("this provider does not take {mime}")));
         }
-        Part::Image { source, cache, .. } => (json!({"type": "image", "source": place(source)}), cache),
+        Part::Image { source, cache, detail } => {
+            asked.lose_some("image_url.detail", detail.as_ref());
+            (json!({"type": "image", "source": place(source)}), cache)
+        }
         Part::Document { source, name, cache } => {
             let mut block = json!({"type": "document", "source": place(source)});
             if let Some(name) = name {
@@ -148,7 +162,7 @@ fn plain(data: &str) -> Option<String> {
 }
 
 fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
-    let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(tool).collect();
+    let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(|one| tool(one, asked)).collect();
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
@@ -169,34 +183,41 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn tool(tool: Tool) -> Value {
+/// What Anthropic alone knows of tools of one's own.
+const OF_TOOLS: [&str; 3] = ["defer_loading", "allowed_callers", "input_examples"];
+
+fn tool(tool: Tool, asked: &mut Asked) -> Value {
     match tool {
-        Tool::Function { name, description, schema, strict, cache } => {
+        Tool::Function { name, description, schema, strict, cache, mut more } => {
             let mut tool = json!({"name": name, "description": description.unwrap_or_default()});
             tool["input_schema"] =
                 if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
-            for (key, value) in [("strict", strict), ("cache_control", cache)] {
-                if let Some(value) = value {
+            let own = OF_TOOLS.into_iter().map(|key| (key, more.shift_remove(key)));
+            for (key, value) in [("strict", strict), ("cache_control", cache)].into_iter().chain(own) {
+                if let Some(value) = value.filter(|value| !value.is_null()) {
                     tool[key] = value;
                 }
             }
+            asked.lose_rest("tools", &more);
             tool
         }
-        // `{"type": T, T: {"name": …}}` in chat completions; in messages it is flat.
-        Tool::Native { kind, mut fields } => {
-            let inner = fields.shift_remove(&kind).unwrap_or_default();
-            let mut tool = json!({"type": kind});
-            if let (Some(name), Some(tool)) = (inner.get("name").cloned(), tool.as_object_mut()) {
-                let own = std::mem::replace(&mut tool["type"], name);
-                tool.insert("name".into(), own);
-            }
-            if let Some(tool) = tool.as_object_mut() {
-                let inner = inner.as_object().cloned().unwrap_or_default();
-                tool.extend(inner.into_iter().filter(|(key, _)| key != "name").chain(fields));
-            }
-            tool
-        }
+        Tool::Native { kind, fields } => native(&kind, fields),
     }
+}
+
+/// `{"type": T, T: {"name": …}}` in chat completions; in messages it is flat.
+pub fn native(kind: &str, mut fields: Fields) -> Value {
+    let inner = fields.shift_remove(kind).unwrap_or_default();
+    let mut tool = json!({"type": kind});
+    if let (Some(name), Some(tool)) = (inner.get("name").cloned(), tool.as_object_mut()) {
+        let own = std::mem::replace(&mut tool["type"], name);
+        tool.insert("name".into(), own);
+    }
+    if let Some(tool) = tool.as_object_mut() {
+        let inner = inner.as_object().cloned().unwrap_or_default();
+        tool.extend(inner.into_iter().filter(|(key, _)| key != "name").chain(fields));
+    }
+    tool
 }
 
 fn sampling(asked: &mut Asked, out: &mut Fields) {
@@ -221,7 +242,7 @@ fn sampling(asked: &mut Asked, out: &mut Fields) {
 
 fn format(asked: &mut Asked, out: &mut Fields) {
     let Some(format) = asked.take("response_format") else { return };
-    match (format["type"].as_str(), format.pointer("/json_schema/schema")) {
+    match (format["type"].as_str(), answer_schema(&format)) {
         (Some("json_schema"), Some(schema)) => {
             let format = json!({"type": "json_schema", "schema": schema});
             out.insert("output_config".into(), json!({"format": format}));
