@@ -79,6 +79,7 @@ fn render(c: &mut Criterion) {
             streams: false,
             manner: Manner::AsItCame,
             content_type: None,
+            betas: None,
             length: Length::Known(412),
             issued: None,
         };
@@ -104,7 +105,7 @@ fn target() -> Option<Target<'static>> {
         passthrough: false,
         saved: None,
         reach: Reach::Own,
-        priced: None,
+        priced: penstock_core::prices::Own::default(),
         goes_on: None,
         grant: None,
         fields: Vec::new(),

@@ -18,10 +18,10 @@ use crate::{
     config::{Config, Node},
     error::{Error, Result},
     features::{custom_host::CustomHost, forward_headers::ForwardHeaders},
-    headers::{self, Control, Head, control_name},
-    inline::Stored,
+    headers::{self, Control, Head},
     masking::is_slug,
-    prices::Priced,
+    place::Place,
+    prices,
     route::Route,
     settings::Settings,
     shared::inline_configs::InlineConfigs,
@@ -89,8 +89,8 @@ pub struct Target<'c> {
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub fields: Vec<(&'c str, &'c str)>,
-    /// What is said of the price of the model that is asked for.
-    pub priced: Option<Priced>,
+    /// What was saved with it of prices.
+    pub priced: prices::Own,
     /// How it is told to go on, where another target began the answer.
     pub goes_on: Option<&'static Continuing>,
 }
@@ -144,10 +144,10 @@ impl Bases {
 
 /// A provider as it was named: by its own name, or by the slug of a saved one.
 #[derive(Clone, Copy)]
-struct Named<'c> {
-    provider: &'static dyn Provider,
-    own: &'c Option<Base>,
-    saved: Option<&'c SavedProvider>,
+pub(crate) struct Named<'c> {
+    pub provider: &'static dyn Provider,
+    pub own: &'c Option<Base>,
+    pub saved: Option<&'c SavedProvider>,
 }
 
 /// How a request is to be routed, as far as it can be said before its body is read.
@@ -157,7 +157,7 @@ pub struct Plan<'c> {
     pub slug: Option<&'c str>,
     sent: Option<Named<'c>>,
     /// From its header.
-    host: Option<Base>,
+    pub(crate) host: Option<Base>,
 }
 
 /// The config of a request.
@@ -215,31 +215,13 @@ impl<'c> Choice<'c> {
     /// said who is meant.
     pub fn target<'m>(&self, plan: &Plan<'c>, node: &Node, model: &'m str) -> Result<(Target<'c>, Option<&'m str>)> {
         let control = &self.call.control;
-        let (Named { provider, own, saved }, model) = self.whom(plan, node, model)?;
-        let host = match (&plan.host, control.custom_host) {
-            (None, Some(_)) => CustomHost::default().resolve(control.custom_host)?,
-            (host, _) => host.clone(),
-        };
-        let features = &node.features;
-        let mut options = saved_options(provider, node, saved);
-        let stored = Stored { in_config: plan.slug.is_some(), has_token: has_token(provider, &options) };
-        let is_bound = self.refuse_leak(node, stored, saved)?;
+        let (whom, named) = self.whom(plan, node, model)?;
         // What the caller sends for one provider is not for whoever else a config names.
         let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
-        // A stored credential goes where what is stored with it says.
-        if !is_bound && is_callers {
-            self.read_options(provider, &mut options);
-        }
-        let custom = if host.is_some() { host } else { features.custom_host.resolve(None)? };
-        let base = match custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())) {
-            Some(base) => base,
-            None => base_of(provider, self.call.route.operation, &options, own.as_ref())?,
-        };
-        // Likewise a credential is fetched from where the options say that are stored with it.
-        let grant = self.grant(provider, &options, is_bound)?;
-        if is_bound && is_callers {
-            self.read_options(provider, &mut options);
-        }
+        let Place { base, options, grant, is_bound } =
+            self.place(plan, node, (&whom, named.unwrap_or(model)), is_callers)?;
+        let Named { provider, saved, .. } = whom;
+        let features = &node.features;
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
         let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
         let forward = features.forward_headers.resolve(control.forward_headers)?;
@@ -273,10 +255,10 @@ impl<'c> Choice<'c> {
             reach: if is_bound { Reach::Stored } else { Reach::Own },
             grant: grant.map(Box::new),
             fields: Vec::new(),
-            priced: None,
+            priced: prices::Own::default(),
             goes_on: None,
         };
-        Ok((target, model))
+        Ok((target, named))
     }
 
     /// The provider of a node: the one that it names, the one that the request names, or the one in the model's name.
@@ -298,22 +280,6 @@ impl<'c> Choice<'c> {
             (None, Some((slug, rest))) => Ok((self.saved(slug)?, Some(rest))),
             (None, None) if node.passthrough => Err(Error::ProviderUnresolved),
             (None, None) => Err(Error::ProviderNeeded),
-        }
-    }
-
-    /// Adds what the request's headers say of options that are not decided yet.
-    fn read_options(&self, provider: &dyn Provider, options: &mut Options) {
-        if !self.call.control.others || provider.options().is_empty() {
-            return;
-        }
-        for (name, value) in self.call.head.headers.iter() {
-            let Some((_, rest)) = control_name(name, &self.settings.header_aliases) else { continue };
-            let known = provider.options().iter().find(|option| option.header.as_bytes() == rest);
-            if let (Some(option), Ok(value)) = (known, std::str::from_utf8(value))
-                && !value.trim().is_empty()
-            {
-                options.put(*option, value.trim().to_owned());
-            }
         }
     }
 
@@ -372,13 +338,6 @@ impl<'c> Choice<'c> {
     }
 }
 
-/// Whether the options themselves say who asks.
-fn has_token(provider: &dyn Provider, options: &Options) -> bool {
-    provider.token(options).is_some()
-        || !matches!(provider.grant(options), Ok(None))
-        || !matches!(provider.signature(options), Ok(None))
-}
-
 /// The field in which a provider wants its key, where it is not a bearer token.
 fn field_of(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
     match provider.credential("", prefix) {
@@ -391,30 +350,6 @@ fn field_of(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
 fn names_nobody(config: &str) -> bool {
     let read = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(config);
     read.is_ok_and(|map| !["provider", "targets", "virtual_key"].iter().any(|key| map.contains_key(*key)))
-}
-
-/// What was saved of the options that this provider knows; the config's word comes first.
-fn saved_options(provider: &dyn Provider, node: &Node, saved: Option<&SavedProvider>) -> Options {
-    let mut options = Options::default();
-    for option in provider.options() {
-        let in_provider = || saved.and_then(|saved| saved.options.get(option.key));
-        if let Some(value) = node.options.get(option.key).or_else(in_provider) {
-            options.put(*option, value.to_owned());
-        }
-    }
-    options
-}
-
-/// A provider's own address: the same for everybody, or one that its options decide.
-fn base_of(provider: &dyn Provider, operation: Operation, options: &Options, own: Option<&Base>) -> Result<Base> {
-    let slug = provider.slug();
-    let lacks = |message| Error::OptionInvalid { provider: slug, message };
-    if let Some(url) = provider.base(operation, options).map_err(lacks)? {
-        return Base::parse(&url).map_err(lacks);
-    }
-    own.cloned().ok_or_else(|| Error::HostRefused {
-        message: format!("`{slug}` has no address of its own: send x-gateway-custom-host"),
-    })
 }
 
 #[cfg(test)]

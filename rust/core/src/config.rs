@@ -1,5 +1,6 @@
 //! A routing config: parsed, checked and compiled in one place, for requests, for saving and for `penstock check`.
 
+mod deployments;
 mod draft;
 mod reading;
 pub mod schema;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use penstock_llm::providers::Options;
 use serde_json::Value;
 
+use deployments::Deployments;
 use draft::Draft;
 pub use reading::{Reading, Unknown};
 
@@ -62,6 +64,8 @@ pub struct Node {
     pub fetch_integrated_models: bool,
     /// What the provider is told besides a credential.
     pub options: Options,
+    /// What it is told of single models.
+    pub deployments: Deployments,
     pub features: Features,
     pub strategy: Strategy,
     pub targets: Vec<Self>,
@@ -166,7 +170,8 @@ impl Config {
         }
         let params = reading.end()?;
         root.bequeath();
-        let is_plain = root.targets.is_empty() && !root.passthrough && root.features.is_plain();
+        let is_plain =
+            root.targets.is_empty() && !root.passthrough && root.deployments.is_empty() && root.features.is_plain();
         let below = root.targets.iter().map(Node::count_below).enumerate().map(|(index, count)| (count, index));
         let sizes = Sizes {
             root: root.targets.len(),
@@ -329,7 +334,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_yet_is_refused_not_ignored() {
-        for value in [json!({"input_guardrails": []}), json!({"deployments": []}), json!({"prompt_id": "p"})] {
+        for value in [json!({"input_guardrails": []}), json!({"prompt_id": "p"})] {
             assert!(problems(&value)[0].ends_with("is not available in this version"), "{value}");
             assert!(Config::parse(value.to_string().as_bytes(), Unknown::Ignored).is_err());
         }

@@ -188,7 +188,7 @@ pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: StepBack) {
 }
 
 async fn news(gateway: &Arc<Gateway>, known: &str, step_back: &StepBack) -> Result<()> {
-    let target = format!("/internal/snapshot?epoch={known}");
+    let target = format!("/internal/snapshot?worker={}&epoch={known}", gateway.settings.worker);
     let Incoming { head, mut body } =
         ask(gateway, Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() })
             .await?;

@@ -171,7 +171,7 @@ impl Job {
             self.answered = answered?;
         }
         let asked = self.asked.as_ref()?;
-        let encoding = encoding_for(&self.record.facts.model);
+        let encoding = encoding_for(self.record.facts.model_told());
         let input = count_messages(encoding, &asked.body).unwrap_or(asked.length / BYTES_PER_TOKEN);
         Some(estimated(input, self.count_answered(encoding)))
     }

@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
+    operation::Operation,
     providers::Continuing,
     translation::{Translation, wires::Wire},
 };
@@ -20,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::Answer,
-    batch_lines, batches,
+    batch_models, batches,
     body::{Body, Limits},
     call::{Bases, Call, Choice, Target},
     caller::{self, Caller},
@@ -302,11 +303,14 @@ impl Gateway {
         (facts.unsaid, facts.hides_usage) = (None, false);
         let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.
-            Box::pin(batch_lines::admitted(self, call, target, body, facts)).await?
+            Box::pin(batch_models::admitted(self, call, target, body, facts)).await?
         } else {
             body
         };
-        if let Some(wire) = target.provider.wire(call.route.operation, &facts.model) {
+        // These have paths of the provider's own that take what is meant for it.
+        let is_raw = target.passthrough && matches!(call.route.operation, Operation::Models | Operation::Rerank);
+        let wire = target.provider.wire(call.route.operation, &facts.model);
+        if let (Some(wire), false) = (wire, is_raw) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
@@ -391,6 +395,7 @@ impl Gateway {
             streams: facts.stream,
             manner: Manner::of(translation, facts.hides_usage),
             content_type: content_type.as_deref(),
+            betas: translation.and_then(|translation| translation.betas.as_deref()),
             length,
             issued,
         };
@@ -403,9 +408,7 @@ impl Gateway {
             shape: Shape { chunked: length == Length::Chunked, bodiless: call.head.method == "HEAD" },
             replayable: call.head.is_replayable(),
         };
-        if let Some(model) = target.provider.model(&target.options) {
-            model.clone_into(&mut facts.model);
-        }
+        facts.own_model = target.provider.model(&target.options).map(ToOwned::to_owned);
         facts.tariff.own.clone_from(&target.priced);
         let sent = Instant::now();
         // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.

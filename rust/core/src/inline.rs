@@ -9,36 +9,37 @@ use crate::{
     features::custom_host::CustomHost,
     headers,
     masking::is_slug,
-    snapshot::SavedProvider,
 };
 
 /// Control headers that decide which host of a provider is called.
-const HOST_FIELDS: [&str; 8] = [
+const HOST_FIELDS: [&str; 11] = [
     "x-gateway-aws-sts-endpoint",
     "x-gateway-azure-authority-host",
+    "x-gateway-azure-deployment-name",
+    "x-gateway-azure-deployment-type",
     "x-gateway-azure-endpoint-name",
     "x-gateway-azure-foundry-url",
+    "x-gateway-azure-region",
     "x-gateway-azure-resource-name",
     "x-gateway-databricks-workspace",
     "x-gateway-huggingface-base-url",
     "x-gateway-snowflake-account",
 ];
 
-/// What is known of a credential that may be stored.
+/// Where a credential is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored {
-    /// The config is a saved one.
+    /// In a config that was saved.
     pub in_config: bool,
-    /// A token is among the stored options.
-    pub has_token: bool,
+    /// With a saved provider.
+    pub in_provider: bool,
 }
 
 impl Choice<'_> {
     /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names.
     /// Gives whether there is one.
-    pub(crate) fn refuse_leak(&self, node: &Node, stored: Stored, saved: Option<&SavedProvider>) -> Result<bool> {
-        let in_config = stored.in_config && (node.api_key.is_some() || stored.has_token);
-        let in_provider = saved.is_some_and(|saved| saved.api_key.is_some() || stored.has_token);
+    pub(crate) fn refuse_leak(&self, node: &Node, stored: Stored) -> Result<bool> {
+        let Stored { in_config, in_provider } = stored;
         let names_host = self.call.control.custom_host.is_some();
         let is_bound = node.features.custom_host != CustomHost::default();
         // A key that is stored without its provider belongs to none that a request could name.

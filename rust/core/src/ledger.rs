@@ -10,7 +10,7 @@ use crate::{
     error::Problem,
     headers::Head,
     metadata::Metadata,
-    prices::{self, Prices, Published, PublishedPrice, Tariff},
+    prices::{self, Adjustment, Own, Prices, Published, PublishedAdjustment, PublishedPrice, Tariff},
     record::{Outcome, Record, Sink},
     settings::Settings,
 };
@@ -35,6 +35,9 @@ pub struct Entry {
     /// What is said of the model where its provider was saved.
     #[serde(default)]
     prices: Vec<PublishedPrice>,
+    /// By what all prices of that provider differ.
+    #[serde(default)]
+    adjustment: Option<PublishedAdjustment>,
 }
 
 /// Writes records, by prices as they were published.
@@ -62,7 +65,10 @@ impl Ledger {
         let provider = providers::find(&entry.provider);
         let provider = provider.ok_or_else(|| Problem::new("$.provider", "is not known"))?;
         let mut problems = Vec::new();
-        let own = prices::compile(entry.prices, "$.prices", &mut problems);
+        let own = Own {
+            priced: Some(prices::compile(entry.prices, "$.prices", &mut problems)),
+            adjustment: entry.adjustment.map(|said| Arc::new(Adjustment::compile(said, "$.adjustment", &mut problems))),
+        };
         if let Some(problem) = problems.pop() {
             return Err(problem);
         }
@@ -78,7 +84,7 @@ impl Ledger {
         facts.metadata = entry.metadata.as_deref().map(Metadata::read).unwrap_or_default();
         facts.bytes_out = answer.len() as u64;
         facts.usage = Usage::from_answer(Dialect::OpenAi, answer);
-        facts.tariff = Tariff { prices: Arc::clone(&self.prices), own: Some(own), is_batch: true };
+        facts.tariff = Tariff { prices: Arc::clone(&self.prices), own, is_batch: true };
         record.close(Outcome::Complete);
         Ok(self.written())
     }

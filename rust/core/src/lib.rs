@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
-mod batch_lines;
+mod batch_models;
 pub mod batches;
 pub mod body;
 pub mod call;
@@ -27,11 +27,13 @@ pub mod ledger;
 mod line;
 pub mod lines;
 pub mod masking;
+mod members;
 pub mod metadata;
 pub mod metrics;
 pub mod models;
 pub mod outbox;
 pub mod packed;
+mod place;
 pub mod prices;
 pub mod realtime;
 pub mod record;

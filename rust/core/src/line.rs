@@ -1,222 +1,139 @@
 //! The line of JSON that a record becomes.
 
-use std::{
-    borrow::Cow,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::time::Duration;
 
 use penstock_llm::{operation::Operation, usage::Usage};
-use serde::{Serialize, Serializer};
-use uuid::Uuid;
 
 use crate::{
-    masking::{Masked, masked_url},
-    metadata::Metadata,
+    masking::{masked_headers, masked_url},
+    members::{Members, write_object},
     prices::Cost,
     record::{Facts, Outcome, Record},
-    routing::decision::Step,
+    routing::decision::Decision,
 };
 
-#[derive(Serialize)]
-#[allow(clippy::option_option, reason = "what is not said and what is null are two things")]
-pub struct Line<'a> {
-    id: Uuid,
-    created_at: String,
-    trace_id: Text<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    span_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    span_name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    parent_span_id: Option<&'a str>,
-    request_method: &'a str,
-    request_url: Cow<'a, str>,
-    response_status_code: u16,
-    is_success: bool,
-    outcome: Outcome,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a str>,
-    /// Milliseconds, as all times here.
-    response_time: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time_to_first_byte: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    upstream_response_time: Option<f64>,
-    ai_org: &'a str,
-    ai_model: &'a str,
-    operation: &'a str,
-    mode: &'static str,
-    is_proxy_call: bool,
-    stream_mode: bool,
-    #[serde(flatten)]
-    units: Option<Units>,
-    /// Null where tokens were used and no price of them is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cost_nanodollars: Option<Option<u64>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cost_currency: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    price_version: Option<&'a str>,
-    cache_status: &'static str,
-    retry_success_count: i32,
-    last_used_option_index: &'a str,
-    #[serde(skip_serializing_if = "<[Step]>::is_empty")]
-    decisions: &'a [Step],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    api_key_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    config: Option<&'a str>,
-    #[serde(skip_serializing_if = "Metadata::is_empty")]
-    metadata: &'a Metadata,
-    bytes_out: u64,
-    worker: u32,
-    request_headers: Masked<'a>,
+/// Writes it. All times are milliseconds.
+pub fn write(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome: Outcome, took: Duration) {
+    write_object(lines, |line| {
+        ids(line, record);
+        line.text("request_method", &record.head.method);
+        line.text("request_url", &masked_url(&record.head));
+        answered(line, &record.facts, outcome, took);
+        asked(line, &record.facts);
+        used(line, record.facts.usage.as_ref(), cost);
+        decided(line, record.facts.decision.as_deref());
+        some(line, "api_key_id", record.facts.api_key_id.as_deref());
+        some(line, "config", record.facts.config.as_deref());
+        if !record.facts.metadata.is_empty() {
+            line.value("metadata", &record.facts.metadata);
+        }
+        line.number("bytes_out", record.facts.bytes_out);
+        line.number("worker", record.sink.worker);
+        line.object("request_headers", |fields| {
+            masked_headers(fields, &record.head.headers, &[&record.facts.masked, &record.sink.sensitive]);
+        });
+    });
 }
 
-#[derive(Serialize)]
-struct Units {
-    #[serde(rename = "req_units")]
-    request: u64,
-    #[serde(rename = "res_units")]
-    response: u64,
-    #[serde(rename = "total_units")]
-    total: u64,
-    #[serde(rename = "usage", skip_serializing_if = "Option::is_none")]
-    parts: Option<Parts>,
-    /// Counted here, not by the provider.
-    #[serde(rename = "units_estimated", skip_serializing_if = "std::ops::Not::not")]
-    estimated: bool,
-}
-
-/// The parts of which the units are the sums, where they are more than text asked and text answered.
-#[derive(Serialize, PartialEq, Eq, Default)]
-struct Parts {
-    #[serde(skip_serializing_if = "is_zero")]
-    input: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    output: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    cache_read: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    cache_write_5m: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    cache_write_1h: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    reasoning: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    audio_in: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    audio_out: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    cache_read_audio: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    cache_read_image: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    image_in: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    image_out: u64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-impl Parts {
-    /// None where there are two at most, which the units tell.
-    fn of(usage: &Usage) -> Option<Self> {
-        let Usage { input, output, cache_read, cache_write_5m, cache_write_1h, reasoning, .. } = *usage;
-        let Usage { audio_in, audio_out, cache_read_audio, cache_read_image, image_in, image_out, .. } = *usage;
-        (input.saturating_add(output) != usage.total()).then_some(Self {
-            input,
-            output,
-            cache_read,
-            cache_write_5m,
-            cache_write_1h,
-            reasoning,
-            audio_in,
-            audio_out,
-            cache_read_audio,
-            cache_read_image,
-            image_in,
-            image_out,
-        })
+fn ids(line: &mut Members<'_>, record: &Record) {
+    let Facts { trace_id, span_id, span_name, parent_span_id, .. } = &*record.facts;
+    line.id("id", record.id);
+    line.moment("created_at", record.created);
+    match trace_id {
+        Some(given) => line.text("trace_id", given),
+        None => line.id("trace_id", record.id),
     }
+    some(line, "span_id", span_id.as_deref());
+    some(line, "span_name", span_name.as_deref());
+    some(line, "parent_span_id", parent_span_id.as_deref());
 }
 
-enum Text<'a> {
-    Given(&'a str),
-    Id(Uuid),
-}
-
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Given(text) => serializer.serialize_str(text),
-            Self::Id(id) => id.serialize(serializer),
+fn answered(line: &mut Members<'_>, facts: &Facts, outcome: Outcome, took: Duration) {
+    let Facts { status, error, first_byte, upstream, .. } = facts;
+    let is_good = (200..300).contains(status) || *status == 101;
+    line.number("response_status_code", *status);
+    line.flag("is_success", is_good && outcome == Outcome::Complete && error.is_none());
+    line.text("outcome", outcome.name());
+    some(line, "error", *error);
+    line.milliseconds("response_time", took);
+    for (key, duration) in [("time_to_first_byte", first_byte), ("upstream_response_time", upstream)] {
+        if let Some(duration) = duration {
+            line.milliseconds(key, *duration);
         }
     }
 }
 
-impl<'a> Line<'a> {
-    pub fn new(record: &'a Record, cost: Option<&'a Cost>, outcome: Outcome, took: Duration) -> Self {
-        let Facts { status, usage, .. } = &*record.facts;
-        let facts = &record.facts;
-        let decision = facts.decision.as_deref();
-        Self {
-            id: record.id,
-            created_at: humantime::format_rfc3339_millis(UNIX_EPOCH + record.created).to_string(),
-            trace_id: facts.trace_id.as_deref().map_or(Text::Id(record.id), Text::Given),
-            span_id: facts.span_id.as_deref(),
-            span_name: facts.span_name.as_deref(),
-            parent_span_id: facts.parent_span_id.as_deref(),
-            request_method: &record.head.method,
-            request_url: masked_url(&record.head),
-            response_status_code: *status,
-            is_success: ((200..300).contains(status) || *status == 101)
-                && outcome == Outcome::Complete
-                && facts.error.is_none(),
-            outcome,
-            error: facts.error,
-            response_time: milliseconds(took),
-            time_to_first_byte: facts.first_byte.map(milliseconds),
-            upstream_response_time: facts.upstream.map(milliseconds),
-            ai_org: facts.provider,
-            ai_model: &facts.model,
-            operation: facts.operation.map_or("", Operation::id),
-            mode: decision.map_or("single", |decision| decision.strategy),
-            is_proxy_call: facts.is_proxy,
-            stream_mode: facts.stream,
-            units: usage.as_ref().map(Units::of),
-            cost_nanodollars: (usage.is_some() || cost.is_some()).then(|| cost.map(|cost| cost.nanodollars)),
-            cost_currency: cost.map(|_| "USD"),
-            price_version: cost.and_then(|cost| cost.price_version.as_deref()),
-            cache_status: decision.map_or("disabled", |decision| decision.cache.name()),
-            retry_success_count: decision.map_or(0, |decision| decision.retries),
-            last_used_option_index: decision.map_or("config", |decision| &*decision.option),
-            decisions: decision.map_or(&[], |decision| &decision.steps),
-            api_key_id: facts.api_key_id.as_deref(),
-            config: facts.config.as_deref(),
-            metadata: &facts.metadata,
-            bytes_out: facts.bytes_out,
-            worker: record.sink.worker,
-            request_headers: Masked {
-                headers: &record.head.headers,
-                listed: &facts.masked,
-                always: &record.sink.sensitive,
-            },
-        }
-    }
+fn asked(line: &mut Members<'_>, facts: &Facts) {
+    line.text("ai_org", facts.provider);
+    line.text("ai_model", facts.model_told());
+    line.text("operation", facts.operation.map_or("", Operation::id));
+    line.text("mode", facts.decision.as_ref().map_or("single", |decision| decision.strategy));
+    line.flag("is_proxy_call", facts.is_proxy);
+    line.flag("stream_mode", facts.stream);
 }
 
-impl Units {
-    fn of(usage: &Usage) -> Self {
+fn used(line: &mut Members<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
+    if let Some(usage) = usage {
         let (request, response) = (usage.total_in(), usage.total_out());
-        let total = request.saturating_add(response);
-        Self { request, response, total, parts: Parts::of(usage), estimated: usage.estimated }
+        line.number("req_units", request);
+        line.number("res_units", response);
+        line.number("total_units", request.saturating_add(response));
+        // Where there are two parts at most the units tell them.
+        if usage.input.saturating_add(usage.output) != usage.total() {
+            line.object("usage", |parts| tell_parts(parts, usage));
+        }
+        if usage.estimated {
+            line.flag("units_estimated", true);
+        }
+    }
+    let Some(cost) = cost else {
+        // Tokens were used, and no price of them is known.
+        if usage.is_some() {
+            line.null("cost_nanodollars");
+        }
+        return;
+    };
+    line.number("cost_nanodollars", cost.nanodollars);
+    line.text("cost_currency", "USD");
+    some(line, "price_version", cost.price_version.as_deref());
+}
+
+/// The parts of which the units are the sums.
+fn tell_parts(parts: &mut Members<'_>, usage: &Usage) {
+    let counts = [
+        ("input", usage.input),
+        ("output", usage.output),
+        ("cache_read", usage.cache_read),
+        ("cache_write_5m", usage.cache_write_5m),
+        ("cache_write_1h", usage.cache_write_1h),
+        ("reasoning", usage.reasoning),
+        ("audio_in", usage.audio_in),
+        ("audio_out", usage.audio_out),
+        ("cache_read_audio", usage.cache_read_audio),
+        ("cache_read_image", usage.cache_read_image),
+        ("image_in", usage.image_in),
+        ("image_out", usage.image_out),
+    ];
+    for (key, count) in counts {
+        if count > 0 {
+            parts.number(key, count);
+        }
     }
 }
 
-fn milliseconds(duration: Duration) -> f64 {
-    (duration.as_micros() as f64) / 1000.0
+fn decided(line: &mut Members<'_>, decision: Option<&Decision>) {
+    line.text("cache_status", decision.map_or("disabled", |decision| decision.cache.name()));
+    line.number("retry_success_count", decision.map_or(0, |decision| decision.retries));
+    line.text("last_used_option_index", decision.map_or("config", |decision| &decision.option));
+    if let Some(decision) = decision
+        && !decision.steps.is_empty()
+    {
+        line.value("decisions", &decision.steps);
+    }
+}
+
+fn some(line: &mut Members<'_>, key: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        line.text(key, value);
+    }
 }

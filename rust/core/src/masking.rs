@@ -2,36 +2,28 @@
 
 use std::borrow::Cow;
 
-use serde::{Serialize, Serializer, ser::SerializeMap};
-
-use crate::headers::{Head, Headers};
+use crate::{
+    headers::{Head, Headers},
+    members::Members,
+};
 
 const MASK: &str = "***";
+/// Keys may be among them.
+const SUB_PROTOCOLS: &[u8] = b"sec-websocket-protocol";
 
-/// Header fields with everything that may be a secret masked.
-pub struct Masked<'a> {
-    pub headers: &'a Headers,
-    pub listed: &'a [String],
-    pub always: &'a [String],
-}
-
-impl Serialize for Masked<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (name, value) in self.headers.iter() {
-            let name = String::from_utf8_lossy(name);
-            let is_listed = |list: &[String]| list.iter().any(|listed| *listed == name);
-            // An inline config may hold a key, whatever the prefix of its header; so may one that is broken.
-            let is_inline = name.ends_with("-config") && !is_slug(value);
-            if may_be_secret(&name) || is_inline || is_listed(self.listed) || is_listed(self.always) {
-                map.serialize_entry(&*name, MASK)?;
-            } else if name.ends_with("-custom-host") || name == "referer" {
-                map.serialize_entry(&*name, bare_url(&String::from_utf8_lossy(value)))?;
-            } else {
-                map.serialize_entry(&*name, &*String::from_utf8_lossy(value))?;
-            }
+/// Writes header fields with everything masked that may be a secret, or is listed by its lower-case name.
+pub fn masked_headers(fields: &mut Members<'_>, headers: &Headers, listed: &[&[String]]) {
+    for (name, value) in headers.iter() {
+        let is_listed = || listed.iter().any(|list| list.iter().any(|listed| listed.as_bytes() == name));
+        // An inline config may hold a key, whatever the prefix of its header; so may one that is broken.
+        let is_inline = || name.ends_with(b"-config") && !is_slug(value);
+        if may_be_secret(name) || is_inline() || is_listed() {
+            fields.bytes(name, MASK.as_bytes());
+        } else if name.ends_with(b"-custom-host") || name == b"referer" {
+            fields.bytes(name, bare_url(&String::from_utf8_lossy(value)).as_bytes());
+        } else {
+            fields.bytes(name, value);
         }
-        map.end()
     }
 }
 
@@ -41,27 +33,22 @@ pub fn is_slug(text: &[u8]) -> bool {
 }
 
 /// Names that hold credentials somewhere: rather one masked too many.
-pub fn may_be_secret(name: &str) -> bool {
-    const PARTS: [&str; 10] = [
-        "auth",
-        "key",
-        "token",
-        "secret",
-        "cookie",
-        "passw",
-        "passphrase",
-        "credential",
-        "signature",
-        "service-account",
-    ];
-    // Nearly every request has these: looking for parts of words in them is most of what a record's fields cost.
-    match name {
-        "host" | "content-type" | "content-length" | "accept" | "user-agent" | "x-gateway-provider"
-        | "x-gateway-config" => return false,
-        "authorization" | "x-gateway-api-key" | "sec-websocket-protocol" => return true,
-        _ => (),
-    }
-    PARTS.iter().any(|part| memchr::memmem::find(name.as_bytes(), part.as_bytes()).is_some())
+pub fn may_be_secret(name: impl AsRef<[u8]>) -> bool {
+    let name = name.as_ref();
+    // By their first letter: each request's names are looked through.
+    name == SUB_PROTOCOLS
+        || name.iter().enumerate().any(|(at, first)| {
+            let parts: &[&[u8]] = match first {
+                b'a' => &[b"auth"],
+                b'c' => &[b"cookie", b"credential"],
+                b'k' => &[b"key"],
+                b'p' => &[b"passw", b"passphrase"],
+                b's' => &[b"secret", b"service-account", b"signature"],
+                b't' => &[b"token"],
+                _ => return false,
+            };
+            parts.iter().any(|part| name[at..].starts_with(part))
+        })
 }
 
 /// A URL without what may be a secret in it: its user and its query.
@@ -106,11 +93,13 @@ fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::write_object;
 
     fn masked(fields: &[(&str, &str)]) -> String {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-        serde_json::to_string(&Masked { headers: &headers, listed: &["x-user".into()], always: &["x-team".into()] })
-            .unwrap()
+        let mut out = Vec::new();
+        write_object(&mut out, |fields| masked_headers(fields, &headers, &[&["x-user".into()], &["x-team".into()]]));
+        String::from_utf8(out).unwrap()
     }
 
     #[test]

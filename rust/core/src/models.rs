@@ -1,11 +1,15 @@
 //! What is said of single models: which may be used, where they are; and when the catalogue is asked for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use penstock_llm::{
     operation::{Operation, Takes},
     providers::{self, Known},
 };
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
 use crate::{
@@ -15,8 +19,8 @@ use crate::{
     error::{Error, Problem, Result},
     headers::{Control, Head, Headers, control_name, is_field},
     masking::is_slug,
-    prices::{self, Priced, PublishedPrice},
-    snapshot::Snapshot,
+    prices::{self, Adjustment, Priced, PublishedAdjustment, PublishedPrice},
+    snapshot::{SavedProvider, Snapshot},
     upstream::Base,
 };
 
@@ -29,6 +33,8 @@ pub struct Models {
     /// Whether models may be used of which nothing is said.
     allow_all: bool,
     said: HashMap<String, SavedModel>,
+    /// By what its prices differ from the usual ones.
+    adjustment: Option<Arc<Adjustment>>,
 }
 
 #[derive(Debug)]
@@ -46,6 +52,8 @@ pub struct PublishedModels {
     pub id: String,
     allow_all: bool,
     models: Vec<PublishedModel>,
+    #[serde(default)]
+    adjustment: Option<PublishedAdjustment>,
 }
 
 #[derive(Deserialize)]
@@ -99,7 +107,9 @@ impl Models {
             };
             said.insert(row.slug, model);
         }
-        Self { allow_all: published.allow_all, said }
+        let path = format!("{path}.adjustment");
+        let adjusted = |adjustment| Arc::new(Adjustment::compile(adjustment, &path, problems));
+        Self { allow_all: published.allow_all, said, adjustment: published.adjustment.map(adjusted) }
     }
 }
 
@@ -138,38 +148,73 @@ pub(crate) fn options(
     options
 }
 
-impl Target<'_> {
+impl<'s> Target<'s> {
     /// Takes over what is said of the model that is asked for; refuses one that may not be used here.
     pub fn adopt(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
         let Some(saved) = self.saved else { return Ok(()) };
         self.fields = saved.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
+        self.priced.adjustment.clone_from(&models.adjustment);
+        let said = models.said.get(model);
         if call.route.operation == Operation::CreateBatchJob {
-            return models.admit_job(&self.provider.job_models(body));
-        }
-        let Some(said) = models.said.get(model) else {
-            let is_fine = if model.is_empty() {
-                // Who names it elsewhere is looked at before anything is sent.
-                let is_looked_at = self.reads_lines(call).is_some() || self.ends_messages(call);
-                !models.are_restricted() || is_looked_at || !may_name_one(call)
-            } else {
-                models.allow_all
-            };
-            return if is_fine { Ok(()) } else { Err(Error::ModelRefused { model: model.to_owned() }) };
-        };
-        if !said.enabled {
+            models.admit_job(&self.provider.job_models(body))?;
+        } else if let Some(said) = said {
+            self.take(call, said).ok_or_else(|| Error::ModelRefused { model: model.to_owned() })?;
+        } else if !self.may_ask(call, models, model) {
             return Err(Error::ModelRefused { model: model.to_owned() });
+        }
+        self.admit_pinned(call, saved, said)
+    }
+
+    /// Whether a model may be asked of which nothing is said.
+    fn may_ask(&self, call: &Call<'_>, models: &Models, model: &str) -> bool {
+        if !model.is_empty() {
+            return models.allow_all;
+        }
+        // Who names it elsewhere is looked at before anything is sent.
+        let is_looked_at = self.reads_lines(call).is_some() || self.ends_messages(call);
+        !models.are_restricted() || is_looked_at || !may_name_one(call)
+    }
+
+    /// Whatever a body names, another model may be asked: by an option, or by the path. What was saved says is meant.
+    fn admit_pinned(&mut self, call: &Call<'_>, saved: &SavedProvider, said: Option<&SavedModel>) -> Result<()> {
+        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.takes_body()) {
+            let named = named_in_path(call.route.path);
+            if !named.is_empty() {
+                models.admit_job(&named)?;
+            }
+        }
+        let Some(pinned) = self.provider.pinned(&self.options, call.route.stated) else { return Ok(()) };
+        let is_own = |said: &SavedModel| said.options.iter().any(|(_, value)| value == pinned);
+        if saved.options.holds(pinned) || said.is_some_and(is_own) {
+            return Ok(());
+        }
+        self.admit_line(pinned)?;
+        if let (Some(models), true) = (&saved.models, self.provider.model(&self.options) == Some(pinned)) {
+            self.priced.priced = models.said.get(pinned).and_then(|said| said.priced.clone());
+        }
+        Ok(())
+    }
+
+    /// Takes over what is said of a model; `None` where it may not be used.
+    fn take(&mut self, call: &Call<'_>, said: &'s SavedModel) -> Option<()> {
+        if !said.enabled {
+            return None;
         }
         self.fields.retain(|(name, _)| said.fields.iter().all(|(own, _)| own != name));
         self.fields.extend(said.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        self.priced.clone_from(&said.priced);
+        self.priced.priced.clone_from(&said.priced);
         for (option, value) in &said.options {
-            self.options.put(*option, value.clone());
+            // Of one name some providers take an option as a header, and others do not.
+            let own = self.provider.options().iter().find(|own| own.key == option.key);
+            if let Some(own) = own {
+                self.options.replace(*own, value.clone());
+            }
         }
         if let (Some(base), None) = (&said.custom_host, call.control.custom_host) {
             self.base = base.clone();
         }
-        Ok(())
+        Some(())
     }
 
     /// Refuses a line of a file that is for a model which may not be used here.
@@ -186,6 +231,18 @@ fn may_name_one(call: &Call<'_>) -> bool {
         Operation::UploadFile | Operation::PutBatchObject | Operation::UploadBatchDataset => false,
         operation => operation.takes() == Some(Takes::Form),
     }
+}
+
+/// What stands in a raw path where providers have a model or a deployment: the segment, and what is before its verb.
+fn named_in_path(path: &str) -> Vec<String> {
+    const BEFORE: [&str; 6] = ["/deployments/", "/endpoints/", "/model/", "/models/", "/run/", "/serving-endpoints/"];
+    let place = BEFORE.iter().find_map(|before| path.split_once(before).map(|(_, rest)| (*before, rest)));
+    let Some((before, rest)) = place else { return Vec::new() };
+    // Workers AI has names with slashes.
+    let segment = if before == "/run/" { rest } else { rest.split('/').next().unwrap_or_default() };
+    let segment = percent_decode_str(segment).decode_utf8_lossy().into_owned();
+    let bare = segment.rsplit_once(':').map(|(bare, _)| bare.to_owned());
+    [segment].into_iter().chain(bare).collect()
 }
 
 /// Whether a request for models is about the catalogue: it names no provider, or says so.
@@ -230,6 +287,16 @@ fn config_asks(snapshot: &Snapshot, head: &Head, control: &Control<'_>, config: 
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_model_of_a_raw_path_is_read_where_providers_have_it() {
+        let named = |path: &str| named_in_path(path).join(" ");
+        assert_eq!(named("/openai/deployments/d%201/chat/completions"), "d 1");
+        assert_eq!(named("/model/amazon.nova-lite-v1%3A0/converse"), "amazon.nova-lite-v1:0 amazon.nova-lite-v1");
+        assert_eq!(named("/v1beta/models/gemini:generateContent"), "gemini:generateContent gemini");
+        assert_eq!(named("/run/@cf/meta/llama"), "@cf/meta/llama");
+        assert_eq!(named("/chat/completions"), "");
+    }
+
     const SAVED: &str = r#"{"epoch":"1","catalogue":true,
         "models":[{"id":"i","allow_all":false,"models":[{"slug":"gpt","enabled":true},{"slug":"old","enabled":false}]}],
         "providers":[{"slug":"mine","provider":"openai","models":"i"},{"slug":"theirs","provider":"openai","workspace":"b"}],
@@ -256,7 +323,7 @@ mod tests {
         for allow_all in [false, true] {
             assert!(!admits(allow_all, &["old"]) && !admits(allow_all, &["gpt", "old"]) && !admits(allow_all, &[]));
         }
-        let free = Models { allow_all: true, said: HashMap::new() };
+        let free = Models { allow_all: true, said: HashMap::new(), adjustment: None };
         assert!(free.admit_job(&[]).is_ok());
     }
 

@@ -64,12 +64,61 @@ pub struct Cost {
     pub price_version: Option<Box<str>>,
 }
 
+/// What was saved with a provider of its prices.
+#[derive(Debug, Clone, Default)]
+pub struct Own {
+    /// Of the model that is asked for.
+    pub priced: Option<Priced>,
+    /// By what all of them differ.
+    pub adjustment: Option<Arc<Adjustment>>,
+}
+
+/// Factors of prices, in millionths: a contract has others than the list.
+#[derive(Debug)]
+pub struct Adjustment {
+    version: Box<str>,
+    request: u64,
+    factors: Rates,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedAdjustment {
+    version: Box<str>,
+    /// Of what is paid for each request.
+    request: u64,
+    /// By bucket; what is left out is as it was.
+    factors: BTreeMap<String, u64>,
+}
+
+const MILLION: u64 = 1_000_000;
+
+impl Adjustment {
+    pub fn compile(published: PublishedAdjustment, path: &str, problems: &mut Vec<Problem>) -> Self {
+        let PublishedAdjustment { version, request, factors: said } = published;
+        for name in said.keys().filter(|name| NAMES.iter().all(|(known, _)| known != name)) {
+            problems.push(Problem::new(format!("{path}.factors.{name}"), "is not a known price"));
+        }
+        Self { version, request, factors: NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION)) }
+    }
+
+    fn rates(&self, rates: &Rates) -> Rates {
+        std::array::from_fn(|bucket| times(rates[bucket], self.factors[bucket]))
+    }
+}
+
+/// So many millionths of a number.
+fn times(number: u64, factor: u64) -> u64 {
+    let product = u128::from(number) * u128::from(factor);
+    u64::try_from((product + u128::from(MILLION / 2)) / u128::from(MILLION)).unwrap_or(u64::MAX)
+}
+
 /// Where the price of a request is looked up when it is known what it used.
 #[derive(Debug, Clone, Default)]
 pub struct Tariff {
     pub prices: Arc<Prices>,
-    /// What is said of the model where its provider was saved.
-    pub own: Option<Priced>,
+    /// What is said where its provider was saved.
+    pub own: Own,
     /// It is asked in a batch that its provider runs, which costs less.
     pub is_batch: bool,
 }
@@ -77,12 +126,19 @@ pub struct Tariff {
 impl Tariff {
     /// What was used of a model, at a moment in Unix seconds.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
-        let of = |price: &Price| Cost {
+        let of = |price: &Price| match &self.own.adjustment {
+            None => self.of(price, usage),
+            Some(adjustment) => self.of(&price.adjusted(adjustment), usage),
+        };
+        let own = self.own.priced.as_ref().and_then(|own| valid(own, at));
+        own.map(of).or_else(|| self.prices.find(provider, model, at, of))
+    }
+
+    fn of(&self, price: &Price, usage: &Usage) -> Cost {
+        Cost {
             nanodollars: if self.is_batch { price.batch_cost(usage) } else { price.cost(usage) },
             price_version: Some(price.version.clone()),
-        };
-        let own = self.own.as_ref().and_then(|own| valid(own, at));
-        own.map(of).or_else(|| self.prices.find(provider, model, at, of))
+        }
     }
 }
 
@@ -337,6 +393,19 @@ impl Price {
         is_hour && self.from.is_none_or(|from| from <= at)
     }
 
+    /// The same price as somebody pays it whose contract says so; its version names both.
+    fn adjusted(&self, by: &Adjustment) -> Self {
+        Self {
+            version: format!("{}*{}", self.version, by.version).into(),
+            from: self.from,
+            daily: self.daily,
+            request: times(self.request, by.request),
+            rates: by.rates(&self.rates),
+            tiers: self.tiers.iter().map(|(start, rates)| (*start, by.rates(rates))).collect(),
+            batch: self.batch.as_ref().map(|rates| Box::new(by.rates(rates))),
+        }
+    }
+
     /// Whole nano-dollars, half of one rounded up.
     pub fn cost(&self, usage: &Usage) -> u64 {
         nanodollars(u128::from(self.request).saturating_add(spent(usage, self.rates_of(usage))))
@@ -476,6 +545,38 @@ mod tests {
         assert_eq!(cost(half), 2 + 11);
         let own = half.replace(r#""rates""#, r#""batch":{"input":[[0,1000]],"output":[[0,2000]]},"rates""#);
         assert_eq!(cost(&own), 2 + 4 + 2 * 2);
+    }
+
+    #[test]
+    fn factors_of_a_contract_change_each_price_by_its_kind_and_its_version() {
+        let mut problems = Vec::new();
+        let by = r#"{"version":"f","request":3000000,"factors":{"input":500000,"output":0,"cache_read":1250000}}"#;
+        let adjustment = Adjustment::compile(serde_json::from_str(by).unwrap(), "$", &mut problems);
+        assert!(problems.is_empty(), "{problems:?}");
+        let own = Own { priced: None, adjustment: Some(Arc::new(adjustment)) };
+        let mut tariff = Tariff { prices: Arc::new(prices()), own, is_batch: false };
+        let usage = Usage { input: 4, output: 9, cache_read: 8, audio_in: 1, ..Usage::default() };
+        let told = |tariff: &Tariff, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();
+        let cost = Cost { nanodollars: 5_000 + 12_500 + 2_500, price_version: Some("new*f".into()) };
+        assert_eq!(told(&tariff, "gpt-4o"), cost);
+        // Long requests and those that are paid by the request.
+        let long = Usage { input: 201, output: 1000, ..Usage::default() };
+        assert_eq!(tariff.cost("openai", "long", 0, &long).unwrap().nanodollars, 30);
+        assert_eq!(told(&tariff, "x-night").nanodollars, 5);
+        tariff.is_batch = true;
+        assert_eq!(told(&tariff, "gpt-4o").nanodollars, 10_000);
+        let own = r#"[{"version":"o","rates":{"input":[[0,2000]]}}]"#;
+        tariff.own.priced = Some(compile(serde_json::from_str(own).unwrap(), "$", &mut problems));
+        let cost = Cost { nanodollars: (4 * 1000 + 8 * 2500 + 2000) / 2000, price_version: Some("o*f".into()) };
+        assert_eq!(told(&tariff, "gpt-4o"), cost);
+    }
+
+    #[test]
+    fn a_factor_of_something_unknown_is_refused() {
+        let mut problems = Vec::new();
+        let json = r#"{"version":"v","request":1,"factors":{"water":1}}"#;
+        drop(Adjustment::compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
+        assert_eq!(problems[0].path, "$.x.factors.water");
     }
 
     #[test]

@@ -12,7 +12,6 @@ use penstock_llm::{
     translation::{Lost, Unsaid},
     usage::Usage,
 };
-use serde::Serialize;
 use uuid::{Builder, Uuid};
 
 use crate::{
@@ -20,7 +19,7 @@ use crate::{
     caller::Caller,
     counting::{Answered, Asked, Counting},
     headers::{Control, Head},
-    line::Line,
+    line,
     masking::may_be_secret,
     metadata::Metadata,
     metrics::Metrics,
@@ -34,8 +33,7 @@ use crate::{
 };
 
 /// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Complete,
     /// The gateway answered with an error of its own.
@@ -46,6 +44,18 @@ pub enum Outcome {
     Cut,
     /// A fault of ours.
     Panicked,
+}
+
+impl Outcome {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Refused => "refused",
+            Self::Aborted => "aborted",
+            Self::Cut => "cut",
+            Self::Panicked => "panicked",
+        }
+    }
 }
 
 /// Where records go, shared by all requests of a worker.
@@ -86,6 +96,8 @@ pub struct Facts {
     pub is_proxy: bool,
     pub provider: &'static str,
     pub model: String,
+    /// What the provider calls the model that it is asked for, where requests call it otherwise.
+    pub own_model: Option<String>,
     /// As the body names it.
     pub user: Option<String>,
     pub stream: bool,
@@ -153,6 +165,7 @@ impl Facts {
         Self {
             provider: self.provider,
             model: self.model.clone(),
+            own_model: self.own_model.clone(),
             user: self.user.clone(),
             stream: self.stream,
             metadata: self.metadata.clone(),
@@ -167,9 +180,15 @@ impl Facts {
 
     /// Takes over what is true of the target that answered, and not of the request.
     pub fn adopt(&mut self, other: Self) {
-        let Self { provider, model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
-        (self.provider, self.model, self.stream, self.upstream) = (provider, model, stream, upstream);
+        let Self { provider, model, own_model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
+        (self.provider, self.model, self.own_model) = (provider, model, own_model);
+        (self.stream, self.upstream) = (stream, upstream);
         (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
+    }
+
+    /// The model that answers, by its own name.
+    pub fn model_told(&self) -> &str {
+        self.own_model.as_deref().unwrap_or(&self.model)
     }
 
     /// Where the request stands in a trace: the gateway's own fields win over those of the W3C.
@@ -213,6 +232,12 @@ impl Facts {
     /// Names of what got lost between two dialects, either way.
     pub fn not_translated(&self) -> Option<String> {
         self.unsaid.as_ref().and_then(|unsaid| unsaid.text(&self.lost))
+    }
+
+    /// What a provider said in its own dialect that the caller was told in another, which may have fewer words for it. Where
+    /// somebody else began, only the caller's dialect has the sum.
+    fn told_by_provider(&self) -> Option<Usage> {
+        self.unsaid.as_ref().filter(|_| self.spent.is_none())?.usage()
     }
 
     /// Why it went where it went, in a line that a header can hold.
@@ -315,6 +340,7 @@ impl Record {
             // It was paid for when it was made.
             return self.close(outcome);
         }
+        let usage = self.facts.told_by_provider().or(usage);
         // What the provider of the rest says is told in the sum already.
         self.facts.usage =
             usage.map(|usage| Usage { estimated: usage.estimated || self.facts.spent.is_some(), ..usage });
@@ -377,8 +403,8 @@ impl Record {
         if self.facts.is_from_cache() {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
-        let Facts { tariff, provider, model, usage, .. } = &*self.facts;
-        tariff.cost(provider, model, self.created.as_secs(), usage.as_ref()?)
+        let Facts { tariff, provider, usage, .. } = &*self.facts;
+        tariff.cost(provider, self.facts.model_told(), self.created.as_secs(), usage.as_ref()?)
     }
 
     fn emit(&mut self, outcome: Outcome) {
@@ -401,9 +427,7 @@ impl Record {
             }
         }
         if self.sink.records {
-            let line = Line::new(self, cost.as_ref(), outcome, took);
-            // A Vec takes every write and the line's types always serialise.
-            self.sink.outbox.put(|lines| drop(serde_json::to_writer(lines, &line)));
+            self.sink.outbox.put(|lines| line::write(lines, self, cost.as_ref(), outcome, took));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use penstock_llm::{
-    operation::Takes,
+    operation::{Operation, Takes},
     providers::{Asked, Credential},
     translation::Translation,
 };
@@ -58,6 +58,8 @@ pub struct Said<'s> {
     pub manner: Manner,
     /// The type of its body, where that is not what the caller's was.
     pub content_type: Option<&'s str>,
+    /// What of Anthropic's betas its body asked for.
+    pub betas: Option<&'s str>,
     pub length: Length,
     /// A credential that was fetched for it.
     pub issued: Option<&'s Issued>,
@@ -87,6 +89,9 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
         && !target.sets(name.as_bytes())
     {
         field(&mut out, name.as_bytes(), value.as_bytes());
+    }
+    if let Some(betas) = said.betas.filter(|betas| !betas.is_empty()) {
+        field(&mut out, b"anthropic-beta", betas.as_bytes());
     }
     if let Some(kind) = said.content_type {
         field(&mut out, b"content-type", kind.as_bytes());
@@ -148,8 +153,12 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
     let asked = Asked {
         operation: call.route.operation,
         path: call.route.path,
-        // What was asked beside the body was asked of another API.
-        query: if said.manner.is_translated() { "" } else { &query },
+        // What was asked beside the body was asked of another API, but for lists of the caller's own dialect.
+        query: match said.manner {
+            Manner::Carried if call.route.operation == Operation::Models => &query,
+            manner if manner.is_translated() => "",
+            _ => &query,
+        },
         prefix,
         model: said.model,
         user: said.user,
@@ -224,6 +233,10 @@ fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// With these begin fields that providers themselves read.
 const OF_PROVIDERS: [&[u8]; 3] = [b"anthropic-", b"openai-", b"x-amzn-bedrock-"];
 
+fn is_of_a_dialect(name: &[u8]) -> bool {
+    OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// What of the caller's fields goes on to the provider.
 struct Passing<'p> {
     call: &'p Call<'p>,
@@ -250,7 +263,7 @@ impl Passing<'_> {
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
             b"anthropic-beta" if self.said.manner == Manner::Carried => true,
             _ if self.said.manner.is_translated() && !self.is_of_the_provider(name) => false,
-            _ => OF_PROVIDERS.iter().any(|prefix| name.starts_with(prefix)),
+            _ => is_of_a_dialect(name) || self.is_read_there(name),
         };
         // What is said under the gateway's prefix, or was stored, is meant.
         is_wanted && !self.target.sets(name)
@@ -260,7 +273,13 @@ impl Passing<'_> {
 impl Passing<'_> {
     /// Who is asked in another dialect is told nothing of the one that the request came in.
     fn is_of_the_provider(&self, name: &[u8]) -> bool {
-        name.starts_with(self.target.provider.slug().as_bytes())
+        name.starts_with(self.target.provider.slug().as_bytes()) || !is_of_a_dialect(name) && self.is_read_there(name)
+    }
+
+    /// Whether the provider takes one of its options so, and under the name that it has here.
+    fn is_read_there(&self, name: &[u8]) -> bool {
+        let options = self.target.provider.options();
+        options.iter().any(|option| option.sent_as == Some(option.header) && option.header.as_bytes() == name)
     }
 }
 
@@ -324,7 +343,7 @@ mod tests {
             reach: crate::call::Reach::Own,
             grant: None,
             fields: Vec::new(),
-            priced: None,
+            priced: crate::prices::Own::default(),
             goes_on: None,
         };
         let request = Head {
@@ -342,6 +361,7 @@ mod tests {
             streams: false,
             manner: Manner::AsItCame,
             content_type: None,
+            betas: None,
             length: Length::Known(2),
             issued: None,
         };
@@ -388,6 +408,16 @@ mod tests {
         assert!(text.contains("x-api-key: sk-1\r\n") && text.contains("anthropic-version: 2023-06-01\r\n"));
         let oauth = rendered("anthropic", Operation::Messages, "/messages", Some("sk-ant-oat01-1"), &[]);
         assert!(oauth.contains("authorization: Bearer sk-ant-oat01-1\r\n"));
+    }
+
+    #[test]
+    fn what_the_provider_takes_as_an_option_may_be_sent_as_it_takes_it() {
+        let fields = [("HTTP-Referer", "https://app.example"), ("X-Title", "App"), ("Stability-Client-Id", "s")];
+        let text = |provider| rendered(provider, Operation::ChatComplete, "/chat/completions", None, &fields);
+        let openrouter = text("openrouter");
+        assert!(openrouter.contains("http-referer: https://app.example\r\nx-title: App\r\n"), "{openrouter}");
+        assert!(!openrouter.contains("stability") && !text("openai").contains("App"));
+        assert!(text("stability-ai").contains("stability-client-id: s\r\n"));
     }
 
     #[test]

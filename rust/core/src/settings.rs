@@ -94,6 +94,16 @@ pub struct Identity {
     pub aws_container_token_file: Option<PathBuf>,
     /// Where an instance is.
     pub aws_metadata_url: String,
+    /// Where an app or a container of Azure's is given tokens, and what it must say for that.
+    pub azure_identity_url: Option<String>,
+    pub azure_identity_header: Option<Secret>,
+    /// Where a virtual machine is.
+    pub azure_metadata_url: String,
+    /// A token of its own platform's, the application for which that vouches, and who believes it.
+    pub azure_federated_token_file: Option<PathBuf>,
+    pub azure_tenant_id: Option<String>,
+    pub azure_client_id: Option<String>,
+    pub azure_authority_host: String,
 }
 
 impl Default for Identity {
@@ -106,6 +116,13 @@ impl Default for Identity {
             aws_container_token: None,
             aws_container_token_file: None,
             aws_metadata_url: "http://169.254.169.254".to_owned(),
+            azure_identity_url: None,
+            azure_identity_header: None,
+            azure_metadata_url: "http://169.254.169.254".to_owned(),
+            azure_federated_token_file: None,
+            azure_tenant_id: None,
+            azure_client_id: None,
+            azure_authority_host: "https://login.microsoftonline.com".to_owned(),
         }
     }
 }

@@ -39,13 +39,16 @@ pub async fn say(
     let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
     let is_large = body.len() > SAID_HERE;
     let model = facts.model.clone();
-    let betas = call.head.headers.text("anthropic-beta").map(ToOwned::to_owned);
+    let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
+    let betas = text("anthropic_beta").or_else(|| call.head.headers.text("anthropic-beta").map(ToOwned::to_owned));
+    let version = text("anthropic_version");
+    let is_anthropics = call.head.headers.text("anthropic-version").is_some();
     // Of jobs alone there is something to say that neither body nor path says.
     let tuning = operation.tunes().then(|| (call.head.query.clone(), target.options.clone()));
     let said = move || {
-        let betas = betas.as_deref();
+        let (betas, version) = (betas.as_deref(), version.as_deref());
         let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
-        let beside = Beside { betas, query, options };
+        let beside = Beside { betas, version, is_anthropics, query, options };
         let question = Question { operation, provider, body: &body, model: &model, beside, strict, now: now() };
         Translation::of(&question, wire)
     };

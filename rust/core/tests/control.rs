@@ -287,11 +287,11 @@ async fn snapshots_are_followed_and_a_bad_one_changes_nothing() {
     until("what fits comes", || rig.gateway.epoch() == "5").await;
     following.abort();
     let lines = control.lines();
-    assert_eq!(lines[0], "GET /internal/snapshot?epoch=0");
-    assert!(lines.contains(&"GET /internal/snapshot?epoch=1".to_owned()));
-    assert!(!lines.contains(&"GET /internal/snapshot?epoch=2".to_owned()));
-    let last = lines.iter().rposition(|line| line.ends_with("?epoch=3")).unwrap();
-    assert!(lines[last..].contains(&"GET /internal/snapshot?epoch=".to_owned()), "it is asked for whole");
+    assert_eq!(lines[0], "GET /internal/snapshot?worker=1&epoch=0");
+    assert!(lines.contains(&"GET /internal/snapshot?worker=1&epoch=1".to_owned()));
+    assert!(!lines.contains(&"GET /internal/snapshot?worker=1&epoch=2".to_owned()));
+    let last = lines.iter().rposition(|line| line.ends_with("epoch=3")).unwrap();
+    assert!(lines[last..].contains(&"GET /internal/snapshot?worker=1&epoch=".to_owned()), "it is asked for whole");
 }
 
 #[tokio::test]
@@ -310,6 +310,6 @@ async fn while_the_control_process_is_away_the_last_snapshot_holds() {
     until("the new one comes", || rig.gateway.epoch() == "1").await;
     // It waits for news in one question, and does not ask again and again.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(control.lines(), ["GET /internal/snapshot?epoch=0", "GET /internal/snapshot?epoch=1"]);
+    assert_eq!(control.lines(), ["GET /internal/snapshot?worker=1&epoch=0", "GET /internal/snapshot?worker=1&epoch=1"]);
     following.abort();
 }

@@ -146,6 +146,22 @@ async fn a_saved_key_is_bound_to_its_host_on_every_surface_and_in_every_spelling
 }
 
 #[tokio::test]
+async fn a_saved_key_goes_nowhere_that_a_configs_options_name() {
+    let evil = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let url = evil.url().replace("http://", "https://");
+    let config = json!({"provider": "@foundry", "azure_foundry_url": url});
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "foundry", "provider": "azure-ai", "api_key": "sk-saved"}],
+        "configs": [{"slug": "pc-evil", "config": config}]}));
+    for named in [config.to_string().as_str(), "pc-evil"] {
+        let told = rig.send(plain(CHAT).header("x-gateway-config", named)).await;
+        assert!(told.status == 400 && told.text().contains("no foundry"), "{named}: {}", told.text());
+    }
+    assert!(evil.ledger().is_empty());
+}
+
+#[tokio::test]
 async fn a_saved_key_is_not_replaced_by_what_the_caller_sends_in_its_place() {
     let provider = Server::start().await;
     let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);

@@ -183,6 +183,58 @@ async fn lines_of_a_batch_are_written_in_the_words_of_their_model() {
     assert!(keeper.lines().is_empty(), "nothing is sent of a file that is wrong");
 }
 
+#[tokio::test]
+async fn what_a_files_lines_are_for_may_be_said_beside_it() {
+    let keeper = Keeper::start("", 0, "").await;
+    let nameless = json!({"custom_id": "a", "body": {"messages": [{"role": "user", "content": "x"}]}}).to_string();
+    let form_of = |content: &str| form(&[file(content), field("purpose", "batch")]);
+    let vertex = |content: &str| {
+        Ask::new("POST", "/v1/files")
+            .header("x-gateway-provider", "vertex-ai")
+            .header("x-gateway-custom-host", &keeper.provider.url())
+            .header("x-gateway-vertex-region", "europe-west4")
+            .header("x-gateway-vertex-storage-bucket-name", "data")
+            .header("x-gateway-provider-batch-endpoint", "/v1/chat/completions")
+            .header("authorization", "Bearer t")
+            .header("content-type", FORM)
+            .body(form_of(content))
+    };
+    let rig = Played::rig();
+    let told = rig.send(vertex(&nameless)).await;
+    assert!(told.status == 400 && told.text().contains("body.model"), "{}", told.text());
+    for (named, words) in [("gemini-2.5-pro", "contents"), ("claude-sonnet-4-5", "anthropic_version")] {
+        let told = rig.send(vertex(&nameless).header("x-gateway-provider-model", named)).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        let sent = String::from_utf8(keeper.seen.lock().unwrap().pop().unwrap().1).unwrap();
+        assert!(sent.contains(words), "{sent}");
+    }
+    let amazons = keeper.ask("POST", "/v1/files").header("x-gateway-aws-bedrock-model", "amazon.nova-lite-v1:0");
+    let told = rig.send(amazons.header("content-type", FORM).body(form_of(&line("a", "other")))).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+}
+
+#[tokio::test]
+async fn a_dataset_is_as_large_as_was_said_or_it_is_none() {
+    let keeper = Keeper::start("GET", 200, DATASET).await;
+    let rig = Played::rig();
+    let content = "{}\n".repeat(4);
+    let upload = |size: &str| {
+        of_fireworks(&keeper, "POST", "/v1/files")
+            .header("x-gateway-file-purpose", "fine-tune")
+            .header("x-gateway-file-upload-size", size)
+            .header("content-type", FORM)
+            .body(form(&[file(&content)]))
+    };
+    let told = rig.send(upload("12")).await;
+    assert_eq!((told.status, &told.json()["purpose"]), (200, &json!("fine-tune")), "{}", told.text());
+    for (size, words) in [("13", "12 bytes of the file came"), ("many", "is no number")] {
+        let told = rig.send(upload(size)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"));
+        assert!(told.text().contains(words), "{}", told.text());
+        assert!(keeper.lines().last().unwrap().starts_with("DELETE "), "{:?}", keeper.lines());
+    }
+}
+
 /// A form that comes in pieces, the file larger than three parts.
 fn large(purpose_first: bool) -> Body {
     let content = "0123456789abcde\n".repeat((PART * 3 + 1600) / 16);

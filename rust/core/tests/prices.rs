@@ -21,7 +21,10 @@ fn priced(rig: &Rig) {
     ];
     let models = json!([{"id": "i", "allow_all": true, "models": [
         {"slug": "mock", "enabled": true, "prices": [rates("own", 2_000, 2_000)]}]}]);
-    let providers = json!([{"slug": "mine", "provider": "mock", "models": "i"}]);
+    let models = json!([models[0], {"id": "cheap", "allow_all": true, "models": [],
+        "adjustment": {"version": "x", "request": 1_000_000, "factors": {"input": 500_000, "output": 500_000}}}]);
+    let providers = json!([{"slug": "mine", "provider": "mock", "models": "i"},
+        {"slug": "ours", "provider": "mock", "models": "cheap"}]);
     rig.apply(&json!({"epoch": "1", "prices": {"said": said}, "models": models, "providers": providers}));
 }
 
@@ -87,6 +90,16 @@ async fn the_price_that_was_saved_with_a_model_goes_before_all_others() {
         rig.send(ask.body(words("mock", false))).await;
         assert_eq!(rig.record()["price_version"], version);
     }
+}
+
+#[tokio::test]
+async fn a_provider_whose_contract_has_other_prices_costs_by_those() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    priced(&rig);
+    let ask = Ask::new("POST", CHAT).header("x-gateway-provider", "@ours").header("content-type", "application/json");
+    rig.send(ask.body(words("mock?chunks=5&usage=on", false))).await;
+    assert_eq!(pick(&rig.record(), TOLD), json!([40_000, "USD", "v1*x", 17]));
 }
 
 #[tokio::test]

@@ -145,6 +145,38 @@ async fn both_say_what_they_say_and_one_record_says_what_it_used() {
 }
 
 #[tokio::test]
+async fn a_session_of_azures_foundry_is_asked_as_its_version_has_it() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let ask = Ask::new("GET", REALTIME)
+        .header("x-gateway-provider", "azure-ai")
+        .header("x-gateway-custom-host", &provider.url())
+        .header("authorization", "Bearer sk-1");
+    let mut talk = open(&rig, ask).await;
+    assert_eq!(talk.until("session.created").await["session"]["model"], "gpt-realtime");
+    talk.close(1000, "").await;
+    let entry = settled(&provider, 1).await.remove(0);
+    assert_eq!((entry.path.as_str(), entry.header("authorization")), (REALTIME, Some("Bearer sk-1")));
+    assert_eq!(pick(&rig.record(), ["operation", "ai_org"]), json!(["realtime", "azure-ai"]));
+}
+
+#[tokio::test]
+async fn a_session_is_held_with_no_model_that_may_not_be_used_however_it_is_named() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "az", "provider": "azure-ai", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
+        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
+    let ask = |query: &str| Ask::new("GET", &format!("/v1/realtime?{query}")).header("x-gateway-provider", "@az");
+    for query in ["model=bad", "deployment=bad", "model=good&deployment=bad", "model=good&mod%65l=bad"] {
+        let (status, told) = refused(&rig, ask(query)).await;
+        assert_eq!((status, &told["error"]["code"]), (403, &json!("model_not_allowed")), "{query}: {told}");
+    }
+    assert!(provider.ledger().is_empty());
+    open(&rig, ask("model=good")).await.close(1000, "").await;
+}
+
+#[tokio::test]
 async fn responses_go_over_a_websocket_too() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -247,7 +247,8 @@ const HOSTED: [(&str, &str, &str, &str); 4] = [
 
 #[tokio::test]
 async fn messages_for_claude_are_carried_to_its_hosts_and_back_as_they_are() {
-    for (provider, label, line, beta) in HOSTED {
+    let named = ["anthropic-beta", "x-gateway-anthropic-beta"];
+    for ((provider, label, line, beta), named) in HOSTED.into_iter().flat_map(|one| named.map(|named| (one, named))) {
         let case = golden(&format!("{provider}/messages/{label}"));
         let (kind, answered) = match [case.join("answered.hex"), case.join("answered.sse"), case.join("answered.json")]
         {
@@ -268,7 +269,7 @@ async fn messages_for_claude_are_carried_to_its_hosts_and_back_as_they_are() {
                     .header("x-gateway-aws-region", "eu-west-1")
                     .header("content-type", "application/json")
                     .header("anthropic-version", "2023-06-01")
-                    .header("anthropic-beta", "one-1, two-2")
+                    .header(named, "one-1, two-2")
                     .header("authorization", "Bearer sk-1")
                     .body(asked.clone()),
             )
@@ -286,6 +287,8 @@ async fn messages_for_claude_are_carried_to_its_hosts_and_back_as_they_are() {
         let text = String::from_utf8(bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(line) && head.contains(beta) && !head.contains("anthropic-version"), "{head}");
+        let is_in_body = body.contains(r#""anthropic_beta":["one-1","two-2"]"#);
+        assert_eq!(is_in_body, provider == "bedrock", "{provider} {named}: {body}");
         // What the caller wrote stands there as it was written.
         let written = String::from_utf8(asked).unwrap();
         let (_, after) = written.split_once("\"max_tokens\"").unwrap();
@@ -416,4 +419,171 @@ async fn google_embeds_and_counts_for_its_own_client_byte_by_byte_wherever_the_m
         Ask::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents").header("content-type", "application/json");
     assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);
     assert!(played.sent.lock().unwrap().ends_with(renamed), "{:?}", played.sent());
+}
+
+/// Names and values.
+type Fields = &'static [(&'static str, &'static str)];
+
+/// Options as a request's headers say them, as a config does, and what of them comes to the provider.
+const TOLD: &[(&str, Fields, &str)] = &[
+    ("stability-ai", &[("stability-client-id", "c-1")], "stability-client-id: c-1\r\n"),
+    ("openrouter", &[("http-referer", "https://app.example"), ("x-title", "App")], "x-title: App\r\n"),
+    ("mistral-ai", &[("mistral-fim-completion", "true")], "POST /fim/completions HTTP/1.1"),
+    (
+        "azure-ai",
+        &[("azure-extra-params", "pass-through"), ("azure-endpoint-name", "n")],
+        "extra-parameters: pass-through\r\n",
+    ),
+    (
+        "databricks",
+        &[("databricks-workspace", "w"), ("databricks-serving-endpoint-name", "own")],
+        "POST /own/invocations HTTP/1.1",
+    ),
+    (
+        "vertex-ai",
+        &[("vertex-region", "r"), ("vertex-project-id", "p"), ("anthropic-beta", "one-1")],
+        "anthropic-beta: one-1\r\n",
+    ),
+    ("bedrock", &[("aws-region", "r"), ("provider-model", "amazon.nova")], "POST /model/amazon.nova/converse HTTP/1.1"),
+    ("sagemaker", &[("aws-region", "r"), ("amzn-sagemaker-session-id", "s-1")], "x-amzn-sagemaker-session-id: s-1\r\n"),
+];
+
+#[tokio::test]
+async fn what_providers_are_told_besides_comes_from_headers_and_configs_alike() {
+    for (slug, options, expected) in TOLD {
+        let path = match *slug {
+            "stability-ai" | "sagemaker" => "/v1/proxy/anything",
+            "vertex-ai" => MESSAGES,
+            _ => CHAT,
+        };
+        let model = if *slug == "vertex-ai" { "claude-x" } else { "m" };
+        for in_config in [false, true] {
+            let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+            let mut config = json!({"provider": slug, "api_key": "k", "custom_host": played.provider.url()});
+            let mut ask = Ask::new("POST", path).header("content-type", "application/json").body(words(model, false));
+            for (header, value) in *options {
+                if in_config {
+                    config[header.replace('-', "_")] = json!(value);
+                } else {
+                    ask = ask.header(&format!("x-portkey-{header}"), value);
+                }
+            }
+            let told = Played::rig().send(ask.header("x-gateway-config", &config.to_string())).await;
+            let (head, _) = played.sent();
+            assert!(head.contains(expected), "{slug} {in_config}: {head} {}", told.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_config_says_which_deployment_a_model_has() {
+    let deployments = json!([{"deployment_id": "d1", "alias": "gpt-4o", "api_version": "2024-10-21"},
+        {"deployment_id": "d2", "alias": "o3", "api_version": "v1", "is_default": true}]);
+    for (model, line) in [
+        ("gpt-4o", "POST /deployments/d1/chat/completions?api-version=2024-10-21 "),
+        ("other", "POST /v1/chat/completions "),
+    ] {
+        let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+        let config = json!({"provider": "azure-openai", "api_key": "k", "resource_name": "r",
+            "custom_host": played.provider.url(), "deployments": deployments});
+        let ask = Ask::new("POST", CHAT).header("content-type", "application/json").body(words(model, false));
+        let told = Played::rig().send(ask.header("x-gateway-config", &config.to_string())).await;
+        let (head, _) = played.sent();
+        assert!(head.starts_with(line), "{head} {}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn a_model_in_the_place_of_the_one_that_a_request_names_must_be_one_that_may_be_used() {
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let rig = Played::rig();
+    let options = json!({"aws_region": "eu-west-1"});
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "br", "provider": "bedrock", "api_key": "k", "custom_host": played.provider.url(),
+            "models": "m", "options": options}],
+        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}, {"slug": "fine", "enabled": true}]}]}));
+    let ask = |name: &str, model: &str| {
+        let ask = Ask::new("POST", CHAT).header("x-gateway-provider", "@br").header("content-type", "application/json");
+        ask.header(&format!("x-gateway-{name}"), model).body(words("good", false))
+    };
+    for name in ["aws-bedrock-model", "provider-model"] {
+        let told = rig.send(ask(name, "bad")).await;
+        assert_eq!((told.status, told.code().as_str()), (403, "model_not_allowed"), "{name}");
+    }
+    assert_eq!(played.provider.connections(), 0);
+    rig.send(ask("provider-model", "fine")).await;
+    assert!(played.sent().0.starts_with("POST /model/fine/converse "), "{}", played.sent().0);
+}
+
+#[tokio::test]
+async fn a_deployment_in_the_place_of_a_models_own_must_be_one_that_may_be_used() {
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let rig = Played::rig();
+    let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": "m", "options": options, "custom_host": played.provider.url()});
+    let azure = json!({"resource_name": "res", "api_version": "2024-10-21"});
+    let mut usual = azure.clone();
+    usual["deployment_id"] = json!("usual");
+    rig.apply(&json!({"epoch": "1",
+        "providers": [row("az", "azure-openai", azure), row("usual", "azure-openai", usual),
+            row("db", "databricks", json!({"databricks_workspace": "w"}))],
+        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true},
+            {"slug": "own", "enabled": true, "options": {"deployment_id": "its-own"}}]}]}));
+    let ask = |provider: &str, path: &str, model: &str| {
+        let ask = Ask::new("POST", path).header("x-gateway-provider", provider);
+        ask.header("content-type", "application/json").body(words(model, false))
+    };
+    let alias = json!({"provider": "@az", "deployments": [{"alias": "good", "deployment_id": "bad", "api_version": "2024-10-21"}]});
+    for (at, asking) in [
+        ask("@az", CHAT, "good").header("x-gateway-azure-deployment-id", "bad"),
+        ask("@az", "/v1/proxy/deployments/bad/chat/completions", "good"),
+        ask("@az", "/openai/deployments/bad/chat/completions", "good"),
+        ask("@az", CHAT, "good").header("x-gateway-config", &alias.to_string()),
+        ask("@db", CHAT, "good").header("x-gateway-databricks-serving-endpoint-name", "bad"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let told = rig.send(asking).await;
+        assert_eq!((told.status, told.code().as_str()), (403, "model_not_allowed"), "{at}: {}", told.text());
+    }
+    assert_eq!(played.provider.connections(), 0);
+    // What was saved says is meant: of the model before that of all.
+    for (provider, model, deployment) in
+        [("@az", "good", "good"), ("@usual", "good", "usual"), ("@usual", "own", "its-own"), ("@az", "own", "its-own")]
+    {
+        rig.send(ask(provider, CHAT, model)).await;
+        let line = played.sent().0;
+        assert!(line.starts_with(&format!("POST /deployments/{deployment}/chat/completions?")), "{model}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_anthropics_models_is_told_to_each_client_as_it_reads_lists() {
+    let case = golden("anthropic/models/whole");
+    let read = |file: &str| fs::read(case.join(file)).unwrap();
+    for (version, file) in [(None, "returned.json"), (Some("2023-06-01"), "answered.json")] {
+        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let mut ask = Ask::new("GET", "/v1/models")
+            .header("x-gateway-provider", "anthropic")
+            .header("x-gateway-custom-host", &played.provider.url())
+            .header("x-api-key", "sk-1");
+        if let Some(version) = version {
+            ask = ask.header("anthropic-version", version);
+        }
+        let told = Played::rig().send(ask).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read(file)).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn betas_in_a_body_are_asked_for_in_a_header_and_only_there() {
+    let case = golden("anthropic/chatComplete/asks_for_more");
+    let read = |file: &str| fs::read(case.join(file)).unwrap();
+    let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+    let told = Played::rig().send(played.ask("anthropic", CHAT, read("asked.json"))).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    let (head, body) = played.sent();
+    assert!(head.contains("anthropic-beta: one-1,two-2"), "{head}");
+    assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap());
 }

@@ -7,7 +7,32 @@ use harness::{Ask, pick, played::Played};
 use serde_json::{Value, json};
 
 const MESSAGES_COUNT: &str = "/v1/messages/count_tokens";
+const CONVERSE_COUNT: &str = "/model/gpt-4o/count-tokens";
 const CONTENTS_COUNT: &str = "/v1beta/models/gpt-4o:countTokens";
+
+/// What Amazon's clients send to have it counted.
+fn converse() -> Value {
+    json!({"input": {"converse": {"messages": [{"role": "user", "content": [{"text": "What is the answer?"}]}]}}})
+}
+
+#[tokio::test]
+async fn a_count_of_amazons_clients_is_asked_of_who_counts_and_goes_to_bedrock_as_it_came() {
+    let played = Played::answering(200, "application/json", b"{\"input_tokens\":42}".to_vec(), 50).await;
+    let told = Played::rig().send(played.ask("anthropic", CONVERSE_COUNT, converse().to_string().into())).await;
+    assert_eq!(told.json(), json!({"inputTokens": 42}), "{}", told.text());
+    let (head, body) = played.sent();
+    assert!(head.starts_with("POST /messages/count_tokens HTTP/1.1"), "{head}");
+    assert_eq!(
+        (&body["model"], &body["messages"][0]["content"][0]["text"]),
+        (&json!("gpt-4o"), &json!("What is the answer?"))
+    );
+    let played = Played::answering(200, "application/json", b"{\"inputTokens\":7}".to_vec(), 50).await;
+    let ask = played.ask("bedrock", CONVERSE_COUNT, converse().to_string().into());
+    let told = Played::rig().send(ask).await;
+    assert_eq!(told.json(), json!({"inputTokens": 7}), "{}", told.text());
+    let (head, body) = played.sent();
+    assert!(head.starts_with("POST /model/gpt-4o/count-tokens HTTP/1.1") && body == converse(), "{head} {body}");
+}
 
 #[tokio::test]
 async fn tokens_are_counted_here_for_who_has_nobody_to_count_them() {
@@ -21,9 +46,11 @@ async fn tokens_are_counted_here_for_who_has_nobody_to_count_them() {
         assert_eq!((told.status, told.json()), (200, json!({"totalTokens": 5})), "{provider}");
         let told = rig.send(played.ask(provider, MESSAGES_COUNT, messages.to_string().into())).await;
         assert_eq!((told.status, told.json()), (200, json!({"input_tokens": 12})), "{provider}");
+        let told = rig.send(played.ask(provider, CONVERSE_COUNT, converse().to_string().into())).await;
+        assert_eq!((told.status, told.json()), (200, json!({"inputTokens": 12})), "{provider}");
         let records = rig.records();
         let said: Vec<_> = records.iter().map(|record| pick(record, ["ai_org", "outcome", "req_units"])).collect();
-        assert_eq!(said, vec![json!([provider, "complete", null]); 2]);
+        assert_eq!(said, vec![json!([provider, "complete", null]); 3]);
     }
     assert_eq!(played.provider.connections(), 0);
     let config = json!({"provider": "groq", "passthrough": true});
@@ -38,6 +65,10 @@ async fn what_nobody_could_read_is_refused_in_the_callers_own_words_and_not_coun
         let ask = Ask::new("POST", path).header("x-gateway-provider", "openai");
         ask.header("content-type", "application/json").header("authorization", "Bearer sk-1").body(body.to_owned())
     };
+    let told = rig.send(ask(CONVERSE_COUNT, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
+    assert_eq!((told.status, &told.json()["__type"]), (400, &json!("ValidationException")), "{}", told.text());
+    assert!(told.text().contains("input.converse.messages: must be an array of at least one"), "{}", told.text());
+    assert_eq!(rig.record()["error"], "uncountable_request");
     let part = r#""contents":[{"parts":[{"text":7}]}]"#;
     for (path, body, field) in [
         (MESSAGES_COUNT, r#"{"model":"gpt-4o"}"#, "messages: must be an array of at least one message"),

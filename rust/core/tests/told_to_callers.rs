@@ -322,3 +322,18 @@ async fn what_of_an_answer_cannot_be_told_is_named_in_a_header_the_record_and_a_
     assert_eq!(rig.record()["outcome"], "complete");
     assert_eq!(rig.gateway.sink.metrics.lost.get(), 1);
 }
+
+#[tokio::test]
+async fn a_record_has_the_buckets_that_the_callers_dialect_has_no_words_for() {
+    let case = golden("google/messages/kinds_of_tokens");
+    let read = |file: &str| fs::read(case.join(file)).unwrap();
+    let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+    let rig = Played::rig();
+    let told = rig.send(played.ask("google", MESSAGES, read("asked.json"))).await;
+    assert_eq!(told.json()["usage"]["input_tokens"], 200, "{}", told.text());
+    let record = rig.record();
+    let expected = json!({"input": 20, "output": 5, "cache_read": 40, "reasoning": 3, "audio_in": 100, "image_in": 80,
+        "cache_read_audio": 80});
+    let found = record["usage"].as_object().unwrap().iter().filter(|(_, tokens)| **tokens != 0);
+    assert_eq!(found.map(|(key, tokens)| (key.clone(), tokens.clone())).collect::<Value>(), expected, "{record}");
+}

@@ -259,14 +259,20 @@ async fn a_stored_secret_is_not_taken_to_an_authority_that_a_request_names() {
     let row = json!({"slug": "az", "provider": "azure-openai", "options": options, "custom_host": provider.url()});
     rig.apply(&json!({"epoch": "1", "providers": [row]}));
     let evil = Issuer::of_tokens().await;
-    let ask = Ask::new("POST", CHAT)
-        .header("content-type", "application/json")
-        .header("x-gateway-provider", "@az")
-        .header("x-gateway-azure-deployment-id", "d")
-        .header("x-gateway-azure-authority-host", &evil.server.url())
-        .body(words("gpt-4o", false));
-    let told = rig.send(ask).await;
-    assert_eq!(carried(&provider), ["Bearer token-1"], "{}", told.text());
+    let ask = || {
+        Ask::new("POST", CHAT)
+            .header("content-type", "application/json")
+            .header("x-gateway-azure-deployment-id", "d")
+            .body(words("gpt-4o", false))
+    };
+    let config = json!({"provider": "@az", "azure_authority_host": evil.server.url()}).to_string();
+    for asking in [
+        ask().header("x-gateway-provider", "@az").header("x-gateway-azure-authority-host", &evil.server.url()),
+        ask().header("x-gateway-config", &config),
+    ] {
+        let told = rig.send(asking).await;
+        assert_eq!(carried(&provider).last().map(String::as_str), Some("Bearer token-1"), "{}", told.text());
+    }
     assert!(evil.asked().is_empty() && issuer.asked().len() == 1);
 }
 
@@ -342,11 +348,15 @@ async fn a_role_that_is_not_given_is_an_error_that_falls_back() {
 
 /// A gateway whose machine has this identity, and a stored provider that calls as the machine.
 fn lending(provider: &Server, identity: Identity, options: &Value) -> Rig {
+    lending_to("bedrock", provider, identity, options)
+}
+
+fn lending_to(slug: &str, provider: &Server, identity: Identity, options: &Value) -> Rig {
     let rig = Rig::with("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
         settings.identity = identity;
     });
-    let row = json!({"slug": "br", "provider": "bedrock", "custom_host": provider.url(), "options": options});
+    let row = json!({"slug": "br", "provider": slug, "custom_host": provider.url(), "options": options});
     rig.apply(&json!({"epoch": "1", "providers": [row]}));
     rig
 }
@@ -454,6 +464,131 @@ async fn the_machines_keys_serve_no_request_that_asks_for_them_and_nothing_store
     for ask in [asking(ask("bedrock", &provider)), asking(stored()), role(asking(stored()))] {
         let told = rig.send(ask).await;
         assert!(told.status == 400 && told.text().contains("only a stored provider"), "{}", told.text());
+    }
+    assert!(service.asked().is_empty() && provider.ledger().is_empty());
+}
+
+/// A stored provider of Azure's that asks for its token in this mode.
+fn azure(provider: &Server, identity: Identity, mode: &Value) -> Rig {
+    let mut options = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "d"});
+    options.as_object_mut().unwrap().extend(mode.as_object().unwrap().clone());
+    lending_to("azure-openai", provider, identity, &options)
+}
+
+#[tokio::test]
+async fn a_virtual_machine_of_azures_is_given_a_token_that_is_kept_and_asked_for_once_at_a_time() {
+    let service = Issuer::of_tokens().await;
+    let provider = Server::start().await;
+    let identity = Identity { lend: true, azure_metadata_url: service.server.url(), ..Identity::default() };
+    let mode = json!({"azure_auth_mode": "managed", "azure_managed_client_id": "m-1"});
+    let rig = azure(&provider, identity, &mode);
+    let (first, second) = tokio::join!(rig.send(stored()), rig.send(stored()));
+    assert_eq!((first.status, second.status), (200, 200), "{}", first.text());
+    rig.send(stored()).await;
+    assert_eq!(carried(&provider), vec!["Bearer token-1"; 3]);
+    let asked = service.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    let line = "GET /metadata/identity/oauth2/token?api-version=2018-02-01&\
+        resource=https%3A%2F%2Fcognitiveservices.azure.com&client_id=m-1 HTTP/1.1\r\n";
+    assert!(asked[0].starts_with(line) && asked[0].contains("metadata: true\r\n"), "{}", asked[0]);
+}
+
+#[tokio::test]
+async fn an_app_of_azures_says_its_word_for_a_token() {
+    let end = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 3600;
+    let app = Issuer::giving(move |_| (200, json!({"access_token": "t", "expires_on": end.to_string()}).to_string()));
+    let (app, provider) = (app.await, Server::start().await);
+    let identity = Identity {
+        lend: true,
+        azure_identity_url: Some(format!("{}/msi/token", app.server.url())),
+        azure_identity_header: Some(Secret::new("app-word")),
+        ..Identity::default()
+    };
+    let mode = json!({"azure_auth_mode": "managed", "azure_entra_scope": "https://ai.azure.com/.default"});
+    let told = azure(&provider, identity, &mode).send(stored()).await;
+    assert_eq!(carried(&provider), ["Bearer t"], "{}", told.text());
+    let asked = app.asked();
+    assert!(asked[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1"));
+    assert!(asked[0].contains("x-identity-header: app-word\r\n") && !asked[0].contains("metadata:"), "{}", asked[0]);
+}
+
+#[tokio::test]
+async fn a_workloads_token_is_exchanged_where_its_operator_says_and_nowhere_else() {
+    let (authority, evil, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
+    let file = std::env::temp_dir().join(format!("penstock-workload-{}", std::process::id()));
+    std::fs::write(&file, "vouched\n").unwrap();
+    let identity = Identity {
+        lend: true,
+        azure_federated_token_file: Some(file.clone()),
+        azure_tenant_id: Some("t-pod".into()),
+        azure_client_id: Some("c-pod".into()),
+        azure_authority_host: authority.server.url() + "/",
+        ..Identity::default()
+    };
+    let workload = json!({"azure_auth_mode": "workload", "azure_authority_host": evil.server.url()});
+    let federated = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t-other",
+        "azure_entra_client_id": "c-other"});
+    let of_another =
+        json!({"azure_auth_mode": "workload", "azure_workload_tenant_id": "t-2", "azure_workload_client_id": "c-2"});
+    let asked = [(workload, "t-pod", "c-pod"), (federated, "t-other", "c-other"), (of_another, "t-2", "c-2")];
+    for (number, (mode, tenant, client)) in asked.iter().enumerate() {
+        let told = azure(&provider, identity.clone(), mode).send(stored()).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        assert!(authority.asked()[number].starts_with(&format!("POST /{tenant}/oauth2/v2.0/token HTTP/1.1")));
+        let form = authority.form(number);
+        for (name, value) in [
+            ("grant_type", "client_credentials"),
+            ("client_id", *client),
+            ("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"),
+            ("client_assertion", "vouched"),
+            ("scope", "https://cognitiveservices.azure.com/.default"),
+        ] {
+            assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?}");
+        }
+    }
+    std::fs::remove_file(file).unwrap();
+    assert_eq!(carried(&provider), ["Bearer token-1", "Bearer token-2", "Bearer token-3"]);
+    assert!(evil.asked().is_empty());
+}
+
+#[tokio::test]
+async fn without_a_file_the_machines_own_identity_vouches_for_an_application() {
+    let (authority, service, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
+    let identity = Identity {
+        lend: true,
+        azure_metadata_url: service.server.url(),
+        azure_authority_host: authority.server.url(),
+        ..Identity::default()
+    };
+    let mode = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c"});
+    let told = azure(&provider, identity.clone(), &mode).send(stored()).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert!(service.asked()[0].contains("resource=api%3A%2F%2FAzureADTokenExchange "));
+    assert!(authority.form(0).contains(&("client_assertion".to_owned(), "token-1".to_owned())));
+    let workload = azure(&provider, identity, &json!({"azure_auth_mode": "workload"})).send(stored()).await;
+    assert_eq!((workload.status, workload.code().as_str()), (502, "credential_unavailable"));
+    assert!(workload.text().contains("identity.azure_"), "{}", workload.text());
+}
+
+#[tokio::test]
+async fn no_request_is_given_a_token_of_the_machines_at_azure() {
+    let (service, provider) = (Issuer::of_tokens().await, Server::start().await);
+    let own = |lend| Identity { lend, azure_metadata_url: service.server.url(), ..Identity::default() };
+    let told = azure(&provider, own(false), &json!({"azure_auth_mode": "managed"})).send(stored()).await;
+    assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
+    let rig = azure(&provider, own(true), &json!({}));
+    for mode in ["managed", "workload", "entraFederated"] {
+        for asking in [ask("azure-openai", &provider), stored()] {
+            let fields = ["azure-entra-tenant-id", "azure-entra-client-id", "azure-resource-name", "azure-api-version"];
+            let asking = fields.iter().fold(asking, |ask, name| ask.header(&format!("x-gateway-{name}"), "x"));
+            let told = rig.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
+            assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
+        }
+        let config = json!({"provider": "@br", "azure_auth_mode": mode, "azure_entra_tenant_id": "x",
+            "azure_entra_client_id": "x", "azure_entra_scope": "https://management.azure.com/.default"});
+        let asking = Ask::new("POST", CHAT).header("content-type", "application/json").body(words("m", false));
+        let told = rig.send(asking.header("x-gateway-config", &config.to_string())).await;
+        assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
     }
     assert!(service.asked().is_empty() && provider.ledger().is_empty());
 }

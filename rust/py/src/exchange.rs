@@ -12,17 +12,17 @@ use bytes::Bytes;
 use penstock_core::{
     answer::{Answer, Contents, Cut, Reply, Stream},
     gateway::Gateway,
-    headers::Headers,
 };
 use pyo3::{
     intern,
     prelude::*,
-    types::{PyBytes, PyDict, PyList},
+    types::{PyBytes, PyDict},
 };
 use tokio::sync::oneshot;
 
 use crate::{
     callback::{self, Event},
+    fields::fields,
     hangup,
     idle::{Callers, UnderWay},
     peer,
@@ -302,10 +302,6 @@ fn is_pending(future: &Bound<'_, PyAny>) -> bool {
         READY.store(kind, Ordering::Relaxed);
     }
     pending
-}
-
-fn fields<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, PyList>> {
-    PyList::new(py, headers.iter().map(|(name, value)| (PyBytes::new(py, name), PyBytes::new(py, value))))
 }
 
 impl Drop for Exchange {

@@ -5,6 +5,7 @@ mod conversation;
 mod engine;
 mod errors;
 mod exchange;
+mod fields;
 mod hangup;
 mod idle;
 mod kernel;

@@ -3,7 +3,7 @@
 use penstock_llm::providers;
 use serde_json::Value;
 
-use super::{Node, Reading};
+use super::{Deployments, Node, Reading};
 use crate::{
     features::{
         cache::Cache, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
@@ -57,7 +57,6 @@ pub(super) struct Field {
 
 /// Keys of the schema that this engine does not act on yet. Obeying half of a config would be worse than refusing it.
 const NOT_YET: &[&str] = &[
-    "deployments",
     "prompt_id",
     "before_request_hooks",
     "after_request_hooks",
@@ -117,6 +116,15 @@ pub(super) const FIELDS: &[Field] = &[
         key: "passthrough",
         schema: r#"{"type":"boolean","description":"the request names the saved provider: `@slug` in x-gateway-provider, or `@slug/model` as model"}"#,
         read: |draft, value, reading| draft.target.passthrough = reading.boolean(value).unwrap_or_default(),
+    },
+    Field {
+        key: "deployments",
+        schema: r##"{"type":"array","maxItems":200,"description":"deployments of an Azure resource by the models that they are asked for by",
+        "items":{"type":"object","required":["deployment_id","alias","api_version"],"additionalProperties":false,"properties":{
+            "deployment_id":{"$ref":"#/$defs/text"},"alias":{"$ref":"#/$defs/text"},"api_version":{"$ref":"#/$defs/text"},
+            "is_default":{"type":"boolean","description":"for models that none has as its alias"}}},
+        "contains":{"properties":{"is_default":{"const":true}},"required":["is_default"]},"minContains":0,"maxContains":1}"##,
+        read: |draft, value, reading| draft.target.deployments = Deployments::parse(value, reading),
     },
     Field {
         key: "fetch_integrated_models",

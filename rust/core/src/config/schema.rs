@@ -57,9 +57,11 @@ pub fn schema() -> Value {
     let mut properties: Map<_, _> = FIELDS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
     for provider in providers::all() {
         for option in provider.options() {
-            properties
-                .entry(option.key)
-                .or_insert_with(|| json!({"$ref": "#/$defs/text", "description": "an option of some providers"}));
+            for name in [option.key.to_owned(), option.header.replace('-', "_")] {
+                properties
+                    .entry(name)
+                    .or_insert_with(|| json!({"$ref": "#/$defs/text", "description": "an option of some providers"}));
+            }
         }
     }
     let mut shared = read(SHARED);

@@ -35,8 +35,12 @@ pub async fn keys(upstream: &Upstream, own: &Identity, asked: &Machine) -> Resul
 
 /// What an operator set must lead to the machine itself.
 pub fn check(own: &Identity) -> Result<(), Vec<Problem>> {
-    let urls =
-        [("aws_container_url", own.aws_container_url.as_deref()), ("aws_metadata_url", Some(&own.aws_metadata_url))];
+    let urls = [
+        ("aws_container_url", own.aws_container_url.as_deref()),
+        ("aws_metadata_url", Some(&*own.aws_metadata_url)),
+        ("azure_identity_url", own.azure_identity_url.as_deref()),
+        ("azure_metadata_url", Some(&*own.azure_metadata_url)),
+    ];
     let wrong = |(key, url): (&str, Option<&str>)| {
         let message = Service::parse(url?).err()?;
         Some(Problem::new(format!("$.identity.{key}"), message))
@@ -72,7 +76,7 @@ async fn of_instance(url: &str) -> Result<(Issued, Duration), String> {
     given(&told(service.ask("GET", &path(&format!("{ROLES}{role}")), &pass).await?)?)
 }
 
-fn told((status, body): (u16, Bytes)) -> Result<Bytes, String> {
+pub fn told((status, body): (u16, Bytes)) -> Result<Bytes, String> {
     if status == 200 {
         Ok(body)
     } else {
@@ -100,7 +104,7 @@ fn given(json: &[u8]) -> Result<(Issued, Duration), String> {
 }
 
 /// A small file, which may be on a slow disk.
-async fn read(file: &Path) -> Result<String, String> {
+pub async fn read(file: &Path) -> Result<String, String> {
     let (path, shown) = (file.to_path_buf(), file.display().to_string());
     let text = tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await;
     let text = text.map_err(|_| "the process ends")?.map_err(|error| format!("`{shown}` cannot be read: {error}"))?;

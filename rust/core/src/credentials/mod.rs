@@ -4,6 +4,7 @@ mod aws;
 mod entra;
 mod google;
 mod machine;
+mod managed;
 mod oracle;
 mod sealed_key;
 mod sigv4;
@@ -63,8 +64,12 @@ async fn issue(gateway: &Gateway, grant: &Grant) -> std::result::Result<(Issued,
     match grant {
         Grant::ServiceAccount { key_file, scope } => google::token(&gateway.upstream, key_file, scope).await,
         Grant::Application { authority, tenant, client, secret, scope } => {
-            entra::token(&gateway.upstream, (authority, tenant), (client, secret), scope).await
+            entra::token(&gateway.upstream, (authority, tenant), (client, entra::Proof::Secret(secret)), scope).await
         }
+        Grant::Managed { resource, client } => {
+            managed::token(&gateway.settings.identity, resource, client.as_deref()).await
+        }
+        Grant::Federated(asked) => managed::token_for(&gateway.upstream, &gateway.settings.identity, asked).await,
         Grant::Role(role) => aws::keys(&gateway.upstream, role, &taking(gateway, role).await?).await,
         Grant::Machine(asked) => machine::keys(&gateway.upstream, &gateway.settings.identity, asked).await,
         Grant::SealedKey { pem, passphrase } => {

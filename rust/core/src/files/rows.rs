@@ -1,7 +1,9 @@
 //! The lines of a file for a batch, on their way to who keeps it: each is said in the words of its model.
 
+use std::borrow::Cow;
+
 use penstock_llm::{
-    dialect::{self, Lines},
+    dialect::{self, Lines, edit},
     files::{Row, Words},
     translation::{Lost, Refusal},
 };
@@ -15,6 +17,7 @@ const LONGEST: usize = 16 * 1024 * 1024;
 pub struct Rows {
     provider: &'static str,
     words: Words,
+    for_all: ForAll,
     lines: Lines,
     has_some: bool,
     /// The model and the endpoint of its first line, which are those of all: a job has one.
@@ -23,10 +26,18 @@ pub struct Rows {
     out: Vec<u8>,
 }
 
+/// What is said of all lines of a file beside it, whatever they say themselves.
+#[derive(Debug, Default, Clone)]
+pub struct ForAll {
+    pub model: Option<String>,
+    /// With `/v1`.
+    pub endpoint: Option<String>,
+}
+
 impl Rows {
-    pub fn new(provider: &'static str, words: Words) -> Self {
+    pub fn new(provider: &'static str, words: Words, for_all: ForAll) -> Self {
         let (lines, out) = (Lines::new(LONGEST), Vec::new());
-        Self { provider, words, lines, has_some: false, first: None, lost: Lost::default(), out }
+        Self { provider, words, for_all, lines, has_some: false, first: None, lost: Lost::default(), out }
     }
 
     /// Takes what comes next of the file.
@@ -73,8 +84,10 @@ impl Rows {
     fn said(&mut self, row: &Row<'_>) -> Result<Vec<u8>, Refusal> {
         let missing = |path: &str, what: &str| Refusal::new(path, format!("it must be {what}"));
         let custom_id = row.custom_id.as_deref().ok_or_else(|| missing("custom_id", "a string"))?;
-        let url = row.url.as_deref().ok_or_else(|| missing("url", "the path of an endpoint"))?;
+        let url = self.for_all.endpoint.clone().or_else(|| row.url.as_deref().map(ToOwned::to_owned));
+        let url = &*url.ok_or_else(|| missing("url", "the path of an endpoint"))?;
         let body = row.body.ok_or_else(|| missing("body", "the body of a request"))?.get().as_bytes();
+        let body = &*self.for_all.named(body)?;
         let model = dialect::peek(body).ok().and_then(|peek| peek.model);
         self.refuse_other(&model.ok_or_else(|| missing("body.model", "a string"))?, url)?;
         if let Some(only) = self.words.plain() {
@@ -101,6 +114,15 @@ impl Rows {
     }
 }
 
+impl ForAll {
+    /// The same body for the model that is meant.
+    fn named<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, Refusal> {
+        let Some(model) = &self.model else { return Ok(body.into()) };
+        let named = edit::set(body, &[], &[edit::field("model", &model.as_str().into())]);
+        named.map(Cow::Owned).map_err(|found| Refusal::new("body", found.message))
+    }
+}
+
 fn at(number: usize, path: &str, message: &str) -> Refusal {
     let place = if path.is_empty() { "file".to_owned() } else { format!("file.{path}") };
     Refusal::new(place, format!("line {number}: {message}"))
@@ -118,7 +140,7 @@ mod tests {
     }
 
     fn written(provider: &'static str, words: Words, file: &str, step: usize) -> Result<Vec<Value>, Refusal> {
-        let mut rows = Rows::new(provider, words);
+        let mut rows = Rows::new(provider, words, ForAll::default());
         file.as_bytes().chunks(step).try_for_each(|piece| rows.feed(piece))?;
         rows.finish()?;
         let out = String::from_utf8(rows.take()).unwrap();
@@ -142,15 +164,28 @@ mod tests {
     #[test]
     fn lines_in_the_providers_own_words_stay_as_they_are() {
         let own = r#"{"recordId": "x",  "modelInput": {"any": 1}}"#;
-        let mut rows = Rows::new("bedrock", Words::Bedrock);
+        let mut rows = Rows::new("bedrock", Words::Bedrock, ForAll::default());
         rows.feed(own.as_bytes()).unwrap();
         rows.finish().unwrap();
         assert_eq!((rows.take(), rows.first.is_none()), (format!("{own}\n").into_bytes(), true));
     }
 
     #[test]
+    fn a_model_and_an_endpoint_may_be_said_beside_the_file() {
+        let for_all = ForAll { model: Some("amazon.nova".into()), endpoint: Some("/v1/chat/completions".into()) };
+        let mut rows = Rows::new("bedrock", Words::Bedrock, for_all);
+        let body = json!({"messages": [{"role": "user", "content": "x"}]});
+        let nameless = json!({"custom_id": "a", "body": body}).to_string();
+        rows.feed(format!("{nameless}\n{}", line("b", "other", "y")).as_bytes()).unwrap();
+        rows.finish().unwrap();
+        let first = Some(("amazon.nova".to_owned(), "/v1/chat/completions".to_owned()));
+        let written = String::from_utf8(rows.take()).unwrap();
+        assert_eq!((rows.first, written.lines().count()), (first, 2));
+    }
+
+    #[test]
     fn what_a_model_cannot_be_told_is_named_once() {
-        let mut rows = Rows::new("bedrock", Words::Bedrock);
+        let mut rows = Rows::new("bedrock", Words::Bedrock, ForAll::default());
         for id in ["a", "b"] {
             rows.feed((line(id, "amazon.nova", "x") + "\n").as_bytes()).unwrap();
         }

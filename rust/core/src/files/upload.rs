@@ -5,16 +5,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use penstock_llm::{
     dialect::Upload,
     files,
+    providers::Stated,
     translation::{Lost, Refusal, Unsaid},
 };
 
 use super::{
-    rows::Rows,
+    rows::{ForAll, Rows},
     talk::{Answered, Refused, Talk},
 };
 use crate::{
     body::Body,
-    call::Call,
+    call::{Call, Target},
     error::{Error, Result},
     record::{self, Facts},
 };
@@ -55,7 +56,7 @@ pub async fn upload<S: Sink>(talk: &Talk<'_>, call: &Call<'_>, body: Body, facts
         name: "content-type",
         message: "uploadFile takes multipart/form-data".into(),
     })?;
-    let mut arriving = Arriving { talk, form, raw: Vec::new(), is_begun: false, rows: None };
+    let mut arriving = Arriving { talk, form, raw: Vec::new(), bytes: 0, is_begun: false, rows: None };
     let sent = arriving.send(body, &mut sink).await;
     if sent.is_err() {
         sink.give_up().await;
@@ -71,6 +72,8 @@ struct Arriving<'a> {
     form: Upload,
     /// What came of the file before it was known what it is for.
     raw: Vec<u8>,
+    /// All of it that came so far.
+    bytes: u64,
     is_begun: bool,
     /// Of a file for a batch.
     rows: Option<Rows>,
@@ -92,12 +95,15 @@ impl Arriving<'_> {
         if !self.is_begun {
             return Err(wrong(PURPOSE, "must be sent"));
         }
+        self.refuse_other_size()?;
         sink.end().await
     }
 
     /// Gives on what came of the file.
     async fn take(&mut self, sink: &mut impl Sink) -> Answered<()> {
-        self.raw.extend(self.form.take());
+        let came = self.form.take();
+        self.bytes += came.len() as u64;
+        self.raw.extend(came);
         if !self.is_begun
             && let Some(file) = self.named()?
         {
@@ -119,16 +125,34 @@ impl Arriving<'_> {
         Ok(())
     }
 
+    /// A file that is not as long as was said is not the one that was meant.
+    fn refuse_other_size(&self) -> Result<()> {
+        let Some(said) = self.talk.target.options.get("file_upload_size") else { return Ok(()) };
+        let size: u64 = said.parse().map_err(|_| self.talk.lacks(format!("file_upload_size `{said}` is no number")))?;
+        if size == self.bytes {
+            return Ok(());
+        }
+        Err(self.talk.lacks(format!("file_upload_size is {size}, and {} bytes of the file came", self.bytes)))
+    }
+
     /// What the file is, once the form says that.
     fn named(&self) -> Result<Option<Named>> {
-        let (Some(file), Some(purpose)) = (self.form.file(), self.form.field(PURPOSE)) else { return Ok(None) };
+        let beside = || self.talk.target.options.get("file_purpose");
+        let purpose = self.form.field(PURPOSE).or_else(beside);
+        let (Some(file), Some(purpose)) = (self.form.file(), purpose) else { return Ok(None) };
         let purpose = files::purpose(purpose).map_err(|message| self.talk.unsaid(PURPOSE, message))?;
         let unique = record::new_id(now()).simple().to_string();
         Ok(Some(Named { purpose, name: file.name.clone(), kind: file.kind.clone(), unique }))
     }
 
     fn fresh_rows(&self) -> Rows {
-        Rows::new(self.talk.target.provider.slug(), self.talk.keeper.words())
+        let Target { provider, options, .. } = self.talk.target;
+        let text = |found: Option<&str>| found.map(ToOwned::to_owned);
+        let for_all = ForAll {
+            model: text(provider.pinned(options, Stated::default())),
+            endpoint: text(options.get("provider_batch_endpoint")),
+        };
+        Rows::new(provider.slug(), self.talk.keeper.words(), for_all)
     }
 
     /// What is sent for what came; a last line may have no end.

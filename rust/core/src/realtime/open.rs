@@ -90,6 +90,7 @@ async fn ask(
     }
     model.clone_into(&mut facts.model);
     target.adopt(choice.call, model, b"")?;
+    refuse_others(&target, &choice.call.head.query, asked)?;
     facts.tariff.own.clone_from(&target.priced);
     let issued = match &target.grant {
         None => None,
@@ -138,6 +139,7 @@ fn render(
         streams: true,
         manner: Manner::AsItCame,
         content_type: None,
+        betas: None,
         length: Length::None,
         issued,
     };
@@ -146,17 +148,28 @@ fn render(
     Ok(bytes)
 }
 
-/// The model that a query names; empty where it names none.
+/// The model that a query names, or the deployment that stands for one; empty where it names none.
 fn model(query: &str) -> String {
+    let found = named(query, "model").next();
+    found.or_else(|| named(query, "deployment").next()).unwrap_or_default()
+}
+
+fn named<'q>(query: &'q str, wanted: &'q str) -> impl Iterator<Item = String> + 'q {
     let pairs = url::form_urlencoded::parse(query.as_bytes());
-    pairs.into_iter().find(|(name, _)| name == "model").map(|(_, value)| value.into_owned()).unwrap_or_default()
+    pairs.filter(move |(name, _)| name == wanted).map(|(_, value)| value.into_owned())
+}
+
+/// Whoever reads another one of several names must find none that may not be used.
+fn refuse_others(target: &Target<'_>, query: &str, asked: &str) -> Result<()> {
+    let mut all = named(query, "model").chain(named(query, "deployment"));
+    all.try_for_each(|name| if name == asked { Ok(()) } else { target.admit_line(&name) })
 }
 
 /// A query with another model, and everything else as it was.
 fn with_model(query: &str, model: &str) -> String {
     let escaped: String = url::form_urlencoded::byte_serialize(model.as_bytes()).collect();
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-        Some(("model", _)) => Cow::Owned(format!("model={escaped}")),
+        Some((key @ ("model" | "deployment"), _)) => Cow::Owned(format!("{key}={escaped}")),
         _ => Cow::Borrowed(pair),
     });
     pairs.collect::<Vec<_>>().join("&")
@@ -170,6 +183,8 @@ mod tests {
     fn the_model_of_a_query_is_read_and_replaced_and_nothing_else() {
         let query = "a=1&model=%40mine%2Fgpt-realtime&b=%20";
         assert_eq!((model(query).as_str(), model("a=1").as_str()), ("@mine/gpt-realtime", ""));
+        assert_eq!((model("deployment=d").as_str(), model("deployment=d&mod%65l=m").as_str()), ("d", "m"));
         assert_eq!(with_model(query, "gpt realtime"), "a=1&model=gpt+realtime&b=%20");
+        assert_eq!(with_model("deployment=%40az%2Fgood", "good"), "deployment=good");
     }
 }

@@ -33,19 +33,25 @@ pub struct Service {
 }
 
 impl Service {
-    /// From a URL that an operator set: of this machine, or one of the addresses that clouds have for it.
+    /// From a URL that an operator set: of this machine, of its own link, or one of the addresses that clouds have for it.
     pub fn parse(url: &str) -> Result<Self, String> {
         let rest = url.strip_prefix("http://").ok_or("must begin with http://")?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        // Containers are told so; it needs no look-up.
+        let authority = &authority.replacen("localhost", "127.0.0.1", usize::from(is_localhost(authority)));
         let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 80));
         let address = authority.parse().ok().or_else(|| bare(authority)).ok_or("must name an address")?;
         let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
         let known = SERVICES.iter().filter_map(|known| known.parse().ok()).any(|known: IpAddr| known == address.ip());
-        if !known && !address.ip().is_loopback() || !is_plain {
-            return Err(format!("must be of this machine, or one of {}", SERVICES.join(", ")));
+        let is_near = match address.ip() {
+            IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_loopback(),
+        };
+        if !known && !is_near || !is_plain {
+            return Err(format!("must be of this machine or its link, or one of {}", SERVICES.join(", ")));
         }
         let path = path.trim_end_matches('/').to_owned();
-        Ok(Self { address, authority: authority.to_owned(), path })
+        Ok(Self { address, authority: authority.clone(), path })
     }
 
     /// Asks for a path with these header fields. An error says what went wrong.
@@ -82,6 +88,10 @@ impl Service {
     }
 }
 
+fn is_localhost(authority: &str) -> bool {
+    authority.split(':').next() == Some("localhost")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,12 +103,19 @@ mod tests {
             ("http://169.254.170.2/v2/credentials/1", "/v2/credentials/1"),
             ("http://127.0.0.1:8080/creds/", "/creds"),
             ("http://[fd00:ec2::23]/v1/credentials", "/v1/credentials"),
+            ("http://localhost:42356/msi/token", "/msi/token"),
+            ("http://169.254.129.2:8081/msi/token", "/msi/token"),
         ] {
             assert_eq!(Service::parse(url).unwrap().path, path, "{url}");
         }
-        for url in
-            ["https://169.254.169.254", "http://10.0.0.1", "http://metadata", "http://169.254.169.254.example", "x"]
-        {
+        for url in [
+            "https://169.254.169.254",
+            "http://10.0.0.1",
+            "http://metadata",
+            "http://169.254.169.254.example",
+            "http://localhost.example",
+            "x",
+        ] {
             assert!(Service::parse(url).is_err(), "{url}");
         }
     }
