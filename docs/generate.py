@@ -117,7 +117,14 @@ def providers_page() -> str:
         table(["name", "models", "field"], continuing()),
         "## Options",
         "What a provider may be told besides a credential: by a header, by a key of a config, or in "
-        "`options = {…}` of a saved provider. What is saved comes first.",
+        "`options = {…}` of a saved provider. What is saved comes first. In configs and in the configurations of integrations an option "
+        "is also called as its header is, without the prefix and with underscores.",
+        "`azure_auth_mode` says how Azure is told who asks: `default` by a key, `entra` by an application and its secret, `managed` by the "
+        "identity of the machine, `workload` by the token that the machine's platform gives it (`AZURE_FEDERATED_TOKEN_FILE`), "
+        "`entraFederated` by an application for which that token, or else the machine's identity, vouches. The last three serve stored "
+        "providers and configs alone, and these only with `identity.lend`: no request may ask for what is the machine's, and the address of "
+        "its metadata service stays forbidden as a host. Where tokens come from is said by the settings `identity.azure_…` "
+        "([settings.md](settings.md)).",
         table(["name", "header", "key"], options),
     )
 

@@ -39,6 +39,7 @@ from penstock.kit.description import complete as whole
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary, takes
 from penstock.kit.proxies import Proxies
+from penstock.kit.zeros import refuse_zeros
 from penstock.metrics import BatchFigures, Figures
 from penstock.resources import schema
 from penstock.secret import Secret
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from litestar.types import Message, Method, Scope
 
     from penstock.jobs.announce import Announcer
+    from penstock.jobs.publish import Publisher
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
@@ -109,6 +111,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         response_class=Answer,
         openapi_config=schema.description(),
         lifespan=[jobs],
+        before_request=refuse_zeros,
         before_send=[store.before_send] if store else [],
         logging_config=None,
         state=State(
@@ -132,6 +135,23 @@ class StoreParts(NamedTuple):
     dependencies: dict[str, Provide]
     loops: list[Callable[[], Coroutine[Any, Any, None]]]
     before_send: Callable[[Message, Scope], Awaitable[None]]
+
+
+class News(NamedTuple):
+    """Who is told of a change: this node's publisher, and the other nodes."""
+
+    publisher: Publisher
+    announcer: Announcer | None
+
+    def ring(self) -> None:
+        """Say that there is one."""
+        self.publisher.ring()
+        if self.announcer:
+            self.announcer.tell()
+
+    async def known(self, number: int) -> None:
+        """Wait, but not for ever, until each worker of this node goes by it."""
+        await self.publisher.known(number)
 
 
 def open_store(
@@ -162,13 +182,8 @@ def open_store(
     secrets = Secrets(settings)
     publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
     announcer = _announcer(settings, publisher.ring)
-
-    def changed() -> None:
-        publisher.ring()
-        if announcer:
-            announcer.tell()
-
-    office = Office(database, vault, settings.routing.target_limits, identities.forget, changed)
+    news = News(publisher, announcer)
+    office = Office(database, vault, settings.routing.target_limits, identities.forget, news)
     blobs = Folder(settings.files_folder)
     runner = Runner(settings, office, secrets, blobs, batch_figures, records)
     shared = {

@@ -66,6 +66,9 @@ EVERYTHING = frozenset[str]().union(*SCOPES.values())
 # What a member of a workspace who is neither its admin nor a manager may do with its resources.
 MEMBERS_VERBS = frozenset({"read", "list", "view", "render", "invoke", "write"})
 LEADING = frozenset({"owner", "admin"})
+# Where clients of other vendors' APIs put the only key they have, and what one of them sends when it has none.
+VENDORS = ("x-api-key", "api-key", "x-goog-api-key")
+PLACEHOLDER = "OPENAI_API_KEY"
 SESSION_COOKIE, CSRF_HEADER = "penstock_session", "x-csrf-token"
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -199,8 +202,11 @@ def shown(connection: Connection) -> Sent:
                 raise UnauthorisedError(message)
             return Sent("key", sent[0].strip())
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
+    if scheme.lower() == "bearer" and token.strip() not in {"", PLACEHOLDER}:
         return Sent("key", token.strip())
+    for name in VENDORS:
+        if sent := connection.headers.get(name, "").strip():
+            return Sent("key", sent)
     if cookie := connection.cookies.get(SESSION_COOKIE):
         return Sent("session", cookie)
     message = "no gateway key was sent; hint: header x-gateway-api-key"

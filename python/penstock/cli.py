@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, SettingsError
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
-    from penstock.snapshot import Stored
+    from penstock.snapshot import Prepared
 
 
 class Commands(click.Group):
@@ -45,10 +45,11 @@ def main() -> None:
 @click.option("--host", help="IP address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on. [default: 8787]")
 @click.option("--mock", metavar="PROGRAM", help="Run this pretend provider too, and print lines to try.")
-def serve(config: str | None, host: str | None, port: int | None, mock: str | None) -> None:
+@click.option("--migrate", is_flag=True, default=None, help="Bring the store's tables up to date first.")
+def serve(config: str | None, host: str | None, port: int | None, mock: str | None, migrate: bool | None) -> None:
     """Run the gateway."""
     process.few_arenas()
-    settings = load(config, {"server.host": host, "server.port": port})
+    settings = load(config, {"server.host": host, "server.port": port, "store.migrate": migrate})
     logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported here: the other commands need neither Granian nor an event loop.
@@ -57,11 +58,14 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     from penstock.listen import refuse_open_host
     from penstock.snapshot import Snapshot, gather_good
 
-    stored, admin_key = prepared(settings)
+    found = prepared(settings)
+    stored, admin_key = found.stored, found.admin_key
+    if found.master_key:
+        settings = settings.with_master_key(found.master_key)
     # Read here, so that every process has it. What finding the snapshot good takes, 2 MB, they need not inherit.
     tariffs.listed()
-    found = process.apart(lambda: msgspec.msgpack.encode(gather_good(settings, stored)))
-    snapshot = msgspec.msgpack.decode(found, type=Snapshot)
+    good = process.apart(lambda: msgspec.msgpack.encode(gather_good(settings, stored)))
+    snapshot = msgspec.msgpack.decode(good, type=Snapshot)
     refuse_open_host(settings, snapshot.keys)
     if admin_key:
         show(admin_key)
@@ -162,20 +166,19 @@ for command in administer.COMMANDS:
     main.add_command(command)
 
 
-def prepared(settings: Settings) -> tuple[Stored, str | None]:
+def prepared(settings: Settings) -> Prepared:
     """See to the store in a process of its own: what that takes in memory is gone with it."""
-    from penstock.snapshot import NOTHING, Prepared
+    from penstock.snapshot import Prepared
 
     if settings.store_url is None:
-        return NOTHING, None
+        return Prepared()
 
     def work() -> bytes:
         from penstock.jobs.prepare import for_start
 
         return for_start(settings)
 
-    found = msgspec.msgpack.decode(process.apart(work), type=Prepared)
-    return found.stored, found.admin_key
+    return msgspec.msgpack.decode(process.apart(work), type=Prepared)
 
 
 def show(admin_key: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.secret import Secret
-    from penstock.settings import Settings
+    from penstock.settings import Settings, Store
     from penstock.sharing import Redis
 
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
@@ -43,6 +43,7 @@ def contradictions(settings: Settings) -> Iterator[Problem]:
         if proxy and not _is_proxy(proxy):
             # Not repeated: it may hold a password.
             yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
+    yield from _store_problems(settings.store)
     yield from _redis_problems(settings.redis)
     yield from issuers.problems(settings.jwt, settings.issuers)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
@@ -55,6 +56,12 @@ def _is_network(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _store_problems(store: Store) -> Iterator[Problem]:
+    if store.master_key_reference and (store.master_key or store.master_key_file):
+        why = "is not allowed beside store.master_key and store.master_key_file: there is one place for it"
+        yield Problem("store.master_key_reference", why)
 
 
 def _redis_problems(redis: Redis) -> Iterator[Problem]:

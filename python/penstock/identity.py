@@ -11,13 +11,14 @@ from penstock.secret import Secret
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """As whom this machine is known to its cloud; the names of AWS's own SDKs are read too."""
+    """As whom this machine is known to its cloud; the names of AWS's and Azure's own SDKs are read too."""
 
     lend: Annotated[
         bool,
         Meta(
             description="let stored providers call as this machine (`aws_auth_type` `serviceRole`, or `assumedRole` "
-            "without keys): whoever may store a provider may then use what the machine may"
+            "without keys; `azure_auth_mode` `managed`, `workload` or `entraFederated`): whoever may store a provider may "
+            "then use what the machine may"
         ),
     ] = False
     aws_role_arn: Annotated[
@@ -53,3 +54,49 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             description="where an instance is given keys (IMDSv2)", extra={"env": "AWS_EC2_METADATA_SERVICE_ENDPOINT"}
         ),
     ] = "http://169.254.169.254"
+    azure_identity_url: Annotated[
+        str,
+        Meta(
+            description="where an app or a container of Azure's is given tokens: `http://` and an address of this "
+            "machine's or its link's; where none is set, the metadata of a virtual machine is asked",
+            extra={"env": "IDENTITY_ENDPOINT"},
+        ),
+    ] = ""
+    azure_identity_header: Annotated[
+        Secret | None, Meta(description="what it says for that", extra={"env": "IDENTITY_HEADER"})
+    ] = None
+    azure_metadata_url: Annotated[
+        str,
+        Meta(
+            description="where a virtual machine of Azure's is given tokens (IMDS)",
+            extra={"env": "AZURE_POD_IDENTITY_AUTHORITY_HOST"},
+        ),
+    ] = "http://169.254.169.254"
+    azure_federated_token_file: Annotated[
+        str,
+        Meta(
+            description="file with the token of a workload identity, which vouches for an application of Entra ID",
+            extra={"env": "AZURE_FEDERATED_TOKEN_FILE"},
+        ),
+    ] = ""
+    azure_tenant_id: Annotated[
+        str,
+        Meta(
+            description="tenant of a workload identity whose provider names none",
+            extra={"env": "AZURE_TENANT_ID"},
+        ),
+    ] = ""
+    azure_client_id: Annotated[
+        str,
+        Meta(
+            description="application of a workload identity whose provider names none",
+            extra={"env": "AZURE_CLIENT_ID"},
+        ),
+    ] = ""
+    azure_authority_host: Annotated[
+        str,
+        Meta(
+            description="who gives tokens to applications for which this machine vouches; no provider can name another",
+            extra={"env": "AZURE_AUTHORITY_HOST"},
+        ),
+    ] = "https://login.microsoftonline.com"

@@ -103,6 +103,10 @@ FAMILIES = {
         "what lines cost that providers ran in batches, in billionths of a dollar",
     ),
     "files_deleted": Family("penstock_files_deleted_total", "counter", "files deleted because of their age"),
+    "publish_waits": Family("penstock_publish_waits_total", "counter", "changes whose answer waited for the workers"),
+    "publish_waits_given_up": Family(
+        "penstock_publish_waits_given_up_total", "counter", "changes that were answered before all workers knew them"
+    ),
     "record_batches_written": Family("penstock_record_batches_written_total", "counter", "batches of records on disk"),
     "record_batches_refused": Family("penstock_record_batches_refused_total", "counter", "batches sent back unwritten"),
 }

@@ -52,7 +52,6 @@ class Server(MPServer):
             interface=Interfaces.ASGI,
             loop=Loops.uvloop,
             task_impl=TaskImpl.asyncio,
-            runtime_mode=RuntimeModes.st,
             blocking_threads=1,
             log_access=False,
             log_level=LogLevels.warning,
@@ -76,6 +75,8 @@ class Server(MPServer):
         return cls(
             listener,
             server.backlog,
+            # Both have one thread. This one is woken only when it sleeps: the other by three system calls for every request.
+            runtime_mode=RuntimeModes.mt,
             websockets=True,
             http=HTTPModes.auto,
             backpressure=server.connections,
@@ -93,6 +94,7 @@ class Server(MPServer):
         return cls(
             listener,
             listen.CONTROL_BACKLOG,
+            runtime_mode=RuntimeModes.st,
             websockets=False,
             http=HTTPModes.http1,
             backpressure=4096,

@@ -211,6 +211,14 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     connections: Annotated[int, Meta(ge=1, le=10, description="connections to the database")] = 5
     acquire_ms: Annotated[int, Meta(ge=10, description="time to get a connection that answers")] = 1000
     statement_ms: Annotated[int, Meta(ge=10, description="time for one statement")] = 5000
+    publish_wait_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="time for which the answer to a change waits until the workers of its node know of it; 0: none",
+        ),
+    ] = 1000
     master_key: Annotated[
         Secret | None,
         Meta(
@@ -221,6 +229,19 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     master_key_file: Annotated[
         str, Meta(description="file with the master key; default: `penstock.key` beside the settings file")
     ] = ""
+    master_key_reference: Annotated[
+        Secret | None,
+        Meta(
+            description="where the master key is kept by AWS, Azure or HashiCorp: JSON with `manager_type`, `auth_config`, "
+            "`secret_path` and `secret_key`, as `POST /v1/secret-references` takes them; it is fetched at the start"
+        ),
+    ] = None
+    migrate: Annotated[
+        bool,
+        Meta(
+            description="bring the tables of a store that is not embedded up to date at the start, as `--migrate` does"
+        ),
+    ] = False
     admin_key: Annotated[
         Secret | None,
         Meta(
@@ -283,6 +304,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: Log = Log()
     file: str | None = None
     issuers: tuple[Issuer, ...] = ()
+
+    def with_master_key(self, text: str) -> Settings:
+        """Go on with a master key that was fetched."""
+        store = msgspec.structs.replace(self.store, master_key=Secret(text))
+        return msgspec.structs.replace(self, store=store)
 
     @property
     def trusted(self) -> tuple[Issuer, ...]:
@@ -393,6 +419,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     "aws_container_token": _revealed(self.identity.aws_container_token),
                     "aws_container_token_file": self.identity.aws_container_token_file or None,
                     "aws_metadata_url": self.identity.aws_metadata_url,
+                    "azure_identity_url": self.identity.azure_identity_url or None,
+                    "azure_identity_header": _revealed(self.identity.azure_identity_header),
+                    "azure_metadata_url": self.identity.azure_metadata_url,
+                    "azure_federated_token_file": self.identity.azure_federated_token_file or None,
+                    "azure_tenant_id": self.identity.azure_tenant_id or None,
+                    "azure_client_id": self.identity.azure_client_id or None,
+                    "azure_authority_host": self.identity.azure_authority_host,
                 },
             }
         )

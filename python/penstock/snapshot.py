@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import tempfile
+import time
 from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +22,7 @@ from penstock.secret import Secret
 from penstock.settings import SNAPSHOT_TABLES, hide, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.settings import Settings
 
@@ -32,6 +33,8 @@ SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 # The piece that has what is known of prices.
 PRICES = "prices"
+# A worker asks for news at least every 20 s: one that has not been heard of for so long is no more.
+GONE_SECONDS = 25.0
 # What was told of late is kept in mind: whoever knows it is told what changed since.
 REMEMBERED = 8
 
@@ -104,6 +107,12 @@ class Prepared(msgspec.Struct, frozen=True):
     stored: Stored = NOTHING
     # Only where it was just made: it is shown once.
     admin_key: str | None = None
+    # Only where it is kept elsewhere: what is started anew need not ask for it again.
+    master_key: str | None = None
+
+    def __repr__(self) -> str:
+        """Leave the keys out."""
+        return f"Prepared({self.stored!r})"
 
 
 class KeyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,12 +187,57 @@ class Kept:
         return os.dup(self._places[place])
 
 
+class Running:
+    """Which snapshot each worker of this node runs on, as it says itself when it asks for the next."""
+
+    def __init__(self) -> None:
+        """Know of no worker."""
+        self.waits = self.given_up = 0
+        self._heard: dict[int, tuple[float, int]] = {}
+        self._changed = asyncio.Event()
+
+    def hear(self, worker: int, number: int) -> None:
+        """Note on which one a worker runs."""
+        self._heard[worker] = (time.monotonic(), number)
+        self.ring()
+
+    def ring(self) -> None:
+        """Have those who wait look again."""
+        bell, self._changed = self._changed, asyncio.Event()
+        bell.set()
+
+    async def reach(self, seconds: float, is_so: Callable[[], bool]) -> bool:
+        """Wait until something is so, which may change whenever somebody rings; say whether it came to that."""
+        self.waits += 1
+        try:
+            async with asyncio.timeout(seconds):
+                while not is_so():
+                    await self._changed.wait()
+        except TimeoutError:
+            self.given_up += 1
+            return False
+        return True
+
+    def give_up(self, number: int) -> None:
+        """Wait no more for those that do not come to this one, until they are heard of again."""
+        self._heard = {worker: heard for worker, heard in self._heard.items() if heard[1] >= number}
+        self.ring()
+
+    def all_run(self, number: int) -> bool:
+        """Whether no worker that is there runs on an older one."""
+        oldest = time.monotonic() - GONE_SECONDS
+        return all(runs >= number for heard, runs in self._heard.values() if heard > oldest)
+
+
 class Published:
     """The snapshot of the moment, and a bell for those who wait for the next."""
 
     def __init__(self, snapshot: Snapshot, kept: Kept | None = None) -> None:
         """Start with a snapshot that was found good."""
         self.current = snapshot
+        # How many were published before it.
+        self.number = 0
+        self.running = Running()
         self._recent = deque([snapshot], REMEMBERED)
         # What the store said last: the file may change meanwhile, and is then gathered with it.
         self.stored = NOTHING
@@ -198,6 +252,7 @@ class Published:
         if self._kept:
             self._kept.keep(snapshot)
         self.current = snapshot
+        self.number += 1
         self._recent.append(snapshot)
         self._ring()
 
@@ -205,10 +260,16 @@ class Published:
         """Give the snapshot of this epoch, if it was published of late."""
         return next((snapshot for snapshot in self._recent if snapshot.epoch == epoch), None)
 
+    def hear(self, worker: int, epoch: str) -> None:
+        """Note that a worker runs on the snapshot of this epoch."""
+        back = (back for back, snapshot in enumerate(reversed(self._recent)) if snapshot.epoch == epoch)
+        self.running.hear(worker, self.number - next(back, REMEMBERED))
+
     def close(self) -> None:
         """Let everyone who waits go home."""
         self.closed = True
         self._ring()
+        self.running.ring()
 
     async def newer_than(self, epoch: str, seconds: float) -> Snapshot | None:
         """Wait until the snapshot is not the one the caller has, or the time is up."""

@@ -14,7 +14,7 @@ from penstock.jobs.batch_lines import line_id
 from penstock.kit import tariffs
 from penstock.kit.files import BATCH
 from penstock.kit.pricing import PricingConfig
-from penstock.store.tables import integration_models
+from penstock.store.tables import integration_models, integrations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,6 +56,7 @@ class Book:
         self._places = places
         self._ledger: Ledger | None = None
         self._own: dict[str, list[dict[str, Any]]] = {}
+        self._adjustment: dict[str, Any] | None = None
 
     async def write(self, answers: Iterable[Answer], *, again: bool) -> None:
         """Write the records of some lines together; those that may be written already are looked for."""
@@ -75,18 +76,21 @@ class Book:
 
     async def _opened(self) -> Ledger:
         if integration_id := self._batch.job.get("integration_id"):
-            self._own = await self._stated(integration_id)
+            self._own, self._adjustment = await self._stated(integration_id)
         self._ledger = await asyncio.to_thread(_ledger, self._places)
         return self._ledger
 
-    async def _stated(self, integration_id: str) -> dict[str, list[dict[str, Any]]]:
-        """Give the prices that were saved with the provider, by model."""
+    async def _stated(self, integration_id: str) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any] | None]:
+        """Give the prices that were saved with the provider, by model; and by what all others differ."""
+        adjustments = select(integrations.c.pricing_adjustments).where(integrations.c.id == integration_id)
         query = select(integration_models.c.slug, integration_models.c.pricing_config).where(
             integration_models.c.integration_id == integration_id, integration_models.c.pricing_config.is_not(None)
         )
         async with self._places.database.reading() as connection:
             rows = (await connection.execute(query)).all()
-        return {row.slug: tariffs.stated(msgspec.convert(row.pricing_config, PricingConfig)) for row in rows}
+            adjustment = tariffs.adjusted(await connection.scalar(adjustments))
+        own = {row.slug: tariffs.stated(msgspec.convert(row.pricing_config, PricingConfig)) for row in rows}
+        return own, adjustment
 
     def _entry(self, answer: Answer) -> bytes:
         model = str(answer.line.body.get("model", ""))
@@ -101,6 +105,7 @@ class Book:
             "api_key_id": self._batch.job.get("api_key_id"),
             "metadata": self._batch.metadata,
             "prices": self._own.get(model, []),
+            "adjustment": self._adjustment,
         }
         return msgspec.json.encode(entry)
 

@@ -11,7 +11,7 @@ from sqlalchemy import JSON, BigInteger, LargeBinary, String, Text, case, cast, 
 from penstock import engine
 from penstock.journal import Piece
 from penstock.kit import configurations as forms
-from penstock.kit import tariffs
+from penstock.kit import credentials, tariffs
 from penstock.kit.integrations import usable
 from penstock.kit.pricing import PricingConfig
 from penstock.kit.record import now
@@ -30,7 +30,7 @@ from penstock.store.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, RowMapping, Select, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 Rows = list[dict[str, Any]]
+# Rows of a part, how many, and when the first one ends.
+Written = tuple[bytes, int, "int | None"]
 # The scope without which a key is of no use to the data plane.
 CALLS = "completions.write"
 # What we made ourselves, of letters and digits: it is always there, and nothing in it needs to be escaped.
@@ -69,29 +71,58 @@ class Large:
 
     async def read(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
         """Have the database write the parts that changed, or are over; all of them where it is not known which."""
-        is_postgres = connection.dialect.name == "postgresql"
-        rows = self._rows(is_postgres).add_columns(self._digits.label("digits"))
+        wanted: set[str] = set()
         old: dict[str, Part] = {}
         if changed is not None:
             wanted = {name for name in changed if name.startswith(f"{self._name}/")}
             wanted |= {name for name, part in self.parts.items() if part.is_over(now())}
             if not wanted:
                 return
-            rows = rows.where(self._digits.in_(sorted(name.rpartition("/")[2] for name in wanted)))
             old = {name: part for name, part in self.parts.items() if name not in wanted}
-        inner = rows.subquery()
+        here = [self._digits.in_(sorted(name.rpartition("/")[2] for name in wanted))] if wanted else []
+        fresh = {f"{self._name}/{own}": rows for own, rows in (await self._written(connection, here)).items()}
+        self.parts = old | {
+            name: Part(self._piece(name, rows), count, end) for name, (rows, count, end) in fresh.items()
+        }
+
+    async def _written(self, connection: AsyncConnection, here: Sequence[ColumnElement[bool]]) -> dict[str, Written]:
+        """Have the database write rows: those of each part, how many, and when the first ends; by the part's digits."""
+        is_postgres = connection.dialect.name == "postgresql"
+        inner = self._rows(is_postgres).add_columns(self._digits.label("digits")).where(*here).subquery()
         if is_postgres:
             joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
         else:
             joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
         query = select(inner.c.digits, joined, func.count(), func.min(inner.c.ends)).group_by(inner.c.digits)
         found = (await connection.execute(query)).all()
-        fresh = {f"{self._name}/{own}": (written, count, end) for own, written, count, end in found}
-        self.parts = old | {name: Part(self._piece(name, written), *rest) for name, (written, *rest) in fresh.items()}
+        return {own: (rows, count, end) for own, rows, count, end in found}
 
     def _piece(self, name: str, rows: bytes) -> Piece:
         """Write it as the engine reads it."""
         return Piece.of(b'{"name":"%s","%s":[%s]}' % (name.encode(), self._told_as.encode(), rows))
+
+
+class Configs(Large):
+    """Configs; those with credentials in them are written here, where these can be opened."""
+
+    def __init__(self, vault: Vault) -> None:
+        """Know nothing yet."""
+        super().__init__(configs, "configs", _configs)
+        self._vault = vault
+
+    async def _written(self, connection: AsyncConnection, here: Sequence[ColumnElement[bool]]) -> dict[str, Written]:
+        found = await super()._written(connection, here)
+        rows = select(configs, digits(configs.c.id).label("digits")).where(configs.c.status == "active")
+        for row in (await connection.execute(rows.where(configs.c.sealed.is_not(None), *here))).mappings():
+            before, count, _ = found.get(row["digits"], (b"", 0, None))
+            written = msgspec.json.encode(await self._told(connection, row))
+            found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
+        return found
+
+    async def _told(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
+        hidden = credentials.read(await self._vault.open(connection, row["sealed"], row["id"]))
+        config = credentials.joined(credentials.Divided(msgspec.json.decode(row["config"]), hidden))
+        return {"id": row["id"], "slug": row["slug"], "workspace": row["workspace_id"], "config": config}
 
 
 class Gatherer:
@@ -101,7 +132,7 @@ class Gatherer:
         """Know nothing yet."""
         self._vault, self._secrets = vault, secrets
         self._keys = Large(api_keys, "keys", _keys)
-        self._configs = Large(configs, "configs", _configs)
+        self._configs = Configs(vault)
         self._rest = Stored()
         self._rest_ends: int | None = None
 
@@ -165,7 +196,7 @@ def _configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         config=_document(is_postgres, configs.c.config),
     )
     rows = select(row.label("row"), cast(null(), BigInteger).label("ends"))
-    return rows.where(configs.c.status == "active")
+    return rows.where(configs.c.status == "active", configs.c.sealed.is_(None))
 
 
 def _object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnElement[str]:
@@ -240,7 +271,9 @@ async def _integrations(
 ) -> tuple[dict[str, dict[str, Any]], Rows]:
     """Open what integrations hold, as far as the engine knows their providers."""
     known = {provider["slug"] for provider in engine.catalogue()}
-    keys = dict((await connection.execute(select(secret_references.c.id, secret_references.c.secret_key))).all())
+    own = secret_references.c
+    kept = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
+    references: dict[str, dict[str, Any]] = {row["id"]: dict(row) for row in kept}
     said = await _said_of_models(connection, vault)
     behind: dict[str, dict[str, Any]] = {}
     models: Rows = []
@@ -250,7 +283,7 @@ async def _integrations(
         opened = await _opened(connection, vault, row)
         sealed = row["sealed_key"]
         key = await vault.open(connection, sealed, row["id"]) if sealed else None
-        filled = secrets.filled(row["secret_mappings"], key, opened, keys)
+        filled = secrets.filled(row["secret_mappings"], key, opened, references)
         if filled is None:
             log.warning("the integration %r is left out: a secret that it needs is not there", row["slug"])
             continue
@@ -267,9 +300,12 @@ async def _integrations(
             log.warning("the integration %r is left out: %s", row["slug"], reasons)
             continue
         behind[row["id"]] = told
-        if own or not row["allow_all_models"]:
+        adjustment = tariffs.adjusted(row["pricing_adjustments"])
+        if own or adjustment or not row["allow_all_models"]:
             told["models"] = row["id"]
-            models.append({"id": row["id"], "allow_all": row["allow_all_models"], "models": own})
+            models.append(
+                {"id": row["id"], "allow_all": row["allow_all_models"], "models": own, "adjustment": adjustment}
+            )
     return behind, models
 
 

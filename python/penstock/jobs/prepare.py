@@ -12,8 +12,9 @@ import msgspec
 from penstock.errors import UnavailableError
 from penstock.jobs.gather import Gatherer
 from penstock.jobs.publish import KeptRows
+from penstock.kit import credentials
 from penstock.kit.founding import OWNER, found
-from penstock.kit.references import Secrets, questions
+from penstock.kit.references import Secrets, questions, with_master_key
 from penstock.kit.secrets import Vault, master
 from penstock.secret import Secret
 from penstock.settings import STORE_FILE
@@ -22,6 +23,10 @@ from penstock.store.database import Database
 from penstock.store.migrate import migrate
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
     from penstock.kit.secrets import Master
     from penstock.kit.tokens import Tokens
     from penstock.settings import Settings
@@ -38,12 +43,22 @@ def for_start(settings: Settings) -> bytes:
 
 
 async def _for_start(settings: Settings) -> Prepared:
+    known = await with_master_key(settings)
+    found = await _prepared(known)
+    if known is settings or known.store.master_key is None:
+        return found
+    return msgspec.structs.replace(found, master_key=known.store.master_key.reveal())
+
+
+async def _prepared(settings: Settings) -> Prepared:
     database = _open(settings)
     key = master(settings, make=database.embedded)
     kept = KeptRows(settings, key)
     try:
         if database.embedded:
             return await _embedded(settings, database, key, kept)
+        if settings.store.migrate:
+            await migrate(database, sealing=Sealer.of(key))
         # A node of a cluster starts with what it knew, and asks the database afterwards.
         stored = kept.last()
         if stored is None:
@@ -58,7 +73,7 @@ async def _for_start(settings: Settings) -> Prepared:
 
 
 async def _embedded(settings: Settings, database: Database, key: Master, kept: KeptRows) -> Prepared:
-    await migrate(database)
+    await migrate(database, sealing=Sealer.of(key))
     admin_key = await found(database, settings.store.admin_key)
     return Prepared(await _read(settings, database, key, kept), admin_key)
 
@@ -81,6 +96,44 @@ async def _read(settings: Settings, database: Database, key: Master, kept: KeptR
     return stored
 
 
+class Sealer:
+    """Seals what older releases kept in clear; the master key is looked for where there is something to seal."""
+
+    def __init__(self, find: Callable[[], Awaitable[Master]]) -> None:
+        """Seal nothing yet."""
+        self._find = find
+        self._vault: Vault | None = None
+
+    @classmethod
+    def of(cls, key: Master) -> Sealer:
+        """Seal with a master key that is known already."""
+
+        async def known() -> Master:
+            return key
+
+        return cls(known)
+
+    async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
+        """Give a config with its credentials masked, and those sealed for the row that has it."""
+        divided = credentials.divide(msgspec.json.decode(config))
+        if not divided.hidden:
+            return config, None
+        hidden = credentials.write(divided.hidden)
+        shown = msgspec.json.encode(divided.shown).decode()
+        return shown, await (await self._opened()).seal(connection, hidden, owner)
+
+    async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
+        """Give it as it was."""
+        hidden = credentials.read(await (await self._opened()).open(connection, sealed, owner))
+        whole = credentials.joined(credentials.Divided(msgspec.json.decode(config), hidden))
+        return msgspec.json.encode(whole).decode()
+
+    async def _opened(self) -> Vault:
+        if self._vault is None:
+            self._vault = Vault(await self._find())
+        return self._vault
+
+
 def known_tokens(settings: Settings, kept: KeptRows) -> Tokens | None:
     """Begin with the keys for tokens that are in the settings, or that were known at the last run."""
     if not settings.jwt.enabled:
@@ -97,10 +150,13 @@ def known_tokens(settings: Settings, kept: KeptRows) -> Tokens | None:
 def migrated(settings: Settings) -> tuple[str | None, str | None]:
     """Migrate when asked to, and give the revision before and after."""
 
+    async def key() -> Master:
+        return master(await with_master_key(settings))
+
     async def run() -> tuple[str | None, str | None]:
         database = _open(settings)
         try:
-            return await migrate(database)
+            return await migrate(database, sealing=Sealer(key))
         finally:
             await database.close()
 
@@ -113,8 +169,8 @@ def initialised(settings: Settings, email: str | None) -> str | None:
     async def run() -> str | None:
         database = _open(settings)
         try:
-            master(settings, make=True)
-            await migrate(database)
+            key = master(await with_master_key(settings), make=True)
+            await migrate(database, sealing=Sealer.of(key))
             return await found(database, settings.store.admin_key, email=email or OWNER)
         finally:
             await database.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -93,43 +94,71 @@ class Publisher:
         self._kept = kept
         self._tokens = tokens
         self._bell = asyncio.Event()
-        self._number = -1
+        # The last change that was gathered, and the last that was published.
+        self._number: int = -1
+        self._through: int = -1
         # How often secrets changed that others keep, and how much of that was published.
         self._fills = self._filled = 0
         self._due: int | None = None
-        self._ill = False
+        self._ill = self._is_running = False
 
     def ring(self) -> None:
         """Say that something changed."""
         self._bell.set()
+
+    async def known(self, number: int) -> None:
+        """Wait until each worker of this node runs on what this change made of it; not for ever."""
+        seconds = self._settings.store.publish_wait_ms / 1000
+        if not (seconds and self._is_running):
+            return
+        published, wanted = self._published, None
+
+        def is_known() -> bool:
+            nonlocal wanted
+            if published.closed or self._ill:
+                return True
+            if wanted is None and self._through >= number:
+                wanted = published.number
+            return wanted is not None and published.running.all_run(wanted)
+
+        if not await published.running.reach(seconds, is_known) and wanted is not None:
+            # One of a worker that ended would cost every change that comes its whole wait.
+            published.running.give_up(wanted)
 
     async def run(self) -> None:
         """Look until cancelled."""
         if last := await asyncio.to_thread(self._kept.last):
             self._secrets.seed(last.secrets)
         watching = asyncio.create_task(self.watch_secrets())
+        self._is_running = True
         try:
             await self._run()
         finally:
+            self._is_running = False
             watching.cancel()
 
     async def _run(self) -> None:
         while True:
-            try:
-                await self.look()
-                self._ill = False
-            except PenstockError as error:
-                if not self._ill:
-                    log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
-                self._ill = True
-            except Exception:
-                # A fault of ours in one row must not end publishing for all: it is told once, and tried again.
-                if not self._ill:
-                    log.exception("the old snapshot stays")
-                self._ill = True
+            await self._try()
+            looked = time.monotonic()
+            self._published.running.ring()
             await rung(self._bell, INTERVAL)
-            await asyncio.sleep(BREATH)
+            await asyncio.sleep(max(0.0, looked + BREATH - time.monotonic()))
             self._bell.clear()
+
+    async def _try(self) -> None:
+        try:
+            await self.look()
+            self._ill = False
+        except PenstockError as error:
+            if not self._ill:
+                log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
+            self._ill = True
+        except Exception:
+            # A fault of ours in one row must not end publishing for all: it is told once, and tried again.
+            if not self._ill:
+                log.exception("the old snapshot stays")
+            self._ill = True
 
     async def watch_secrets(self) -> None:
         """Fetch what others keep, for ever: soon where an integration began to need it, else when it is old."""
@@ -170,6 +199,7 @@ class Publisher:
             if snapshot.epoch != self._published.current.epoch:
                 self._published.publish(snapshot)
                 log.info("published snapshot %.12s from the store", snapshot.epoch)
+            self._through = number
 
     async def _keep(self, stored: Stored) -> None:
         try:

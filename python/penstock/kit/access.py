@@ -34,7 +34,7 @@ class GlobalAccessShown(msgspec.Struct, frozen=True, kw_only=True):
 
 def written(path: str, given: GlobalAccess, *, provides: bool) -> dict[str, Any]:
     """Write down what all workspaces may do, and whether a new one is given a provider."""
-    found = {"usage_limits": None, "rate_limits": None, **sent_of(given, f"{path}.")}
+    found = {"usage_limits": None, "rate_limits": None, **sent_of(given, f"{path}.", rates_at_most=1)}
     return {"enabled": given.enabled, **found, "create_default_provider": provides}
 
 

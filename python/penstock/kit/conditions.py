@@ -32,6 +32,8 @@ LONGEST_KEY = 255
 LARGEST_ANSWER = 256 * 1024
 ANY = "*"
 PIECE = 64 * 1024
+# From this status on nothing was done.
+REFUSED = 300
 
 
 class Claim:
@@ -107,20 +109,24 @@ async def _replay(desk: Desk, whose: str, asked: str) -> None:
 
 
 async def before_send(office: Office, message: Message, scope: Scope) -> None:
-    """Add the tag to an answer, and keep the answer to what is done once."""
+    """Add the tag to an answer, keep the answer to what is done once, and hold it until the data plane goes by the change."""
     state = scope["state"]
     claimed: Claim | None = state.get("claim")
     if message["type"] == "http.response.start":
-        if (known := state.get("etag")) and message["status"] < 300:  # noqa: PLR2004
+        if (known := state.get("etag")) and message["status"] < REFUSED:
             _tagged(message, known, scope)
         if claimed:
             claimed.status = message["status"]
-    elif message["type"] == "http.response.body" and "unchanged" in state:
-        message["body"] = b""
-    elif message["type"] == "http.response.body" and claimed and 0 < claimed.status < 300:  # noqa: PLR2004
-        del state["claim"]
-        if len(message["body"]) <= LARGEST_ANSWER:
-            await _try_to_keep(office, claimed, message["body"])
+    elif message["type"] == "http.response.body":
+        if "unchanged" in state:
+            message["body"] = b""
+        if claimed and 0 < claimed.status < REFUSED:
+            del state["claim"]
+            if len(message["body"]) <= LARGEST_ANSWER:
+                await _try_to_keep(office, claimed, message["body"])
+        # Nothing of an answer goes before its body. It was kept: whoever asks again meanwhile is answered.
+        if awaited := state.pop("awaited", None):
+            await office.known(awaited)
 
 
 def _tagged(message: HTTPResponseStartEvent, known: str, scope: Scope) -> None:

@@ -22,6 +22,8 @@ Headers = Annotated[dict[HeaderName, Annotated[str, Meta(max_length=8192)]], Met
 # Values that are masked when they are shown, and mean themselves when they come back masked.
 SECRET = (
     "aws_secret_access_key",
+    "aws_session_token",
+    "azure_ad_token",
     "azure_entra_client_secret",
     "custom_headers",
     "oracle_key_passphrase",
@@ -205,9 +207,11 @@ LEGACY = {
 def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
     """Refuse what the provider does not have, and what it cannot do without; `mapped` fields come from elsewhere."""
     form = FORMS.get(provider, Place)
-    if unknown := sorted(set(given) - set(form.__struct_fields__)):
-        allowed = ", ".join(form.__struct_fields__)
+    others = _others(provider, form)
+    if unknown := sorted(set(given) - {*form.__struct_fields__, *others}):
+        allowed = ", ".join((*form.__struct_fields__, *others))
         raise refuse(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {allowed}")
+    _refuse_other_texts(path, {name: given[name] for name in others if name in given})
     there = {name for name, value in given.items() if value is not None} | mapped
     for (field, value), names in NEEDED.items():
         missing = [name for name in names if name not in there]
@@ -216,16 +220,25 @@ def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[
     # Without any of its own fields, only the key is said of a provider.
     if set(given) <= set(Place.__struct_fields__) and not mapped:
         form = Place
-    convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), DOTS), **given})
+    own = {name: value for name, value in given.items() if name in form.__struct_fields__}
+    convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), DOTS), **own})
     _refuse_unserved(path, provider, given)
+
+
+def names(provider: str) -> tuple[str, ...]:
+    """Name the fields that are known of a provider."""
+    form = FORMS.get(provider, Place)
+    return (*form.__struct_fields__, *_others(provider, form))
 
 
 def check_some(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
     """Refuse what the provider does not have, of a table that need not have all; `allowed` are names of older clients."""
     form = FORMS.get(provider, Place)
-    known = (*form.__struct_fields__, *allowed)
+    others = _others(provider, form)
+    known = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
     if unknown := sorted(set(given) - set(known)):
         raise refuse(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {', '.join(known)}")
+    _refuse_other_texts(path, {name: given[name] for name in others if name in given})
     types = get_type_hints(form, include_extras=True)
     for name in (name for name in given if name in types):
         try:
@@ -233,6 +246,20 @@ def check_some(path: str, provider: str, given: Mapping[str, Any], allowed: Iter
         except msgspec.ValidationError as error:
             raise misfit(f"{path}.{name}", error) from None
     _refuse_unserved(path, provider, given)
+
+
+def _others(provider: str, form: type[Place]) -> list[str]:
+    """List what the engine may be told of a provider that has no place in its form, as its headers have it."""
+    names = [header.replace("-", "_") for _, header in _options().get(provider, ())]
+    return [name for name in names if name not in form.__struct_fields__]
+
+
+def _refuse_other_texts(path: str, given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        try:
+            msgspec.convert(value, Text | None)
+        except msgspec.ValidationError as error:
+            raise misfit(f"{path}.{name}", error) from None
 
 
 def _refuse_unserved(path: str, provider: str, given: Mapping[str, Any]) -> None:
@@ -264,7 +291,7 @@ def _named(provider: str, place: str, given: Mapping[str, Any]) -> str:
     if kind == "headers":
         return f"custom_headers.{name}"
     known = dict(_options().get(provider, ()))
-    headers = {LEGACY.get(sent, sent.replace("_", "-")): sent for sent in given}
+    headers = {_header(sent, known.values()): sent for sent in given}
     return headers.get(known.get(name, ""), kind)
 
 
@@ -313,7 +340,7 @@ def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
     known = {header: key for key, header in _options().get(provider, ())}
     row: dict[str, Any] = {"custom_host": configurations.get("custom_host"), "options": {}}
     for name, value in configurations.items():
-        header = LEGACY.get(name, name.replace("_", "-"))
+        header = _header(name, known)
         # Some are tables.
         if header in known and value is not None and value != "":
             row["options"][known[header]] = _line(value)
@@ -327,6 +354,12 @@ def told(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
         row["options"] = {**{key: value for key, value in default.items() if key in own}, **row["options"]}
         row["deployments"] = deployments
     return row
+
+
+def _header(name: str, known: Iterable[str]) -> str:
+    """Give the header that a field stands for, among those that a provider knows."""
+    own = name.replace("_", "-")
+    return own if own in known else LEGACY.get(name, own)
 
 
 def _line(value: object) -> str:

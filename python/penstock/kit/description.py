@@ -106,7 +106,8 @@ def complete(app: Litestar) -> Table:
     described["components"]["securitySchemes"] = SCHEMES
     for path, verb, handler in _handlers(app):
         if operation := described["paths"].get(path, {}).get(verb):
-            _say(operation, verb, [guard for layer in handler.ownership_layers for guard in layer.guards or ()])
+            guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
+            _say(operation, verb, guards, handler.opt.get("refuses", {}))
     return described
 
 
@@ -117,9 +118,9 @@ def _handlers(app: Litestar) -> Iterator[tuple[str, str, Any]]:
                 yield getattr(route, "path_format", "") or "/", method.lower(), handler
 
 
-def _say(operation: Table, verb: str, guards: list[object]) -> None:
+def _say(operation: Table, verb: str, guards: list[object], own: dict[int, str]) -> None:
     is_open = anyone in guards
-    refusals = ALWAYS | ({} if is_open else GUARDED) | ({} if verb == "get" else CHANGING)
+    refusals = ALWAYS | ({} if is_open else GUARDED) | ({} if verb == "get" else CHANGING) | own
     good = {status: answer for status, answer in operation["responses"].items() if int(status) < min(ALWAYS)}
     operation["responses"] = good | {str(status): _refusal(refusals[status]) for status in sorted(refusals)}
     # What callers do to themselves depends on no state that they could have read.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from penstock.caller import Caller, lacking
 from penstock.errors import ForbiddenError, Problem, StaleError
@@ -18,7 +18,7 @@ from penstock.store.tables import workspaces
 from penstock.store.tenant import Tenant, named
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 
     from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -137,6 +137,11 @@ class Desk(Tenant):
             raise unknown(path, f"{key!r} is no {what}")
         return row
 
+    async def refer_to_workspace(self, path: str, key: str, kept: Collection[str]) -> Row:
+        """Find a workspace that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
+        is_open = or_(workspaces.c.status == "active", workspaces.c.id.in_(kept))
+        return await self.refer(path, workspaces, key, "workspace of this organisation that is not archived", is_open)
+
     def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Refuse to give others what the caller may not do."""
         if beyond := sorted(set(scopes) - self.caller.may_give(workspace_id)):
@@ -219,6 +224,7 @@ class Work:
             raise _stale("names a state, and this depends on none")
         async with self._office.writing_as(self.caller, self._asked()) as desk:
             yield desk
+        self._hold(desk)
 
     @asynccontextmanager
     async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
@@ -232,6 +238,12 @@ class Work:
                 raise _stale("names a state, and this depends on none")
             self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)
+        self._hold(desk)
+
+    def _hold(self, desk: Desk) -> None:
+        """Have the answer held until the data plane goes by what was changed, if that is a matter of its."""
+        if desk.bell.number is not None:
+            self._state["awaited"] = desk.bell.number
 
     async def _enter(
         self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = KNOWN
@@ -269,6 +281,18 @@ class Work:
         return found
 
 
+class News(Protocol):
+    """How the data plane learns of a change."""
+
+    def ring(self) -> None:
+        """Say that there is one."""
+        ...
+
+    async def known(self, number: int) -> None:
+        """Wait, but not for ever, until each worker of this node goes by it."""
+        ...
+
+
 class Office:
     """What all desks share, and who is told when something changed."""
 
@@ -278,14 +302,14 @@ class Office:
         vault: Vault,
         limits: TargetLimits,
         forget: Callable[[], None],
-        ring: Callable[[], None],
+        news: News,
     ) -> None:
         """Take the parts."""
         self.database = database
         self.vault = vault
         self.limits = limits
         self._forget = forget
-        self._ring = ring
+        self._news = news
 
     def work(self, request: Request[Any, Caller, Any]) -> Work:
         """Give a route its caller's way to a desk."""
@@ -307,4 +331,8 @@ class Office:
         """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""
         self._forget()
         if published:
-            self._ring()
+            self._news.ring()
+
+    async def known(self, number: int) -> None:
+        """Wait until the data plane of this node goes by a change."""
+        await self._news.known(number)

@@ -85,16 +85,28 @@ async def remove(desk: Desk, row: Row) -> None:
     """Remove an integration, and the providers that stand on it."""
     whole = desk.organisation()
     await whole.agree(integrations, row)
-    for provider in await whole.rows(select(providers).where(providers.c.integration_id == row["id"]), providers):
-        await PROVIDERS.remove(whole, provider)
+    await PROVIDERS.remove_all(whole, providers.c.integration_id == row["id"])
+    await _drop(whole, row)
+
+
+async def _drop(whole: Desk, row: Row) -> None:
+    """Remove an integration with what was said of its models and workspaces."""
+    await MODELS.remove_all(whole, integration_models.c.integration_id == row["id"])
+    await WORKSPACES.remove_all(whole, integration_workspaces.c.integration_id == row["id"])
     await INTEGRATIONS.remove(whole, row)
+
+
+async def remove_own(desk: Desk) -> None:
+    """Remove the integrations of a workspace; its providers are gone already."""
+    for row in await desk.rows(select(integrations), integrations):
+        await _drop(desk.organisation(), row)
 
 
 async def release(desk: Desk, integration_id: str) -> None:
     """Let go of an integration: one that a virtual key brought along goes when nothing uses it any more."""
     row = await desk.find(integrations, integration_id)
     if row and row["brought_along"] and not await desk.count(providers, [providers.c.integration_id == row["id"]]):
-        await INTEGRATIONS.remove(desk, row)
+        await _drop(desk.organisation(), row)
 
 
 async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:

@@ -52,6 +52,8 @@ ManyUsageShown = Annotated[list[dict[str, Any]] | None, Meta(description="usage 
 RatesShown = Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
 UNITS = ("rpm", "rph", "rpd", "rpw")
 UNITS_OF_KEYS = ("rps", *UNITS)
+# One for each type and unit.
+MOST_RATES = 2 * len(UNITS_OF_KEYS)
 
 
 class Limited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,23 +73,21 @@ class LimitsChange(Limited, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is written of the limits of a workspace, or of its share in something: at most one of each."""
+    """What is written of the limits of a workspace, or of its share in something."""
 
     usage_limits: Annotated[
         ManyUsageLimits | UnsetType | None, Meta(description="usage limits, at most one; null takes them away")
     ] = UNSET
-    rate_limits: Annotated[
-        RateLimits | UnsetType | None, Meta(description="rate limits, at most one; null takes them away")
-    ] = UNSET
+    rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null takes them away")] = UNSET
 
 
-def sent_of(data: Shared, path: str = "") -> dict[str, Any]:
+def sent_of(data: Shared, path: str = "", rates_at_most: int = MOST_RATES) -> dict[str, Any]:
     """Check the limits that were sent of a workspace, and write them down."""
     values: dict[str, Any] = {}
     if data.usage_limits is not UNSET:
         values["usage_limits"] = listed_usage(f"{path}usage_limits", data.usage_limits)
     if data.rate_limits is not UNSET:
-        values["rate_limits"] = rates(f"{path}rate_limits", data.rate_limits, most=1) or None
+        values["rate_limits"] = rates(f"{path}rate_limits", data.rate_limits, most=rates_at_most) or None
     return values
 
 
@@ -138,7 +138,9 @@ def listed_usage(path: str, given: ManyUsageLimits | None) -> list[dict[str, Any
     return [limit for limit in found if limit is not None] or None
 
 
-def rates(path: str, limits: RateLimits | None, *, units: Sequence[str] = UNITS, most: int = 2) -> list[Any] | None:
+def rates(
+    path: str, limits: RateLimits | None, *, units: Sequence[str] = UNITS, most: int = MOST_RATES
+) -> list[Any] | None:
     """Check rate limits, and write them down; a single one may come without its list."""
     if limits is None:
         return None
@@ -148,7 +150,6 @@ def rates(path: str, limits: RateLimits | None, *, units: Sequence[str] = UNITS,
     for index, limit in enumerate(listed):
         if limit.unit not in units:
             raise refuse(f"{path}[{index}].unit", f"{limit.unit!r} is not allowed: use one of {', '.join(units)}")
-    kinds = [limit.type for limit in listed]
-    if len(set(kinds)) < len(kinds):
-        raise refuse(path, "has two limits of the same type")
+        if any((limit.type, limit.unit) == (other.type, other.unit) for other in listed[:index]):
+            raise refuse(f"{path}[{index}]", f"is the second limit of {limit.type} in {limit.unit!r}")
     return [msgspec.to_builtins(limit) for limit in listed]

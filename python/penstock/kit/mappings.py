@@ -37,13 +37,18 @@ class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = None
 
 
-async def checked(desk: Desk, given: Sequence[SecretMapping], workspace_id: str | None) -> list[dict[str, Any]]:
+async def checked(
+    desk: Desk, given: Sequence[SecretMapping], workspace_id: str | None, allowed: Sequence[str]
+) -> list[dict[str, Any]]:
     """Check that each field is given once, by a secret that may be used there, and write it down."""
     listed: list[dict[str, Any]] = []
     for index, mapping in enumerate(given):
         path = f"secret_mappings[{index}]"
         if any(mapping.target_field == other["target_field"] for other in listed):
             raise refuse(f"{path}.target_field", f"{mapping.target_field!r} is there twice")
+        if mapping.target_field != "key" and mapping.target_field.removeprefix(BELOW) not in allowed:
+            names = ", ".join(["key", *(f"{BELOW}{name}" for name in allowed)])
+            raise refuse(f"{path}.target_field", f"{mapping.target_field!r} is not known here; allowed: {names}")
         where, key, words = (
             f"{path}.secret_reference_id",
             mapping.secret_reference_id,
@@ -68,6 +73,20 @@ async def refuse_needed(desk: Desk, reference: Row) -> None:
     for row in await desk.organisation().rows(query, integrations):
         if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"]):
             raise ConflictError(f"the integration {row['slug']!r} needs this secret")
+
+
+async def refuse_shut_out(desk: Desk, reference: Row) -> None:
+    """Refuse to take a reference away from integrations that need it."""
+    query = select(integrations.c.slug, integrations.c.workspace_id, integrations.c.secret_mappings)
+    needing = [
+        row["slug"]
+        for row in await desk.organisation().rows(query.order_by(integrations.c.slug), integrations)
+        if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"])
+        and not _open(reference, row["workspace_id"])
+    ]
+    if needing:
+        named = ", ".join(map(repr, needing))
+        raise ConflictError(f"integrations need this secret that could not use it any more: {named}")
 
 
 def _open(row: Row, workspace_id: str | None) -> bool:

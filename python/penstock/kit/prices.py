@@ -236,3 +236,12 @@ def _price(prices: ModelPrice, name: str) -> Price | None:
     factor = next(cents for ending, cents in CENTS.items() if name.endswith(ending))
     # Rounded where the product of two binary fractions begins to lie.
     return Price(float(f"{float(getattr(listed, 'base', listed)) * factor:.12g}"))
+
+
+def _free() -> PricingConfig:
+    nothing = {rate: Price(0.0) for rates in SUMS.values() for rate in rates.values()}
+    return _whole(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(nothing), PayAsYouGo)))
+
+
+# Of a model that nobody knows: it costs nothing, and says how prices are summed up.
+FREE = _free()

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingsError
 from penstock.kit import sources
 from penstock.kit.mappings import BELOW
 from penstock.kit.record import misfit, refuse
@@ -154,6 +154,39 @@ def check(kind: str, given: Mapping[str, Any]) -> None:
         raise misfit("auth_config", error) from None
 
 
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the master key is kept, in the words of a secret reference."""
+
+    manager_type: Literal["aws_sm", "azure_kv", "hashicorp_vault"]
+    auth_config: dict[str, Any]
+    secret_path: str
+    secret_key: str | None = None
+
+
+async def with_master_key(settings: Settings) -> Settings:
+    """Fetch the master key, where it is kept by others."""
+    reference = settings.store.master_key_reference
+    if reference is None or settings.store.master_key:
+        return settings
+    name = "store.master_key_reference"
+    try:
+        kept = msgspec.json.decode(reference.reveal(), type=Kept)
+        check(kept.manager_type, kept.auth_config)
+        text = await sources.fetch(settings, kept.manager_type, kept.auth_config, kept.secret_path.strip("/"))
+    except msgspec.MsgspecError as error:
+        raise SettingsError(f"{name} is not allowed: {error}") from None
+    except PenstockError as error:
+        raise SettingsError(f"{name}: {error.message}") from None
+    found = _part(text if kept.secret_key or kept.manager_type not in OF_FIELDS else _sole(text), kept.secret_key, None)
+    if not isinstance(found, str):
+        raise SettingsError(f"{name}: the secret has no field {kept.secret_key!r}")
+    return settings.with_master_key(found.strip())
+
+
+# Where a secret is always a table of fields.
+OF_FIELDS = frozenset({"hashicorp_vault"})
+
+
 class Value(msgspec.Struct, frozen=True):
     """What was found, by which question, and when."""
 
@@ -190,15 +223,19 @@ class Secrets:
         mappings: Iterable[Mapping[str, Any]],
         key: str | None,
         given: Mapping[str, Any],
-        keys: Mapping[str, str | None],
+        references: Mapping[str, Mapping[str, Any]],
     ) -> tuple[str | None, dict[str, Any]] | None:
-        """Fill the mapped fields of an integration in; nothing where a value is not there. `keys` are the references' own."""
+        """Fill the mapped fields of an integration in; nothing where a value is not there. `references` are their rows."""
         filled = dict(given)
         for mapping in mappings:
             reference = mapping["secret_reference_id"]
             found = self._values.get(reference)
-            part = mapping["secret_key"] or keys.get(reference)
-            value = _part(found.text, part, mapping["value_format"]) if found and found.text is not None else None
+            if found is None or found.text is None or reference not in references:
+                return None
+            text, part = found.text, mapping["secret_key"] or references[reference]["secret_key"]
+            if not part and references[reference]["manager_type"] in OF_FIELDS:
+                text = _sole(text)
+            value = _part(text, part, mapping["value_format"])
             if value is None:
                 return None
             if mapping["target_field"] == "key":
@@ -257,6 +294,16 @@ async def _question(connection: AsyncConnection, vault: Vault, row: RowMapping) 
     sealed = row["sealed_auth_config"]
     hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
     return Question(row["id"], row["slug"], row["manager_type"], {**row["auth_config"], **hidden}, row["secret_path"])
+
+
+def _sole(text: str) -> str:
+    """Take the value of a secret that has one field: nothing else can be meant."""
+    try:
+        values = list(msgspec.json.decode(text, type=dict[str, Any]).values())
+    except msgspec.MsgspecError:
+        # Remembered from when it was kept like this.
+        return text
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else text
 
 
 def _part(text: str, key: str | None, form: str | None) -> Any:  # noqa: ANN401

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from penstock.kit.record import midnight, milliseconds, moment, next_period, now, refuse
 
@@ -36,27 +36,43 @@ class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     next_rotation_at: Annotated[
         datetime | None, Meta(description="when it is due next; taken back to midnight in UTC")
     ] = None
-    key_transition_period_ms: Transition = SHORTEST_TRANSITION
+    key_transition_period_ms: Annotated[
+        Transition | UnsetType, Meta(description="milliseconds in which both texts are good; default: half an hour")
+    ] = UNSET
     status: Annotated[Literal["ACTIVE"], Meta(description="`ACTIVE`")] = "ACTIVE"
 
 
-def policy(asked: RotationPolicy | None, enforced: int | None) -> dict[str, Any] | None:
+def policy(
+    asked: RotationPolicy | None, enforced: int | None, before: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """Check a policy against the rules and the cadence that is enforced, and write it down."""
     if asked is None and enforced is None:
         return None
-    asked = asked or RotationPolicy()
+    asked = _completed(asked or RotationPolicy(), before or {})
     if enforced is not None:
         asked = _agreed(asked, enforced)
     if asked.rotation_period and asked.rotation_period_days:
         raise refuse("rotation_policy", "takes either rotation_period or rotation_period_days")
     days = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
-    if days is not None and days * DAY <= asked.key_transition_period_ms:
+    transition = asked.key_transition_period_ms or SHORTEST_TRANSITION
+    if days is not None and days * DAY <= transition:
         raise refuse("rotation_policy.key_transition_period_ms", "must be shorter than the period of the rotation")
     today = datetime.fromtimestamp(now() / 1000, UTC)
     due = midnight(asked.next_rotation_at) if asked.next_rotation_at else following(msgspec.to_builtins(asked), today)
     if asked.next_rotation_at and due and due <= today - timedelta(days=1):
         raise refuse("rotation_policy.next_rotation_at", "is in the past")
     return {**msgspec.to_builtins(asked), "next_rotation_at": moment(milliseconds(due))}
+
+
+def _completed(asked: RotationPolicy, before: Mapping[str, Any]) -> RotationPolicy:
+    """Take over what was left out: only who names another period, or none of its next days, ends the one of before."""
+    if asked.key_transition_period_ms is UNSET:
+        transition = before.get("key_transition_period_ms", SHORTEST_TRANSITION)
+        asked = msgspec.structs.replace(asked, key_transition_period_ms=transition)
+    if asked.next_rotation_at is None or asked.rotation_period or asked.rotation_period_days:
+        return asked
+    kept = {name: before.get(name) for name in ("rotation_period", "rotation_period_days")}
+    return msgspec.structs.replace(asked, **kept)
 
 
 def following(written: Mapping[str, Any], today: datetime) -> datetime | None:

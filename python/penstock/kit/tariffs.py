@@ -15,7 +15,7 @@ from penstock import engine, process
 from penstock.kit.prices import NAMES, PriceRow, read, start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from genai_prices.types import ConditionalPrice, ModelPrice, Provider
 
@@ -52,6 +52,8 @@ SAID = {
     "cache_read_image_input_token": "cache_read_image",
 }
 CENT = Decimal(10) ** 10
+# What the engine's numbers hold.
+MOST = 2**63 - 1
 WITHOUT = "^(?!"
 
 
@@ -83,6 +85,27 @@ def stated(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]
     request = _whole(config.fixed_cost.price, CENT) if config.fixed_cost else 0
     batch = _rates(config.batch_config)
     return [_versioned(rates, request, valid_from, batch=batch)] if rates or batch or config.fixed_cost else []
+
+
+def adjusted(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Say by what an organisation's prices differ: a factor for each of the engine's buckets, in millionths."""
+    if not adjustments:
+        return None
+    said: dict[str, Any] = adjustments["multiplier"]
+    usual = said.get("default")
+    usual = 1.0 if usual is None else usual
+    given = {ours: said.get(name) for name, ours in SAID.items()}
+    units: dict[str, float | None] = said.get("additional_units") or {}
+    hour = units.get("cache_write_1h")
+    given["cache_write_1h"] = given["cache_write"] if hour is None else hour
+    factors = {ours: _millionths(usual if factor is None else factor) for ours, factor in given.items()}
+    told: dict[str, Any] = {"request": _millionths(usual), "factors": factors}
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    return {"version": digest.hexdigest()[:8], **told}
+
+
+def _millionths(factor: float) -> int:
+    return min(round(Decimal(str(factor)) * 10**6), MOST)
 
 
 def _rates(tokens: Tokens | None) -> dict[str, list[tuple[int, int]]]:

@@ -13,13 +13,14 @@ from penstock.store.tables import versions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.kit.desk import Desk
     from penstock.store.tenant import Row, Tenant
 
 
-async def keep(tenant: Tenant, resource: str, resource_id: str, content: Mapping[str, Any], by: str) -> str:
-    """Keep the next version, and give its id."""
+async def keep(desk: Desk, resource: str, resource_id: str, content: Mapping[str, Any], hidden: str | None) -> str:
+    """Keep the next version, what is secret of it sealed, and give its id."""
     here = versions.c.resource_id == resource_id
-    last = await tenant.first(select(func.max(versions.c.number).label("number")).where(here), versions)
+    last = await desk.first(select(func.max(versions.c.number).label("number")).where(here), versions)
     version_id = new_id()
     row: dict[str, Any] = {
         "id": version_id,
@@ -27,10 +28,11 @@ async def keep(tenant: Tenant, resource: str, resource_id: str, content: Mapping
         "resource_id": resource_id,
         "number": int((last["number"] if last else 0) or 0) + 1,
         "content": dict(content),
-        "created_by": by,
+        "sealed": None if hidden is None else await desk.seal(hidden, version_id),
+        "created_by": desk.caller.actor,
         "created_at": now(),
     }
-    await tenant.insert(versions, row)
+    await desk.insert(versions, row)
     return version_id
 
 

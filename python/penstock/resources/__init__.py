@@ -7,6 +7,7 @@ import os
 # The few that live outside /v1. What has no path here is never forwarded from the network.
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "schema": ("/schema",),
+    "health": ("/v1/health", "/health", "/v1/admin/health", "/admin/health"),
     "metrics": ("/metrics", "/dataservice/metrics"),
     "internal": (),
     "organisation": ("/v1/admin/organisation", "/v2/admin/organisation", "/v1/v2/admin/organisation"),

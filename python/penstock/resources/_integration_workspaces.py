@@ -112,6 +112,7 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
         await kit.touch(desk, row)
         if row["workspace_id"]:
             raise refuse("", "this integration is one workspace's own: it is given to no other")
+        before = await _enabled(desk, row)
         if data.override_existing_workspace_access or data.override_existing_workspaces_access:
             await _forget(desk, row)
         if data.global_workspace_access is not None:
@@ -119,7 +120,13 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
             written = access.written("global_workspace_access", data.global_workspace_access, provides=provides)
             row = await kit.INTEGRATIONS.change(desk.organisation(), row, {"global_access": written})
         for number, given in enumerate(data.workspaces):
-            await _put(desk, row, f"workspaces[{number}]", given, data)
+            # A workspace that was archived meanwhile is taken back as it stands, and not opened.
+            kept = [place for place, enabled in before.items() if enabled or not given.enabled]
+            path = f"workspaces[{number}]"
+            workspace = await desk.organisation().refer_to_workspace(f"{path}.id", given.id, kept)
+            await _put(desk, row, path, given, workspace["id"])
+            if given.enabled and workspace["status"] == "active":
+                await _provide(desk, row, given, data, workspace["id"])
         if data.global_workspace_access and data.global_workspace_access.enabled and data.create_default_provider:
             said = {given.id for given in data.workspaces}
             usable = await kit.workspaces_of(desk, row)
@@ -128,24 +135,30 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
         return Done()
 
 
-async def _put(desk: Desk, row: Row, path: str, given: AccessGiven, data: Accesses) -> None:
-    whole = desk.organisation()
-    workspace = await whole.refer(f"{path}.id", workspaces, given.id, "workspace of this organisation")
-    values: dict[str, Any] = {"enabled": given.enabled, **sent_of(given, f"{path}.")}
+async def _enabled(desk: Desk, row: Row) -> dict[str, bool]:
+    """Say of which workspaces something is said, and whether they may use it."""
+    here = select(integration_workspaces).where(integration_workspaces.c.integration_id == row["id"])
+    return {
+        said["workspace_id"]: said["enabled"] for said in await desk.organisation().rows(here, integration_workspaces)
+    }
+
+
+async def _put(desk: Desk, row: Row, path: str, given: AccessGiven, workspace_id: str) -> None:
+    values: dict[str, Any] = {"enabled": given.enabled, **sent_of(given, f"{path}.", rates_at_most=1)}
     if given.reset_usage:
         values["last_reset_at"] = now()
-    await kit.allow(desk, row, workspace["id"], values)
+    await kit.allow(desk, row, workspace_id, values)
+
+
+async def _provide(desk: Desk, row: Row, given: AccessGiven, data: Accesses, workspace_id: str) -> None:
     provides = data.create_default_provider if given.create_default_provider is None else given.create_default_provider
-    if given.enabled and provides:
+    if provides:
         slug = given.default_provider_slug or data.default_provider_slug or row["default_provider_slug"]
-        await kit.provide(desk, row, [workspace["id"]], slug)
+        await kit.provide(desk, row, [workspace_id], slug)
 
 
 async def _forget(desk: Desk, row: Row) -> None:
-    whole = desk.organisation()
-    query = select(integration_workspaces).where(integration_workspaces.c.integration_id == row["id"])
-    for one in await whole.rows(query, integration_workspaces):
-        await kit.WORKSPACES.remove(whole, one)
+    await kit.WORKSPACES.remove_all(desk.organisation(), integration_workspaces.c.integration_id == row["id"])
 
 
 def _shown(row: Row) -> AccessShown:

@@ -9,14 +9,14 @@ from litestar import delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from penstock.caller import needs, of_member
 from penstock.kit import keys, members
 from penstock.kit.desk import Work
 from penstock.kit.fields import EmailAsked, IdOrSlug
 from penstock.kit.listing import Page
-from penstock.kit.members import MEMBERS, QUERY, Member, NewMember, Role
+from penstock.kit.members import MEMBERS, Member, NewMember, Role
 from penstock.kit.record import Done, Listed
 from penstock.store.tables import api_keys, users
 from penstock.store.tables import members as rows
@@ -63,13 +63,12 @@ async def index(
     email: EmailAsked = None,
 ) -> Listed[Member]:
     """List the members of a workspace."""
-    conditions = [*([rows.c.role == role] if role else []), *([users.c.email == email.lower()] if email else [])]
+    conditions = [rows.c.role == role] if role else []
+    if email:
+        conditions.append(rows.c.user_id.in_(select(users.c.id).where(users.c.email == email.lower())))
     async with work.reading(workspace) as desk:
-        counted = select(func.count().label("total")).select_from(rows).join(users, users.c.id == rows.c.user_id)
-        total = await desk.first(counted.where(*conditions), rows)
-        ordered = QUERY.where(*conditions).order_by(rows.c.id.desc() if page.order == "desc" else rows.c.id)
-        found = await desk.rows(ordered.limit(page.size).offset(page.size * page.number), rows)
-        return Listed(total["total"] if total else 0, [members.shown(row) for row in found])
+        total, found = await MEMBERS.page(desk, page, conditions)
+        return Listed(total, await members.with_names(desk, found))
 
 
 @get("/{workspace:str}/users/{user_id:str}", guards=[needs("workspace_users.read")], summary="Get member", tags=TAGS)

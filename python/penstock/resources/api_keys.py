@@ -166,7 +166,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             "name": data.name,
             "description": data.description,
             "status": "active",
-            "creation_mode": "api",
+            "creation_mode": "ui" if work.caller.by == "session" else "api",
             "masked": mask(text),
             "created_by": work.caller.actor,
             "scopes": _scopes(desk, type_, data.scopes),
@@ -293,7 +293,9 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
             written["config_id"] = config["id"]
         values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
     if data.rotation_policy is not UNSET:
-        values["rotation_policy"] = policy(data.rotation_policy, await keys.enforced(desk, type_, desk.workspace_id))
+        before = row["rotation_policy"] if row else None
+        cadence = await keys.enforced(desk, type_, desk.workspace_id)
+        values["rotation_policy"] = policy(data.rotation_policy, cadence, before)
     return values
 
 

@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import get
-from litestar.di import NamedDependency
+from litestar.di import NamedDependency, Provide
 from litestar.params import QueryParameter
 from msgspec import Meta
 
 from penstock.caller import needs
 from penstock.kit import listing
 from penstock.kit.desk import Work
-from penstock.kit.listing import Page, Sizes
+from penstock.kit.fields import WorkspaceAsked
+from penstock.kit.listing import DEFAULT_SIZE, CamelNumber, Number, Order, Page, Sort
 from penstock.kit.record import milliseconds, when, write_out
-from penstock.store.tables import audit
+from penstock.store.tables import audit, workspaces
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
-SIZES = Sizes(largest=100)
+Size = Annotated[
+    int | None, QueryParameter(name="page_size", ge=0, le=100, description="rows on a page; default 100; 0: none")
+]
+CamelSize = Annotated[int | None, QueryParameter(name="pageSize", ge=0, le=100, description="the same as page_size")]
 
 
 class AuditLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +69,26 @@ UserType = Annotated[Literal["user", "api_key"] | None, QueryParameter(descripti
 StatusAsked = Annotated[int | None, QueryParameter(description="only answers with this status")]
 
 
-@get("/", guards=[needs("audit_logs.list")], summary="List audit logs", tags=["Audit Logs"])
+def asked(
+    page_size: Size = None,
+    current_page: Number = None,
+    camel_size: CamelSize = None,
+    camel_number: CamelNumber = None,
+    sort: Sort = "created_at",
+    order: Order = "desc",
+) -> Page:
+    """Read which part is asked for; with no rows only how many there are."""
+    size = next((size for size in (page_size, camel_size) if size is not None), DEFAULT_SIZE)
+    return Page(size, current_page or camel_number or 0, sort, order)
+
+
+@get(
+    "/",
+    guards=[needs("audit_logs.list")],
+    summary="List audit logs",
+    tags=["Audit Logs"],
+    dependencies={"page": Provide(asked, sync_to_thread=False)},
+)
 async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     work: NamedDependency[Work],
     page: NamedDependency[Page],
@@ -77,7 +100,7 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     request_id: Text = None,
     user_id: Text = None,
     user_type: UserType = None,
-    workspace_id: Text = None,
+    workspace_id: WorkspaceAsked = None,
     response_status_code: StatusAsked = None,
     resource_type: Text = None,
     action: Text = None,
@@ -86,7 +109,6 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
 ) -> AuditLogs:
     """Give what was changed in a span of time."""
     work.caller.stay_in(organisation_id)
-    page = page.within(SIZES)
     conditions = listing.equal(
         audit,
         method=method,
@@ -94,7 +116,6 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
         request_id=request_id,
         user_id=user_id,
         user_type=user_type,
-        workspace_id=workspace_id,
         response_status_code=response_status_code,
         resource_type=resource_type,
         action=action,
@@ -102,6 +123,10 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     )
     conditions += [audit.c.created_at >= milliseconds(start_time), audit.c.created_at <= milliseconds(end_time)]
     async with work.reading() as desk:
+        if workspace_id is not None:
+            # By its slug, or the id even of one that is no more.
+            named = await desk.find(workspaces, workspace_id)
+            conditions.append(audit.c.workspace_id == (named["id"] if named else workspace_id))
         total, rows = (0, []) if country else await listing.rows(desk, audit, page, conditions)
         return AuditLogs([_shown(row) for row in rows], total)
 

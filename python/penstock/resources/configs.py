@@ -14,10 +14,11 @@ from sqlalchemy import select
 from penstock import engine
 from penstock.caller import needs
 from penstock.errors import ConflictError, InvalidError, Problem
-from penstock.kit import fields, versions
+from penstock.kit import credentials, fields, versions
+from penstock.kit.credentials import Divided
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
-from penstock.kit.ids import slug
+from penstock.kit.ids import new_id, slug
 from penstock.kit.record import Listed, given, refuse, write_out
 from penstock.kit.resource import Resource
 from penstock.kit.verbs import Verbs
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 CONFIGS = Resource("configs", configs, publishes=True)
 TAGS = ["Configs"]
+# So many versions are looked through for what a mask stands for.
+VERSIONS = 50
+# What there was before a config was saved.
+NOTHING = Divided({}, {})
 
 Config = Annotated[dict[str, Any] | str, Meta(description="the config, as an object or as JSON in a text")]
 VersionId = Annotated[str, Meta(description="id of the version")]
@@ -50,9 +55,10 @@ class ConfigChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """What is to be changed; what is left out stays."""
 
     name: fields.MaybeName = UNSET
-    config: Annotated[dict[str, Any] | str | UnsetType, Meta(description="the config; it becomes a new version")] = (
-        UNSET
-    )
+    config: Annotated[
+        dict[str, Any] | str | UnsetType,
+        Meta(description="the config; it becomes a new version, and credentials that come back masked stay"),
+    ] = UNSET
     status: Annotated[Literal["active", "archived"] | UnsetType, Meta(description="an archived config is not used")] = (
         UNSET
     )
@@ -94,7 +100,7 @@ class ConfigRow(msgspec.Struct, frozen=True, kw_only=True):
 class ConfigShown(ConfigRow, frozen=True, kw_only=True):
     """One config."""
 
-    config: Annotated[str, Meta(description="the config as JSON in a text")]
+    config: Annotated[str, Meta(description="the config as JSON in a text, its credentials masked")]
     version_id: VersionId
     format: Annotated[str, Meta(description="`json`")] = "json"
     type: Annotated[str, Meta(description="`ORG_CONFIG`")] = "ORG_CONFIG"
@@ -103,17 +109,21 @@ class ConfigShown(ConfigRow, frozen=True, kw_only=True):
 @post("/", status_code=200, guards=[needs("configs.create")], summary="Create config", tags=TAGS)
 async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> ConfigMade:
     """Save a config of a workspace; it is used from then on under its slug."""
-    written = _checked(data.config, work.limits)
+    document = credentials.restored("config", _read(data.config), NOTHING)
+    _check(document, work.limits)
+    divided = credentials.divide(document)
     async with work.writing(data.workspace_id) as desk:
         if data.is_default:
             await _no_default(desk)
+        row_id = new_id()
         row = await CONFIGS.add(
             desk,
             {
+                "id": row_id,
                 "workspace_id": desk.workspace,
                 "slug": slug("pc", data.name, 6),
                 "name": data.name,
-                "config": written,
+                **await _sealed(desk, row_id, divided),
                 "version_id": "",
                 "is_default": bool(data.is_default),
                 "status": "active",
@@ -121,7 +131,7 @@ async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> Conf
                 "updated_by": work.caller.actor,
             },
         )
-        version_id = await _keep(desk, row)
+        version_id = await _keep(desk, row, divided)
         return ConfigMade(row["id"], row["slug"], version_id)
 
 
@@ -140,15 +150,22 @@ async def history(
 async def update(
     key: IdOrSlug, data: JSONBody[ConfigChange], work: NamedDependency[Work], workspace_id: WorkspaceAsked = None
 ) -> ConfigChanged:
-    """Change a config; another content becomes its next version."""
-    values = given(data)
-    if data.config is not UNSET:
-        values["config"] = _checked(data.config, work.limits)
+    """Change a config; another content becomes its next version, and credentials that come back masked stay."""
+    values = {name: value for name, value in given(data).items() if name != "config"}
+    sent = UNSET if data.config is UNSET else _read(data.config)
     async with work.writing(workspace_id) as desk:
         before = await CONFIGS.get(desk, key)
+        old = await _opened(desk, before["config"], before)
+        document = credentials.joined(old)
+        if sent is not UNSET:
+            document = await _restored(desk, before, sent, old)
+            _check(document, work.limits)
+        divided = credentials.divide(document)
+        changed = not credentials.is_same(divided, old) or values.get("name", before["name"]) != before["name"]
+        if changed:
+            values |= await _sealed(desk, before["id"], divided)
         row = await CONFIGS.change(desk, before, {**values, "updated_by": work.caller.actor})
-        changed = row["config"] != before["config"] or row["name"] != before["name"]
-        return ConfigChanged(await _keep(desk, row) if changed else row["version_id"])
+        return ConfigChanged(await _keep(desk, row, divided) if changed else row["version_id"])
 
 
 async def leave(desk: Desk, row: Row) -> None:
@@ -158,25 +175,58 @@ async def leave(desk: Desk, row: Row) -> None:
     await CONFIGS.remove(desk, row)
 
 
-def _checked(config: dict[str, Any] | str, limits: TargetLimits) -> str:
-    """Have the engine's own parser agree, and write the config down."""
-    if isinstance(config, str):
-        try:
-            config = msgspec.json.decode(config, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise refuse("config", f"is no JSON object: {error}") from None
-    written = msgspec.json.encode(config)
+def _read(config: dict[str, Any] | str) -> dict[str, Any]:
+    document = _decoded(config) if isinstance(config, str) else config
+    count = len(credentials.divide(document).hidden)
+    if count > credentials.MOST:
+        raise refuse("config", f"must hold at most {credentials.MOST} credentials, not {count}")
+    return document
+
+
+def _decoded(config: str) -> dict[str, Any]:
     try:
-        engine.check("config", written, limits)
+        return msgspec.json.decode(config, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise refuse("config", f"is no JSON object: {error}") from None
+
+
+def _check(document: dict[str, Any], limits: TargetLimits) -> None:
+    """Have the engine's own parser agree."""
+    try:
+        engine.check("config", msgspec.json.encode(document), limits)
     except engine.EngineError as error:
         problems = [Problem(f"config{found['path'].removeprefix('$')}", found["message"]) for found in error.problems]
         raise InvalidError("the config cannot be used", problems or [Problem("config", str(error))]) from None
-    return written.decode()
 
 
-async def _keep(desk: Desk, row: Row) -> str:
+async def _restored(desk: Desk, row: Row, sent: dict[str, Any], old: Divided) -> Any:  # noqa: ANN401 - JSON
+    """Put credentials in the place of their masks, which may be those of an older version."""
+    older: list[Divided] = []
+    if credentials.has_strangers(sent, old):
+        kept = await versions.all_of(desk, row["id"])
+        older = [await _opened(desk, one["content"]["config"], one) for one in kept[:VERSIONS]]
+    return credentials.restored("config", sent, old, older)
+
+
+async def _opened(desk: Desk, config: str, holder: Row) -> Divided:
+    """Open what is secret of a config, or of a version of it."""
+    hidden = credentials.read(await desk.open(holder["sealed"], holder["id"])) if holder["sealed"] else {}
+    return Divided(msgspec.json.decode(config), hidden)
+
+
+async def _sealed(desk: Desk, owner: str, divided: Divided) -> dict[str, Any]:
+    """Write a config down as it is kept."""
+    hidden = credentials.write(divided.hidden)
+    return {
+        "config": msgspec.json.encode(divided.shown).decode(),
+        "sealed": await desk.seal(hidden, owner) if divided.hidden else None,
+    }
+
+
+async def _keep(desk: Desk, row: Row, divided: Divided) -> str:
     content = {name: row[name] for name in ("name", "config", "status", "last_updated_at")}
-    version_id = await versions.keep(desk, "configs", row["id"], content, desk.caller.actor)
+    hidden = credentials.write(divided.hidden) if divided.hidden else None
+    version_id = await versions.keep(desk, "configs", row["id"], content, hidden)
     await desk.update(configs, row["id"], {"version_id": version_id})
     return version_id
 

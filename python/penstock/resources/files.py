@@ -23,6 +23,7 @@ from penstock.kit.desk import Work
 from penstock.kit.files import File, shown
 from penstock.kit.pages import After, Page
 from penstock.kit.record import now, refuse
+from penstock.kit.zeros import NUL, WHY
 from penstock.settings import Settings
 from penstock.store.tables import batches, files
 
@@ -79,7 +80,10 @@ async def upload(
 ) -> File:
     """Keep a file for the workspace of the key, until it is deleted or too old."""
     life = _life(data, settings.files.keep_seconds)
-    row = kit.new_row(data.purpose, data.file.filename or "file", life, created_by=work.caller.actor)
+    name = data.file.filename or "file"
+    if NUL in name:
+        raise refuse("file", f"its name {WHY}")
+    row = kit.new_row(data.purpose, name, life, created_by=work.caller.actor)
     async with work.reading() as desk:
         _ = desk.workspace
         await kit.check_room(desk, settings, _length(data.file))

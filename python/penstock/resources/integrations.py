@@ -126,7 +126,7 @@ async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) ->
     async with work.writing(data.workspace_id) as desk:
         own = desk.workspace_id
         desk.require(kit.scope(own, "create"))
-        listed = await mappings.checked(desk, data.secret_mappings, own)
+        listed = await mappings.checked(desk, data.secret_mappings, own, forms.names(provider))
         forms.check("configurations", provider, data.configurations, mappings.fields(listed))
         row_id = new_id()
         values = {
@@ -180,7 +180,8 @@ async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDe
         row = await kit.get(desk, key, "update")
         values = {name: value for name, value in given(data).items() if name in {"name", "description", "tags"}}
         if data.secret_mappings is not UNSET:
-            values["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, row["workspace_id"])
+            known = forms.names(row["ai_provider_id"])
+            values["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, row["workspace_id"], known)
         mapped = mappings.fields(values.get("secret_mappings", row["secret_mappings"]))
         if data.configurations is not UNSET:
             forms.check("configurations", row["ai_provider_id"], data.configurations, mapped)

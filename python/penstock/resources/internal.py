@@ -24,8 +24,12 @@ async def accept_metrics(request: Request[Any, Any, Any], figures: NamedDependen
 
 
 @get("/snapshot")
-async def give_snapshot(published: NamedDependency[Published], epoch: FromQuery[str] = "") -> Response[bytes]:
+async def give_snapshot(
+    published: NamedDependency[Published], epoch: FromQuery[str] = "", worker: FromQuery[int | None] = None
+) -> Response[bytes]:
     """Give the snapshot as soon as it is another than the one the engine has; what changed, where that is known."""
+    if worker is not None:
+        published.hear(worker, epoch)
     snapshot = await published.newer_than(epoch, HOLD_SECONDS)
     if snapshot is None:
         return Response(b"", status_code=204)

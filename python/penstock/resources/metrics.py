@@ -10,6 +10,7 @@ from penstock.errors import MissingError
 from penstock.jobs.records import RecordFeed
 from penstock.metrics import BatchFigures, Figures
 from penstock.settings import Settings
+from penstock.snapshot import Published
 
 # Litestar adds the charset.
 TEXT_FORMAT = "text/plain; version=0.0.4"
@@ -21,13 +22,15 @@ def metrics(
     figures: NamedDependency[Figures],
     records: NamedDependency[RecordFeed],
     batch_figures: NamedDependency[BatchFigures],
+    published: NamedDependency[Published],
 ) -> str:
     """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
         raise MissingError(message)
     own = {"record_batches_written": records.written, "record_batches_refused": records.refused}
-    return figures.render({**own, **batch_figures.read()})
+    running = {"publish_waits": published.running.waits, "publish_waits_given_up": published.running.given_up}
+    return figures.render({**own, **running, **batch_figures.read()})
 
 
 routes = [metrics]

@@ -13,18 +13,60 @@ from msgspec import Meta
 from penstock.caller import anyone
 from penstock.errors import MissingError
 from penstock.kit.prices import PriceBook
-from penstock.kit.pricing import PricingConfig
+from penstock.kit.pricing import PayAsYouGo, PricingConfig
 
 Provider = Annotated[str, PathParameter(description="name of the provider")]
 Model = Annotated[str, PathParameter(description="name of the model")]
 
 
-class Limit(msgspec.Struct, frozen=True, rename="camel"):
+# The first that a name holds.
+PURPOSES = {
+    "embed": "embedding",
+    "rerank": "rerank",
+    "moderation": "moderation",
+    "ocr": "ocr",
+    "whisper": "audio",
+    "transcribe": "audio",
+    "tts": "audio",
+    "dall-e": "image",
+    "imagen": "image",
+    "gpt-image": "image",
+    # Others that were made to take instructions talk.
+    "gpt-3.5-turbo-instruct": "text",
+    "gpt-35-turbo-instruct": "text",
+    "davinci": "text",
+    "babbage": "text",
+}
+TALKING = ("chat", "text")
+TELLING = {
+    "request_image_token": "image",
+    "request_audio_token": "audio",
+    "cache_write_input_token": "cache_control",
+}
+
+
+class Limit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What a parameter may be."""
 
     key: Annotated[str, Meta(description="name of the parameter")]
     min_value: Annotated[int, Meta(description="smallest value")]
     max_value: Annotated[int, Meta(description="largest value")]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What a model is for."""
+
+    primary: Annotated[
+        str, Meta(description="`chat`, `text`, `embedding`, `image`, `audio`, `moderation`, `rerank` or `ocr`")
+    ]
+    supported: Annotated[list[str], Meta(description="what it is known to take besides text, or to be priced for")]
+    unsupported: Annotated[list[str], Meta(description="what it is known not to take")] = []
+
+
+class Messages(msgspec.Struct, frozen=True):
+    """Roles of messages."""
+
+    options: Annotated[list[str], Meta(description="roles that its messages may have")]
 
 
 class General(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +79,17 @@ class General(msgspec.Struct, frozen=True, kw_only=True):
     context_window: Annotated[int | None, Meta(description="tokens of a request with its answer; null: not known")]
     deprecated: Annotated[bool, Meta(description="whether its maker gives it up")]
     params: Annotated[list[Limit], Meta(description="parameters whose limits are known")]
+    type: Annotated[Kind, Meta(description="what it is for")]
+    messages: Annotated[Messages | None, Meta(description="roles of messages; null where it takes none")]
+    remove_params: Annotated[list[str], Meta(description="parameters that it does not take, where that is known")] = (
+        msgspec.field(name="removeParams", default_factory=list[str])
+    )
+    disable_playground: Annotated[bool, Meta(description="always false")] = msgspec.field(
+        name="disablePlayground", default=False
+    )
+    is_default: Annotated[bool, Meta(description="always false: of others nothing is known")] = msgspec.field(
+        name="isDefault", default=False
+    )
 
 
 @get("/pricing/{provider:str}/{model:path}", guards=[anyone], summary="Get model price", tags=["Model Pricing"])
@@ -56,7 +109,8 @@ async def general(provider: Provider, model: Model, prices: NamedDependency[Pric
     found = await prices.model(provider, name)
     if found is None:
         raise MissingError(f"nothing is known of {name!r} of {provider!r}")
-    window = found.context_window
+    window, priced = found.context_window, await prices.price(provider, name)
+    primary = _purpose(found.id)
     return General(
         model=found.id,
         provider=provider,
@@ -64,8 +118,20 @@ async def general(provider: Provider, model: Model, prices: NamedDependency[Pric
         description=found.description,
         context_window=window,
         deprecated=bool(found.deprecated),
-        params=[Limit("max_tokens", 1, window)] if window else [],
+        params=[Limit("max_tokens", 1, window)] if window and primary in TALKING else [],
+        type=Kind(primary, _supported(priced.pay_as_you_go if priced else None)),
+        messages=Messages(["system", "user", "assistant"]) if primary == "chat" else None,
     )
+
+
+def _purpose(model: str) -> str:
+    """Tell what a model is for by its name, as makers give them: the list does not say."""
+    return next((purpose for word, purpose in PURPOSES.items() if word in model.lower()), "chat")
+
+
+def _supported(rates: PayAsYouGo | None) -> list[str]:
+    """Tell what a model takes by what has a price of its own."""
+    return [what for rate, what in TELLING.items() if rates and getattr(rates, rate) is not None]
 
 
 routes = [price, general]

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from penstock.caller import anyone
 from penstock.errors import MissingError
-from penstock.kit.prices import PriceBook
+from penstock.kit.prices import FREE, PriceBook
 from penstock.kit.pricing import PricingConfig
 
 SUFFIX = ".json"
@@ -36,7 +36,8 @@ async def index(file: File, prices: NamedDependency[PriceBook]) -> dict[str, Pri
     found = await prices.models(provider)
     if not found:
         raise MissingError(f"no price is known of {provider!r}")
-    return {slug: Priced(known.pricing_config) for slug, known in found.items()}
+    # What clients go by for models that are not in it.
+    return {"default": Priced(FREE), **{slug: Priced(known.pricing_config) for slug, known in found.items()}}
 
 
 routes = [index]

@@ -16,10 +16,10 @@ from penstock.kit.listing import Sizes
 from penstock.kit.record import Created, Done, given, refuse
 from penstock.kit.resource import Resource
 from penstock.kit.verbs import Verbs, Wanted, plain
-from penstock.store.tables import secret_references, workspaces
+from penstock.store.tables import secret_references
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from sqlalchemy import ColumnElement
 
@@ -135,7 +135,7 @@ async def create(desk: Desk, data: NewReference) -> Created:
         "created_by": desk.caller.actor,
         "allow_all_workspaces": True,
         "allowed_workspaces": [],
-        **await _access(desk, data),
+        **await _access(desk, data, []),
         **await _sealed(desk, row_id, data.auth_config, None),
     }
     row = await REFERENCES.add(desk, values)
@@ -145,7 +145,9 @@ async def create(desk: Desk, data: NewReference) -> Created:
 async def update(desk: Desk, row: Row, data: ReferenceChange) -> Done:
     """Change a secret reference; what is left out stays, also of how to sign in. Where it is kept stays in any case."""
     values = {name: value for name, value in given(data).items() if name in CHANGED}
-    values |= await _access(desk, data)
+    if access := await _access(desk, data, row["allowed_workspaces"]):
+        await mappings.refuse_shut_out(desk, {**row, **access})
+    values |= access
     if data.auth_config is not UNSET:
         values |= await _sealed(desk, row["id"], data.auth_config, row)
     await REFERENCES.change(desk, row, values)
@@ -173,21 +175,20 @@ async def _sealed(desk: Desk, owner: str, sent: Mapping[str, Any], row: Row | No
     return {"auth_config": shown, "sealed_auth_config": sealed}
 
 
-async def _access(desk: Desk, data: NewReference | ReferenceChange) -> dict[str, Any]:
-    """Write down who may use it: all, or those that are named."""
+async def _access(desk: Desk, data: NewReference | ReferenceChange, before: Collection[str]) -> dict[str, Any]:
+    """Write down who may use it: all, or those that are named; who was `before` stays when it is archived."""
     if data.allowed_workspaces is not UNSET:
         if data.allow_all_workspaces is True:
             raise refuse("allowed_workspaces", "is not for what all workspaces may use: leave allow_all_workspaces out")
-        ids = [await _workspace(desk, index, key) for index, key in enumerate(data.allowed_workspaces)]
-        return {"allow_all_workspaces": False, "allowed_workspaces": list(dict.fromkeys(ids))}
+        rows = [
+            await desk.refer_to_workspace(f"allowed_workspaces[{index}]", key, before)
+            for index, key in enumerate(data.allowed_workspaces)
+        ]
+        ids = list(dict.fromkeys(row["id"] for row in rows))
+        return {"allow_all_workspaces": False, "allowed_workspaces": ids}
     if data.allow_all_workspaces is True:
         return {"allow_all_workspaces": True, "allowed_workspaces": []}
     return {} if data.allow_all_workspaces is UNSET else {"allow_all_workspaces": False}
-
-
-async def _workspace(desk: Desk, index: int, key: str) -> str:
-    row = await desk.refer(f"allowed_workspaces[{index}]", workspaces, key, "workspace of this organisation")
-    return row["id"]
 
 
 VERBS = Verbs(REFERENCES, "secret reference", ["Secret References"])

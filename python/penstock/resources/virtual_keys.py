@@ -113,7 +113,7 @@ async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
         "name": data.name,
         "ai_provider_id": provider,
         "brought_along": True,
-        "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace),
+        "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace, _known(provider)),
         **await integrations.sealed_key(desk, own_id, data.key),
         **await integrations.sealed_configurations(desk, own_id, _configurations(provider, data)),
     }
@@ -130,12 +130,17 @@ async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
     if about := _configurations(own["ai_provider_id"], data):
         change |= await integrations.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
     if data.secret_mappings is not UNSET:
-        change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"])
+        known = _known(own["ai_provider_id"])
+        change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"], known)
     if change and not own["brought_along"]:
         raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
     if change:
         await INTEGRATIONS.change(desk, own, change)
     return await SIDE.change(desk, row, data)
+
+
+def _known(provider: str) -> tuple[str, ...]:
+    return (*forms.names(provider), *OF_AZURE)
 
 
 def _configurations(provider: str, data: NewVirtualKey | VirtualKeyChange) -> dict[str, Any]:

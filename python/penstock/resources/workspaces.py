@@ -145,7 +145,7 @@ async def create(data: JSONBody[NewWorkspace], work: NamedDependency[Work]) -> W
             "is_default": False,
             "status": "active",
             "created_by": work.caller.actor,
-            "creation_source": "api",
+            "creation_source": "ui" if work.caller.by == "session" else "api",
             "defaults": {},
             "settings": {},
             "usage_limits": None,
@@ -240,7 +240,9 @@ async def _empty(desk: Desk) -> None:
     """Remove what is in a workspace, credentials and old versions too."""
     here = desk.workspace
     await keys.remove_all(desk)
-    for resource in (integrations.PROVIDERS, integrations.INTEGRATIONS, CONFIGS, members.MEMBERS):
+    await integrations.PROVIDERS.remove_all(desk)
+    await integrations.remove_own(desk)
+    for resource in (CONFIGS, members.MEMBERS):
         await resource.remove_all(desk)
     await desk.delete(versions, versions.c.workspace_id == here)
     # Whoever looks after old files takes their contents away.

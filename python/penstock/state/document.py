@@ -6,6 +6,8 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from penstock.errors import Problem
 from penstock.kit.ids import DOTS, mask
 
@@ -17,6 +19,8 @@ Thing = dict[str, Any]
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # What a policy says of itself and nobody chose.
 DERIVED = ("next_rotation_at", "next_usage_reset_at", "status")
+# Not all that is masked in these is secret, and all of it is the caller's own: what is written in clear is sent.
+AS_WRITTEN = ("config",)
 ALONE = "is masked, and there is nothing yet that it could stand for; hint: ${NAME}"
 OTHERS = "is masked, and not the mask of what is there; hint: ${NAME}"
 
@@ -66,7 +70,13 @@ def bare(limits: object) -> object:
 
 def changes(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> Thing:
     """Give what differs; nothing and null are the same, and so is what was left out within a field."""
-    return {name: value for name, value in wanted.items() if not _same(_plain(value), _plain(there.get(name)))}
+    return {name: value for name, value in wanted.items() if _differs(name, value, there.get(name))}
+
+
+def _differs(name: str, wanted: object, there: object) -> bool:
+    if name in AS_WRITTEN:
+        return msgspec.json.encode(wanted, order="sorted") != msgspec.json.encode(there, order="sorted")
+    return not _same(_plain(wanted), _plain(there))
 
 
 def _plain(value: object) -> object:
@@ -116,7 +126,11 @@ def strangers(path: str, wanted: object, there: object) -> Iterator[Problem]:
     elif isinstance(wanted, list):
         rows = cast("list[object]", there) if isinstance(there, list) else []
         for index, item in enumerate(cast("list[object]", wanted)):
-            yield from strangers(f"{path}[{index}]", item, rows[index] if index < len(rows) else None)
+            # They may have changed places.
+            here = rows[index : index + 1] + rows
+            at = f"{path}[{index}]"
+            known = (row for row in here if next(strangers(at, item, row), None) is None)
+            yield from strangers(at, item, next(known, here[0] if here else None))
     elif isinstance(wanted, str) and DOTS in wanted and wanted != there:
         yield Problem(path, OTHERS if there else ALONE)
 

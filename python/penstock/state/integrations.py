@@ -39,7 +39,9 @@ class Integrations(Kind):
             return without(shown, "global_workspace_access")
         places = remote.ask("GET", f"{path}/workspaces")["workspaces"]
         names = ("id", "enabled", "usage_limits", "rate_limits")
-        shown["workspaces"] = [{name: bare(one[name]) for name in names} for one in places]
+        # What is said of archived ones is of no use, and they are in no state.
+        here = set(ground.slugs.values())
+        shown["workspaces"] = [{name: bare(one[name]) for name in names} for one in places if one["id"] in here]
         return shown
 
     def _model(self, ground: Ground, provider: str, row: Thing) -> Thing:

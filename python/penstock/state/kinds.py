@@ -201,7 +201,9 @@ class References(Kind):
     def written(self, ground: Ground, row: Thing) -> Thing:
         """Read the whole of one, and name workspaces by their slugs."""
         shown = super().written(ground, ground.remote.ask("GET", f"{self.path}/{row['id']}"))
-        return {**shown, "allowed_workspaces": [ground.slugs.get(one, one) for one in shown["allowed_workspaces"]]}
+        # Archived ones are in no state.
+        places = [ground.slugs[one] for one in shown["allowed_workspaces"] if one in ground.slugs]
+        return {**shown, "allowed_workspaces": places}
 
     def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
         """Say either that all may use it, or who may."""
@@ -264,6 +266,7 @@ class Configs(Kind):
     name, path = "configs", "/v1/configs"
     fields = ("name", "config", "status")
     fixed = ("slug", "is_default")
+    secret = ("config",)
     keeps_slug = False
 
     def written(self, ground: Ground, row: Thing) -> Thing:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from penstock.errors import ConflictError, SettingsError, UnavailableError
+from penstock.errors import ConflictError, SettingsError, StartError, UnavailableError
 from penstock.store.sqlite import Connection
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ SQLITE_CONNECTIONS = 3
 # A connection that nobody used for so long is asked whether it is still there.
 TRIED_AFTER = 0.25
 NO_TABLES = ("no such table", "does not exist")
+# A statement of a migration may rewrite a large table: it ends by itself, or with what it waits for.
+STATEMENT_OF_MIGRATION_MS = 3_600_000
 
 
 class Database:
@@ -40,6 +43,7 @@ class Database:
         """Prepare; nothing is opened before the first use."""
         self.url = parse(url)
         self.embedded = self.url.get_backend_name() == "sqlite"
+        self._settings = settings
         self._patience = settings.acquire_ms / 1000
         self._engine = _sqlite(self.url, settings) if self.embedded else _postgresql(self.url, settings)
         # Each statement of PostgreSQL's sees what was kept by then, within a transaction too: for reading none is begun.
@@ -68,6 +72,27 @@ class Database:
                     yield connection
             finally:
                 await asyncio.shield(connection.close())
+
+    @asynccontextmanager
+    async def migrating(self) -> AsyncGenerator[AsyncConnection]:
+        """Give a connection that is not hurried, for changes of the tables: a failure is other than a database that is away."""
+        async with AsyncExitStack() as opened:
+            with _told():
+                connection = await self._connection(self._unhurried(opened))
+                # What was not committed is taken back by it.
+                opened.push_async_callback(connection.close)
+                transaction = await connection.begin()
+            with _failing():
+                yield connection
+                await transaction.commit()
+
+    def _unhurried(self, opened: AsyncExitStack) -> AsyncEngine:
+        if self.embedded:
+            return self._engine
+        settings = msgspec.structs.replace(self._settings, connections=1, statement_ms=STATEMENT_OF_MIGRATION_MS)
+        engine = _postgresql(self.url, settings)
+        opened.push_async_callback(engine.dispose)
+        return engine
 
     async def close(self) -> None:
         """Close all connections."""
@@ -111,6 +136,22 @@ def _told() -> Generator[None]:
         raise _conflict(error) from error
     except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
         raise _unavailable(error) from error
+
+
+@contextmanager
+def _failing() -> Generator[None]:
+    try:
+        yield
+    except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
+        # What follows the first line may show rows.
+        said = str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
+        raise _unmigrated(said) from error
+    except UnavailableError as error:
+        raise _unmigrated(error.message) from error
+
+
+def _unmigrated(said: str) -> StartError:
+    return StartError(f"the store cannot be migrated, and is as it was: {said}")
 
 
 def parse(url: Secret) -> URL:

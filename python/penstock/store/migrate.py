@@ -4,33 +4,62 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy.util import await_only
 
+from penstock.errors import StartError
 from penstock.store.database import make_private
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.store.database import Database
 
 SCRIPTS = Path(__file__).with_name("migrations")
 # Two nodes that migrate at once: the second waits and finds nothing to do.
 LOCK = 0x70656E73
+# For such a node, and for who still uses a table that is to be changed: everybody after them waits behind the migration.
+PATIENCE_FOR_ANOTHER, PATIENCE_FOR_TABLES = "300s", "30s"
 
 
-async def migrate(database: Database, target: str = "head") -> tuple[str | None, str | None]:
+class Sealing(Protocol):
+    """What seals credentials that older releases kept in clear, and opens them on the way back."""
+
+    async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
+        """Give a config with its credentials masked, and those sealed for the row that has it."""
+        ...
+
+    async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
+        """Give it as it was."""
+        ...
+
+
+class Rewriting(NamedTuple):
+    """The same for migrations: they are given a row's config and its id."""
+
+    seal: Callable[[str, str], tuple[str, str | None]]
+    open: Callable[[str, str, str], str]
+
+
+async def migrate(
+    database: Database, target: str = "head", sealing: Sealing | None = None
+) -> tuple[str | None, str | None]:
     """Migrate, and give the revision before and after."""
     if database.embedded:
         await asyncio.to_thread(make_private, database.url)
-    async with database.writing() as connection:
+    async with database.migrating() as connection:
         if not database.embedded:
-            await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
-        return await connection.run_sync(_migrate, target)
+            await _wait_for_turn(connection)
+        return await connection.run_sync(_migrate, target, _waiting(connection, sealing) if sealing else None)
 
 
 async def revision(database: Database) -> str | None:
@@ -44,13 +73,36 @@ def newest() -> str | None:
     return ScriptDirectory(str(SCRIPTS)).get_current_head()
 
 
-def _migrate(connection: Connection, target: str) -> tuple[str | None, str | None]:
+async def _wait_for_turn(connection: AsyncConnection) -> None:
+    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_ANOTHER}'")
+    await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+    await connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_FOR_TABLES}'")
+
+
+def _waiting(connection: AsyncConnection, sealing: Sealing) -> Rewriting:
+    """Let migrations, which know nothing of waiting, use what waits."""
+
+    def seal(config: str, owner: str) -> tuple[str, str | None]:
+        return await_only(sealing.seal(connection, config, owner))
+
+    def reopen(config: str, sealed: str, owner: str) -> str:
+        return await_only(sealing.open(connection, config, sealed, owner))
+
+    return Rewriting(seal, reopen)
+
+
+def _migrate(connection: Connection, target: str, rewriting: Rewriting | None) -> tuple[str | None, str | None]:
     config = Config()
+    config.attributes["rewriting"] = rewriting
     config.set_main_option("script_location", str(SCRIPTS))
     config.attributes["connection"] = connection
     before = _revision(connection)
-    go = command.downgrade if target == "base" else command.upgrade
-    go(config, target)
+    go = command.upgrade if target == "head" else command.downgrade
+    try:
+        go(config, target)
+    except CommandError as error:
+        message = f"the store cannot be migrated: {error}; hint: a newer release may have migrated it"
+        raise StartError(message) from None
     return before, _revision(connection)
 
 

@@ -311,7 +311,9 @@ configs = Table(
     _of("workspaces", ends_with_it=True),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
+    # What is secret in it is masked here, and sealed as one text beside it.
     Column("config", Text, nullable=False),
+    Column("sealed", Text),
     Column("version_id", UUID, nullable=False),
     Column("is_default", Boolean, nullable=False),
     Column("status", WORD, nullable=False),
@@ -334,6 +336,8 @@ versions = Table(
     Column("resource_id", UUID, nullable=False),
     Column("number", Integer, nullable=False),
     Column("content", FORM, nullable=False),
+    # What is secret of it.
+    Column("sealed", Text),
     Column("created_by", UUID),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "resource_id", "number", unique=True),

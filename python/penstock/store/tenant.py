@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy import delete as delete_from
 
+from penstock.errors import InvalidError, Problem
 from penstock.store.tables import changed, changes
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     Query = Select[*tuple[Any, ...]]
 
 Row = Mapping[str, Any]
+# More than one.
+TWO = 2
 
 
 class Bell:
@@ -57,12 +60,12 @@ class Tenant:
         return tenant
 
     async def find(self, table: Table, key: str) -> Row | None:
-        """Find a row by its id, or by its slug where it has one."""
+        """Find a row by its id, or by its slug where it has one; what several workspaces have is not chosen among."""
         if self.workspace_id is None and self.among is not None:
-            return await self.first(select(table).where(named(table, key)), table)
+            return _only(key, await self.rows(select(table).where(named(table, key)).limit(TWO), table))
         own = {name: value for name, value in self._own(table).items() if value is not None}
         found = await self.connection.execute(_finding(table, tuple(own)), {"key": key, **own})
-        return cast("Row | None", found.mappings().first())
+        return _only(key, [cast("Row", row) for row in found.mappings()])
 
     async def first(self, query: Query, *tables: Table) -> Row | None:
         """Give the first row of a query over these tables."""
@@ -141,6 +144,16 @@ class Tenant:
         return {name: value for name, value in own.items() if name in table.c}
 
 
+def _only(key: str, found: list[Row]) -> Row | None:
+    """Give the one row that is meant: an id names no other."""
+    if len(found) < TWO:
+        return found[0] if found else None
+    if not any(row["id"] == key for row in found):
+        why = f"is needed: several workspaces have {key!r}; hint: or its id in the place of its slug"
+        raise InvalidError(f"workspace_id {why}", [Problem("workspace_id", why)])
+    return next(row for row in found if row["id"] == key)
+
+
 def named(table: Table, key: str | BindParameter[str]) -> Condition:
     """Say which row has this id, or this slug."""
     return or_(table.c.id == key, table.c.slug == key) if "slug" in table.c else table.c.id == key
@@ -150,7 +163,7 @@ def named(table: Table, key: str | BindParameter[str]) -> Condition:
 def _finding(table: Table, own: tuple[str, ...]) -> Query:
     """Write the query once that reads are made of: to write it takes longer than to have it answered."""
     inside = [table.c[name] == bindparam(name) for name in own]
-    return select(table).where(named(table, bindparam("key")), *inside).limit(1)
+    return select(table).where(named(table, bindparam("key")), *inside).limit(TWO)
 
 
 def _workspace_of(table: Table) -> ColumnElement[str] | None:

@@ -19,7 +19,7 @@ TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
-    """Give the secret at a path: its one field, or all of them as a JSON object."""
+    """Give the fields of the secret at a path, as a JSON object."""
     # The library waits; it does so in a thread.
     return await asyncio.to_thread(_fetch, settings, auth, path.strip("/"))
 
@@ -37,8 +37,7 @@ def _fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
         fields = _read(client, path)
     finally:
         client.adapter.close()
-    values = list(fields.values())
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else msgspec.json.encode(fields).decode()
+    return msgspec.json.encode(fields).decode()
 
 
 def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401

@@ -38,6 +38,12 @@ class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ] = None
 
 
+REFUSES = {
+    401: "The password or the key is not good, or nobody has this e-mail address.",
+    403: "Keys of workspaces do not sign in.",
+}
+
+
 class SignedIn(msgspec.Struct, frozen=True):
     """A session; its cookie is in the answer's header."""
 
@@ -46,7 +52,7 @@ class SignedIn(msgspec.Struct, frozen=True):
     object: Object = "session"
 
 
-@post("/", status_code=200, guards=[anyone], summary="Sign in", tags=TAGS)
+@post("/", status_code=200, guards=[anyone], summary="Sign in", tags=TAGS, opt={"refuses": REFUSES})
 async def create(
     data: JSONBody[SignIn],
     office: NamedDependency[Office],
