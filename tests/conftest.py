@@ -11,13 +11,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.secret import Secret
 from tests.gateway import Gateway, Mock, Tables
+from tests.postgres import Postgres
 from tests.processes import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     StartGateway = Callable[..., Gateway]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL server for all tests that want one."""
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Secret:
+    """Where an empty store of each kind is."""
+    if request.param == "sqlite":
+        return Secret(f"sqlite:///{tmp_path}/penstock.db")
+    return Secret(request.getfixturevalue("postgres").database())
 
 
 @pytest.fixture

@@ -40,6 +40,14 @@ def served(
 
 
 @pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that a test may hurt."""
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
 def closed() -> Iterator[None]:
     """No connection of an SDK's client outlives its test."""
     # Here: few tests want it, and SDKs are long to import.
@@ -54,14 +62,6 @@ def initialise(folder: Path, env: Mapping[str, str]) -> str:
     """Do what an operator does once for a store that is not embedded, and give what was said."""
     command = [sys.executable, "-m", "penstock", "init"]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=dict(env), cwd=folder).stdout
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """One PostgreSQL server for all tests that want one."""
-    server = Postgres()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

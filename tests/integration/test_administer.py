@@ -120,10 +120,15 @@ def furnish_organisation(admin: Client, place: dict[str, Any]) -> None:
     good(admin.put("/v1/integrations/shared/models", {"models": models, "allow_all_models": False}))
     limits = {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 9}]}
     accesses = [{"id": place["id"], "enabled": True, **limits}]
+    # What is said of a workspace that is no more is in no state.
+    gone = admin.made("/v1/workspaces", {"name": "Gone"})
+    accesses.append({"id": gone["id"], "enabled": True})
     everybody = {"enabled": True, "usage_limits": [{"credit_limit": 3}]}
     good(
         admin.put("/v1/integrations/shared/workspaces", {"workspaces": accesses, "global_workspace_access": everybody})
     )
+    good(admin.put("/v1/secret-references/kept", {"allowed_workspaces": [place["id"], gone["id"]]}))
+    good(admin.delete(f"/v1/workspaces/{gone['id']}", {"name": "Gone", "force_delete": True}))
     admin.made("/v1/api-keys/organisation/service", {"name": "of all", "scopes": ["workspaces.list"]})
     workspaces = [{"id": place["id"], "role": "manager"}]
     details = {"workspace_api_key_details": {"scopes": ["completions.write"]}}
@@ -331,8 +336,8 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     assert admin.shown("/v1/integrations/shared")["masked_key"] == "sk*****789"
     models = {row["slug"]: row for row in admin.shown("/v1/integrations/shared/models")["models"]}
     assert ("custom" in models, models["gpt-4o"]["enabled"]) == (False, True)
-    (access,) = admin.shown("/v1/integrations/shared/workspaces")["workspaces"]
-    assert (access["workspace_id"], access["enabled"]) == (place["id"], False)
+    access, gone = admin.shown("/v1/integrations/shared/workspaces")["workspaces"]
+    assert (access["workspace_id"], access["enabled"], gone["enabled"]) == (place["id"], False, True)
     assert admin.shown("/v1/secret-references/kept")["auth_config"]["vault_addr"] == "https://other.test"
     again = run(admin, "apply", str(file), "--yes", "--prune", SHARED_KEY="sk-another-key-0123456789")
     assert again == "nothing to do\n"
@@ -421,3 +426,26 @@ def test_what_was_broken_off_is_finished_by_applying_it_again(lone: Client, tmp_
     write({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
     assert run(lone, "apply", str(file), "--yes").splitlines() == ["+ broken off / configs bad", "1 done"]
     assert run(lone, "apply", str(file), "--yes") == "nothing to do\n"
+
+
+def test_what_a_config_says_in_clear_where_a_mask_is_is_sent(lone: Client, tmp_path: Path):
+    file = tmp_path / "state.yaml"
+
+    def applied(team: str) -> str:
+        config = {"provider": "mock", "override_params": {"metadata": {"api_key": team}}}
+        write({"version": 1, "workspaces": [{"name": "teams", "configs": [{"name": "main", "config": config}]}]}, file)
+        return run(lone, "apply", str(file), "--yes")
+
+    def version() -> str:
+        (place,) = (row for row in lone.shown("/v1/workspaces")["data"] if row["name"] == "teams")
+        (row,) = lone.shown(f"/v1/configs?workspace_id={place['id']}")["data"]
+        return lone.shown(f"/v1/configs/{row['slug']}")["version_id"]
+
+    applied("free")
+    first = version()
+    assert applied("gold").splitlines() == ["~ teams / configs main: config", "1 done"]
+    assert (second := version()) != first
+    # Nobody but the gateway knows that it is the same: it is no other version.
+    assert applied("gold").splitlines() == ["~ teams / configs main: config", "1 done"]
+    assert version() == second
+    assert applied("*****") == "nothing to do\n"

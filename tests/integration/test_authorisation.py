@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.integration.wire import Answer
 
-OPEN = {"/v1/health", "/v1/version", "/metrics", "/dataservice/metrics", "/v1/auth/invites", "/v1/auth/sessions"} | {
+HEALTH = {"/health", "/v1/health", "/admin/health", "/v1/admin/health"}
+OPEN = {*HEALTH, "/v1/version", "/metrics", "/dataservice/metrics", "/v1/auth/invites", "/v1/auth/sessions"} | {
     prefix + path
     for prefix in ("", "/v1")
     for path in (

@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
 
 from tests.integration import vaults as fakes
 from tests.integration.canaries import MADE, basic, canary, found, said
+from tests.integration.conftest import initialise
 from tests.integration.managed import Client
 from tests.integration.serving import running
 from tests.integration.vaults import Vaults
 from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked, request
+from tests.postgres import program as postgres_program
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -286,6 +290,19 @@ def bodies(vaults: Vaults) -> dict[str, dict[str, Any]]:
     }
 
 
+def config(name: str) -> dict[str, Any]:
+    """A config with a secret in each place that is for one."""
+    header = {"Authorization": canary(f"tool of {name}")}
+    return {
+        "strategy": {"mode": "fallback"},
+        "targets": [
+            {"provider": "mock", "api_key": canary(f"key in {name}")},
+            {"provider": "bedrock", "aws_secret_access_key": canary(f"aws in {name}"), "aws_region": "eu-west-1"},
+            {"provider": "mock", "override_params": {"tools": [{"type": "mcp", "headers": header}]}},
+        ],
+    }
+
+
 def furnish(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Answer]:
     """Make it all, and give what is answered to the same with something wrong beside the secret."""
     for name, body in made.items():
@@ -295,6 +312,18 @@ def furnish(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, A
             yield admin.post(path, {**body, **here, **wrong})
         # The same name of a provider again is a conflict.
         yield from (admin.post(path, {**body, **here}) for _ in range(2))
+    saved = {"name": "saved", "config": config("a config"), **place}
+    for wrong in (
+        {"odd": 1},
+        {"name": 5},
+        {"config": {**saved["config"], "retry": 5}},
+        {"config": "{" + canary("torn")},
+    ):
+        yield admin.post("/v1/configs", {**saved, **wrong})
+    path = f"/v1/configs/{admin.made('/v1/configs', saved)['slug']}"
+    yield admin.put(path, {"config": config("another version")})
+    yield admin.put(path, {"config": {**config("no version"), "retry": 5}})
+    yield admin.put(path, {"config": {"provider": "openai", "api_key": "*****"}})
     model = {"slug": "m", "enabled": True, "is_custom": True}
     configured = {"custom_host": "https://m.test", "custom_headers": {"x-model": canary("header of a model")}}
     yield admin.put("/v1/integrations/plain/models", {"models": [{**model, "configurations": configured}]})
@@ -314,6 +343,7 @@ def looked_at(admin: Client, place: str) -> bytes:
         ("/v1/secret-references", ""),
         ("/v1/virtual-keys", inside),
         ("/v1/providers", inside),
+        ("/v1/configs", inside),
         ("/v1/api-keys", ""),
         ("/v1/admin/users/invites", ""),
         ("/v1/admin/users", ""),
@@ -324,6 +354,7 @@ def looked_at(admin: Client, place: str) -> bytes:
     paths += [
         f"/v1/integrations/{row['slug']}/{name}" for row in admin.shown("/v1/integrations")["data"] for name in below
     ]
+    paths += [f"/v1/configs/{row['id']}/versions" for row in admin.shown(f"/v1/configs{inside}")["data"]]
     answers = [admin.get(path) for path in [*paths, f"/v1/models{inside}", "/v1/admin/organisation/settings"]]
     assert {answer.status for answer in answers} == {200}
     return b"".join(said(answer) + answer.body for answer in answers)
@@ -351,21 +382,31 @@ def signed_in(admin: Client, secrets: dict[str, str]) -> Iterator[Answer]:
         yield ask(admin.gateway.base_url, "/v1/auth/password", json.dumps(change).encode(), headers, method="PUT")
 
 
-def test_no_secret_of_the_store_is_written_shown_or_said(provider: Mock, tmp_path: Path):
+def kept(folder: Path, url: str) -> dict[str, bytes]:
+    """The store, what is kept for the next start, records and output; not the file that holds what the operator wrote."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
+    found = {path.name: path.read_bytes() for path in files}
+    if url.startswith("postgresql"):
+        dumped = subprocess.run([postgres_program("pg_dump"), url], check=True, capture_output=True, timeout=30)
+        found["penstock.db"] = dumped.stdout
+    return found
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_no_secret_of_the_store_is_written_shown_or_said(
+    kind: str, provider: Mock, tmp_path: Path, request: pytest.FixtureRequest
+):
     vaults = Vaults(tmp_path_of(tmp_path, "vaults"))
     vaults.kept["secret/app"] = json.dumps({"value": canary("kept elsewhere")})
     signer = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
     # Somebody gave the private part along.
     rules = {"enabled": True, "jwks": json.dumps({"keys": [signer.as_dict(private=True)]}), "algorithms": ["ES256"]}
     folder = tmp_path_of(tmp_path, "gateway")
-    env = {
-        "PENSTOCK_ADMIN_KEY": canary("admin key"),
-        "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db",
-        "TLS_CA": str(vaults.ca),
-    }
+    url = request.getfixturevalue("postgres").database() if kind == "postgresql" else f"sqlite:///{folder}/penstock.db"
+    env = {"PENSTOCK_ADMIN_KEY": canary("admin key"), "PENSTOCK_STORE_URL": url, "TLS_CA": str(vaults.ca)}
+    initialise(folder, env)
     tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}, "jwt": rules}
     secrets = {"private key": str(signer.as_dict(private=True)["d"]), "vault token": fakes.VAULT_TOKEN}
-    before = set(MADE)
     with running(folder, tables, env=env) as gateway:
         admin = Client(gateway, canary("admin key"))
         workspace = admin.made("/v1/workspaces", {"name": "canaries"})
@@ -388,7 +429,9 @@ def test_no_secret_of_the_store_is_written_shown_or_said(provider: Mock, tmp_pat
         for slug in ("plain", "hosted", "aws", "google", "mapped", "own", "nothing"):
             for model in ("mock", "mock?fault=reset"):
                 answers.append(ask(gateway.base_url, CHAT, asked(model), {**fields, "x-gateway-provider": f"@{slug}"}))
-        secrets |= {name: MADE[name] for name in set(MADE) - before}
+        for row in admin.shown(f"/v1/configs?workspace_id={workspace['id']}")["data"]:
+            answers.append(ask(gateway.base_url, CHAT, asked(), {**fields, "x-gateway-config": row["slug"]}))
+        secrets |= MADE
         sinks = {
             "answers": b"\n".join(said(answer) for answer in answers),
             "reads": looked_at(admin, workspace["id"]) + shown(gateway),
@@ -397,10 +440,10 @@ def test_no_secret_of_the_store_is_written_shown_or_said(provider: Mock, tmp_pat
         gateway.records(10)
     vaults.stop()
     assert {200, 400, 401, 403, 409} <= {answer.status for answer in answers}
-    # The store, what is kept for the next start, records and output; not the file that holds what the operator wrote.
-    kept = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
-    assert {"penstock.db", "gateway.log", "records.jsonl"} <= {path.name for path in kept}
-    sinks |= {path.name: path.read_bytes() for path in kept}
+    sinks |= kept(folder, url)
+    assert {"penstock.db", "gateway.log", "records.jsonl"} <= set(sinks)
+    # What is no secret is found there: it is the store.
+    assert workspace["id"].encode() in sinks["penstock.db"]
     assert len(secrets) > 25
     assert not found(sinks, secrets)
 

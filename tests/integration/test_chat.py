@@ -184,6 +184,16 @@ def test_one_connection_carries_many_requests(served: Gateway):
             assert (answer.status, answer.end) == (200, "chunk" if number % 3 == 0 else "length")
 
 
+@pytest.mark.parametrize("length", [8, 64, 65, 128])
+def test_each_answer_says_its_own_of_a_header_that_all_have(served: Gateway, length: int):
+    with Wire(served.base_url) as one, Wire(served.base_url) as other:
+        for number in range(100):
+            for wire, letter in ((one, "a"), (other, "b"), (one, "a")):
+                given = f"{letter}{number // 3}".ljust(length, "-")
+                answer = wire.ask(CHAT, asked(), {**MOCK, "x-gateway-trace-id": given})
+                assert (answer.status, answer.get("x-gateway-trace-id")) == (200, given)
+
+
 def test_requests_sent_at_once_are_answered_in_order(served: Gateway, provider: Mock):
     models = [f"mock?chunks={1 + 9 * (number % 2)}&first_ms={30 * (number % 3)}" for number in range(6)]
     bodies = [asked(model, stream=number % 2 == 0) for number, model in enumerate(models)]

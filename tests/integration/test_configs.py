@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.managed import ADMIN_KEY, Client, good, refused
 from tests.integration.serving import running
 from tests.integration.wire import CHAT, ask, asked
 from tests.processes import wait
@@ -73,6 +73,122 @@ def test_a_config_of_many_targets_is_saved_and_every_problem_of_another_is_told(
         "config.targets[1].weight",
         "config.targets[1].onStatusCodes",
     ]
+
+
+SECRET, OTHER = "sk-canary-0123456789", "sk-canary-9876543789"
+
+
+def pool(*keys: str) -> dict[str, Any]:
+    targets = [{"provider": "mock", "api_key": key, "weight": weight} for weight, key in enumerate(keys, 1)]
+    return {"strategy": {"mode": "fallback"}, "targets": targets}
+
+
+def saved(admin: Client, path: str, config: dict[str, Any]) -> str:
+    return good(admin.put(path, {"config": config}))["version_id"]
+
+
+def sent_to(provider: Mock) -> list[str]:
+    return [line["headers"]["authorization"].removeprefix("Bearer ") for line in provider.ledger()]
+
+
+def test_credentials_in_a_config_are_shown_masked_mean_themselves_and_reach_the_provider(
+    admin: Client, workspace: str, provider: Mock
+):
+    made = admin.made("/v1/configs", {"name": "Keys", "config": pool(SECRET, OTHER), "workspace_id": workspace})
+    path = f"/v1/configs/{made['slug']}"
+    shown = json.loads(admin.shown(path)["config"])
+    assert [target["api_key"] for target in shown["targets"]] == ["sk*****789"] * 2
+    assert saved(admin, path, shown) == made["version_id"]
+    app = admin.with_key(scopes=["completions.write"], workspace_id=workspace)
+    headers = {"x-gateway-api-key": app.key, "x-gateway-config": made["slug"], "content-type": "application/json"}
+
+    def asks() -> str | None:
+        provider.forget()
+        ask(admin.gateway.base_url, CHAT, asked(), headers)
+        return next(iter(sent_to(provider)), None)
+
+    wait("the key", lambda: asks() == SECRET or None, 5)
+    # The targets change places; nobody sends their credentials again.
+    turned = {**shown, "targets": shown["targets"][::-1]}
+    version = saved(admin, path, turned)
+    assert version != made["version_id"]
+    wait("the other target", lambda: asks() == OTHER or None, 5)
+    saved(admin, path, pool("sk-a-third-credential"))
+    # An older version, as it was shown, brings its credentials back.
+    kept = admin.shown(f"{path}/versions")["data"][-1]
+    saved(admin, path, json.loads(kept["config"]))
+    wait("the first again", lambda: asks() == SECRET or None, 5)
+    admin.put(path, {"name": "Renamed"})
+    assert asks() == SECRET
+    # Another credential whose ends are the same is another version; nobody knows any more which one a mask means.
+    version = admin.shown(path)["version_id"]
+    assert saved(admin, path, pool(OTHER, "sk-canary-another789")) != version
+    saved(admin, path, pool("sk-a-third-credential"))
+    refused(admin.put(path, {"config": shown}), 400, "AB01", "config.targets[0].api_key", "is masked")
+    said = json.dumps([admin.shown(path), admin.shown(f"{path}/versions"), audit(admin)])
+    assert SECRET not in said
+    assert OTHER not in said
+
+
+def audit(admin: Client) -> dict[str, Any]:
+    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+    return admin.shown(f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100")
+
+
+def test_a_mask_that_stands_for_nothing_is_refused_by_its_place(admin: Client, workspace: str):
+    body = {"name": "Masked", "config": pool(SECRET, "sk*****789"), "workspace_id": workspace}
+    refused(admin.post("/v1/configs", body), 400, "AB01", "config.targets[1].api_key", "is masked")
+    made = admin.made("/v1/configs", {**body, "config": pool(SECRET)})
+    elsewhere = {"targets": [{"provider": "openai", "api_key": "sk*****789"}]}
+    answer = admin.put(f"/v1/configs/{made['slug']}", {"config": elsewhere})
+    refused(answer, 400, "AB01", "config.targets[0].api_key", "hint")
+
+
+def test_a_credential_stays_where_it_was_for_and_comes_back_from_the_last_version_that_knows_it(
+    admin: Client, workspace: str
+):
+    target = {"provider": "azure-ai", "azure_foundry_url": "https://good.test", "api_key": SECRET}
+    made = admin.made("/v1/configs", {"name": "Foundry", "config": target, "workspace_id": workspace})
+    path = f"/v1/configs/{made['slug']}"
+    shown = json.loads(admin.shown(path)["config"])
+    moved = {**shown, "azure_foundry_url": "https://elsewhere.test"}
+    refused(admin.put(path, {"config": moved}), 400, "AB01", "config.api_key", "is masked")
+    params = {"provider": "openai", "override_params": {"api_key": shown["api_key"]}}
+    refused(admin.put(path, {"config": params}), 400, "AB01", "config.override_params.api_key", "is masked")
+    saved(admin, path, pool(SECRET, OTHER))
+    # Which of two is meant no older version says.
+    both = json.loads(admin.shown(path)["config"])["targets"]
+    saved(admin, path, pool(SECRET))
+    saved(admin, path, pool(SECRET, OTHER))
+    changed = [{**one, "weight": 7 + index} for index, one in enumerate(both)]
+    answer = admin.put(path, {"config": {**pool(), "targets": changed}})
+    refused(answer, 400, "AB01", "config.targets[0].api_key", "several credentials")
+
+
+def test_what_is_written_otherwise_is_another_version_and_what_is_not_is_none(admin: Client, config: dict[str, Any]):
+    path = f"/v1/configs/{config['slug']}"
+    texts = {"author": "Somebody Else", "tools": [{"server_url": "https://mcp.test/?token=sk-canary"}]}
+    found = {config["version_id"]}
+    for value in (1, True, 1.0, 1):
+        version = saved(admin, path, {"provider": "mock", "override_params": {"n": value, **texts}})
+        assert version not in found
+        found.add(version)
+        shown = admin.shown(path)["config"]
+        assert good(admin.put(path, {"config": shown}))["version_id"] == version
+    assert "Somebody Else" in shown
+    assert "https://mcp.test/?*****" in shown
+
+
+def test_a_config_holds_so_many_credentials_at_most(admin: Client, workspace: str):
+    headers = {f"x-{index}": "secret" for index in range(1001)}
+    config = {"provider": "mock", "override_params": {"tools": [{"headers": headers}]}}
+    body = {"name": "Many", "config": config, "workspace_id": workspace}
+    refused(admin.post("/v1/configs", body), 400, "AB01", "config", "at most 1000 credentials, not 1001")
+    del headers["x-0"]
+    path = f"/v1/configs/{admin.made('/v1/configs', body)['slug']}"
+    shown = admin.shown(path)
+    assert good(admin.put(path, {"config": shown["config"]}))["version_id"] == shown["version_id"]
 
 
 def test_more_targets_than_allowed_are_not_saved(admin: Client, workspace: str):

@@ -105,6 +105,9 @@ def test_every_operation_says_who_may_call_it_and_how_it_refuses():
         "/metrics",
         "/v1/auth/invites",
         "/v1/auth/sessions",
+        "/admin/health",
+        "/health",
+        "/v1/admin/health",
         "/v1/health",
         "/v1/version",
     }

@@ -110,7 +110,7 @@ CHANGES = [
     ("/v1/virtual-keys/{key}", "/v1/virtual-keys/{virtual_key}?workspace_id={place}"),
     ("/v1/admin/workspaces/{workspace}", "/v1/admin/workspaces/{place}"),
     ("/v2/workspaces/{workspace}", "/v2/workspaces/{place}"),
-    ("/v1/secret-references/{key}", "/v1/secret-references/{reference}"),
+    ("/v1/secret-references/{key}", "/v1/secret-references/{lone_reference}"),
     ("/v1/admin/organisation/settings", "/v1/admin/organisation/settings"),
     ("/v1/admin/organisation/defaults", "/v1/admin/organisation/defaults"),
     ("/v1/admin/workspaces/{workspace}/users/{user_id}", "/v1/admin/workspaces/{place}/users/{user}"),

@@ -129,6 +129,9 @@ def test_what_a_model_takes_is_told_without_a_key(admin: Client):
         found = ask(admin.gateway.base_url, path, headers={}, method="GET").json()
         assert (found["model"], found["provider"], found["context_window"]) == ("gpt-4o", "openai", 128_000)
         assert found["params"] == [{"key": "max_tokens", "minValue": 1, "maxValue": 128_000}]
+    for model, kind in (("openai/gpt-3.5-turbo-instruct", "text"), ("bedrock/meta.llama3-1-8b-instruct-v1:0", "chat")):
+        path = f"/model-configs/general/{model}"
+        assert ask(admin.gateway.base_url, path, headers={}, method="GET").json()["type"]["primary"] == kind
     assert ask(admin.gateway.base_url, "/model-configs/general/openai/none", headers={}, method="GET").status == 404
     assert ask(admin.gateway.base_url, "/model-configs/general/none/m", headers={}, method="GET").status == 404
 
@@ -136,3 +139,20 @@ def test_what_a_model_takes_is_told_without_a_key(admin: Client):
 def test_the_operators_price_counts_from_its_day_on(admin: Client):
     found = ask(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
     assert found["pay_as_you_go"] == {"request_token": {"price": 2.0}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"x-api-key": "KEY"},
+        {"api-key": "KEY", "authorization": "Bearer OPENAI_API_KEY"},
+        {"x-goog-api-key": "KEY"},
+        {"authorization": "Bearer KEY"},
+    ],
+)
+def test_the_catalogue_is_shown_to_a_key_wherever_clients_put_theirs(app: Client, fields: dict[str, str]):
+    sent = {name: value.replace("KEY", app.key) if "OPENAI" not in value else value for name, value in fields.items()}
+    told = ask(app.gateway.base_url, "/v1/models?ai_service=mock", headers=sent, method="GET")
+    assert told.status == 200, told.body
+    wrong = dict.fromkeys(fields, "pk-nobody")
+    assert ask(app.gateway.base_url, "/v1/models?ai_service=mock", headers=wrong, method="GET").status == 401

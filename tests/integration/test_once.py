@@ -74,7 +74,7 @@ def place(admin: Client) -> Place:
     scene = set_scene(admin)
     caller = workspace(admin, "once")
     file, spare = (good(upload(caller, FORM))["id"] for _ in range(2))
-    slow = good(upload(caller, FORM.replace(b'"mock"', b'"mock?first_ms=1500"')))["id"]
+    slow = good(upload(caller, FORM.replace(b'"mock"', b'"mock?first_ms=20000"')))["id"]
     done, going = (caller.made("/v1/batches", batch_of(name))["id"] for name in (file, slow))
     wait("the end of the batch", lambda: caller.shown(f"/v1/batches/{done}")["status"] in OVER or None)
     made = {

@@ -229,6 +229,25 @@ def test_a_part_of_a_secret_fills_any_field_and_stays_while_its_place_is_away(
         vaults.away = False
 
 
+def test_the_one_field_of_a_secret_is_found_by_its_name(
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
+):
+    vaults.kept["plain/one"] = json.dumps({"password": "sk-sole-0123456789"})
+    auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
+    place = {"manager_type": "hashicorp_vault", "auth_config": auth, "secret_path": "plain/one"}
+    named = admin.made("/v1/secret-references", {"name": "sole", **place, "secret_key": "password"})["id"]
+    unnamed = admin.made("/v1/secret-references", {"name": "sole", **place})["id"]
+    for slug, mapping in (
+        ("sole-of-reference", {"secret_reference_id": named}),
+        ("sole-of-mapping", {"secret_reference_id": unnamed, "secret_key": "password"}),
+        ("sole-of-nobody", {"secret_reference_id": unnamed}),
+    ):
+        mappings = [{"target_field": "key", **mapping}]
+        given = {"name": slug, "slug": slug, "provider": "mock", "workspace_id": workspace["id"]}
+        admin.made("/v1/virtual-keys", {**given, "secret_mappings": mappings})
+        wait(slug, lambda slug=slug: credential(app, provider, slug, "sk-sole-0123456789"), 10)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import sys
@@ -11,32 +12,33 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, select, text
 
-from penstock.errors import UnavailableError
+from penstock.errors import StartError, UnavailableError
+from penstock.jobs.gather import Gatherer
+from penstock.jobs.prepare import Sealer
+from penstock.kit.founding import found
+from penstock.kit.ids import new_id
+from penstock.kit.references import Secrets
+from penstock.kit.secrets import Master, Vault
 from penstock.secret import Secret
-from penstock.settings import Store
+from penstock.settings import Settings, Store
 from penstock.store.database import Database
+from penstock.store.migrate import LOCK, migrate, newest, revision
+from penstock.store.tables import audit, configs, versions, workspaces
 from tests.integration.conftest import initialise
 from tests.integration.managed import ADMIN_KEY, Client, refused
 from tests.integration.serving import running
 from tests.integration.wire import CHAT, MOCK, ask, asked
-from tests.postgres import Postgres
 from tests.processes import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
     from tests.gateway import Gateway, Mock, Tables
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    """A server that a test may hurt."""
-    server = Postgres()
-    yield server
-    server.stop()
+    from tests.postgres import Postgres
 
 
 @pytest.fixture
@@ -80,6 +82,61 @@ def test_who_leaves_while_waiting_for_a_connection_keeps_none(postgres: Postgres
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_what_older_releases_kept_in_clear_is_sealed_and_can_be_opened_again(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+):
+    url = f"sqlite:///{tmp_path}/old.db" if kind == "sqlite" else request.getfixturevalue("postgres").database()
+    secret = "sk-canary-of-an-older-release"
+    config = {"targets": [{"provider": "mock", "api_key": secret}, {"provider": "mock"}]}
+    key = Master([bytes(32)])
+
+    async def kept(database: Database) -> str:
+        async with database.reading() as connection:
+            rows = [(await connection.execute(select(table))).mappings().all() for table in (configs, versions, audit)]
+        return repr([dict(row) for found in rows for row in found])
+
+    async def scene() -> None:
+        database = Database(Store(), Secret(url))
+        sealing = Sealer.of(key)
+        await migrate(database, sealing=sealing)
+        await found(database, Secret(ADMIN_KEY))
+        await migrate(database, "0006_changed", sealing)
+        async with database.writing() as connection:
+            await older(connection, config)
+        await migrate(database, sealing=sealing)
+        assert secret not in await kept(database)
+        if kind == "sqlite":
+            assert secret.encode() not in (tmp_path / "old.db").read_bytes()
+        async with database.reading() as connection:
+            stored, _ = await Gatherer(Vault(key), Secrets(Settings())).gather(connection)
+        assert [json.loads(piece.data)["configs"][0]["config"] for piece in stored.pieces.values()] == [config]
+        await migrate(database, "0006_changed", sealing)
+        async with database.reading() as connection:
+            (text_of_config,) = (await connection.scalars(text("select config from configs"))).all()
+            (content,) = (await connection.scalars(text("select content from versions"))).all()
+        assert json.loads(text_of_config) == config
+        assert json.loads((json.loads(content) if isinstance(content, str) else content)["config"]) == config
+        await database.close()
+
+    asyncio.run(scene())
+
+
+async def older(connection: AsyncConnection, config: dict[str, object]) -> None:
+    """Save a config as the release before did."""
+    (workspace,) = (await connection.execute(select(workspaces))).mappings()
+    written = json.dumps(config)
+    own = {"organisation_id": workspace["organisation_id"], "workspace_id": workspace["id"], "created_at": 1}
+    names = {"slug": "pc", "name": "pc", "status": "active", "is_default": False}
+    row = {**own, **names, "id": new_id(), "config": written, "version_id": new_id(), "last_updated_at": 1}
+    await connection.execute(insert(configs).values(row))
+    version = {"resource": "configs", "resource_id": row["id"], "number": 1, "content": {"config": written}}
+    await connection.execute(insert(versions).values({"id": row["version_id"], **own, **version}))
+    empty = dict.fromkeys(("user_type", "method", "uri", "query_params", "request_id", "client_ip"), "")
+    noted = {"resource_type": "configs", "action": "create", "response_status_code": 200, "before": None, "after": row}
+    await connection.execute(insert(audit).values({"id": new_id(), **own, **empty, **noted}))
+
+
 def test_without_a_store_management_says_so_and_nothing_reaches_a_provider(
     tmp_path: Path, tables: Tables, provider: Mock
 ):
@@ -89,6 +146,64 @@ def test_without_a_store_management_says_so_and_nothing_reaches_a_provider(
                 answer = ask(gateway.base_url, path, b"{}", MOCK, method=method)
                 refused(answer, 404, "AB08", "penstock init")
     assert not provider.ledger()
+
+
+def test_a_migration_may_take_longer_than_a_statement_and_waits_for_another_that_is_under_way(postgres: Postgres):
+    url, key = Secret(postgres.database()), Master([bytes(32)])
+
+    class Slow(Sealer):
+        async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
+            await connection.execute(text("select pg_sleep(0.4)"))
+            return await super().seal(connection, config, owner)
+
+    async def holding(database: Database, held: asyncio.Event) -> None:
+        async with database.writing() as connection:
+            await connection.execute(text(f"select pg_advisory_xact_lock({LOCK})"))
+            held.set()
+            await asyncio.sleep(0.5)
+
+    async def scene() -> None:
+        patient, hurried = Database(Store(), url), Database(Store(statement_ms=100), url)
+        await migrate(patient)
+        await found(patient, Secret(ADMIN_KEY))
+        await migrate(patient, "0006_changed", Sealer.of(key))
+        async with patient.writing() as connection:
+            await older(connection, {"provider": "mock"})
+        held = asyncio.Event()
+        other = asyncio.create_task(holding(patient, held))
+        await held.wait()
+        assert await migrate(hurried, sealing=Slow.of(key)) == ("0006_changed", newest())
+        assert other.done()
+        await other
+        # All others are hurried as before.
+        with pytest.raises(UnavailableError):
+            async with hurried.reading() as connection:
+                await connection.execute(text("select pg_sleep(0.4)"))
+        await patient.close()
+        await hurried.close()
+
+    asyncio.run(scene())
+
+
+def test_a_migration_that_fails_says_so_and_leaves_all_as_it_was(postgres: Postgres):
+    url = Secret(postgres.database())
+
+    async def scene() -> None:
+        database = Database(Store(), url)
+        await migrate(database)
+        await migrate(database, "0005_files")
+        async with database.writing() as connection:
+            await connection.execute(text("create table changed (x int)"))
+        with pytest.raises(StartError, match=r"cannot be migrated, and is as it was: .*changed"):
+            await migrate(database)
+        assert await revision(database) == "0005_files"
+        async with database.writing() as connection:
+            await connection.execute(text("update alembic_version set version_num = '9999_later'"))
+        with pytest.raises(StartError, match="newer release"):
+            await migrate(database)
+        await database.close()
+
+    asyncio.run(scene())
 
 
 def test_init_makes_a_store_beside_the_settings_and_prints_the_admin_key_once(tmp_path: Path, tables: Tables):

@@ -82,14 +82,6 @@ class Scene:
         return status == 503
 
 
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    """A server that a test may hurt."""
-    server = Postgres()
-    yield server
-    server.stop()
-
-
 @contextmanager
 def scene(folder: Path, provider: Mock, url: str) -> Generator[Scene]:
     env: Mapping[str, str] = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}

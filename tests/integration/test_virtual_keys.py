@@ -103,6 +103,27 @@ def test_a_masked_credential_that_comes_back_changes_nothing(
     wait("the other credential", other, 2)
 
 
+def test_a_slug_that_several_workspaces_have_needs_the_workspace_beside_it(
+    admin: Client, workspace: str, body: dict[str, Any]
+):
+    other = admin.made("/v1/workspaces", {"name": "another"})["id"]
+    made = {
+        place: admin.made("/v1/virtual-keys", {**body, "slug": "shared", "workspace_id": place})
+        for place in (workspace, other)
+    }
+    alone = admin.made("/v1/virtual-keys", body)["slug"]
+    for path in ("/v1/providers", "/v1/virtual-keys"):
+        for answer in (admin.get(f"{path}/shared"), admin.put(f"{path}/shared", {}), admin.delete(f"{path}/shared")):
+            refused(answer, 400, "AB01", "workspace_id", "several workspaces")
+        for place, one in made.items():
+            assert admin.shown(f"{path}/shared?workspace_id={place}")["workspace_id"] == place
+            assert admin.shown(f"{path}/{one['id']}")["workspace_id"] == place
+            good(admin.put(f"{path}/shared?workspace_id={place}", {"note": place}))
+        assert admin.shown(f"{path}/{alone}")["workspace_id"] == workspace
+    good(admin.delete(f"/v1/providers/shared?workspace_id={other}"))
+    assert admin.shown("/v1/providers/shared")["note"] == workspace
+
+
 def test_the_empty_key_that_is_shown_means_that_it_stays(admin: Client, body: dict[str, Any]):
     made = admin.made("/v1/virtual-keys", body)
     path = f"/v1/virtual-keys/{made['slug']}"

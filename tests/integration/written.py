@@ -28,6 +28,8 @@ class Scene(NamedTuple):
     provider: str
     virtual_key: str
     reference: str
+    # One that nothing needs.
+    lone_reference: str
     invite: str
     organisation: str
 
@@ -58,6 +60,7 @@ def set_scene(admin: Client) -> Scene:
         integration,
         admin.made("/v1/providers", {"name": "p", "integration_id": integration, **place})["slug"],
         admin.made("/v1/virtual-keys", virtual)["slug"],
+        admin.made("/v1/secret-references", secret)["slug"],
         admin.made("/v1/secret-references", secret)["slug"],
         admin.made("/v1/admin/users/invites", invited)["id"],
         workspace["organisation_id"],

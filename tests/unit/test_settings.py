@@ -170,6 +170,13 @@ def test_the_engine_is_told_what_it_must_know():
             "aws_container_token": None,
             "aws_container_token_file": None,
             "aws_metadata_url": "http://169.254.169.254",
+            "azure_identity_url": None,
+            "azure_identity_header": None,
+            "azure_metadata_url": "http://169.254.169.254",
+            "azure_federated_token_file": None,
+            "azure_tenant_id": None,
+            "azure_client_id": None,
+            "azure_authority_host": "https://login.microsoftonline.com",
         },
     }
 

@@ -145,6 +145,47 @@ def test_one_who_waits_gets_the_next_snapshot_at_once():
     asyncio.run(scene())
 
 
+def test_a_worker_that_does_not_come_to_a_change_is_waited_for_so_long_and_counted():
+    async def scene() -> None:
+        published = Published(Snapshot("1", b"one"))
+        running = published.running
+        for worker in (1, 2):
+            published.hear(worker, "1")
+        published.publish(Snapshot("2", b"two"))
+        waiting = asyncio.create_task(running.reach(5, lambda: running.all_run(1)))
+        published.hear(1, "2")
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        published.hear(2, "2")
+        assert await waiting
+        published.publish(Snapshot("3", b"three"))
+        published.hear(1, "3")
+        # One that runs on what nobody remembers is behind as well.
+        published.hear(2, "x")
+        assert not await running.reach(0.01, lambda: running.all_run(published.number))
+        assert (running.waits, running.given_up) == (2, 1)
+        # Whoever else waits for it goes on, and so do changes that come, until it is heard of again.
+        waiting = asyncio.create_task(running.reach(5, lambda: running.all_run(published.number)))
+        await asyncio.sleep(0)
+        running.give_up(published.number)
+        assert await waiting
+        published.hear(2, "x")
+        assert not running.all_run(published.number)
+        published.hear(2, "3")
+        assert running.all_run(published.number)
+
+    asyncio.run(scene())
+
+
+def test_a_worker_that_is_no_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    published = Published(Snapshot("1", b"one"))
+    published.hear(1, "1")
+    published.publish(Snapshot("2", b"two"))
+    assert not published.running.all_run(1)
+    monkeypatch.setattr("penstock.snapshot.GONE_SECONDS", 0.0)
+    assert published.running.all_run(1)
+
+
 def test_nobody_waits_for_a_process_that_leaves():
     async def scene() -> None:
         published = Published(Snapshot("1", b"one"))

@@ -80,6 +80,14 @@ EMBEDDED_AND_COUNTED: dict[tuple[str, str, str], object] = {
     ("google_sdk.py", "google", "counted"): 12,
     ("google_sdk.py", "anthropic", "counted"): 12,
     ("google_sdk.py", "bedrock", "counted"): 12,
+    ("boto3_sdk.py", "openai", "counted"): 9,
+    ("boto3_sdk.py", "google", "counted"): 12,
+    ("boto3_sdk.py", "anthropic", "counted"): 12,
+    ("boto3_sdk.py", "bedrock", "counted"): 12,
+    ("boto3_sdk.py", "openai", "counted_for_claude"): 9,
+    ("boto3_sdk.py", "google", "counted_for_claude"): 12,
+    ("boto3_sdk.py", "anthropic", "counted_for_claude"): 12,
+    ("boto3_sdk.py", "bedrock", "counted_for_claude"): 12,
 }
 CALLS = ("whole", "streamed", "tool", "error")
 

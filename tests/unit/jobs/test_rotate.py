@@ -30,10 +30,22 @@ from penstock.store.tables import api_keys, audit, key_digests, organisations, s
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
 HOUR = 3600
 ASKED = Asked("POST", "/", "", "", "")
+
+
+class News:
+    """Counts how often somebody was to be told; there are no workers to wait for."""
+
+    def __init__(self) -> None:
+        self.rings = 0
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    async def known(self, number: int) -> None:
+        pass
 
 
 class Clock:
@@ -59,20 +71,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Scene:
     """A store with one organisation, and a worker that nobody told what time it is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, url: Secret) -> None:
         store = Store(master_key=Secret(base64.b64encode(bytes(32)).decode()))
         settings = Settings(store=store)
-        self.database = Database(store, Secret(f"sqlite:///{folder}/penstock.db"))
+        self.database = Database(store, url)
         self.vault = Vault(master(settings))
         self.identities = Identities(self.database, None)
-        self.rings = 0
+        self.news = News()
         self.office = Office(
-            self.database, self.vault, settings.routing.target_limits, self.identities.forget, self._ring
+            self.database, self.vault, settings.routing.target_limits, self.identities.forget, self.news
         )
         self.rotator = Rotator(self.office)
-
-    def _ring(self) -> None:
-        self.rings += 1
 
     async def begin(self) -> None:
         await migrate(self.database)
@@ -122,9 +131,9 @@ class Scene:
         return True
 
 
-def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
+def played(url: Secret, play: Callable[[Scene], Awaitable[None]]) -> None:
     async def scene() -> None:
-        scene = Scene(folder)
+        scene = Scene(url)
         await scene.begin()
         await play(scene)
         await scene.database.close()
@@ -132,7 +141,7 @@ def played(folder: Path, play: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(scene())
 
 
-def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(tmp_path: Path, clock: Clock):
+def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
         key_id, old = await scene.key(rotation_period="weekly", key_transition_period_ms=2 * HOUR * 1000)
         assert (await scene.policy(key_id))["next_rotation_at"] == "2026-11-23T00:00:00.000Z"
@@ -153,19 +162,19 @@ def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(tm
         assert await scene.known(old)
         clock.set("2026-11-23T02:00:00")
         assert not await scene.known(old)
-        rings = scene.rings
+        rings = scene.news.rings
         await scene.rotator.look()
         # Whoever publishes knows by itself when a text is over.
-        assert scene.rings == rings
+        assert scene.news.rings == rings
         assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         assert await scene.known(new)
         said = [row["action"] for row in await scene.rows(select(audit).where(audit.c.resource_id == key_id))]
         assert said == ["create", "rotate", "rotate"]
 
-    played(tmp_path, play)
+    played(store_url, play)
 
 
-def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(tmp_path: Path, clock: Clock):
+def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
         key_id, old = await scene.key(rotation_period_days=1)
         clock.set("2026-11-19T00:00:00")
@@ -175,7 +184,7 @@ def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(tmp_path: Path, c
         assert not await scene.known(old)
         assert await scene.known(await scene.fetch(key_id))
 
-    played(tmp_path, play)
+    played(store_url, play)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +197,7 @@ def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(tmp_path: Path, c
     ],
 )
 def test_the_next_moment_is_a_midnight_and_what_was_named_wins_once(
-    tmp_path: Path, clock: Clock, asked: dict[str, Any], due: str
+    store_url: Secret, clock: Clock, asked: dict[str, Any], due: str
 ):
     async def play(scene: Scene) -> None:
         key_id, _ = await scene.key(**asked)
@@ -201,10 +210,10 @@ def test_the_next_moment_is_a_midnight_and_what_was_named_wins_once(
             asked.get("rotation_period", ""), asked.get("rotation_period_days")
         )
 
-    played(tmp_path, play)
+    played(store_url, play)
 
 
-def test_a_key_that_is_over_or_in_transition_is_left_alone(tmp_path: Path, clock: Clock):
+def test_a_key_that_is_over_or_in_transition_is_left_alone(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
         end = int(datetime(2026, 11, 18, 12, tzinfo=UTC).timestamp() * 1000)
         over, _ = await scene.key(rotation_period_days=1, expires_at=end)
@@ -221,10 +230,10 @@ def test_a_key_that_is_over_or_in_transition_is_left_alone(tmp_path: Path, clock
         assert not await scene.known(old)
         assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == turning))) == 2
 
-    played(tmp_path, play)
+    played(store_url, play)
 
 
-def test_a_day_ahead_it_is_said_once(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture):
+def test_a_day_ahead_it_is_said_once(store_url: Secret, clock: Clock, caplog: pytest.LogCaptureFixture):
     async def play(scene: Scene) -> None:
         key_id, _ = await scene.key(rotation_period="weekly")
         for moment, said in (("2026-11-21T23:00:00", 0), ("2026-11-22T00:00:01", 1), ("2026-11-22T10:00:00", 1)):
@@ -236,10 +245,10 @@ def test_a_day_ahead_it_is_said_once(tmp_path: Path, clock: Clock, caplog: pytes
         assert "the old text of the key" in caplog.text
 
     with caplog.at_level(logging.WARNING, "penstock"):
-        played(tmp_path, play)
+        played(store_url, play)
 
 
-def test_sessions_that_let_nobody_in_any_more_are_forgotten(tmp_path: Path, clock: Clock):
+def test_sessions_that_let_nobody_in_any_more_are_forgotten(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
         row = {"id": new_id(), "organisation_id": scene.organisation, "sha256": "0" * 64, "created_at": record.now()}
         async with scene.database.writing() as connection:
@@ -250,10 +259,10 @@ def test_sessions_that_let_nobody_in_any_more_are_forgotten(tmp_path: Path, cloc
         await scene.rotator.look()
         assert not await scene.rows(select(sessions))
 
-    played(tmp_path, play)
+    played(store_url, play)
 
 
-def test_a_session_ends_after_the_time_that_the_organisation_says(tmp_path: Path, clock: Clock):
+def test_a_session_ends_after_the_time_that_the_organisation_says(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
         (owner,) = await scene.rows(select(api_keys))
         begun = {"id": new_id(), "organisation_id": scene.organisation, "api_key_id": owner["id"]}
@@ -275,4 +284,4 @@ def test_a_session_ends_after_the_time_that_the_organisation_says(tmp_path: Path
                 assert good
                 assert (caller.by, caller.session_id) == ("session", begun["id"])
 
-    played(tmp_path, play)
+    played(store_url, play)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from penstock import engine
 from penstock.errors import InvalidError
-from penstock.kit.configurations import check, split, told
+from penstock.kit.configurations import SECRET as HIDDEN
+from penstock.kit.configurations import check, check_some, split, told
 
 AZURE: dict[str, Any] = {
     "azure_auth_mode": "default",
@@ -40,6 +42,58 @@ SECRET = "canary-0123456789"
 def test_what_does_not_fit_the_provider_is_refused_by_name(provider: str, given: dict[str, Any], named: str):
     with pytest.raises(InvalidError, match=named):
         check("configurations", provider, given)
+
+
+OWN = {provider["slug"]: dict(provider["options"]) for provider in engine.catalogue() if provider["options"]}
+
+
+@pytest.mark.parametrize(
+    ("provider", "field"),
+    [
+        ("databricks", "databricks_workspace"),
+        ("databricks", "databricks_serving_endpoint_name"),
+        ("byteplus", "byteplus_region"),
+        ("predibase", "predibase_tenant"),
+        ("claude-platform-aws", "anthropic_aws_workspace_id"),
+        ("claude-platform-aws", "aws_region"),
+        ("bedrock-mantle", "aws_region"),
+        ("bedrock", "aws_customization_role_arn"),
+        ("azure-ai", "azure_extra_params"),
+        ("openrouter", "x_title"),
+        *((provider, header.replace("-", "_")) for provider, own in OWN.items() for header in own.values()),
+    ],
+)
+def test_what_a_provider_takes_as_a_header_is_a_field_of_its_integrations(provider: str, field: str):
+    key = next(key for key, header in OWN[provider].items() if header == field.replace("_", "-"))
+    check_some("configurations", provider, {field: VALUES.get(field, "x1")}, ())
+    assert told(provider, {field: "x1"})["options"][key] == "x1"
+
+
+# What not any text will do for.
+VALUES: dict[str, Any] = {
+    "aws_auth_type": "accessKey",
+    "azure_auth_mode": "default",
+    "azure_foundry_url": "https://x.example",
+    "huggingface_base_url": "https://x.example",
+    "vertex_auth_type": "basic",
+    "vertex_service_account_json": {"a": "b"},
+}
+
+
+def test_a_field_that_only_the_engine_knows_is_a_text_beside_those_of_the_form():
+    azure = {"azure_auth_mode": "default", "azure_foundry_url": "https://x.example"}
+    check("configurations", "azure-ai", {**azure, "azure_extra_params": "pass-through"})
+    check("configurations", "databricks", {"databricks_workspace": "w"})
+    with pytest.raises(InvalidError, match=r"configurations\.azure_extra_params"):
+        check("configurations", "azure-ai", {**azure, "azure_extra_params": {"a": 1}})
+    with pytest.raises(InvalidError, match="azure_foundry_url"):
+        check("configurations", "azure-ai", {"azure_auth_mode": "default", "azure_extra_params": "x"})
+
+
+def test_every_field_that_is_a_credential_is_hidden():
+    names = {header.replace("-", "_") for own in OWN.values() for header in own.values()}
+    words = ("secret", "token", "passphrase", "private_key", "service_account")
+    assert {name for name in names if any(word in name for word in words)} <= set(HIDDEN)
 
 
 def test_what_has_several_lines_is_told_in_one():

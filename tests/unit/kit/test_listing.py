@@ -38,9 +38,9 @@ async def people(connection: AsyncConnection, count: int) -> str:
     return organisation
 
 
-def within(folder: Path, scene: Any) -> None:  # noqa: ANN401
+def within(url: Secret, scene: Any) -> None:  # noqa: ANN401
     async def run() -> None:
-        database = Database(Store(), Secret(f"sqlite:///{folder}/penstock.db"))
+        database = Database(Store(), url)
         try:
             await migrate(database)
             async with database.writing() as connection:
@@ -54,7 +54,7 @@ def within(folder: Path, scene: Any) -> None:  # noqa: ANN401
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("count", [0, 1, 7, 20])
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_every_row_is_on_exactly_one_page(tmp_path: Path, count: int, size: int, order: str):
+def test_every_row_is_on_exactly_one_page(store_url: Secret, count: int, size: int, order: str):
     async def scene(connection: AsyncConnection) -> None:
         tenant = Tenant(connection, await people(connection, count), None)
         seen: list[str] = []
@@ -65,10 +65,10 @@ def test_every_row_is_on_exactly_one_page(tmp_path: Path, count: int, size: int,
         expected = [f"{number}@x" for number in range(count)]
         assert seen == (expected if order == "asc" else expected[::-1])
 
-    within(tmp_path, scene)
+    within(store_url, scene)
 
 
-def test_rows_that_sort_alike_are_told_apart_by_their_ids(tmp_path: Path):
+def test_rows_that_sort_alike_are_told_apart_by_their_ids(store_url: Secret):
     async def scene(connection: AsyncConnection) -> None:
         organisation = await people(connection, 0)
         fixed = {
@@ -85,7 +85,7 @@ def test_rows_that_sort_alike_are_told_apart_by_their_ids(tmp_path: Path):
         pages = [await rows(tenant, workspaces, Page(size=2, number=number, sort="name")) for number in range(5)]
         assert [row["slug"] for _, page in pages for row in page] == [str(number) for number in range(9)][::-1]
 
-    within(tmp_path, scene)
+    within(store_url, scene)
 
 
 @pytest.mark.slow
@@ -107,10 +107,10 @@ def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
         # The way is longest to the middle, from either end.
         assert middle <= 2.5 * early
 
-    within(tmp_path, scene)
+    within(Secret(f"sqlite:///{tmp_path}/penstock.db"), scene)
 
 
-def test_another_tenants_rows_are_not_there(tmp_path: Path):
+def test_another_tenants_rows_are_not_there(store_url: Secret):
     async def scene(connection: AsyncConnection) -> None:
         mine = await people(connection, 3)
         other = Tenant(connection, new_id(), None)
@@ -123,13 +123,13 @@ def test_another_tenants_rows_are_not_there(tmp_path: Path):
         inside = Tenant(connection, mine, "workspace-a")
         assert (await inside.count(configs), inside.workspace_id) == (0, "workspace-a")
 
-    within(tmp_path, scene)
+    within(store_url, scene)
 
 
-def test_what_a_table_cannot_be_sorted_by_is_refused(tmp_path: Path):
+def test_what_a_table_cannot_be_sorted_by_is_refused(store_url: Secret):
     async def scene(connection: AsyncConnection) -> None:
         tenant = Tenant(connection, await people(connection, 3), None)
         with pytest.raises(InvalidError, match="sort 'name' is not allowed here"):
             await rows(tenant, users, Page(sort="name"))
 
-    within(tmp_path, scene)
+    within(store_url, scene)

@@ -39,9 +39,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     return found
 
 
-def filled(secrets: Secrets, **mapping: str | None) -> Any:  # noqa: ANN401
+def filled(secrets: Secrets, kind: str = "aws_sm", **mapping: str | None) -> Any:  # noqa: ANN401
     whole = {"target_field": "key", "secret_reference_id": "r-1", "secret_key": None, "value_format": None, **mapping}
-    return secrets.filled([whole], None, {}, {})
+    return secrets.filled([whole], None, {}, {"r-1": {"secret_key": None, "manager_type": kind}})
 
 
 def refresh(secrets: Secrets, *questions: Question) -> bool:
@@ -85,6 +85,19 @@ def test_parts_of_a_secret_fill_fields_by_their_form(place: Place):
     field = {"target_field": "configurations.vertex_service_account_json", "value_format": "json"}
     assert filled(secrets, secret_key="o", **field)[1] == {"vertex_service_account_json": {"k": 1}}
     assert filled(secrets, secret_key="t", **field)[1] == {"vertex_service_account_json": {"k": 2}}
+
+
+def test_a_secret_of_one_field_is_that_field_where_secrets_are_tables_and_is_found_by_its_name_too(place: Place):
+    place.text = '{"password":"x"}'
+    secrets = Secrets(Settings())
+    refresh(secrets, ONE)
+    assert filled(secrets, "hashicorp_vault")[0] == "x"
+    assert filled(secrets, "hashicorp_vault", secret_key="password")[0] == "x"
+    assert filled(secrets, "hashicorp_vault", secret_key="none") is None
+    assert filled(secrets, "aws_sm")[0] == place.text
+    # As it was remembered before.
+    secrets.seed({"r-1": (b"", "x")})
+    assert filled(secrets, "hashicorp_vault")[0] == "x"
 
 
 def test_what_nobody_needs_any_more_is_forgotten(place: Place):

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 OLD, NEW = bytes(32), bytes([1] * 32)
 
 
-def within(folder: Path, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:  # noqa: ANN401
+def within(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:  # noqa: ANN401
     async def run() -> Any:  # noqa: ANN401
-        database = Database(Store(), Secret(f"sqlite:///{folder}/penstock.db"))
+        database = Database(Store(), url)
         try:
             await migrate(database)
             async with database.writing() as connection:
@@ -40,7 +40,7 @@ def within(folder: Path, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> 
     return asyncio.run(run())
 
 
-def test_what_is_sealed_opens_for_its_owner_alone_and_does_not_show(tmp_path: Path):
+def test_what_is_sealed_opens_for_its_owner_alone_and_does_not_show(store_url: Secret):
     async def scene(connection: AsyncConnection) -> None:
         vault = Vault(Master([OLD]))
         first = await vault.seal(connection, "sk-canary", "row-1")
@@ -51,23 +51,23 @@ def test_what_is_sealed_opens_for_its_owner_alone_and_does_not_show(tmp_path: Pa
         with pytest.raises(UnavailableError):
             await vault.open(connection, first, "row-2")
 
-    within(tmp_path, scene)
+    within(store_url, scene)
 
 
-def test_another_master_key_seals_the_data_keys_anew_and_the_old_one_may_go(tmp_path: Path):
-    sealed = within(tmp_path, lambda connection: Vault(Master([OLD])).seal(connection, "sk-canary", "row"))
+def test_another_master_key_seals_the_data_keys_anew_and_the_old_one_may_go(store_url: Secret):
+    sealed = within(store_url, lambda connection: Vault(Master([OLD])).seal(connection, "sk-canary", "row"))
 
     async def opened(connection: AsyncConnection, *keys: bytes) -> str:
         return await Vault(Master(keys)).open(connection, sealed, "row")
 
     with pytest.raises(SettingsError, match="another master key"):
-        within(tmp_path, lambda connection: opened(connection, NEW))
-    assert within(tmp_path, lambda connection: opened(connection, NEW, OLD)) == "sk-canary"
-    assert within(tmp_path, lambda connection: opened(connection, NEW)) == "sk-canary"
+        within(store_url, lambda connection: opened(connection, NEW))
+    assert within(store_url, lambda connection: opened(connection, NEW, OLD)) == "sk-canary"
+    assert within(store_url, lambda connection: opened(connection, NEW)) == "sk-canary"
 
 
-def test_a_data_key_that_is_no_longer_young_opens_but_does_not_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    first = within(tmp_path, lambda connection: Vault(Master([OLD])).seal(connection, "a", "row"))
+def test_a_data_key_that_is_no_longer_young_opens_but_does_not_seal(store_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    first = within(store_url, lambda connection: Vault(Master([OLD])).seal(connection, "a", "row"))
     monkeypatch.setattr(secrets, "YOUNG_MS", -1)
 
     async def scene(connection: AsyncConnection) -> None:
@@ -77,7 +77,7 @@ def test_a_data_key_that_is_no_longer_young_opens_but_does_not_seal(tmp_path: Pa
         assert await vault.open(connection, first, "row") == "a"
         assert len((await connection.execute(select(data_keys))).all()) == 2
 
-    within(tmp_path, scene)
+    within(store_url, scene)
 
 
 def test_what_was_changed_does_not_open():

@@ -104,6 +104,24 @@ def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version
     assert "batch" not in plain
 
 
+def test_factors_are_told_for_each_kind_and_what_is_not_said_takes_the_usual_one():
+    said = {"multiplier": {"default": 0.9, "request_token": 0.5, "response_token": 0, "additional_units": {"x": 3.0}}}
+    told = tariffs.adjusted(said)
+    assert told
+    assert (told["request"], told["factors"]["input"], told["factors"]["output"]) == (900_000, 500_000, 0)
+    others = {name: factor for name, factor in told["factors"].items() if name not in {"input", "output"}}
+    assert set(others.values()) == {900_000}
+    assert len(told["factors"]) == 12
+    hours = {"multiplier": {"cache_write_input_token": 2.0, "additional_units": {"cache_write_1h": 1.5}}}
+    factors = (tariffs.adjusted(hours) or {})["factors"]
+    assert (factors["cache_write"], factors["cache_write_1h"], factors["input"]) == (2_000_000, 1_500_000, 1_000_000)
+    assert tariffs.adjusted(None) is None
+    assert told["version"] != (tariffs.adjusted(hours) or {})["version"]
+    huge = tariffs.adjusted({"multiplier": {"default": 1e300}})
+    row = {"id": "i", "allow_all": True, "models": [], "adjustment": huge}
+    engine.check("snapshot", msgspec.json.encode({"epoch": "1", "models": [row]}))
+
+
 def test_the_engine_takes_the_list_as_it_is():
     content = {"epoch": "1", "prices": tariffs.published(Settings())}
     engine.check("snapshot", msgspec.json.encode(content))

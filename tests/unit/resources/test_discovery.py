@@ -25,7 +25,7 @@ def test_files_and_folders_are_found_and_private_ones_are_not(tmp_path: Path, mo
     for name in (
         "__init__.py",
         "_shared.py",
-        "health.py",
+        "status.py",
         "page.html",
         "policies/__init__.py",
         "policies/usage_limits.py",
@@ -33,8 +33,8 @@ def test_files_and_folders_are_found_and_private_ones_are_not(tmp_path: Path, mo
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(resources, "__file__", str(tmp_path / "__init__.py"))
-    assert resources.names() == ["health", "policies.usage_limits"]
-    assert resources.paths() == ["/v1/health", "/v1/policies/usage-limits"]
+    assert resources.names() == ["status", "policies.usage_limits"]
+    assert resources.paths() == ["/v1/status", "/v1/policies/usage-limits"]
 
 
 def test_what_faces_the_network_imports_neither_litestar_nor_a_resource():

@@ -96,6 +96,24 @@ def invoke_streamed(provider: str) -> object:
     return [text, usage.get("input_tokens", prompt), usage["output_tokens"]]
 
 
+def counted(provider: str) -> object:
+    return client({}).count_tokens(modelId=model(provider), input={"converse": {"messages": TURNS}})["inputTokens"]
+
+
+def counted_for_claude(provider: str) -> object:
+    return client({}).count_tokens(modelId=model(provider), input={"invokeModel": {"body": BODY}})["inputTokens"]
+
+
 for provider in PROVIDERS:
-    for call in (whole, streamed, tool, tool_streamed, error, invoke_whole, invoke_streamed):
+    for call in (
+        whole,
+        streamed,
+        tool,
+        tool_streamed,
+        error,
+        invoke_whole,
+        invoke_streamed,
+        counted,
+        counted_for_claude,
+    ):
         say(provider, call.__name__, lambda call=call, provider=provider: call(provider))
