@@ -118,6 +118,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     )
     tls_timeout_ms: Annotated[int, Meta(ge=1, description="time for the TLS handshake with a provider")] = 5000
     idle_timeout_ms: Annotated[int, Meta(ge=1, description="longest silence within a provider's answer")] = 60_000
+    stream_timeout_ms: Annotated[
+        int, Meta(ge=1, description="longest that an answer may come, from its first byte to its last, a stream's too")
+    ] = 3_600_000
     trusted_custom_hosts: Annotated[
         tuple[str, ...],
         Meta(
@@ -385,6 +388,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "connect_timeout_ms": self.upstream.connect_timeout_ms,
                 "tls_timeout_ms": self.upstream.tls_timeout_ms,
                 "idle_timeout_ms": self.upstream.idle_timeout_ms,
+                "stream_timeout_ms": self.upstream.stream_timeout_ms,
                 "heartbeat_ms": round(self.server.heartbeat_seconds * 1000),
                 "write_stall_ms": self.server.write_stall_ms,
                 "max_body_bytes": self.limits.body_bytes,

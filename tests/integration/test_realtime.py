@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 
@@ -185,3 +186,21 @@ def test_a_gateway_that_ends_says_so_to_open_sessions(alone: Gateway):
     assert closed.value.rcvd
     assert closed.value.rcvd.code == 1012
     wait("the record", lambda: alone.records_file.exists() and "draining" in alone.records_file.read_text(), 10)
+
+
+def test_a_session_in_which_one_side_or_both_are_silent_is_no_idle_connection(provider: Mock, tmp_path: Path):
+    tables = {"mock": {"host": provider.url}, "server": {"header_timeout_ms": 400, "keep_alive_ms": 800}}
+    with (
+        running(tmp_path, tables) as gateway,
+        open_at(gateway, headers=MOCK) as quiet,
+        open_at(gateway, headers=MOCK) as says,
+    ):
+        events(quiet, "session.created")
+        events(says, "session.created")
+        for _ in range(12):
+            # Audio goes out for as long as somebody speaks, and nothing comes back.
+            say(says, type="input_audio_buffer.append", audio="AAAA")
+            time.sleep(0.25)
+        for socket in (quiet, says):
+            say(socket, type="response.create")
+            events(socket, "response.done")

@@ -5,6 +5,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD};
+
 use crate::{
     error::{Error, Result},
     headers::{Control, Headers},
@@ -19,6 +21,8 @@ pub struct Caller<'c> {
     pub key: Option<&'c Key>,
     /// The gateway key as it was sent: it is no credential for a provider, wherever else it stands.
     pub sent: Option<&'c str>,
+    /// Who knows of other keys of ours: one of them is no provider's either.
+    keys: Option<&'c Snapshot>,
 }
 
 impl<'c> Caller<'c> {
@@ -49,7 +53,7 @@ pub fn admit<'c>(
     control: &Control<'c>,
 ) -> Result<Caller<'c>> {
     if let Some((passport, text)) = passport {
-        return Ok(Caller { key: Some(&passport.key), sent: Some(text) });
+        return Ok(Caller { key: Some(&passport.key), sent: Some(text), keys: Some(snapshot) });
     }
     if !require && !snapshot.has_keys() {
         return Ok(Caller::default());
@@ -63,7 +67,7 @@ pub fn admit<'c>(
             .find_map(|text| snapshot.key(text).map(|key| (key, text)))
             .ok_or(Error::KeyMissing)?,
     };
-    Ok(Caller { key: Some(valid(key)?), sent: Some(sent) })
+    Ok(Caller { key: Some(valid(key)?), sent: Some(sent), keys: Some(snapshot) })
 }
 
 /// Who showed a token in the place of a key, and its text. One that is not ours may be a provider's: then a key is looked for.
@@ -90,14 +94,29 @@ impl<'c> Caller<'c> {
         let others = KEY_FIELDS.iter().map(|name| filled(headers, name));
         let all = sent.chain(std::iter::once_with(|| bearer(headers))).chain(others);
         let all = all.chain(std::iter::once_with(|| sub_protocol(headers)));
-        all.flatten().find(|text| Some(*text) != self.sent)
+        all.flatten().find(|text| !self.is_ours(text))
+    }
+
+    fn is_ours(&self, text: &str) -> bool {
+        Some(text) == self.sent || self.keys.is_some_and(|keys| keys.key(text).is_some())
     }
 
     /// An `authorization` that is more than a key, such as Basic or AWS4-HMAC-SHA256, and not the gateway's.
     pub fn authorization(&self, headers: &'c Headers) -> Option<&'c str> {
         let value = filled(headers, "authorization").filter(|value| token(value).is_none())?;
-        self.sent.is_none_or(|own| !value.contains(own)).then_some(value)
+        let is_ours = match basic(value) {
+            Some(pair) => pair.split(':').any(|part| self.is_ours(part)),
+            None => self.sent.is_some_and(|own| value.contains(own)),
+        };
+        (!is_ours).then_some(value)
     }
+}
+
+/// The user and password of `authorization: Basic …`, with a colon between.
+fn basic(authorization: &str) -> Option<String> {
+    let (scheme, pair) = authorization.split_once(' ')?;
+    let pair = scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(pair.trim()).ok())??;
+    String::from_utf8(pair).ok()
 }
 
 /// The token of `authorization: Bearer …`.
@@ -262,6 +281,20 @@ mod tests {
         let signed = "AWS4-HMAC-SHA256 Credential=abc/20261121/x";
         let headers = headers(&[("authorization", signed)]);
         assert_eq!(Caller::default().authorization(&headers), Some(signed));
-        assert_eq!(Caller { key: None, sent: Some("abc") }.authorization(&headers), None);
+        let caller = Caller { sent: Some("abc"), ..Caller::default() };
+        assert_eq!(caller.authorization(&headers), None);
+        for (pair, passes) in [("YWJjOg==", false), ("OmFiYw==", false), ("dXNlcjpwYXNz", true)] {
+            let value = format!("Basic {pair}");
+            let headers = self::headers(&[("authorization", &value)]);
+            assert_eq!(caller.authorization(&headers), passes.then_some(&*value), "{pair}");
+        }
+    }
+
+    #[test]
+    fn another_key_of_ours_is_no_credential_of_a_providers_either() {
+        let found = outcome(&[("x-gateway-api-key", "abc"), ("authorization", "Bearer abd")]);
+        assert_eq!(found, Ok(("k".into(), None)));
+        let found = outcome(&[("x-gateway-api-key", "abc"), ("authorization", "Bearer abd"), ("api-key", "sk-1")]);
+        assert_eq!(found, Ok(("k".into(), Some("sk-1".into()))));
     }
 }

@@ -70,7 +70,8 @@ impl Deadline {
     }
 }
 
-fn after(start: Instant, limit: Duration) -> Instant {
+/// A moment that may be too far away to be told.
+pub fn after(start: Instant, limit: Duration) -> Instant {
     start.checked_add(limit).unwrap_or_else(|| start + FAR)
 }
 

@@ -2,7 +2,10 @@
 
 use penstock_llm::dialect::{self, Dialect, Failure};
 
-use crate::headers::{Answered, Headers, Whole};
+use crate::{
+    headers::{Answered, Headers, Whole},
+    route::METHODS,
+};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -30,6 +33,7 @@ impl Problem {
 #[derive(Debug)]
 pub enum Error {
     NotFound,
+    MethodUnknown,
     KeyMissing,
     KeyUnknown,
     KeyExpired,
@@ -76,6 +80,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
+            Self::MethodUnknown => "method_not_allowed",
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => "03",
             Self::TokenForbidden { .. } => "AB03",
             Self::ProviderNeeded => "provider_needed",
@@ -137,6 +142,7 @@ impl Error {
             | Self::BadFraming
             | Self::BrokenBody => 400,
             Self::ModelRefused { .. } | Self::TokenForbidden { .. } => 403,
+            Self::MethodUnknown => 405,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } | Self::CredentialUnavailable { .. } => 502,
@@ -187,6 +193,7 @@ impl Error {
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),
+            Self::MethodUnknown => format!("method not allowed; allowed are {}", METHODS.join(", ")),
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
@@ -260,8 +267,10 @@ impl Error {
     pub fn answer(&self, dialect: Dialect, request_id: Option<&str>) -> Whole {
         let mut headers = Headers::with_capacity(4);
         headers.push(b"content-type", b"application/json");
-        if self.status() == 503 {
-            headers.push(b"retry-after", b"1");
+        match self.status() {
+            405 => headers.push(b"allow", METHODS.join(", ").as_bytes()),
+            503 => headers.push(b"retry-after", b"1"),
+            _ => (),
         }
         Whole { answered: Answered { status: self.status(), headers }, body: self.body(dialect, request_id).into() }
     }

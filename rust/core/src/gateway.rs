@@ -36,7 +36,7 @@ use crate::{
     include_usage, models,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Manner, Said},
-    route::Route,
+    route::{METHODS, Route},
     routing::{self, Continuation},
     settings::Settings,
     shared::Shared,
@@ -196,7 +196,8 @@ impl Gateway {
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call, &self.sink);
         record.facts.tariff.prices = Arc::clone(&snapshot.prices);
-        if let Some(fault) = fault {
+        let is_odd = || !METHODS.contains(&call.head.method.as_str());
+        if let Some(fault) = fault.or_else(|| is_odd().then_some(Error::MethodUnknown)) {
             return delivery::refuse(&fault, &call, record);
         }
         let served = tokio::select! {
@@ -321,11 +322,11 @@ impl Gateway {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
         }
         let body = include_usage::ask(call, target, body, facts);
-        let (incoming, deadline) = self.exchange(call, target, (body, None), facts).await?;
+        let (incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
         let dialect = dialect_of(call, target);
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
             // In a box of its own too.
-            let incoming = Box::pin(inspect_stream::inspect(incoming)).await?;
+            let incoming = Box::pin(deadline.bound(inspect_stream::inspect(incoming))).await?;
             return Ok(Served { incoming, dialect, deadline, place: None });
         }
         Ok(Served { incoming, dialect, deadline, place: None })
@@ -352,7 +353,7 @@ impl Gateway {
         }
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
-            incoming = inspect_stream::inspect(incoming).await?;
+            incoming = deadline.bound(inspect_stream::inspect(incoming)).await?;
         }
         let incoming = translation::tell(translation, incoming, &mut deadline).await?;
         Ok(Served { incoming, dialect: call.dialect(), deadline, place: None })

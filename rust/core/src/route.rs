@@ -13,6 +13,9 @@ pub struct Route<'r> {
     pub stated: Stated<'r>,
 }
 
+/// The methods of the data plane. TRACE above all is none: its answer holds the credential that the provider was sent.
+pub const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
 impl<'r> Route<'r> {
     /// `None` where the path is not one of the data plane.
     pub fn of(method: &str, path: &'r str) -> Option<Self> {

@@ -25,6 +25,8 @@ pub struct Settings {
     pub tls_timeout_ms: u64,
     /// Longest silence within an answer.
     pub idle_timeout_ms: u64,
+    /// Longest that an answer may come.
+    pub stream_timeout_ms: u64,
     /// A silence in a stream of events after which the caller is told that it lives; 0: never.
     pub heartbeat_ms: u64,
     /// Longest wait for a caller that does not read.
@@ -155,6 +157,7 @@ impl Default for Settings {
             connect_timeout_ms: 3_000,
             tls_timeout_ms: 5_000,
             idle_timeout_ms: 60_000,
+            stream_timeout_ms: 3_600_000,
             heartbeat_ms: 15_000,
             write_stall_ms: 60_000,
             max_body_bytes: 100 * 1024 * 1024,

@@ -146,6 +146,20 @@ async fn a_stream_that_breaks_off_before_its_first_event_is_refused_with_a_statu
 }
 
 #[tokio::test]
+async fn a_first_event_that_does_not_come_is_waited_for_no_longer_than_an_answer() {
+    let provider = Scripted::start(|mut io, _| async move {
+        while request(&mut io).await.is_some() {
+            io.write_all(EVENTS_HEAD.as_bytes()).await.unwrap();
+        }
+    })
+    .await;
+    let rig = Rig::at(&provider.url());
+    let told = rig.send(inspected(MESSAGES).header("x-gateway-request-timeout", "100")).await;
+    assert_eq!((told.status, told.code().as_str()), (408, ""), "{}", told.text());
+    assert_eq!(pick(&rig.record(), ["error", "outcome"]), json!(["timeout", "refused"]));
+}
+
+#[tokio::test]
 async fn a_good_stream_is_not_held_beyond_its_first_event() {
     let go = Arc::new(Notify::new());
     let wait = Arc::clone(&go);

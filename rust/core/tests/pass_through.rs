@@ -54,7 +54,7 @@ async fn whole_answers_of_both_dialects_are_the_providers_bytes() {
 async fn any_method_on_any_path_reaches_the_provider() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"] {
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
         let told = rig.send(ask(method, "/v1/files/f%2F1/part")).await;
         let echo = told.json();
         let seen = json!([echo["method"], echo["path"], told.status]);
@@ -63,6 +63,61 @@ async fn any_method_on_any_path_reaches_the_provider() {
     let told = rig.send(ask("HEAD", "/v1/models")).await;
     assert_eq!((told.status, told.body.len()), (200, 0));
     assert!(told.header("content-length").unwrap().parse::<usize>().unwrap() > 0);
+}
+
+/// The answer to TRACE holds what was sent, a stored credential too.
+#[tokio::test]
+async fn a_method_that_is_none_of_the_data_plane_reaches_nobody() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for method in ["TRACE", "CONNECT", "TRACK", "get"] {
+        for path in [CHAT, "/v1/proxy/x", "/v1/files"] {
+            let told = rig.send(ask(method, path)).await;
+            assert_eq!((told.status, told.code().as_str()), (405, "method_not_allowed"), "{method} {path}");
+            assert_eq!(told.header("allow"), Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+            assert_eq!(rig.record()["error"], "method_not_allowed");
+        }
+    }
+    assert!(provider.ledger().is_empty());
+}
+
+/// `pk-1` and `pk-2` are both keys of the gateway's.
+#[tokio::test]
+async fn no_key_of_the_gateway_reaches_a_provider_wherever_it_stands() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let provider = Scripted::start(move |mut io, _| {
+        let tell = tell.clone();
+        async move {
+            while let Some(sent) = request(&mut io).await {
+                tell.send(String::from_utf8(sent).unwrap()).unwrap();
+                io.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let rig = Rig::at(&provider.url());
+    rig.apply(&json!({"epoch": "1", "keys": [
+        {"id": "1", "name": "new", "sha256": "174ef0b606f67f2149d5b3793dec3b05b7dd4fc683e60e8666051506c0a0e03f"},
+        {"id": "2", "name": "old", "sha256": "4b0df943bf9e7a9d79ebb17c074e13787f067d613402394f0738e78e593d76e9"}]}));
+    let cases = [
+        ("/v1/proxy/x", "authorization", "Bearer pk-2"),
+        ("/v1/proxy/x", "api-key", "pk-2"),
+        ("/v1/proxy/x", "authorization", "Basic OnBrLTE="),
+        ("/v1/proxy/x", "authorization", "Basic cGstMjo="),
+        ("/v1/proxy/x", "x-note", "pk-1;v=1"),
+        ("/v1/proxy/x", "x-note", "(pk-1)"),
+        ("/v1/proxy/x?a=1&token=pk-1%20&b=2", "x-note", "1"),
+        ("/v1/proxy/x?a=1&pk-1&b=2", "x-note", "1"),
+    ];
+    for (path, name, value) in cases {
+        let ask = ask("GET", path).header("x-gateway-api-key", "pk-1").header(name, value);
+        assert_eq!(rig.send(ask).await.status, 200, "{name}: {value}");
+        let sent = told.recv().await.unwrap();
+        for absent in ["pk-1", "pk-2", "OnBrLTE=", "cGstMjo="] {
+            assert!(!sent.contains(absent), "{path} {name}: {value}\n{sent}");
+        }
+        assert!(sent.contains("a=1&b=2") || !path.contains('?'), "{sent}");
+    }
 }
 
 #[tokio::test]

@@ -62,6 +62,7 @@ async fn pass(mut caller: TcpStream, provider: SocketAddr, heads: Arc<Mutex<Vec<
 fn only_the_proxy() -> LookUp {
     Arc::new(|name| match name {
         "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
+        "inside.example" => Ok(vec![[93, 184, 216, 34].into(), [10, 0, 0, 5].into()]),
         other => Err(io::Error::other(format!("nobody should ask for {other}"))),
     })
 }
@@ -138,9 +139,16 @@ async fn a_proxy_is_no_way_around_what_is_forbidden() {
     let provider = provider().await;
     let proxy = Proxy::before(provider.addr).await;
     let rig = rig(&proxy.url(), |_| ());
-    for host in
-        ["10.0.0.1", "169.254.169.254", "0x0a000001", "[fd00::1]", "metadata.google.internal", "x.lan", "a.nip.io"]
-    {
+    for host in [
+        "10.0.0.1",
+        "169.254.169.254",
+        "0x0a000001",
+        "[fd00::1]",
+        "metadata.google.internal",
+        "x.lan",
+        "a.nip.io",
+        "inside.example",
+    ] {
         for scheme in ["http", "https"] {
             let told = rig.send(to(&format!("{scheme}://{host}"))).await;
             assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}");

@@ -120,6 +120,8 @@ impl Session {
                 self.say(&json!({"type": "conversation.item.created", "item": event["item"]})).await?;
             }
             "response.create" => self.respond().await?,
+            // What is said is heard, and nothing is answered.
+            "input_audio_buffer.append" => (),
             "mock.pings" => {
                 let pings = self.pings;
                 self.say(&json!({"type": "mock.pings", "count": pings})).await?;

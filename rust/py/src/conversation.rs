@@ -21,7 +21,7 @@ use tokio::sync::{
     mpsc::{self, error::TrySendError},
 };
 
-use crate::runtime::Jobs;
+use crate::{idle::UnderWay, runtime::Jobs};
 
 /// Messages that wait either way, besides the one that is on its way out.
 const WAITING: usize = 2;
@@ -105,8 +105,14 @@ impl Conversation {
 }
 
 impl Conversation {
-    /// Has the engine look for a provider that agrees.
-    pub fn begin(jobs: &Jobs, gateway: Arc<Gateway>, head: Head, there: Py<PyAny>, room: Py<PyAny>) -> Self {
+    /// Has the engine look for a provider that agrees. Until it is over its caller's connection is `under_way`.
+    pub fn begin(
+        jobs: &Jobs,
+        gateway: Arc<Gateway>,
+        (head, under_way): (Head, Option<UnderWay>),
+        there: Py<PyAny>,
+        room: Py<PyAny>,
+    ) -> Self {
         let desk = Arc::new(Desk {
             next: Mutex::new(None),
             taken: Notify::new(),
@@ -123,6 +129,7 @@ impl Conversation {
                 Connected::Open(session) => teller.converse(&gateway, *session, from_caller).await,
             }
             teller.is_over = true;
+            drop(under_way);
         });
         Self { desk, jobs: jobs.clone(), to_provider: Mutex::new(Some(to_provider)) }
     }

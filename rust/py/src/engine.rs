@@ -89,7 +89,9 @@ impl Engine {
     /// room again for what could not be given.
     fn converse(&self, scope: &Bound<'_, PyDict>, there: Py<PyAny>, room: Py<PyAny>) -> PyResult<Conversation> {
         let head = scope::socket_head(scope)?;
-        Ok(Conversation::begin(self.jobs()?, Arc::clone(&self.gateway), head, there, room))
+        let jobs = self.jobs()?;
+        let under_way = jobs.under_way(scope);
+        Ok(Conversation::begin(jobs, Arc::clone(&self.gateway), (head, under_way), there, room))
     }
 
     /// Stands in the place of the loop's `call_soon_threadsafe`: takes requests before they become tasks, passes all else on.

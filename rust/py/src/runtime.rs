@@ -13,7 +13,7 @@ use penstock_core::{
     control::{self, StepBack},
     gateway::{Gateway, Request},
 };
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyDict};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
@@ -21,7 +21,8 @@ use tokio::{
 
 use crate::{
     exchange::{self, Exchange},
-    idle::{Callers, Patience, Watch},
+    idle::{Callers, Patience, UnderWay, Watch},
+    peer,
     waiting::{self, WaitingRoom},
 };
 
@@ -68,6 +69,12 @@ impl Desk {
     /// Has the engine's thread do something.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.handle.spawn(work));
+    }
+
+    /// Says that the connection of a request is in use, until what is given back is dropped.
+    pub fn under_way(&self, scope: &Bound<'_, PyDict>) -> Option<UnderWay> {
+        let (caller, is_http2) = peer::caller(scope)?;
+        Some(self.callers.enter(caller, is_http2))
     }
 
     pub fn submit_some(&self, job: Option<Job>) {

@@ -6,7 +6,10 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 
 use super::{connection::LARGEST_READ, http1, http2};
-use crate::error::{Error, Result};
+use crate::{
+    deadline,
+    error::{Error, Result},
+};
 
 /// Between here and a caller's socket about ten pieces may wait: together they must stay below 256 KB.
 const SMALL_PIECE: usize = 8 * 1024;
@@ -161,17 +164,21 @@ impl AnswerBody {
 const SECONDS: Duration = Duration::from_secs(1);
 const TOGETHER: Duration = Duration::from_millis(20);
 
-/// How long a provider may say nothing within its answer, and in which steps its reader wants to know of it.
+/// How long a provider may say nothing within its answer, how long that may take in all, and in which steps its reader
+/// wants to know of a silence.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     idle: Duration,
+    total: Duration,
     step: Duration,
     silent: Duration,
+    /// Of all of it; known when it was waited for first.
+    end: Option<Instant>,
 }
 
 impl Patience {
-    pub fn new(idle: Duration) -> Self {
-        Self { idle, step: idle, silent: Duration::ZERO }
+    pub fn new(idle: Duration, total: Duration) -> Self {
+        Self { idle, total, step: idle, silent: Duration::ZERO, end: None }
     }
 
     pub fn in_steps(&mut self, step: Duration) {
@@ -180,30 +187,31 @@ impl Patience {
 
     /// Waits for what comes next; `None` where only a step has passed, an error where nothing came for too long.
     pub async fn bound<F: Future>(&mut self, work: F) -> Result<Option<F::Output>> {
-        let step = self.step.min(self.idle.saturating_sub(self.silent));
-        if let Some(output) = within(step, work).await {
+        let mut work = pin!(work);
+        // The clock is looked at only when there is something to wait for.
+        let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        if let Poll::Ready(output) = first {
             self.silent = Duration::ZERO;
             return Ok(Some(output));
+        }
+        let (now, step) = (Instant::now(), self.step.min(self.idle.saturating_sub(self.silent)));
+        let end = *self.end.get_or_insert_with(|| deadline::after(now, self.total));
+        tokio::select! {
+            biased;
+            output = work => {
+                self.silent = Duration::ZERO;
+                return Ok(Some(output));
+            }
+            () = sleep_until(shared(now + step, step).min(end)) => (),
+        }
+        if end <= Instant::now() {
+            return Err(Error::Timeout { milliseconds: self.total.as_millis() as u64 });
         }
         self.silent += step;
         if self.silent < self.idle {
             return Ok(None);
         }
         Err(Error::Silence { milliseconds: self.idle.as_millis() as u64 })
-    }
-}
-
-/// Waits for `work`, but not longer than `limit`. The clock is looked at only when there is something to wait for.
-async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
-    let mut work = pin!(work);
-    let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
-    if let Poll::Ready(output) = first {
-        return Some(output);
-    }
-    tokio::select! {
-        biased;
-        output = work => Some(output),
-        () = sleep_until(shared(Instant::now() + limit, limit)) => None,
     }
 }
 

@@ -131,7 +131,14 @@ impl Dialer {
             }
             return self.raced(origin, &addresses, port).await;
         };
-        // Where the proxy is, is the operator's choice; where it leads is for itself to judge, beyond what was judged above.
+        // Where the proxy is, is the operator's choice. Where it leads is for itself to judge, but what is forbidden here by
+        // what a name stands for here is not asked of it; a name may well be known to the proxy alone.
+        if !is_mock && let Ok(addresses) = self.resolved(origin, host).await {
+            addresses
+                .iter()
+                .try_for_each(|address| self.trusted.allows(host, *address))
+                .map_err(|reason| refused(host, reason))?;
+        }
         let addresses = self.resolved(origin, &proxy.host).await?;
         let mut stream = self.raced(origin, &addresses, proxy.port).await?;
         if secure {

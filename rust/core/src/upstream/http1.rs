@@ -177,8 +177,8 @@ enum Chunk {
     Data(u64),
     /// The line end after the data is next.
     DataEnd,
-    /// Trailer lines are next; an empty one ends the body.
-    Trailer,
+    /// Trailer lines are next, at most this many; an empty one ends the body.
+    Trailer(usize),
     Done,
 }
 
@@ -195,10 +195,10 @@ pub struct Reading {
 }
 
 impl Reading {
-    pub fn new(connection: Connection, framing: Framing, home: Option<Home>, idle: Duration) -> Self {
+    pub fn new(connection: Connection, framing: Framing, home: Option<Home>, patience: Patience) -> Self {
         let left = if let Framing::Length(length) = framing { length } else { 0 };
         let connection = Some(connection);
-        let mut body = Self { connection, framing, left, chunk: Chunk::Size, home, patience: Patience::new(idle) };
+        let mut body = Self { connection, framing, left, chunk: Chunk::Size, home, patience };
         if framing == Framing::Length(0) {
             body.finish();
         }
@@ -316,7 +316,7 @@ fn decode_chunks(buffer: &mut BytesMut, state: &mut Chunk) -> Result<Bytes> {
                 }
             }
             Chunk::Done | Chunk::Data(_) => break,
-            Chunk::Size | Chunk::DataEnd | Chunk::Trailer => {
+            Chunk::Size | Chunk::DataEnd | Chunk::Trailer(_) => {
                 let Some(line) = take_line(buffer)? else { break };
                 *state = after_line(*state, &line)?;
             }
@@ -329,10 +329,10 @@ fn after_line(state: Chunk, line: &[u8]) -> Result<Chunk> {
     match state {
         Chunk::DataEnd if line.is_empty() => Ok(Chunk::Size),
         Chunk::DataEnd => Err(bad_framing()),
-        Chunk::Trailer if line.is_empty() => Ok(Chunk::Done),
-        Chunk::Trailer => Ok(Chunk::Trailer),
+        Chunk::Trailer(_) if line.is_empty() => Ok(Chunk::Done),
+        Chunk::Trailer(left) => left.checked_sub(1).map(Chunk::Trailer).ok_or_else(bad_framing),
         _ => match chunk_size(line).ok_or_else(bad_framing)? {
-            0 => Ok(Chunk::Trailer),
+            0 => Ok(Chunk::Trailer(MOST_FIELDS)),
             size => Ok(Chunk::Data(size)),
         },
     }
@@ -400,6 +400,15 @@ mod tests {
             let mut buffer = BytesMut::from(broken);
             assert!(decode_chunks(&mut buffer, &mut Chunk::Size).is_err(), "{broken:?}");
         }
+    }
+
+    #[test]
+    fn trailers_without_end_are_refused() {
+        let trailers = |count: usize| [b"0\r\n".to_vec(), b"a: b\r\n".repeat(count), b"\r\n".to_vec()].concat();
+        let (out, state) = decode(&[&trailers(MOST_FIELDS)]);
+        assert_eq!((out.len(), state), (0, Chunk::Done));
+        let mut buffer = BytesMut::from(&trailers(MOST_FIELDS + 1)[..]);
+        assert!(decode_chunks(&mut buffer, &mut Chunk::Size).is_err());
     }
 
     #[test]

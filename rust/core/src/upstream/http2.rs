@@ -164,7 +164,7 @@ pub async fn exchange(
     head: &[u8],
     body: Body,
     shape: Shape,
-    idle: Duration,
+    patience: Patience,
 ) -> std::result::Result<Incoming, Failed> {
     let Lease { mut sender, slot } = lease;
     let request = request(head)?;
@@ -190,10 +190,10 @@ pub async fn exchange(
             break answer;
         }
     };
-    Ok(incoming(answer, shape, idle, slot))
+    Ok(incoming(answer, shape, patience, slot))
 }
 
-fn incoming(answer: Response<RecvStream>, shape: Shape, idle: Duration, slot: Slot) -> Incoming {
+fn incoming(answer: Response<RecvStream>, shape: Shape, patience: Patience, slot: Slot) -> Incoming {
     let (parts, stream) = answer.into_parts();
     let mut headers = Headers::with_capacity(parts.headers.len());
     for (name, value) in &parts.headers {
@@ -203,15 +203,8 @@ fn incoming(answer: Response<RecvStream>, shape: Shape, idle: Duration, slot: Sl
     let is_empty = stream.is_end_stream() || shape.bodiless || matches!(status, 204 | 304);
     let declared = headers.text("content-length").and_then(|text| text.parse().ok());
     let expected = if is_empty { Some(0) } else { declared };
-    let reading = Reading {
-        stream,
-        rest: Bytes::new(),
-        failed: None,
-        ended: is_empty,
-        expected,
-        patience: Patience::new(idle),
-        _slot: slot,
-    };
+    let reading =
+        Reading { stream, rest: Bytes::new(), failed: None, ended: is_empty, expected, patience, _slot: slot };
     Incoming { head: AnswerHead { status, headers }, body: reading.into() }
 }
 
@@ -376,6 +369,7 @@ mod tests {
     use super::*;
 
     const HEAD: &[u8] = b"POST /v1/x HTTP/1.1\r\nhost: llm.example\r\n\r\n";
+    const SOON: Duration = Duration::from_secs(5);
     const SHORT: Beat = Beat { every: Duration::from_millis(30), patience: Duration::from_millis(30) };
 
     async fn asked(beat: Beat, answers: bool) -> std::result::Result<Incoming, Failed> {
@@ -394,7 +388,7 @@ mod tests {
             std::future::pending::<()>().await;
         });
         let (_shared, lease) = open(here, beat).await?;
-        exchange(lease, HEAD, Body::empty(), Shape::default(), Duration::from_secs(5)).await
+        exchange(lease, HEAD, Body::empty(), Shape::default(), Patience::new(SOON, SOON)).await
     }
 
     #[tokio::test]

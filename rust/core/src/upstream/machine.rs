@@ -12,6 +12,7 @@ use tokio::{net::TcpStream, time::timeout};
 
 use super::{
     Shape,
+    answer_body::Patience,
     connection::{Connection, Io},
     http1,
 };
@@ -83,7 +84,8 @@ impl Service {
         let mut connection = Connection::new(Io::Tcp(stream));
         let answered = http1::exchange(&mut connection, head, Body::empty(), Shape::default()).await?;
         let status = answered.answer.status;
-        let mut body = http1::Reading::new(connection, answered.framing, None, PATIENCE).into();
+        let patience = Patience::new(PATIENCE, PATIENCE);
+        let mut body = http1::Reading::new(connection, answered.framing, None, patience).into();
         Ok(super::collect(&mut body, MOST).await?.map(|bytes| (status, bytes)))
     }
 }

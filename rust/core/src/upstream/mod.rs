@@ -32,6 +32,7 @@ use crate::{
     headers::Headers,
     settings::Settings,
 };
+use answer_body::Patience;
 use connection::Connection;
 use dialer::Dialled;
 use http2::Lease;
@@ -75,7 +76,7 @@ pub struct Incoming {
 pub struct Upstream {
     pool: pool::Pool,
     dialer: dialer::Dialer,
-    idle: Duration,
+    patience: Patience,
 }
 
 impl Upstream {
@@ -88,7 +89,10 @@ impl Upstream {
         Ok(Self {
             pool: pool::Pool::new(settings.http2),
             dialer: dialer::Dialer::new(settings, look_up)?,
-            idle: Duration::from_millis(settings.idle_timeout_ms),
+            patience: Patience::new(
+                Duration::from_millis(settings.idle_timeout_ms),
+                Duration::from_millis(settings.stream_timeout_ms),
+            ),
         })
     }
 
@@ -156,7 +160,7 @@ impl Upstream {
     async fn send_shared(&self, origin: &Origin, home: &Home, lease: Lease, request: Outgoing) -> Result<Incoming> {
         let Outgoing { head, body, shape, replayable } = request;
         let again = body.again();
-        let failed = match http2::exchange(lease, &head, body, shape, self.idle).await {
+        let failed = match http2::exchange(lease, &head, body, shape, self.patience).await {
             Ok(incoming) => return Ok(incoming),
             Err(failed) => failed,
         };
@@ -167,14 +171,14 @@ impl Upstream {
                 Ok(self.incoming(head, connection, self.pool.home(origin)))
             }
             Line::Shared(lease) => {
-                http2::exchange(lease, &head, body, shape, self.idle).await.map_err(|failed| failed.error)
+                http2::exchange(lease, &head, body, shape, self.patience).await.map_err(|failed| failed.error)
             }
         }
     }
 
     fn incoming(&self, head: http1::Head, connection: Connection, home: Home) -> Incoming {
         let home = head.reusable.then_some(home);
-        let body = http1::Reading::new(connection, head.framing, home, self.idle).into();
+        let body = http1::Reading::new(connection, head.framing, home, self.patience).into();
         Incoming { head: head.answer, body }
     }
 }

@@ -98,8 +98,7 @@ impl Upstream {
         connection.write(&head, &[]).await.map_err(|error| broke(&error))?;
         let answer = http1::read_upgrade(&mut connection).await?;
         if answer.answer.status != 101 {
-            let idle = self.idle;
-            let body = http1::Reading::new(connection, answer.framing, None, idle).into();
+            let body = http1::Reading::new(connection, answer.framing, None, self.patience).into();
             return Ok(Upgraded::Refused(Box::new(Incoming { head: answer.answer, body })));
         }
         handshake.check(&answer.answer)?;
