@@ -127,6 +127,7 @@ def test_the_engine_is_told_what_it_must_know():
         "connect_timeout_ms": 3000,
         "tls_timeout_ms": 5000,
         "idle_timeout_ms": 60_000,
+        "stream_timeout_ms": 3_600_000,
         "heartbeat_ms": 15_000,
         "write_stall_ms": 60_000,
         "max_body_bytes": 104_857_600,
