@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import itertools
 import json
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock import engine
 from tests.integration.serving import running
-from tests.integration.wire import CHAT, JSON, MOCK, Wire, asked
+from tests.integration.wire import CHAT, JSON, MOCK, Wire, asked, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +29,12 @@ if TYPE_CHECKING:
 
 CANARY = "sk-canary-of-a-provider"
 ASK = {"x-gateway-provider": "openai", "authorization": f"Bearer {CANARY}", **JSON}
+UPGRADE = {
+    "connection": "upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
 KNOWN = (
     "127.0.0.1 127.1.2.3 0.0.0.0 10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 169.254.169.254 169.254.170.2 "
     "100.100.100.200 168.63.129.16 192.0.0.192 192.0.2.1 198.18.0.1 203.0.113.7 224.0.0.1 240.0.0.1 255.255.255.255"
@@ -100,7 +109,48 @@ SURFACES: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
         CHAT,
         {**ASK, "x-gateway-provider": "azure-ai", "x-gateway-azure-foundry-url": secure(url)},
     ),
+    "hugging-face": lambda url: (
+        CHAT,
+        {**ASK, "x-gateway-provider": "huggingface", "x-gateway-huggingface-base-url": url},
+    ),
+    "socket": lambda url: ("/v1/realtime?model=m", {**ASK, **UPGRADE, "x-gateway-custom-host": url}),
 }
+# Where a part of a host is told, or whom to ask for a credential.
+PARTS: dict[str, dict[str, str]] = {
+    "azure-resource-name": {"provider": "azure-openai", "deployment_id": "d", "api_version": "v"},
+    "databricks-workspace": {"provider": "databricks"},
+    "snowflake-account": {"provider": "cortex"},
+    "aws-sts-endpoint": {
+        "provider": "bedrock",
+        "aws_auth_type": "assumedRole",
+        "aws_role_arn": "arn:aws:iam::123456789012:role/r",
+        "aws_region": "us-east-1",
+        "aws_access_key_id": "a",
+        "aws_secret_access_key": CANARY,
+    },
+    "azure-authority-host": {
+        "provider": "azure-openai",
+        "azure_auth_mode": "entra",
+        "azure_entra_tenant_id": "t",
+        "azure_entra_client_id": "c",
+        "azure_entra_client_secret": CANARY,
+        "resource_name": "r",
+        "deployment_id": "d",
+        "api_version": "v",
+    },
+    "vertex-service-account-json": {"provider": "vertex-ai", "vertex_region": "us-central1", "vertex_project_id": "p"},
+}
+
+
+@functools.cache
+def private_key() -> str:
+    key = rsa.generate_private_key(65537, 2048)
+    kind, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(kind, form, serialization.NoEncryption()).decode()
+
+
+def key_file(token_uri: str) -> str:
+    return json.dumps({"client_email": "a@b.example", "private_key": private_key(), "token_uri": token_uri})
 
 
 def nested(url: str) -> dict[str, object]:
@@ -136,7 +186,8 @@ def asking(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Answer]
     with Wire(gateway.base_url) as wire:
 
         def send(path: str, headers: dict[str, str]) -> Answer:
-            return wire.ask(path, asked(), {name: value.encode().decode("latin-1") for name, value in headers.items()})
+            fields = {name: value.encode().decode("latin-1") for name, value in headers.items()}
+            return wire.ask(path, None if "upgrade" in headers else asked(), fields)
 
         yield send
 
@@ -156,6 +207,23 @@ def test_no_forbidden_host_of_a_request_is_dialled(closed: Gateway, silent: sock
     with asking(closed) as send:
         for url in urls:
             assert_refused(send(*SURFACES[surface](url)), url)
+
+
+@pytest.mark.parametrize("option", PARTS)
+def test_no_forbidden_host_in_part_of_a_request_is_dialled(closed: Gateway, silent: socket.socket, option: str):
+    port = silent.getsockname()[1]
+    parts = [url for url in forbidden(port) if len(url) < 2048]
+    # Each of them as a name too: a host is made of it.
+    parts += [url.removeprefix("http://").partition(":")[0] + f":{port}/x?" for url in parts]
+    with asking(closed) as send:
+        for part in parts:
+            told = key_file(part) if option == "vertex-service-account-json" else part
+            config = {**PARTS[option], option.replace("-", "_"): told}
+            answer = send(CHAT, {**JSON, "x-gateway-config": json.dumps(config)})
+            refused = {"invalid_provider_option", "invalid_config", "invalid_custom_host", "credential_unavailable"}
+            assert answer.status in (400, 502), (part, answer)
+            assert answer.json()["error"]["code"] in refused, (part, answer)
+            assert CANARY.encode() not in answer.body, part
 
 
 def test_no_path_of_a_raw_request_leads_to_another_host(closed: Gateway, provider: Mock, silent: socket.socket):
@@ -193,9 +261,13 @@ def test_the_same_ways_lead_to_a_host_that_is_trusted(provider: Mock, tmp_path: 
     saved = {"slug": "near", "provider": "openai", "custom_host": urls[0]}
     with running(tmp_path, {"providers": [saved]}, env=env) as gateway, asking(gateway) as send:
         # A foundry is spoken to over TLS, which the pretend provider does not know.
-        plain = [surface for surface in SURFACES if surface != "foundry"]
+        plain = [surface for surface in SURFACES if surface not in ("foundry", "socket")]
         for url, surface in itertools.product(urls, plain):
             assert send(*SURFACES[surface](url)).status == 200, (url, surface)
+        path, headers = SURFACES["socket"](urls[0])
+        with Wire(gateway.base_url) as wire:
+            wire.send(request("GET", path, headers))
+            assert wire.head().status == 101
         dialled = send(*SURFACES["foundry"](urls[0]))
         assert (dialled.status, dialled.json()["error"]["code"]) == (502, "upstream_connect_failed")
         assert send(CHAT, {**ASK, "x-gateway-provider": "@near"}).status == 200

@@ -119,12 +119,12 @@ class Wire:
         return self.answer(bodiless=method == "HEAD")
 
     def head(self) -> Answer:
-        """Read the head of an answer; what comes before it in vain (1xx) is left out."""
+        """Read the head of an answer; what comes before it (1xx, but for 101, the last) is left out."""
         while True:
             lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
             fields = [line.split(": ", 1) for line in lines[1:] if line]
             answer = Answer(int(lines[0].split(" ")[1]), [(name.lower(), value) for name, value in fields])
-            if answer.status >= 200:
+            if answer.status >= 200 or answer.status == 101:
                 return answer
 
     def answer(self, *, bodiless: bool = False) -> Answer:
