@@ -56,6 +56,10 @@ impl Provider for Compatible {
         !TELLS_UNASKED.contains(&self.slug)
     }
 
+    fn has_own_ends(&self) -> bool {
+        ENDS_OTHERWISE.contains(&self.slug)
+    }
+
     fn path(&self, operation: Operation) -> Option<&'static str> {
         let is_versioned = operation == Operation::CreateModelResponse && self.slug == "perplexity-ai";
         // Of all that it has, this alone is below a version.
@@ -93,6 +97,14 @@ impl Provider for Compatible {
         Ok(())
     }
 
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.slug {
+            // All of the path is the model's name.
+            "fal-ai" => path.strip_prefix('/'),
+            _ => segment::after(path, segment::OF_MODELS),
+        }
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         self.credential
     }
@@ -110,6 +122,11 @@ const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
 const TELLS_UNASKED: [&str; 5] = ["cerebras", "groq", "mistral-ai", "perplexity-ai", "together-ai"];
+
+/// Whose completions end in words that are not `OpenAI`'s: `insufficient_system_resource`, `eos_token`, `model_length`, `error`,
+/// `eos`, `end_turn`, `sensitive`.
+const ENDS_OTHERWISE: [&str; 8] =
+    ["deepseek", "huggingface", "mistral-ai", "openrouter", "together-ai", "x-ai", "z-ai", "zhipu"];
 
 /// Where an endpoint of one's own is, with a provider that runs some.
 const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");

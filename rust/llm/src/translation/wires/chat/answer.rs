@@ -315,6 +315,7 @@ fn found(error: &Value) -> Found {
             .or_else(|| text_of(&error["status"]))
             .or_else(|| text_of(&error["detail"][0]["type"]))
             .or_else(|| text_of(&error["name"])),
+        param: text_of(&error["param"]),
         code: text_of(&error["code"]).or_else(|| text_of(&fault["detail"]["errorcode"])),
     }
 }
