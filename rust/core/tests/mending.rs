@@ -60,9 +60,15 @@ async fn errors_that_are_as_they_should_be_and_those_of_a_passthrough_are_the_pr
     let answer = Played::rig().send(chat(&zipped, "groq")).await;
     assert_eq!((answer.header("content-encoding"), &answer.body[..]), (Some("gzip"), &packed(good)[..]));
     let odd = Played::answering(400, "text/plain", b"odd".to_vec(), 9).await;
-    let config = json!({"provider": "groq", "custom_host": odd.provider.url(), "passthrough": true});
-    let raw = Played::rig().send(by_with(&config, CHAT, words("m", false).into_bytes())).await;
-    assert_eq!((raw.status, raw.text().as_str()), (400, "odd"));
+    let rig = Played::rig();
+    let saved =
+        json!({"epoch": "1", "providers": [{"slug": "g", "provider": "groq", "custom_host": odd.provider.url()}]});
+    rig.apply(&saved);
+    let through = by_with(&json!({"passthrough": true}), CHAT, words("@g/m", false).into_bytes());
+    for raw in [through, odd.ask("groq", "/v1/proxy/chat/completions", words("m", false).into_bytes())] {
+        let answer = rig.send(raw).await;
+        assert_eq!((answer.status, answer.text().as_str()), (400, "odd"));
+    }
 }
 
 #[tokio::test]

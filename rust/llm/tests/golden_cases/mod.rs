@@ -162,13 +162,13 @@ impl Case {
         let (provider, strict) = (self.provider(), self.is_strict());
         let body = self.asked();
         let model = self.model();
-        let wire = provider.wire(self.operation(), &model).expect("an operation that is translated");
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
         let (query, options) = (self.text("query.txt"), self.options(provider));
+        let wire = provider.wire_at(operation, &model, (&options, "")).expect("an operation that is translated");
         let is_anthropics = self.label.contains("anthropics");
-        let beside =
-            Beside { betas, version: None, is_anthropics, query: &query, options: Some(&options), meant: None };
+        let meant = Some(provider.meant(&options, &model)).filter(|meant| *meant != model);
+        let beside = Beside { betas, version: None, is_anthropics, query: &query, options: Some(&options), meant };
         Translation::of(&Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW }, wire)
     }
 
