@@ -178,10 +178,10 @@ impl<'s> Target<'s> {
 
     /// Whatever a body names, another model may be asked: by an option, or by the path. What was saved says is meant.
     fn admit_pinned(&mut self, call: &Call<'_>, saved: &SavedProvider, said: Option<&SavedModel>) -> Result<()> {
-        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.takes_body()) {
-            if let Some(segment) = self.provider.named_in(call.route.path) {
-                models.admit_job(&names(segment))?;
-            }
+        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.takes_body())
+            && let Some(segment) = self.provider.named_in(call.route.path)
+        {
+            models.admit_job(&names(segment))?;
         }
         let Some(pinned) = self.provider.pinned(&self.options, call.route.stated) else { return Ok(()) };
         let is_own = |said: &SavedModel| said.options.iter().any(|(_, value)| value == pinned);

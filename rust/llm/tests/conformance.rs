@@ -55,7 +55,7 @@ fn is_between_ourselves(operation: Operation) -> bool {
 }
 
 /// Whose wire depends on the model: one of each family, and the case that shows it.
-const FAMILIES: [(&str, Operation, &str, &str); 12] = [
+const FAMILIES: [(&str, Operation, &str, &str); 13] = [
     ("azure-ai", Operation::ChatComplete, "claude-opus-4-5", "claude"),
     ("bedrock", Operation::Messages, "us.anthropic.claude-sonnet-4-5", "carried"),
     ("bedrock", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
@@ -68,6 +68,7 @@ const FAMILIES: [(&str, Operation, &str, &str); 12] = [
     ("vertex-ai", Operation::Messages, "anthropic.claude-sonnet-4-5", "carried"),
     ("vertex-ai", Operation::Messages, "meta.llama-4", "llama"),
     ("vertex-ai", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
+    ("voyage", Operation::Embed, "voyage-multimodal-3", "pictures"),
 ];
 
 #[test]

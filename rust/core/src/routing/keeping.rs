@@ -38,7 +38,7 @@ impl Question {
         // Another model, deployment or version may be asked by these, and none of them need be in the request.
         let options = target.options.said();
         let manner = [u8::from(target.strict), u8::from(target.passthrough)];
-        let fields: String = target.fields.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        let fields: String = target.fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),

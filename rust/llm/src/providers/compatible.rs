@@ -11,7 +11,7 @@ use crate::{
     translation::wires::{
         Wire, chat,
         painting::{self, Painting},
-        ranking, triton,
+        ranking, triton, vectors,
     },
 };
 
@@ -67,11 +67,12 @@ impl Provider for Compatible {
         own.or_else(|| by_openai(self.offers, operation).then(|| openai_path(operation)))
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match self.paints {
             _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&chat::COMPATIBLE),
             _ if self.completes(operation) => Some(&triton::Triton),
             _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&ranking::VOYAGE),
+            _ if operation.embeds() && self.sees(model) => Some(&vectors::MULTIMODAL),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
             _ if TELLS_UNASKED.contains(&self.slug) => by_openai(self.offers, operation).then_some(&chat::UNASKED),
             _ => by_openai(self.offers, operation).then_some(&chat::COMPATIBLE),
@@ -85,6 +86,10 @@ impl Provider for Compatible {
                 let model: Vec<_> = asked.model.split('/').map(segment::model).collect::<Result<_, _>>()?;
                 out.extend_from_slice(self.version.as_bytes());
                 out.extend_from_slice(path.replace(MODEL, &model.join("/")).as_bytes());
+            }
+            _ if asked.operation.embeds() && self.sees(asked.model) => {
+                let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
+                out.extend_from_slice(format!("{version}/multimodalembeddings").as_bytes());
             }
             _ if self.completes(asked.operation) => {
                 out.extend_from_slice(if asked.streams { b"/generate_stream" } else { b"/generate" });
@@ -111,6 +116,11 @@ impl Provider for Compatible {
 }
 
 impl Compatible {
+    /// Whether a model embeds pictures in a way of its own.
+    fn sees(&self, model: &str) -> bool {
+        self.slug == "voyage" && model.contains("multimodal")
+    }
+
     /// Whether it continues texts in the way of a server that does nothing else.
     fn completes(&self, operation: Operation) -> bool {
         self.slug == "triton" && operation == Operation::Complete

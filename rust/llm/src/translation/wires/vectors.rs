@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Wire;
+use super::{Wire, chat};
 use crate::translation::{
     asked::{Refusal, Source},
     embedding::{Item, Texts, Vectors},
@@ -14,10 +14,13 @@ pub enum Embedding {
     Nomic,
     /// Google's models at Vertex AI.
     Predict,
+    /// Voyage's, of texts and pictures together.
+    Multimodal,
 }
 
 pub static NOMIC: Embedding = Embedding::Nomic;
 pub static PREDICT: Embedding = Embedding::Predict;
+pub static MULTIMODAL: Embedding = Embedding::Multimodal;
 
 fn nomic(texts: &mut Texts) -> Value {
     let mut out = json!({"model": texts.model, "texts": std::mem::take(&mut texts.inputs)});
@@ -65,6 +68,34 @@ fn instance((at, item): (usize, Item)) -> Result<Value, Refusal> {
     }
 }
 
+fn together(texts: &mut Texts) -> Result<Value, Refusal> {
+    let mut items = std::mem::take(&mut texts.items);
+    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(|text| Item { text: Some(text), image: None }));
+    let one = |(at, Item { text, image }): (usize, Item)| {
+        let mut content: Vec<_> = text.iter().map(|text| json!({"type": "text", "text": text})).collect();
+        match image {
+            None => (),
+            Some(Source::Url { url, .. }) => content.push(json!({"type": "image_url", "image_url": url})),
+            Some(Source::Data { mime, data }) => {
+                content.push(json!({"type": "image_base64", "image_base64": format!("data:{mime};base64,{data}")}));
+            }
+            Some(_) => return Err(Refusal::new(format!("input[{at}].image"), "must be sent as bytes or by URL")),
+        }
+        Ok(json!({"content": content}))
+    };
+    let inputs = items.into_iter().enumerate().map(one).collect::<Result<Value, _>>()?;
+    let mut out = json!({"model": texts.model, "inputs": inputs});
+    for key in ["input_type", "truncation"] {
+        if let Some(value) = texts.fields.shift_remove(key) {
+            out[key] = value;
+        }
+    }
+    if let Some(dimensions) = texts.dimensions.take() {
+        out["output_dimension"] = dimensions;
+    }
+    Ok(out)
+}
+
 fn predict(texts: &mut Texts) -> Value {
     let task = texts.fields.shift_remove("task_type");
     let one = |text: String| {
@@ -102,7 +133,7 @@ fn predicted(answer: &Value) -> Option<Vectors> {
 
 impl Wire for Embedding {
     fn sees(&self, model: &str) -> bool {
-        *self == Self::Predict && is_of_pictures(model)
+        *self == Self::Multimodal || *self == Self::Predict && is_of_pictures(model)
     }
 
     fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
@@ -110,6 +141,7 @@ impl Wire for Embedding {
             Self::Nomic => nomic(texts),
             Self::Predict if is_of_pictures(&texts.model) => shown(texts)?,
             Self::Predict => predict(texts),
+            Self::Multimodal => together(texts)?,
         };
         Ok(out.to_string().into_bytes())
     }
@@ -121,6 +153,7 @@ impl Wire for Embedding {
                 tokens: answer["usage"]["total_tokens"].as_u64(),
             }),
             Self::Predict => predicted(answer),
+            Self::Multimodal => chat::OPENAI.embedded(answer),
         }
     }
 }
