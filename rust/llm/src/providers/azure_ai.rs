@@ -104,7 +104,6 @@ impl Provider for AzureAi {
             return Ok(());
         }
         let path = match asked.operation {
-            Operation::MessagesCountTokens if is_anthropics(asked.prefix) => "/v1/messages/count_tokens",
             operation if translation::is_talk(operation) && (is_claude(asked.model) || is_anthropics(asked.prefix)) => {
                 "/v1/messages"
             }
