@@ -62,6 +62,7 @@ async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadlin
         return Ok(Incoming { head, body });
     };
     let plain = if delivery::is_plain(&head.headers) { Some(answer.clone()) } else { packed::plain(&answer) };
+    name_request(&mut head.headers);
     let id = request_id(&head.headers).map(ToOwned::to_owned);
     let told = plain.and_then(|plain| mending.error(head.status, &plain, id.as_deref()));
     let answer = match told {
@@ -72,6 +73,14 @@ async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadlin
         }
     };
     Ok(Incoming { head, body: AnswerBody::whole(answer) })
+}
+
+/// Has clients know a failed request by the provider's own name for it, where that came in a field that they do not read.
+pub fn name_request(headers: &mut Headers) {
+    let is_read = ["x-request-id", "request-id"].iter().any(|name| headers.get(name).is_some());
+    if let (false, Some(id)) = (is_read, request_id(headers).map(ToOwned::to_owned)) {
+        headers.push(b"x-request-id", id.as_bytes());
+    }
 }
 
 /// How the provider calls this request.

@@ -110,6 +110,9 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
     }
     let most = if head.status < 300 { MOST } else { MOST_OF_ERROR };
     let answer = deadline.bound(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
+    if head.status >= 400 {
+        mending::name_request(&mut head.headers);
+    }
     let told = match answer {
         Some(answer) if head.status < 300 => whole(translation, answer).await?,
         Some(answer) => translation.error(head.status, &answer, mending::request_id(&head.headers)),

@@ -80,6 +80,16 @@ async fn who_speaks_anthropics_dialect_is_told_errors_in_it() {
 }
 
 #[tokio::test]
+async fn a_failed_request_is_known_by_its_providers_name_for_it_whatever_field_that_came_in() {
+    let kind = "application/json\r\nx-amzn-requestid: aws-1";
+    let played = Played::naming(400, kind, br#"{"message":"no such model"}"#.to_vec(), 99).await;
+    let told = Played::rig().send(chat(&played, "bedrock")).await;
+    assert_eq!((told.status, told.header("x-request-id")), (400, Some("aws-1")), "{}", told.text());
+    let anthropics = Played::rig().send(played.ask("bedrock", MESSAGES, words("m", false).into_bytes())).await;
+    assert_eq!((anthropics.json()["request_id"].as_str(), anthropics.status), (Some("aws-1"), 400));
+}
+
+#[tokio::test]
 async fn ends_are_told_in_openais_words_and_only_who_has_others_is_read() {
     let said = r#"{ "choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
     let event = format!("data: {said}\n\ndata: [DONE]\n\n");
