@@ -51,7 +51,9 @@ def errors_page() -> str:
     ]
     return page(
         "Errors",
-        "A provider's own error is passed on as the provider sent it. These are the gateway's.",
+        "A provider's own error comes with the provider's status, in the shape of the caller's dialect (OpenAI's: "
+        '`{"error": {"message", "type", "param", "code"}, "provider"}`). What has that shape already passes as it came; so '
+        "does everything with `passthrough` and on `/v1/proxy/`. These are the gateway's.",
         "## Requests to models",
         "The body has the shape that the client's dialect expects; words in braces are filled in.",
         table(["code", "status", "message"], sorted(data_plane())),

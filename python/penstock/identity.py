@@ -24,6 +24,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     aws_role_arn: Annotated[
         str, Meta(description="role that a web identity is given", extra={"env": "AWS_ROLE_ARN"})
     ] = ""
+    aws_sts_endpoint: Annotated[
+        str,
+        Meta(
+            description="who gives that role, where it is not Amazon's service in the region; the token of a web identity "
+            "goes nowhere else, whatever a provider says",
+            extra={"env": "AWS_ENDPOINT_URL_STS"},
+        ),
+    ] = ""
     aws_web_identity_token_file: Annotated[
         str, Meta(description="file with the token of a web identity", extra={"env": "AWS_WEB_IDENTITY_TOKEN_FILE"})
     ] = ""

@@ -418,6 +418,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "identity": {
                     "lend": self.identity.lend,
                     "aws_role_arn": self.identity.aws_role_arn or None,
+                    "aws_sts_endpoint": self.identity.aws_sts_endpoint or None,
                     "aws_web_identity_token_file": self.identity.aws_web_identity_token_file or None,
                     "aws_container_url": self.container_url,
                     "aws_container_token": _revealed(self.identity.aws_container_token),

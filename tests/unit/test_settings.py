@@ -166,6 +166,7 @@ def test_the_engine_is_told_what_it_must_know():
         "identity": {
             "lend": False,
             "aws_role_arn": None,
+            "aws_sts_endpoint": None,
             "aws_web_identity_token_file": None,
             "aws_container_url": None,
             "aws_container_token": None,

@@ -11,6 +11,7 @@ use penstock_llm::{
     dialect::Dialect,
     operation::Operation,
     providers::{self, Continuing, Credential, Grant, Options, Provider},
+    translation::wires::Wire,
 };
 
 use crate::{
@@ -96,6 +97,11 @@ pub struct Target<'c> {
 }
 
 impl Target<'_> {
+    /// How it is asked for what it does not offer in the caller's own dialect.
+    pub fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
+        self.provider.wire_at(operation, model, (&self.options, &self.base.prefix))
+    }
+
     /// Whether its requests are signed, and carry no key.
     pub fn is_signed(&self) -> bool {
         self.grant

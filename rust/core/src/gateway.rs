@@ -15,7 +15,7 @@ use penstock_llm::{
     dialect::{self, Dialect, Form, Peek, PeekError},
     operation::Operation,
     providers::Continuing,
-    translation::{Translation, wires::Wire},
+    translation::{Mending, Translation, wires::Wire},
 };
 use tokio::sync::Notify;
 
@@ -33,7 +33,7 @@ use crate::{
     files,
     grace::Grace,
     headers::{self, Control, Head},
-    include_usage, models,
+    include_usage, mending, models,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Manner, Said},
     route::{METHODS, Route},
@@ -310,7 +310,7 @@ impl Gateway {
         };
         // These have paths of the provider's own that take what is meant for it.
         let is_raw = target.passthrough && matches!(call.route.operation, Operation::Models | Operation::Rerank);
-        let wire = target.provider.wire(call.route.operation, &facts.model);
+        let wire = target.wire(call.route.operation, &facts.model);
         if let (Some(wire), false) = (wire, is_raw) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
@@ -322,7 +322,11 @@ impl Gateway {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
         }
         let body = include_usage::ask(call, target, body, facts);
-        let (incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
+        let (mut incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
+        if let Some(mending) = mending::of(call, target).filter(|mending| mending::is_due(*mending, &incoming)) {
+            // In a box of its own: it would make the future of every request larger.
+            incoming = Box::pin(mending::mend(mending, incoming, &mut deadline)).await?;
+        }
         let dialect = dialect_of(call, target);
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
             // In a box of its own too.
@@ -389,12 +393,13 @@ impl Gateway {
         };
         let mut deadline = Deadline::new(target.timeout, &body, &self.grace);
         let issued = issued.as_deref();
+        let mends = translation.is_none() && mending::of(call, target).is_some_and(Mending::mends);
         let content_type = translation.and_then(Translation::content_type);
         let said = Said {
             model: &facts.model,
             user: facts.user.as_deref().unwrap_or_default(),
             streams: facts.stream,
-            manner: Manner::of(translation, facts.hides_usage),
+            manner: Manner::of(translation, facts.hides_usage || mends),
             content_type: content_type.as_deref(),
             betas: translation.and_then(|translation| translation.betas.as_deref()),
             length,

@@ -1,6 +1,6 @@
 //! Usage that a stream says only when asked is asked for, so that no stream goes uncounted; who did not ask is not told.
 
-use penstock_llm::{operation::Operation, stream::include_usage};
+use penstock_llm::stream::include_usage;
 
 use crate::{
     body::Body,
@@ -21,8 +21,7 @@ pub fn ask(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) 
 
 fn says_usage_when_asked(call: &Call<'_>, target: &Target<'_>) -> bool {
     let version = call.route.stated.version.or_else(|| version(&call.head.query));
-    matches!(call.route.operation, Operation::ChatComplete | Operation::Complete)
-        && target.provider.takes_stream_options(version, &target.options)
+    include_usage::is_said_when_asked(target.provider, call.route.operation, version, &target.options)
         // What comes compressed cannot be taken apart.
         && !target.forward.contains(b"accept-encoding")
 }

@@ -28,6 +28,7 @@ mod line;
 pub mod lines;
 pub mod masking;
 mod members;
+mod mending;
 pub mod metadata;
 pub mod metrics;
 pub mod models;

@@ -39,7 +39,7 @@ pub fn said(line: Line<'_>) -> Result<Said, Problem> {
 pub fn told(line: Line<'_>, status: u16, answer: &[u8]) -> Result<Vec<u8>, Problem> {
     let (translation, _) = translated(line)?;
     if status >= 300 {
-        return Ok(translation.error(status, answer));
+        return Ok(translation.error(status, answer, None));
     }
     translation.whole(answer).map_err(|broken| Problem::new("$", format!("it cannot be read: {}", broken.0)))
 }

@@ -178,11 +178,10 @@ impl<'s> Target<'s> {
 
     /// Whatever a body names, another model may be asked: by an option, or by the path. What was saved says is meant.
     fn admit_pinned(&mut self, call: &Call<'_>, saved: &SavedProvider, said: Option<&SavedModel>) -> Result<()> {
-        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.takes_body()) {
-            let named = named_in_path(call.route.path);
-            if !named.is_empty() {
-                models.admit_job(&named)?;
-            }
+        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.takes_body())
+            && let Some(segment) = self.provider.named_in(call.route.path)
+        {
+            models.admit_job(&names(segment))?;
         }
         let Some(pinned) = self.provider.pinned(&self.options, call.route.stated) else { return Ok(()) };
         let is_own = |said: &SavedModel| said.options.iter().any(|(_, value)| value == pinned);
@@ -233,13 +232,8 @@ fn may_name_one(call: &Call<'_>) -> bool {
     }
 }
 
-/// What stands in a raw path where providers have a model or a deployment: the segment, and what is before its verb.
-fn named_in_path(path: &str) -> Vec<String> {
-    const BEFORE: [&str; 6] = ["/deployments/", "/endpoints/", "/model/", "/models/", "/run/", "/serving-endpoints/"];
-    let place = BEFORE.iter().find_map(|before| path.split_once(before).map(|(_, rest)| (*before, rest)));
-    let Some((before, rest)) = place else { return Vec::new() };
-    // Workers AI has names with slashes.
-    let segment = if before == "/run/" { rest } else { rest.split('/').next().unwrap_or_default() };
+/// What a segment of a raw path may call a model: all of it, and what is before its verb.
+fn names(segment: &str) -> Vec<String> {
     let segment = percent_decode_str(segment).decode_utf8_lossy().into_owned();
     let bare = segment.rsplit_once(':').map(|(bare, _)| bare.to_owned());
     [segment].into_iter().chain(bare).collect()
@@ -288,13 +282,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_of_a_raw_path_is_read_where_providers_have_it() {
-        let named = |path: &str| named_in_path(path).join(" ");
-        assert_eq!(named("/openai/deployments/d%201/chat/completions"), "d 1");
-        assert_eq!(named("/model/amazon.nova-lite-v1%3A0/converse"), "amazon.nova-lite-v1:0 amazon.nova-lite-v1");
-        assert_eq!(named("/v1beta/models/gemini:generateContent"), "gemini:generateContent gemini");
-        assert_eq!(named("/run/@cf/meta/llama"), "@cf/meta/llama");
-        assert_eq!(named("/chat/completions"), "");
+    fn a_segment_names_a_model_with_its_verb_and_without() {
+        let named = |segment: &str| names(segment).join(" ");
+        assert_eq!(named("d%201"), "d 1");
+        assert_eq!(named("amazon.nova-lite-v1%3A0"), "amazon.nova-lite-v1:0 amazon.nova-lite-v1");
+        assert_eq!(named("gemini:generateContent"), "gemini:generateContent gemini");
     }
 
     const SAVED: &str = r#"{"epoch":"1","catalogue":true,

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
 use penstock_llm::{
     dialect::Dialect,
@@ -26,6 +27,13 @@ const PIECE: usize = 16 * 1024;
 /// Whether an answer is compressed in the way that is read here.
 pub fn is_packed(headers: &Headers) -> bool {
     headers.text("content-encoding").is_some_and(|coding| matches!(coding, "gzip" | "x-gzip"))
+}
+
+/// What a small compressed answer says; `None` where it is too much, or cannot be read.
+pub fn plain(bytes: &[u8]) -> Option<Bytes> {
+    let mut plain = Vec::new();
+    MultiGzDecoder::new(bytes).take(LARGEST_PLAIN + 1).read_to_end(&mut plain).ok()?;
+    (plain.len() as u64 <= LARGEST_PLAIN).then(|| plain.into())
 }
 
 /// A compressed answer.

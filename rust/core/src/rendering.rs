@@ -27,19 +27,19 @@ pub enum Length {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     AsItCame,
-    /// Likewise, but for the usage that is asked for, and taken out of the answer.
-    Hiding,
+    /// Likewise, but something of the answer is changed: the usage that is asked for and taken out again, or what is mended.
+    Mending,
     /// To who hosts the model, in the caller's own dialect.
     Carried,
     Translated,
 }
 
 impl Manner {
-    pub fn of(translation: Option<&Translation>, hides_usage: bool) -> Self {
+    pub fn of(translation: Option<&Translation>, mends: bool) -> Self {
         match translation {
             Some(translation) if translation.is_carried => Self::Carried,
             Some(_) => Self::Translated,
-            None if hides_usage => Self::Hiding,
+            None if mends => Self::Mending,
             None => Self::AsItCame,
         }
     }

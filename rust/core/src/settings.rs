@@ -90,6 +90,8 @@ pub struct Identity {
     /// A token of its own platform's, and the role that is given to who has it.
     pub aws_web_identity_token_file: Option<PathBuf>,
     pub aws_role_arn: Option<String>,
+    /// Who gives that role, where it is not Amazon's service in the region.
+    pub aws_sts_endpoint: Option<String>,
     /// Where a container is given keys, and what it must say for that.
     pub aws_container_url: Option<String>,
     pub aws_container_token: Option<Secret>,
@@ -114,6 +116,7 @@ impl Default for Identity {
             lend: false,
             aws_web_identity_token_file: None,
             aws_role_arn: None,
+            aws_sts_endpoint: None,
             aws_container_url: None,
             aws_container_token: None,
             aws_container_token_file: None,

@@ -14,15 +14,16 @@ use crate::{
     deadline::Deadline,
     error::{Error, Result},
     headers::{Head, Headers},
+    mending,
     record::Facts,
     route::Route,
     upstream::{self, AnswerBody, Incoming},
 };
 
 /// A whole answer that is larger cannot be told.
-const MOST: usize = 64 * 1024 * 1024;
+pub const MOST: usize = 64 * 1024 * 1024;
 /// An error that is larger says no more than its status.
-const MOST_OF_ERROR: usize = 1024 * 1024;
+pub const MOST_OF_ERROR: usize = 1024 * 1024;
 /// Bodies up to this size take far less than a millisecond to say.
 const SAID_HERE: usize = 128 * 1024;
 
@@ -43,12 +44,13 @@ pub async fn say(
     let betas = text("anthropic_beta").or_else(|| call.head.headers.text("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
     let is_anthropics = call.head.headers.text("anthropic-version").is_some();
+    let meant = Some(provider.meant(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
     // Of jobs alone there is something to say that neither body nor path says.
     let tuning = operation.tunes().then(|| (call.head.query.clone(), target.options.clone()));
     let said = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());
         let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
-        let beside = Beside { betas, version, is_anthropics, query, options };
+        let beside = Beside { betas, version, is_anthropics, query, options, meant: meant.as_deref() };
         let question = Question { operation, provider, body: &body, model: &model, beside, strict, now: now() };
         Translation::of(&question, wire)
     };
@@ -108,11 +110,14 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
     }
     let most = if head.status < 300 { MOST } else { MOST_OF_ERROR };
     let answer = deadline.bound(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
+    if head.status >= 400 {
+        mending::name_request(&mut head.headers);
+    }
     let told = match answer {
         Some(answer) if head.status < 300 => whole(translation, answer).await?,
-        Some(answer) => translation.error(head.status, &answer),
+        Some(answer) => translation.error(head.status, &answer, mending::request_id(&head.headers)),
         None if head.status < 300 => return Err(unread("it is too large, or compressed")),
-        None => translation.error(head.status, b""),
+        None => translation.error(head.status, b"", mending::request_id(&head.headers)),
     };
     head.headers = retyped(head.headers, b"application/json");
     // Who made something new, or has nothing to say, has said in our words that it is well.

@@ -5,6 +5,7 @@ mod harness;
 
 use harness::{
     Ask, CHAT, MESSAGES, Rig, all_words, by_with, drain, pick,
+    played::Played,
     scripted::{CHAT_EVENTS, Scripted, events},
     settled, sha256, stream_of, way, words,
 };
@@ -149,4 +150,25 @@ async fn without_a_config_nothing_is_kept() {
         assert_eq!(way(&rig.send(harness::chat("mock")).await)[2], "DISABLED");
         settled(&provider, count).await;
     }
+}
+
+#[tokio::test]
+async fn options_that_choose_whom_is_asked_and_how_strict_a_caller_is_make_another_question() {
+    let answer = br#"{"choices":[]}"#.to_vec();
+    let played = Played::answering(200, "application/json", answer, 99).await;
+    let rig = Played::rig();
+    let ask = |deployment: &str, strict: bool| {
+        let config = json!({"provider": "azure-openai", "custom_host": played.provider.url(), "api_key": "k",
+            "cache": "simple", "api_version": "2025-01-01", "strict_open_ai_compliance": strict});
+        by_with(&config, CHAT, words("m", false))
+            .header("x-gateway-cache-namespace", "n")
+            .header("x-gateway-azure-deployment-id", deployment)
+    };
+    for (deployment, strict, expected) in
+        [("one", true, "MISS"), ("one", true, "HIT"), ("two", true, "MISS"), ("two", false, "MISS")]
+    {
+        assert_eq!(way(&rig.send(ask(deployment, strict)).await)[2], expected, "{deployment} {strict}");
+    }
+    let asked: Vec<_> = played.lines.lock().unwrap().clone();
+    assert!(asked[0].contains("/deployments/one/") && asked[1].contains("/deployments/two/"), "{asked:?}");
 }

@@ -432,12 +432,16 @@ async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
         lend: true,
         aws_web_identity_token_file: Some(file.clone()),
         aws_role_arn: Some("arn:aws:iam::1:role/pod".into()),
+        aws_sts_endpoint: Some(sts.server.url()),
         ..Identity::default()
     };
+    // What a provider says is for keys, which sign; a token is good for whoever has it.
+    let elsewhere = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
     let mut options = machine();
-    options["aws_sts_endpoint"] = sts.server.url().into();
+    options["aws_sts_endpoint"] = elsewhere.server.url().into();
     let told = lending(&provider, identity, &options).send(stored()).await;
     std::fs::remove_file(file).unwrap();
+    assert!(elsewhere.asked().is_empty());
     let form = sts.form(0);
     for (name, value) in [
         ("Action", "AssumeRoleWithWebIdentity"),

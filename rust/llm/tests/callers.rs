@@ -140,7 +140,7 @@ fn an_error_of_any_provider_is_told_in_the_callers_words() {
         let Answered::Error(bytes) = case.answered() else { continue };
         for (operation, _) in PAIRS {
             let Some(translation) = translation(provider, operation, "") else { continue };
-            let told: Value = serde_json::from_slice(&translation.error(429, &bytes)).unwrap();
+            let told: Value = serde_json::from_slice(&translation.error(429, &bytes, None)).unwrap();
             let (message, word) = match operation {
                 Operation::GenerateContent => (&told["error"]["message"], &told["error"]["status"]),
                 _ => (&told["message"], &told["__type"]),
@@ -179,7 +179,7 @@ fn googles_clients_embed_at_every_provider_that_embeds() {
             };
             assert!(values.is_some_and(is_one), "{} {}: {told}", provider.slug(), operation.id());
             let error: Value =
-                serde_json::from_slice(&translation.error(429, br#"{"error":{"message":"later"}}"#)).unwrap();
+                serde_json::from_slice(&translation.error(429, br#"{"error":{"message":"later"}}"#, None)).unwrap();
             assert_eq!(error["error"]["status"], "RESOURCE_EXHAUSTED", "{}", provider.slug());
             embedded.push((provider.slug(), operation.id()));
         }

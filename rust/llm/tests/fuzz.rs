@@ -182,7 +182,7 @@ fn translations(case: &Case) -> Vec<Translation> {
 
 /// As an answer that is told in another way.
 fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
-    let _ = black_box((translation.whole(bytes), translation.error(500, bytes)));
+    let _ = black_box((translation.whole(bytes), translation.error(500, bytes, None)));
     let mut transcoder = translation.stream();
     for piece in pieces {
         black_box(transcoder.push(piece.clone()));

@@ -1,13 +1,14 @@
 //! Every translation as files that a reader can check by eye: golden/<provider>/<operation>/<case>.
 //!
 //! `asked` is what the caller sends, `sent` what the provider gets, `answered` what it says, `returned` what the caller
-//! gets; `lost` names what could not be said, `refused` stands in the place of all that where nothing is sent.
+//! gets; `lost` names what could not be said, `refused` stands in the place of all that where nothing is sent. Of what passes in
+//! the caller's own dialect, `sent` and `returned` stand only where they differ from what came.
 //! `UPDATE_GOLDEN=1` writes what is.
 
 mod golden_cases;
 
 use bytes::Bytes;
-use golden_cases::{Answered, Case, cases, reassembled};
+use golden_cases::{Answered, Case, cases, passing, reassembled};
 use penstock_llm::stream::include_usage;
 use proptest::prelude::*;
 
@@ -31,7 +32,7 @@ fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
             }
         };
         match case.answered() {
-            Answered::Error(bytes) => case.expect_json("returned.json", &translation.error(400, &bytes)),
+            Answered::Error(bytes) => case.expect_json("returned.json", &translation.error(400, &bytes, None)),
             Answered::Whole(bytes) => case.expect_json("returned.json", &translation.whole(&bytes).unwrap()),
             Answered::Stream(bytes) => {
                 let mut transcoder = translation.stream();
@@ -47,6 +48,36 @@ fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
         let lost = translation.answering.unsaid.text(&translation.lost);
         if lost.is_some() || case.has("lost.txt") {
             case.expect("lost.txt", lost.unwrap_or_default().as_bytes());
+        }
+    }
+}
+
+#[test]
+fn what_passes_passes_as_it_came_but_for_what_the_files_say() {
+    let cases = passing();
+    assert!(cases.len() > 20, "the cases are not where they should be");
+    for case in cases {
+        let (sent, mending, hides) = case.passed();
+        case.expect_changed("sent.json", &case.asked(), &sent);
+        match case.answered() {
+            Answered::Error(bytes) => {
+                let told = mending.error(400, &bytes, None);
+                case.expect_changed("returned.json", &bytes, told.as_deref().unwrap_or(&bytes));
+            }
+            Answered::Whole(bytes) if mending.mends() => {
+                case.expect_changed("returned.json", &bytes, &mending.whole(bytes.clone()));
+            }
+            // Nobody looks at it.
+            Answered::Whole(bytes) => case.expect_changed("returned.json", &bytes, &bytes),
+            Answered::Stream(bytes) => {
+                let mut told = bytes.clone();
+                if mending.mends() {
+                    let mut stream = mending.stream();
+                    told = [stream(Some(told)), stream(None)].concat().into();
+                }
+                let told = if hides { include_usage::hide(told) } else { told };
+                case.expect_changed("returned.sse", &bytes, &told);
+            }
         }
     }
 }
@@ -110,7 +141,7 @@ proptest! {
             let mut broken = bytes.to_vec();
             let at = at.min(broken.len());
             broken.splice(at..at, noise.iter().copied());
-            let _ = (translation.whole(&broken), translation.error(500, &broken));
+            let _ = (translation.whole(&broken), translation.error(500, &broken, None));
             let mut transcoder = translation.stream();
             transcoder.push(Bytes::from(broken));
             transcoder.finish();

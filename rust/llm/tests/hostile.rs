@@ -68,7 +68,7 @@ fn changed_events(stream: &[u8], at: usize, kind: usize) -> Vec<u8> {
 fn answered(translation: &Translation, case: &Case, at: usize, kind: usize) {
     match case.answered() {
         Answered::Whole(bytes) => drop(translation.whole(&changed(&bytes, at, kind))),
-        Answered::Error(bytes) => drop(translation.error(500, &changed(&bytes, at, kind))),
+        Answered::Error(bytes) => drop(translation.error(500, &changed(&bytes, at, kind), None)),
         Answered::Stream(bytes) => {
             let mut transcoder = translation.stream();
             transcoder.push(changed_events(&bytes, at, kind).into());

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use penstock_llm::providers::Machine;
+use penstock_llm::providers::{Machine, is_sts, sts};
 use serde::Deserialize;
 
 use super::{Issued, aws, token};
@@ -24,7 +24,10 @@ pub async fn keys(upstream: &Upstream, own: &Identity, asked: &Machine) -> Resul
     let found = if let Some(file) = &own.aws_web_identity_token_file {
         let role =
             own.aws_role_arn.as_deref().ok_or("identity.aws_web_identity_token_file needs identity.aws_role_arn")?;
-        aws::keys_for_identity(upstream, (role, &asked.endpoint), &read(file).await?).await
+        // It vouches for this machine: no provider can have it sent elsewhere.
+        let endpoint = own.aws_sts_endpoint.as_deref().or(Some(&*asked.endpoint).filter(|url| is_sts(url)));
+        let regional = sts(&asked.region);
+        aws::keys_for_identity(upstream, (role, endpoint.unwrap_or(&regional)), &read(file).await?).await
     } else if let Some(url) = &own.aws_container_url {
         of_container(url, own).await
     } else {

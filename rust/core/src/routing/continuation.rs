@@ -267,7 +267,7 @@ impl<'w> Walk<'w> {
     /// Why a target does not go on from a given beginning, if so. Where that is a prompt every model does.
     pub fn refusal_to_go_on(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.facts.model);
-        let is_its_own = provider.wire(self.call.route.operation, model).is_none();
+        let is_its_own = target.wire(self.call.route.operation, model).is_none();
         let known = match delivery::asked_for(self.call) {
             Operation::Complete if is_its_own => None,
             asked => provider.continuing().refusal(model, is_its_own && asked == Operation::CreateModelResponse),

@@ -35,6 +35,10 @@ impl Question {
             None => target.credential.as_deref().or(target.authorization).unwrap_or_default(),
         };
         let Origin::Network { host, port, .. } = &target.base.origin else { return None };
+        // Another model, deployment or version may be asked by these, and none of them need be in the request.
+        let options = target.options.said();
+        let manner = [u8::from(target.strict), u8::from(target.passthrough)];
+        let fields: String = target.fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),
@@ -43,6 +47,9 @@ impl Question {
             target.base.prefix.as_bytes(),
             call.head.path.as_bytes(),
             call.head.query.as_bytes(),
+            options.as_bytes(),
+            &manner,
+            fields.as_bytes(),
             bytes,
         ];
         Some(Self { key: Key::of(partition, &parts), age })

@@ -30,9 +30,12 @@ pub struct Played {
 
 impl Played {
     pub async fn answering(status: u16, kind: &str, body: Vec<u8>, chunk: usize) -> Self {
-        let head = format!(
-            "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nx-request-id: up-1\r\ntransfer-encoding: chunked\r\n\r\n"
-        );
+        Self::naming(status, &format!("{kind}\r\nx-request-id: up-1"), body, chunk).await
+    }
+
+    /// The same, where the head names the request as it says.
+    pub async fn naming(status: u16, kind: &str, body: Vec<u8>, chunk: usize) -> Self {
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
         let answer = Arc::new([head.as_bytes(), &chunks(&body, chunk), b"0\r\n\r\n"].concat());
         let sent = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&sent);

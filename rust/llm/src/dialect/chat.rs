@@ -22,10 +22,15 @@ struct Error<'a> {
 }
 
 pub fn error_body(failure: &Failure) -> Vec<u8> {
+    error_about(failure, None)
+}
+
+/// Likewise, of a parameter.
+pub fn error_about(failure: &Failure, param: Option<&str>) -> Vec<u8> {
     let error = Error {
         message: failure.message,
         kind: failure.kind.unwrap_or_else(|| kind_of(failure.status)),
-        param: None,
+        param,
         code: failure.code,
     };
     serde_json::to_vec(&Body { error }).unwrap_or_default()
@@ -35,7 +40,8 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
     [b"data: ", error_body(failure).as_slice(), b"\n\n"].concat()
 }
 
-fn kind_of(status: u16) -> &'static str {
+/// What kind of error a status stands for.
+pub(crate) fn kind_of(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         403 => "permission_error",

@@ -118,7 +118,7 @@ pub fn refused(provider: &str, status: u16, answer: &[u8], request_id: Option<&s
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
     let message = format!("{provider} error: {words}{request}");
     let failure = Failure { status, kind: None, message: &message, code: code.as_deref(), request_id: None };
-    crate::translation::with_provider(error_body(Dialect::OpenAi, &failure), provider)
+    crate::translation::failing::with_provider(error_body(Dialect::OpenAi, &failure), provider)
 }
 
 #[cfg(test)]

@@ -22,6 +22,39 @@ pub(super) fn region(options: &Options) -> Result<&str, String> {
     if segment::is_label(region) { Ok(region) } else { Err("aws_region must be letters, digits and dashes".into()) }
 }
 
+/// Who gives roles in a region.
+pub fn sts(region: &str) -> String {
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    format!("https://sts.{region}.{domain}")
+}
+
+/// Whether a URL is of Amazon's service that gives roles: of a region, of all, or as it is reached within a private network.
+/// Customers have names of their own below the same domain.
+pub fn is_sts(url: &str) -> bool {
+    let Some(host) = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/')) else { return false };
+    let Some(below) = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"].iter().find_map(|end| host.strip_suffix(end))
+    else {
+        return false;
+    };
+    let labels: Vec<_> = below.split('.').collect();
+    let is_plain = labels.iter().all(|label| segment::is_label(label));
+    let is_service = |label: &str| matches!(label, "sts" | "sts-fips");
+    is_plain
+        && match labels.as_slice() {
+            [service] => is_service(service),
+            [service, region] | [_, service, region, "vpce"] => is_service(service) && is_region(region),
+            _ => false,
+        }
+}
+
+/// Such as `us-gov-west-1`: two letters first, a number last.
+fn is_region(label: &str) -> bool {
+    let parts: Vec<_> = label.split('-').collect();
+    let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return false };
+    let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+    parts.len() > 2 && is_number && first.len() == 2 && first.bytes().all(|byte| byte.is_ascii_lowercase())
+}
+
 /// Whose keys sign a request.
 enum Signer {
     /// Those that are given, if there are any.
@@ -47,8 +80,7 @@ pub(super) fn grant(service: &'static str, options: &Options) -> Result<Option<G
     }
     let text = |key| options.get(key).map(ToOwned::to_owned);
     let region = region(options)?.to_owned();
-    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    let endpoint = text("aws_sts_endpoint").unwrap_or_else(|| format!("https://sts.{region}.{domain}"));
+    let endpoint = text("aws_sts_endpoint").unwrap_or_else(|| sts(&region));
     if matches!(signer, Signer::Machine) {
         return Ok(Some(Grant::Machine(Machine { region, endpoint, service })));
     }
@@ -108,6 +140,35 @@ mod tests {
         assert_eq!(signed(&[]), Ok(false));
         assert_eq!(signed(&[ID, SECRET, REGION]), Ok(true));
         assert!(region(&options(&[("aws_region", "evil.example/")])).is_err());
+    }
+
+    #[test]
+    fn who_gives_roles_is_known_by_its_whole_name() {
+        for own in [
+            "https://sts.amazonaws.com",
+            "https://sts.eu-west-1.amazonaws.com/",
+            "https://sts-fips.us-east-1.amazonaws.com",
+            "https://sts.cn-north-1.amazonaws.com.cn",
+            "https://sts.us-east-1.api.aws",
+            "https://vpce-0a-1b.sts.eu-west-1.vpce.amazonaws.com",
+        ] {
+            assert!(is_sts(own), "{own}");
+        }
+        for other in [
+            "http://sts.amazonaws.com",
+            "https://evil.example",
+            "https://sts.amazonaws.com.evil.example",
+            "https://sts.s3.eu-west-1.amazonaws.com",
+            "https://sts.s3.amazonaws.com",
+            "https://sts.s3-us-west-2.amazonaws.com",
+            "https://a1.execute-api.us-east-1.amazonaws.com",
+            "https://a1.sts.eu-west-1.elb.amazonaws.com",
+            "https://evil.example/.amazonaws.com",
+            "https://u@sts.amazonaws.com",
+            "https://sts.amazonaws.com:8443",
+        ] {
+            assert!(!is_sts(other), "{other}");
+        }
     }
 
     #[test]

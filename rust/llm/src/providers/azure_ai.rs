@@ -88,13 +88,25 @@ impl Provider for AzureAi {
         }
     }
 
+    /// What is asked at the address of Anthropic's models is theirs, whatever its deployment is called.
+    fn wire_at(
+        &self,
+        operation: Operation,
+        model: &str,
+        (_options, prefix): (&Options, &str),
+    ) -> Option<&'static dyn Wire> {
+        self.wire(operation, if is_anthropics(prefix) { CLAUDE } else { model })
+    }
+
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if asked.operation == Operation::Realtime {
             azure_openai::write_session(asked, options.get("api_version"), out);
             return Ok(());
         }
         let path = match asked.operation {
-            _ if is_claude(asked.model) && translation::is_talk(asked.operation) => "/v1/messages",
+            operation if translation::is_talk(operation) && (is_claude(asked.model) || is_anthropics(asked.prefix)) => {
+                "/v1/messages"
+            }
             operation => self.path(operation).unwrap_or(asked.path),
         };
         out.extend_from_slice(path.as_bytes());
@@ -150,8 +162,11 @@ fn label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
     if segment::is_label(value) { Ok(value) } else { Err(format!("{key} must be letters, digits and dashes")) }
 }
 
+/// In the names of all of Anthropic's models.
+const CLAUDE: &str = "claude";
+
 fn is_claude(model: &str) -> bool {
-    model.contains("claude")
+    model.contains(CLAUDE)
 }
 
 fn is_anthropics(prefix: &str) -> bool {
@@ -187,6 +202,12 @@ mod tests {
         for (operation, path) in [(Operation::Messages, "/messages"), (Operation::ChatComplete, chat)] {
             assert_eq!(target(operation, path, "claude-opus-4-1"), format!("/v1/messages{version}"));
         }
+        let deployed = Asked { prefix: "/anthropic", ..Asked::of(Operation::ChatComplete, chat, "our-best") };
+        let mut out = Vec::new();
+        AzureAi.write_target(&deployed, &options(&[]), &mut out).unwrap();
+        assert_eq!(out, b"/v1/messages");
+        let wire = |prefix| AzureAi.wire_at(Operation::ChatComplete, "our-best", (&options(&[]), prefix)).is_some();
+        assert!(wire("/anthropic") && !wire("/models"));
         assert_eq!(AzureAi.credential("k", "/anthropic"), Credential::Header("x-api-key"));
         assert_eq!(AzureAi.credential("k", "/models"), Credential::Bearer);
     }

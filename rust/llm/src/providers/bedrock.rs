@@ -97,15 +97,16 @@ impl Provider for Bedrock {
             return Ok(());
         }
         let own = BEDROCK.contains(&asked.operation).then(|| own(asked.operation));
-        if self.wire(asked.operation, asked.model).is_none() && own.is_none() {
+        let meant = self.meant(options, asked.model);
+        if self.wire(asked.operation, meant).is_none() && own.is_none() {
             if asked.operation != Operation::Proxy {
-                return Err(format!("the model `{}` cannot be asked for {} here", asked.model, asked.operation.id()));
+                return Err(format!("the model `{meant}` cannot be asked for {} here", asked.operation.id()));
             }
             super::write_path(self, asked, out);
             return Ok(());
         }
         let model = segment::model(self.model(options).unwrap_or(asked.model))?;
-        let is_carried = asked.operation == Operation::Messages && is_claude(asked.model);
+        let is_carried = asked.operation == Operation::Messages && is_claude(meant);
         let verb = own.unwrap_or(match (asked.operation, asked.streams) {
             (counting, _) if counting.counts_tokens() => "count-tokens",
             (Operation::ImageGenerate | Operation::Rerank, _) => "invoke",
@@ -125,6 +126,10 @@ impl Provider for Bedrock {
         [name].into_iter().chain(bare).collect()
     }
 
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        segment::after(path, &["/model/"])
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Bearer
     }
@@ -135,6 +140,11 @@ impl Provider for Bedrock {
 
     fn pinned<'o>(&self, options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
         self.model(options)
+    }
+
+    /// Some ARNs do not say whose model is behind them: then the request's own word for it is taken.
+    fn meant<'o>(&self, options: &'o Options, named: &'o str) -> &'o str {
+        self.model(options).filter(|pinned| names_vendor(pinned)).unwrap_or(named)
     }
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
@@ -184,6 +194,12 @@ fn own(operation: Operation) -> &'static str {
     }
 }
 
+/// Whether a name says who made the model. That of a profile of one's own, or of throughput that was bought, does not.
+fn names_vendor(model: &str) -> bool {
+    let name = model.split_once('/').map_or(model, |(_, name)| name);
+    name.contains('.')
+}
+
 /// Whether a model is Anthropic's: its own body goes there as it is.
 fn is_claude(model: &str) -> bool {
     model.contains("anthropic.")
@@ -210,5 +226,22 @@ mod tests {
         Bedrock.write_target(&asked, &Options::default(), &mut out).unwrap();
         let expected = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123456789012%3Ainference-profile%2Fus.anthropic.claude-v1%3A0/converse-stream";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_model_that_is_pinned_decides_how_it_is_asked_where_its_name_says_whose_it_is() {
+        let target = |pinned: &str, named| {
+            let options = Options::of(&OPTIONS, &[("aws_bedrock_model", pinned)]);
+            let mut out = Vec::new();
+            Bedrock.write_target(&Asked::of(Operation::Messages, "", named), &options, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let profile = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
+        let path = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2";
+        assert_eq!(target(profile, "anthropic.claude-opus-4-5"), format!("{path}/invoke"));
+        assert_eq!(target(profile, "amazon.nova-lite-v1:0"), format!("{path}/converse"));
+        let (nova, claude) = ("us.amazon.nova-lite-v1:0", "us.anthropic.claude-opus-4-5");
+        assert_eq!(target(nova, claude), "/model/us.amazon.nova-lite-v1%3A0/converse");
+        assert_eq!(target(claude, nova), "/model/us.anthropic.claude-opus-4-5/invoke");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     translation::wires::{
         Wire, chat,
         painting::{self, Painting},
-        ranking, triton,
+        ranking, triton, vectors,
     },
 };
 
@@ -56,6 +56,10 @@ impl Provider for Compatible {
         !TELLS_UNASKED.contains(&self.slug)
     }
 
+    fn has_own_ends(&self) -> bool {
+        ENDS_OTHERWISE.contains(&self.slug)
+    }
+
     fn path(&self, operation: Operation) -> Option<&'static str> {
         let is_versioned = operation == Operation::CreateModelResponse && self.slug == "perplexity-ai";
         // Of all that it has, this alone is below a version.
@@ -63,11 +67,12 @@ impl Provider for Compatible {
         own.or_else(|| by_openai(self.offers, operation).then(|| openai_path(operation)))
     }
 
-    fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+    fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
         match self.paints {
             _ if operation == Operation::Models && BARE_LISTS.contains(&self.slug) => Some(&chat::COMPATIBLE),
             _ if self.completes(operation) => Some(&triton::Triton),
             _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&ranking::VOYAGE),
+            _ if operation.embeds() && self.sees(model) => Some(&vectors::MULTIMODAL),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
             _ if TELLS_UNASKED.contains(&self.slug) => by_openai(self.offers, operation).then_some(&chat::UNASKED),
             _ => by_openai(self.offers, operation).then_some(&chat::COMPATIBLE),
@@ -82,6 +87,10 @@ impl Provider for Compatible {
                 out.extend_from_slice(self.version.as_bytes());
                 out.extend_from_slice(path.replace(MODEL, &model.join("/")).as_bytes());
             }
+            _ if asked.operation.embeds() && self.sees(asked.model) => {
+                let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
+                out.extend_from_slice(format!("{version}/multimodalembeddings").as_bytes());
+            }
             _ if self.completes(asked.operation) => {
                 out.extend_from_slice(if asked.streams { b"/generate_stream" } else { b"/generate" });
             }
@@ -93,12 +102,25 @@ impl Provider for Compatible {
         Ok(())
     }
 
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.slug {
+            // All of the path is the model's name.
+            "fal-ai" => path.strip_prefix('/'),
+            _ => segment::after(path, segment::OF_MODELS),
+        }
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         self.credential
     }
 }
 
 impl Compatible {
+    /// Whether a model embeds pictures in a way of its own.
+    fn sees(&self, model: &str) -> bool {
+        self.slug == "voyage" && model.contains("multimodal")
+    }
+
     /// Whether it continues texts in the way of a server that does nothing else.
     fn completes(&self, operation: Operation) -> bool {
         self.slug == "triton" && operation == Operation::Complete
@@ -110,6 +132,11 @@ const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
 const TELLS_UNASKED: [&str; 5] = ["cerebras", "groq", "mistral-ai", "perplexity-ai", "together-ai"];
+
+/// Whose completions end in words that are not `OpenAI`'s: `insufficient_system_resource`, `eos_token`, `model_length`, `error`,
+/// `eos`, `end_turn`, `sensitive`.
+const ENDS_OTHERWISE: [&str; 8] =
+    ["deepseek", "huggingface", "mistral-ai", "openrouter", "together-ai", "x-ai", "z-ai", "zhipu"];
 
 /// Where an endpoint of one's own is, with a provider that runs some.
 const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");

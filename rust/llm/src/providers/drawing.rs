@@ -99,6 +99,13 @@ impl Provider for Drawing {
         Ok(())
     }
 
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.slug {
+            "segmind" => Some(segment::first(path.strip_prefix("/v1").unwrap_or(path))),
+            _ => segment::after(path, &["/generation/", "/generate/"]),
+        }
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         self.credential
     }

@@ -56,6 +56,10 @@ impl Provider for Google {
         Ok(())
     }
 
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        segment::after(path, &["/models/", "/tunedModels/"])
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Header("x-goog-api-key")
     }

@@ -23,6 +23,7 @@ mod predibase;
 pub(crate) mod segment;
 mod vertex_ai;
 
+pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
 pub use options::{Known, Options};
@@ -239,6 +240,21 @@ pub trait Provider: Sync {
         by_openai(self.offers(), operation).then_some(&wires::chat::OPENAI)
     }
 
+    /// The same where more than the model's name says who is asked: a model that is pinned, or the path of the base URL.
+    fn wire_at(
+        &self,
+        operation: Operation,
+        model: &str,
+        (options, _prefix): (&Options, &str),
+    ) -> Option<&'static dyn Wire> {
+        self.wire(operation, self.meant(options, model))
+    }
+
+    /// The model whose maker decides how it is asked, where a request names this one.
+    fn meant<'o>(&self, _options: &'o Options, named: &'o str) -> &'o str {
+        named
+    }
+
     /// Where a credential goes; `prefix` is the path of the base URL.
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         Credential::Bearer
@@ -284,6 +300,11 @@ pub trait Provider: Sync {
         None
     }
 
+    /// The model or deployment that a path of its own names, which passes unread: percent-encoded as it came, perhaps with a verb.
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        segment::after(path, segment::OF_MODELS)
+    }
+
     /// What callers may call the model that a job of batches names in the provider's own words; nothing where it names none.
     fn job_models(&self, job: &[u8]) -> Vec<String> {
         jobs::model(job, "model").into_iter().collect()
@@ -293,6 +314,11 @@ pub trait Provider: Sync {
     /// or not at all. `version` is that of the API, where the request says one.
     fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
         true
+    }
+
+    /// Whether completions say in words of its own why they ended, and not in `OpenAI`'s alone.
+    fn has_own_ends(&self) -> bool {
+        false
     }
 
     /// The dialect of its errors and of paths that several dialects have.
@@ -457,6 +483,29 @@ mod tests {
         };
         let mut others = Operation::ALL.iter().filter(|one| !is_own(one) && !one.counts_tokens());
         assert!(others.all(|operation| serves("mock", *operation)));
+    }
+
+    #[test]
+    fn each_provider_knows_where_its_own_paths_name_a_model() {
+        for (slug, path, named) in [
+            ("azure-openai", "/openai/deployments/d%201/chat/completions", Some("d%201")),
+            ("bedrock", "/model/amazon.nova-lite-v1%3A0/converse", Some("amazon.nova-lite-v1%3A0")),
+            ("google", "/v1beta/tunedModels/mine:generateContent", Some("mine:generateContent")),
+            ("vertex-ai", "/v1/projects/p/locations/l/endpoints/7:predict", Some("7:predict")),
+            ("sagemaker", "/endpoints/e/invocations", Some("e")),
+            ("databricks", "/my-endpoint/invocations", Some("my-endpoint")),
+            ("databricks", "/api/2.0/serving-endpoints/mine/config", Some("mine")),
+            ("workers-ai", "/run/@cf/meta/llama", Some("@cf/meta/llama")),
+            ("predibase", "/acme/deployments/v2/llms/llama-3/generate", Some("llama-3")),
+            ("stability-ai", "/v1/generation/sdxl/image-to-image", Some("sdxl")),
+            ("segmind", "/sdxl1.0-txt2img", Some("sdxl1.0-txt2img")),
+            ("fal-ai", "/fal-ai/flux/dev", Some("fal-ai/flux/dev")),
+            ("openai", "/models/gpt-5", Some("gpt-5")),
+            ("openai", "/chat/completions", None),
+            ("databricks", "/chat/completions", None),
+        ] {
+            assert_eq!(find(slug).unwrap().named_in(path), named, "{slug} {path}");
+        }
     }
 
     #[test]

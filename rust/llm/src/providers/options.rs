@@ -98,6 +98,14 @@ impl Options {
         self.0.iter().any(|(_, held)| held == value)
     }
 
+    /// All that they say, as one text: the same for the same values, whoever said them first. It may hold credentials.
+    pub fn said(&self) -> String {
+        let mut said: Vec<_> =
+            self.0.iter().map(|(option, value)| format!("{}={}:{value}\n", option.key, value.len())).collect();
+        said.sort_unstable();
+        said.concat()
+    }
+
     pub fn has_secret(&self) -> bool {
         self.0.iter().any(|(option, _)| option.is_secret())
     }

@@ -133,6 +133,17 @@ impl Provider for Placed {
         Ok(())
     }
 
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.slug {
+            // Its names have slashes.
+            "workers-ai" => path.split_once("/run/").map(|(_, name)| name),
+            // Below its base endpoints have their names.
+            "databricks" => segment::after(path, &["/serving-endpoints/"])
+                .or_else(|| path.ends_with("/invocations").then(|| segment::first(path))),
+            _ => segment::after(path, segment::OF_MODELS),
+        }
+    }
+
     fn pinned<'o>(&self, options: &'o Options, _stated: super::Stated<'o>) -> Option<&'o str> {
         options.get(DATABRICKS_ENDPOINT.key)
     }

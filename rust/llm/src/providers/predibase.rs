@@ -34,6 +34,10 @@ impl Provider for Predibase {
         translation::is_talk(operation).then_some(&chat::ADAPTED)
     }
 
+    fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {
+        segment::after(path, &["/llms/"])
+    }
+
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if self.wire(asked.operation, asked.model).is_none() {
             super::write_path(self, asked, out);

@@ -25,6 +25,21 @@ pub(super) fn model(name: &str) -> Result<String, String> {
     }
 }
 
+/// Before the names of models and deployments, where most have them.
+pub(super) const OF_MODELS: &[&str] = &["/deployments/", "/endpoints/", "/models/"];
+
+/// The segment behind the first of these that stands in a path, as it came.
+pub(super) fn after<'p>(path: &'p str, places: &[&str]) -> Option<&'p str> {
+    let rest = places.iter().find_map(|place| path.split_once(place)).map(|(_, rest)| rest)?;
+    Some(first(rest))
+}
+
+/// A path's first segment.
+pub(super) fn first(path: &str) -> &str {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split('/').next().unwrap_or(path)
+}
+
 /// What becomes part of a host's name.
 pub(super) fn is_label(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')

@@ -10,12 +10,25 @@ use serde_json::{Map, Value};
 use super::sse;
 use crate::{
     dialect::{edit, peek},
+    operation::Operation,
+    providers::{Options, Provider},
     usage::value_start,
 };
 
 static OPTIONS: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"stream_options\""));
 static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static CHOICES: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"choices\""));
+
+/// Whether such a stream of this provider's says what it cost where that is asked for. `version` is that of the API.
+pub fn is_said_when_asked(
+    provider: &dyn Provider,
+    operation: Operation,
+    version: Option<&str>,
+    options: &Options,
+) -> bool {
+    matches!(operation, Operation::ChatComplete | Operation::Complete)
+        && provider.takes_stream_options(version, options)
+}
 
 const ASKED: &[u8] = br#""stream_options":{"include_usage":true},"#;
 

@@ -1,5 +1,7 @@
 //! A request to a model, whoever wrote it: messages, tools, and parameters under the names of chat completions.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value};
 
 use super::lost::Lost;
@@ -56,6 +58,20 @@ impl Asked {
         if let Some(value) = self.take(key) {
             to.insert(name.to_owned(), value);
         }
+    }
+
+    /// Keeps a number within what the provider takes; that it was changed is named.
+    pub fn bound(&mut self, key: &str, within: &RangeInclusive<i32>) {
+        let Some(said) = self.fields.get(key).and_then(Value::as_f64) else { return };
+        let bound = if said < f64::from(*within.start()) {
+            within.start()
+        } else if said > f64::from(*within.end()) {
+            within.end()
+        } else {
+            return;
+        };
+        self.fields.insert(key.to_owned(), (*bound).into());
+        self.lost.add(key);
     }
 
     /// Likewise, where it was said at all.

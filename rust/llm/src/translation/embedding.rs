@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     answering::Answering,
-    asked::{Fields, Refusal, body, string},
+    asked::{Fields, Refusal, Source, body, string},
     lost::Lost,
     wires::Broken,
 };
@@ -31,11 +31,20 @@ const PURPOSES: &[(&str, &str)] = &[
     ("CLUSTERING", "clustering"),
 ];
 
+/// A picture that is to be embedded, perhaps together with a text; or a text among pictures.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Item {
+    pub text: Option<String>,
+    pub image: Option<Source>,
+}
+
 /// What is to be embedded.
 #[derive(Debug, Default)]
 pub struct Texts {
     pub model: String,
     pub inputs: Vec<String>,
+    /// All that is to be embedded, where there are pictures among it; then there are no `inputs`.
+    pub items: Vec<Item>,
     pub dimensions: Option<Value>,
     /// Where they stand in the caller's body.
     pub path: &'static str,
@@ -47,14 +56,19 @@ pub struct Texts {
 impl Texts {
     pub fn read(json: &[u8]) -> Result<Self, Refusal> {
         let mut fields = body(json)?;
-        let inputs = match fields.shift_remove("input") {
-            Some(Value::String(text)) => vec![text],
-            Some(Value::Array(items)) => items.into_iter().enumerate().map(text).collect::<Result<_, _>>()?,
-            _ => return Err(Refusal::new("input", "must be a string or an array of strings")),
+        let mut items = match fields.shift_remove("input") {
+            Some(Value::String(text)) => vec![Item { text: Some(text), image: None }],
+            Some(Value::Array(items)) => items.into_iter().enumerate().map(item).collect::<Result<_, _>>()?,
+            _ => return Err(Refusal::new("input", "must be a string, or an array of strings and pictures")),
         };
+        let mut inputs = Vec::new();
+        if items.iter().all(|item| item.image.is_none()) {
+            inputs = std::mem::take(&mut items).into_iter().filter_map(|item| item.text).collect();
+        }
         Ok(Self {
             model: string(&mut fields, "model").unwrap_or_default(),
             inputs,
+            items,
             dimensions: fields.shift_remove("dimensions").filter(|dimensions| !dimensions.is_null()),
             path: "input",
             shape: match fields.shift_remove("encoding_format") {
@@ -85,11 +99,43 @@ impl Texts {
     }
 }
 
-fn text((at, value): (usize, Value)) -> Result<String, Refusal> {
-    match value {
-        Value::String(text) => Ok(text),
-        _ => Err(Refusal::new(format!("input[{at}]"), "this provider embeds texts: it must be a string")),
+/// A text, `{"text", "image": {"base64" or "url", "mime_type"}}`, or a part as chats have it.
+fn item((at, value): (usize, Value)) -> Result<Item, Refusal> {
+    let path = || format!("input[{at}]");
+    let mut fields = match value {
+        Value::String(text) => return Ok(Item { text: Some(text), image: None }),
+        Value::Object(fields) => fields,
+        _ => return Err(Refusal::new(path(), "must be a string, or an object with `text` or `image`")),
+    };
+    let kind = string(&mut fields, "type");
+    let text = string(&mut fields, "text");
+    let key = if kind.as_deref() == Some("image_url") { "image_url" } else { "image" };
+    let image = fields.shift_remove(key).map(|image| {
+        source(image).ok_or_else(|| Refusal::new(format!("input[{at}].{key}"), "must have `base64` or `url`"))
+    });
+    let image = image.transpose()?;
+    if let Some(other) = fields.keys().next() {
+        return Err(Refusal::new(format!("input[{at}].{other}"), "cannot be embedded here: `text` and `image` can"));
     }
+    if text.is_none() && image.is_none() {
+        return Err(Refusal::new(path(), "must have `text` or `image`"));
+    }
+    Ok(Item { text, image })
+}
+
+fn source(image: Value) -> Option<Source> {
+    let mut fields = match image {
+        Value::String(url) => return Some(Source::of_url(url, None)),
+        Value::Object(fields) => fields,
+        _ => return None,
+    };
+    let mime = string(&mut fields, "mime_type");
+    if let Some(data) = string(&mut fields, "base64") {
+        // Some send it as an address.
+        let plain = |data| Source::Data { mime: mime.clone().unwrap_or_else(|| "image/png".to_owned()), data };
+        return Some(if data.starts_with("data:") { Source::of_url(data, mime) } else { plain(data) });
+    }
+    string(&mut fields, "url").map(|url| Source::of_url(url, mime))
 }
 
 /// The vectors of an answer, and the tokens that they cost where the provider says so.
@@ -166,5 +212,30 @@ mod tests {
     fn tokens_are_no_texts() {
         assert_eq!(Texts::read(b"{\"input\":[1,2]}").unwrap_err().path, "input[0]");
         assert_eq!(Texts::read(b"{\"input\":\"a\"}").unwrap().inputs, ["a"]);
+    }
+
+    #[test]
+    fn pictures_are_read_in_either_form_and_nothing_else_is() {
+        let read = |item: Value| Texts::read(json!({"input": ["a", item]}).to_string().as_bytes());
+        let png = || Source::Data { mime: "image/png".into(), data: "aGk=".into() };
+        for image in [
+            json!({"image": {"base64": "aGk="}}),
+            json!({"image": {"base64": "data:image/png;base64,aGk="}}),
+            json!({"image": "data:image/png;base64,aGk="}),
+            json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}),
+        ] {
+            let texts = read(image).unwrap();
+            let expected = [Item { text: Some("a".into()), image: None }, Item { text: None, image: Some(png()) }];
+            assert_eq!((texts.inputs.len(), &texts.items[..]), (0, &expected[..]));
+        }
+        assert_eq!(read(json!({"type": "text", "text": "b"})).unwrap().inputs, ["a", "b"]);
+        for (item, path) in [
+            (json!({"video": {"url": "gs://a/b.mp4"}}), "input[1].video"),
+            (json!({"image": {}}), "input[1].image"),
+            (json!({}), "input[1]"),
+            (json!([1]), "input[1]"),
+        ] {
+            assert_eq!(read(item).unwrap_err().path, path);
+        }
     }
 }

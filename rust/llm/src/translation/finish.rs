@@ -18,9 +18,15 @@ pub fn to_openai(reason: &str) -> &'static str {
         | "IMAGE_SAFETY"
         | "CONTENT_FILTERED"
         | "content_filter"
+        | "sensitive"
         | "refusal" => "content_filter",
         _ => "stop",
     }
+}
+
+/// Whether it is one of `OpenAI`'s words.
+pub fn is_openais(reason: &str) -> bool {
+    matches!(reason, "stop" | "length" | "tool_calls" | "function_call" | "content_filter")
 }
 
 /// A provider's word in Anthropic's.

@@ -7,9 +7,11 @@ mod answering;
 mod asked;
 mod callers;
 mod embedding;
+pub(crate) mod failing;
 mod finish;
 mod listing;
 mod lost;
+mod mending;
 mod picture;
 mod piece;
 mod ranking;
@@ -21,11 +23,13 @@ pub mod wires;
 pub use answering::Answering;
 pub use asked::Refusal;
 pub use lost::{Lost, Unsaid};
+pub use mending::Mending;
 pub use transcoder::Transcoder;
 
 use self::{
     asked::Fields,
     embedding::{Shape, Texts},
+    failing::Whose,
     picture::Picture,
     ranking::{DOCUMENTS, Ranking},
     teller::{Noting, Teller},
@@ -33,7 +37,7 @@ use self::{
     wires::{Broken, Frames, Wire},
 };
 use crate::{
-    dialect::{Dialect, Failure, error_body},
+    dialect::Dialect,
     operation::Operation,
     providers::{Options, Provider},
 };
@@ -64,6 +68,8 @@ pub struct Beside<'a> {
     pub query: &'a str,
     /// What the provider is told besides a credential.
     pub options: Option<&'a Options>,
+    /// The model whose maker decides how it is asked, where that is not the one that the body names.
+    pub meant: Option<&'a str>,
 }
 
 /// How the caller writes and reads.
@@ -149,6 +155,9 @@ impl Translation {
         let blocks = images || shows_thoughts;
         let plain = Self::new(question, (caller, wire), Lost::default());
         let answering = Answering { model: asked.model.clone(), blocks, images, echo, ..plain.answering };
+        if let Some(meant) = question.beside.meant {
+            meant.clone_into(&mut asked.model);
+        }
         if let Some(betas) = question.beside.betas
             && wire.says_betas(&asked.model)
             && !asked.fields.contains_key("anthropic_beta")
@@ -168,6 +177,12 @@ impl Translation {
             Shape::Contents => callers::gemini::texts::several(question.body, question.model)?,
             Shape::Numbers | Shape::Packed => Texts::read(question.body)?,
         };
+        if !texts.items.is_empty() && !wire.sees(&texts.model) {
+            return Err(Refusal::new(
+                texts.path,
+                "this model embeds texts: it must be a string, or an array of strings",
+            ));
+        }
         let body = wire.embed(&mut texts)?;
         let caller = Caller::Embed(texts.shape);
         Ok((Self::new(question, (caller, wire), texts.into_lost()), body))
@@ -310,29 +325,14 @@ impl Translation {
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
     }
 
-    /// A provider's error in the caller's dialect; the status stays the provider's.
-    pub fn error(&self, status: u16, answer: &[u8]) -> Vec<u8> {
+    /// A provider's error in the caller's dialect; the status stays the provider's, whose name for the request may be known.
+    pub fn error(&self, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
         if self.is_carried && is_anthropics(answer) {
             return answer.to_vec();
         }
-        let found = self.wire.error(answer);
-        let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
-        let provider = self.answering.provider;
-        let text = if text.is_empty() { format!("status {status}") } else { text };
-        let message = format!("{provider} error: {text}");
-        let failure = Failure {
-            status,
-            kind: found.kind.as_deref(),
-            message: &message,
-            code: found.code.as_deref(),
-            request_id: None,
-        };
-        // The kinds of one dialect are not those of another: the status says it.
-        let plain = Failure { kind: None, code: None, ..failure };
-        match self.operation.dialect().unwrap_or(Dialect::OpenAi) {
-            Dialect::OpenAi => with_provider(error_body(Dialect::OpenAi, &failure), provider),
-            dialect => error_body(dialect, &plain),
-        }
+        let whose = Whose { provider: self.answering.provider, status, request_id };
+        let dialect = self.operation.dialect().unwrap_or(Dialect::OpenAi);
+        failing::told(dialect, whose, self.wire.error(answer), answer)
     }
 
     /// Of the streams that the caller reads.
@@ -408,11 +408,4 @@ fn is_anthropics(answer: &[u8]) -> bool {
 
 fn includes_usage(body: &[u8]) -> bool {
     crate::dialect::peek(body).is_ok_and(|peek| peek.include_usage == Some(true))
-}
-
-pub(crate) fn with_provider(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
-    if body.pop() == Some(b'}') {
-        body.extend_from_slice(format!(",\"provider\":\"{provider}\"}}").as_bytes());
-    }
-    body
 }

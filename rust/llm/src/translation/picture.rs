@@ -63,6 +63,15 @@ impl Picture {
         }
     }
 
+    /// Likewise, but no more than a provider makes at once; that there are fewer is named.
+    pub fn hand_count_within(&mut self, most: u64, to: &mut Value, name: &str) {
+        if self.count.as_ref().and_then(Value::as_u64).is_some_and(|count| count > most) {
+            self.count = Some(most.into());
+            self.lost.add("n");
+        }
+        self.hand_count(to, name);
+    }
+
     /// Width to height in the smallest numbers.
     pub fn hand_ratio(&mut self, to: &mut Value, name: &str) {
         if let Some((wide, high)) = self.size.take() {

@@ -14,8 +14,8 @@ use penstock_llm::{
     dialect::Dialect,
     operation::Operation,
     providers::{self, Options, Provider},
-    stream::aws_event_stream::Frames,
-    translation::{Beside, Question, Refusal, Translation},
+    stream::{aws_event_stream::Frames, include_usage},
+    translation::{Beside, Mending, Question, Refusal, Translation},
 };
 use serde_json::{Value, json};
 
@@ -52,7 +52,17 @@ pub fn of_provider(slug: &str, file: &str, found: &str) -> Option<String> {
     (written != found).then(|| format!("{}:\nthere: {written}\nfound: {found}", path.display()))
 }
 
+/// Those that are said in another way than they came.
 pub fn cases() -> Vec<Case> {
+    all().into_iter().filter(Case::is_told).collect()
+}
+
+/// Those that pass as they are, but for what is mended.
+pub fn passing() -> Vec<Case> {
+    all().into_iter().filter(|case| !case.is_told()).collect()
+}
+
+pub fn all() -> Vec<Case> {
     let root = root();
     let mut cases = Vec::new();
     for provider in folders(&root) {
@@ -90,12 +100,27 @@ impl Case {
         fs::read(self.path.join(file)).unwrap_or_else(|error| panic!("{}/{file}: {error}", self.name()))
     }
 
+    /// Nothing, where what comes is no JSON.
     pub fn asked(&self) -> Vec<u8> {
-        self.read("asked.json")
+        if self.has("asked.json") { self.read("asked.json") } else { Vec::new() }
+    }
+
+    fn is_told(&self) -> bool {
+        self.provider().wire(self.operation(), &self.model()).is_some()
+    }
+
+    pub fn provider(&self) -> &'static dyn Provider {
+        providers::find(&self.provider).expect("a provider's slug")
+    }
+
+    /// Cases whose name begins with `loose` are not strict.
+    fn is_strict(&self) -> bool {
+        !self.label.starts_with("loose")
     }
 
     pub fn model(&self) -> String {
-        serde_json::from_slice::<Value>(&self.asked()).unwrap()["model"].as_str().unwrap_or_default().to_owned()
+        let asked: Value = serde_json::from_slice(&self.asked()).unwrap_or_default();
+        asked["model"].as_str().unwrap_or_default().to_owned()
     }
 
     pub fn operation(&self) -> Operation {
@@ -107,18 +132,43 @@ impl Case {
         self.has("returned.json").then(|| self.read("returned.json"))
     }
 
-    /// How its request is said; cases whose name begins with `loose` are not strict.
+    /// The request of a case that passes, and what is mended of its answer; and whether its usage is hidden.
+    pub fn passed(&self) -> (Vec<u8>, Mending, bool) {
+        let (provider, operation, body) = (self.provider(), self.operation(), self.asked());
+        let dialect = operation.dialect().unwrap_or(Dialect::OpenAi);
+        let mending = Mending::of(provider, operation, dialect, self.is_strict());
+        let streams = matches!(self.answered(), Answered::Stream(_));
+        let version = self.options(provider).get("api_version").map(ToOwned::to_owned);
+        let says = include_usage::is_said_when_asked(provider, operation, version.as_deref(), &Options::default());
+        match include_usage::ask(&body).filter(|_| streams && says) {
+            Some(asked) => (asked, mending, true),
+            None => (body, mending, false),
+        }
+    }
+
+    /// A file stands only where something differs from what came.
+    pub fn expect_changed(&self, file: &str, came: &[u8], found: &[u8]) {
+        if came != found {
+            return if file == "returned.sse" { self.expect(file, found) } else { self.expect_json(file, found) };
+        }
+        if env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::remove_file(self.path.join(file)).ok();
+        }
+        assert!(!self.has(file), "{}/{file} is there, but nothing is changed", self.name());
+    }
+
+    /// How its request is said.
     pub fn translation(&self) -> Result<(Translation, Vec<u8>), Refusal> {
-        let provider = providers::find(&self.provider).expect("a provider's slug");
+        let (provider, strict) = (self.provider(), self.is_strict());
         let body = self.asked();
         let model = self.model();
-        let wire = provider.wire(self.operation(), &model).expect("an operation that is translated");
-        let strict = !self.label.starts_with("loose");
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
         let (query, options) = (self.text("query.txt"), self.options(provider));
+        let wire = provider.wire_at(operation, &model, (&options, "")).expect("an operation that is translated");
         let is_anthropics = self.label.contains("anthropics");
-        let beside = Beside { betas, version: None, is_anthropics, query: &query, options: Some(&options) };
+        let meant = Some(provider.meant(&options, &model)).filter(|meant| *meant != model);
+        let beside = Beside { betas, version: None, is_anthropics, query: &query, options: Some(&options), meant };
         Translation::of(&Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW }, wire)
     }
 
@@ -150,6 +200,9 @@ impl Case {
             let digits: Vec<_> = frames.bytes().filter(u8::is_ascii_hexdigit).collect();
             let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
             return Answered::Stream(digits.chunks(2).map(byte).collect::<Vec<_>>().into());
+        }
+        if self.has("answered.txt") {
+            return Answered::Whole(self.read("answered.txt").into());
         }
         let bytes = if self.has("answered.json") { self.read("answered.json") } else { b"{}".to_vec() };
         if self.label.starts_with("error") { Answered::Error(bytes.into()) } else { Answered::Whole(bytes.into()) }

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Broken, Found, Listener, Wire, chat, converse::Converse};
 use crate::translation::{
-    asked::{Asked, Refusal},
-    embedding::{Texts, Vectors},
+    asked::{Asked, Refusal, Source},
+    embedding::{Item, Texts, Vectors},
     picture::{Drawn, Picture},
     piece::Taker,
 };
@@ -31,12 +31,12 @@ pub static CANVAS: Invoke = Invoke::Canvas;
 
 /// A model's name without the region that it is asked in.
 fn vendor(model: &str) -> &str {
-    let first = model.split('.').next().unwrap_or_default();
-    if matches!(first, "us" | "eu" | "apac" | "us-gov" | "global" | "jp" | "au" | "ca") {
-        return &model[first.len() + 1..];
+    // In an ARN the name is behind the kind of what it names.
+    let model = model.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map_or(model, |(_, name)| name);
+    match model.split_once('.') {
+        Some(("us" | "eu" | "apac" | "us-gov" | "global" | "jp" | "au" | "ca", name)) => name,
+        _ => model,
     }
-    // An ARN ends with the name.
-    model.rsplit('/').next().unwrap_or(model)
 }
 
 pub fn embedding(model: &str) -> Option<&'static Invoke> {
@@ -83,11 +83,31 @@ fn canvas(picture: &mut Picture) -> Value {
     json!({"taskType": "TEXT_IMAGE", "textToImageParams": params, "imageGenerationConfig": config})
 }
 
+/// The one of Amazon's models that embeds pictures.
+fn is_titan_of_pictures(model: &str) -> bool {
+    model.contains("titan-embed-image")
+}
+
 fn titan(texts: &mut Texts) -> Result<Value, Refusal> {
-    let [text] = texts.inputs.as_mut_slice() else {
+    let mut items = std::mem::take(&mut texts.items);
+    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(|text| Item { text: Some(text), image: None }));
+    let Ok([Item { text, image }]) = <[Item; 1]>::try_from(items) else {
         return Err(Refusal::new(texts.path, "this model embeds one text at a time"));
     };
-    let mut out = json!({"inputText": std::mem::take(text)});
+    let mut out = json!({});
+    if let Some(text) = text {
+        out["inputText"] = text.into();
+    }
+    match image {
+        None => (),
+        Some(Source::Data { data, .. }) => out["inputImage"] = data.into(),
+        Some(_) => return Err(Refusal::new("input[0].image", "must be sent as bytes")),
+    }
+    if is_titan_of_pictures(&texts.model)
+        && let Some(length) = texts.dimensions.take()
+    {
+        out["embeddingConfig"] = json!({"outputEmbeddingLength": length});
+    }
     for (key, value) in [("dimensions", texts.dimensions.take()), ("normalize", texts.fields.shift_remove("normalize"))]
     {
         if let Some(value) = value {
@@ -98,10 +118,14 @@ fn titan(texts: &mut Texts) -> Result<Value, Refusal> {
 }
 
 impl Wire for Invoke {
+    fn sees(&self, model: &str) -> bool {
+        *self == Self::Cohere || is_titan_of_pictures(model)
+    }
+
     fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
         let out = match self {
             Self::Titan => titan(texts)?,
-            Self::Cohere => super::cohere::embed(texts),
+            Self::Cohere => super::cohere::embed(texts)?,
             _ => return Err(Refusal::new("model", "this model embeds nothing")),
         };
         Ok(out.to_string().into_bytes())
@@ -165,6 +189,7 @@ mod tests {
             ("amazon.titan-embed-text-v2:0", Some(&TITAN)),
             ("us.cohere.embed-v4:0", Some(&COHERE)),
             ("arn:aws:bedrock:eu-west-1::foundation-model/cohere.embed-english-v3", Some(&COHERE)),
+            ("arn:aws:bedrock:us-east-1:1:inference-profile/us.cohere.embed-v4:0", Some(&COHERE)),
             ("anthropic.claude-v2", None),
         ] {
             assert_eq!(embedding(model), embeds, "{model}");

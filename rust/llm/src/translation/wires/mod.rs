@@ -59,6 +59,11 @@ pub trait Wire: Sync {
         Err(Refusal::new("$", "this provider embeds nothing"))
     }
 
+    /// Whether this model embeds pictures too.
+    fn sees(&self, _model: &str) -> bool {
+        false
+    }
+
     /// The vectors of an answer.
     fn embedded(&self, _answer: &Value) -> Option<Vectors> {
         None
@@ -184,5 +189,7 @@ impl From<serde_json::Error> for Broken {
 pub struct Found {
     pub message: Option<String>,
     pub kind: Option<String>,
+    /// What of the request it is about.
+    pub param: Option<String>,
     pub code: Option<String>,
 }

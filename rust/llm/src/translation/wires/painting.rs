@@ -81,7 +81,7 @@ fn hyperbolic(picture: &mut Picture) -> Result<Value, Refusal> {
 
 fn segmind(picture: &mut Picture) -> Result<Value, Refusal> {
     let mut out = json!({"prompt": picture.prompt, "base64": true});
-    picture.hand_count(&mut out, "samples");
+    picture.hand_count_within(10, &mut out, "samples");
     picture.hand_sides(&mut out, ("img_width", "img_height"));
     picture.hand("steps", &mut out, "num_inference_steps");
     picture.hand("qr_size", &mut out, "size");
@@ -109,7 +109,7 @@ fn segmind(picture: &mut Picture) -> Result<Value, Refusal> {
 
 fn fireworks(picture: &mut Picture) -> Result<Value, Refusal> {
     let mut out = json!({"prompt": picture.prompt});
-    picture.hand_count(&mut out, "samples");
+    picture.hand_count_within(10, &mut out, "samples");
     picture.hand_sides(&mut out, ("width", "height"));
     picture.hand_all(
         &[
@@ -156,7 +156,7 @@ fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
 
 fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
     let mut parameters = json!({});
-    picture.hand_count(&mut parameters, "sampleCount");
+    picture.hand_count_within(8, &mut parameters, "sampleCount");
     picture.hand_ratio(&mut parameters, "aspectRatio");
     for (key, name) in [("style", "sampleImageStyle"), ("negative_prompt", "negativePrompt")] {
         picture.hand(key, &mut parameters, name);

@@ -22,6 +22,7 @@ impl Wire for Triton {
         let said = std::mem::take(&mut asked.messages).into_iter().flat_map(|message| message.parts).collect();
         let mut out = Fields::new();
         out.insert("text_input".into(), joined(said).into());
+        asked.bound("temperature", &(0..=1));
         for (key, usual) in needed() {
             let value = asked.take(key).unwrap_or(usual);
             out.insert(key.into(), value);

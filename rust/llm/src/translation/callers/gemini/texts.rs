@@ -48,7 +48,7 @@ fn texts(model: &str, (path, shape): (&'static str, Shape), inputs: Vec<String>,
     // The path names it.
     fields.shift_remove("model");
     let dimensions = fields.shift_remove("dimensions");
-    Texts { model: model.to_owned(), inputs, dimensions, path, shape, fields }
+    Texts { model: model.to_owned(), inputs, items: Vec::new(), dimensions, path, shape, fields }
 }
 
 fn settings(fields: &mut Fields) -> Fields {

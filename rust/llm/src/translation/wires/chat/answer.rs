@@ -282,6 +282,7 @@ pub fn error(answer: &[u8]) -> Found {
     // Some put it into an array.
     let body = match serde_json::from_slice(answer) {
         Ok(Value::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
+        Ok(Value::String(message)) => return Found { message: Some(message), ..Found::default() },
         Ok(body) => body,
         Err(_) => return Found::default(),
     };
@@ -315,6 +316,7 @@ fn found(error: &Value) -> Found {
             .or_else(|| text_of(&error["status"]))
             .or_else(|| text_of(&error["detail"][0]["type"]))
             .or_else(|| text_of(&error["name"])),
+        param: text_of(&error["param"]),
         code: text_of(&error["code"]).or_else(|| text_of(&fault["detail"]["errorcode"])),
     }
 }
@@ -357,6 +359,7 @@ mod tests {
             (json!({"error": {"code": 400, "message": "m", "status": "S"}}), "m", Some("S"), Some("400")),
             (json!([{"error": {"code": 400, "message": "m", "status": "S"}}]), "m", Some("S"), Some("400")),
             (json!({"error": "m"}), "m", None, None),
+            (json!("m"), "m", None, None),
             (json!({"message": "m"}), "m", None, None),
             (json!({"detail": "m"}), "m", None, None),
             (json!({"detail": [{"loc": ["body", 0], "msg": "m", "type": "t"}]}), "body.0: m", Some("t"), None),

@@ -20,12 +20,14 @@ pub struct Chat {
     limit: &'static str,
     /// What the model is called in the body, where its name says more.
     name: fn(&str) -> String,
+    /// Where the scale of temperatures ends.
+    hottest: i32,
     /// Usage is part of a stream where it was asked for.
     asks_usage: bool,
 }
 
 /// As `OpenAI` has it today.
-pub static OPENAI: Chat = Chat { limit: "max_completion_tokens", name: str::to_owned, asks_usage: true };
+pub static OPENAI: Chat = Chat { limit: "max_completion_tokens", name: str::to_owned, hottest: 2, asks_usage: true };
 /// As it was when others became compatible with it.
 pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", ..OPENAI };
 /// Likewise, of those whose streams say what they cost in any case.
@@ -33,7 +35,7 @@ pub static UNASKED: Chat = Chat { asks_usage: false, ..COMPATIBLE };
 /// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
 pub static VERTEX: Chat = Chat { name: of_publisher, ..COMPATIBLE };
 /// A deployment and an adapter on top of it: the body names the adapter.
-pub static ADAPTED: Chat = Chat { name: of_adapter, ..COMPATIBLE };
+pub static ADAPTED: Chat = Chat { name: of_adapter, hottest: 1, ..COMPATIBLE };
 
 fn of_publisher(model: &str) -> String {
     match model.split_once('.') {
@@ -50,6 +52,7 @@ fn of_adapter(model: &str) -> String {
 impl Wire for Chat {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         asked.model = (self.name)(&asked.model);
+        asked.bound("temperature", &(0..=self.hottest));
         let mut written = request::write(asked, self.limit)?;
         if self.asks_usage && written.contains_key("stream") {
             written.insert("stream_options".into(), json!({"include_usage": true}));

@@ -9,8 +9,8 @@ use super::{
     chat::{self, request},
 };
 use crate::translation::{
-    asked::{Asked, Choice, Fields, Refusal, Tool, answer_schema},
-    embedding::{Texts, Vectors},
+    asked::{Asked, Choice, Fields, Refusal, Source, Tool, answer_schema},
+    embedding::{Item, Texts, Vectors},
     listing::{self, Listed},
     piece::Taker,
 };
@@ -47,6 +47,10 @@ const OWN: &[(&str, &str)] = &[
 impl Wire for Cohere {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         asked.refuse_several()?;
+        for key in ["frequency_penalty", "presence_penalty"] {
+            asked.bound(key, &(0..=1));
+        }
+        asked.bound("top_k", &(0..=500));
         let choice = asked.choice.take();
         let is_strict = strict(asked);
         let chat = request::write(asked, "max_tokens")?;
@@ -83,10 +87,14 @@ impl Wire for Cohere {
         Box::new(answer::Hearing::default())
     }
 
+    fn sees(&self, _model: &str) -> bool {
+        true
+    }
+
     fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
         let model = std::mem::take(&mut texts.model);
         let mut out = json!({"model": model});
-        if let (Some(out), Value::Object(rest)) = (out.as_object_mut(), embed(texts)) {
+        if let (Some(out), Value::Object(rest)) = (out.as_object_mut(), embed(texts)?) {
             out.extend(rest);
         }
         Ok(out.to_string().into_bytes())
@@ -113,11 +121,22 @@ impl Wire for Cohere {
 }
 
 /// What is embedded, but for the model: somebody else's host has that in the path.
-pub(super) fn embed(texts: &mut Texts) -> Value {
-    let mut out = json!({"texts": std::mem::take(&mut texts.inputs)});
+pub(super) fn embed(texts: &mut Texts) -> Result<Value, Refusal> {
+    let items = std::mem::take(&mut texts.items);
+    let has_text = items.iter().any(|item| item.text.is_some());
+    let mut items = items.into_iter().enumerate().peekable();
+    let mut out = if items.peek().is_none() {
+        json!({"texts": std::mem::take(&mut texts.inputs)})
+    } else if has_text {
+        // Texts and pictures together are what its newer models alone take.
+        json!({"inputs": items.map(content).collect::<Result<Value, Refusal>>()?})
+    } else {
+        json!({"images": items.filter_map(picture).collect::<Result<Value, Refusal>>()?})
+    };
     // It must be said; who does not say it keeps what it embeds.
     let kind = texts.fields.shift_remove("input_type").or_else(|| texts.purpose());
-    out["input_type"] = kind.unwrap_or_else(|| "search_document".into());
+    let usual = if out.get("images").is_some() { "image" } else { "search_document" };
+    out["input_type"] = kind.unwrap_or_else(|| usual.into());
     out["embedding_types"] = json!(["float"]);
     if let Some(dimensions) = texts.dimensions.take() {
         out["output_dimension"] = dimensions;
@@ -125,7 +144,22 @@ pub(super) fn embed(texts: &mut Texts) -> Value {
     if let Some(truncate) = texts.fields.shift_remove("truncate") {
         out["truncate"] = truncate;
     }
-    out
+    Ok(out)
+}
+
+fn content((at, item): (usize, Item)) -> Result<Value, Refusal> {
+    let mut parts: Vec<_> = item.text.iter().map(|text| json!({"type": "text", "text": text})).collect();
+    if let Some(url) = picture((at, item)).transpose()? {
+        parts.push(json!({"type": "image_url", "image_url": {"url": url}}));
+    }
+    Ok(json!({"content": parts}))
+}
+
+fn picture((at, item): (usize, Item)) -> Option<Result<Value, Refusal>> {
+    item.image.map(|image| match image {
+        Source::Data { mime, data } => Ok(format!("data:{mime};base64,{data}").into()),
+        _ => Err(Refusal::new(format!("input[{at}].image"), "must be sent as bytes")),
+    })
 }
 
 /// Whether tools are to be called as they are described: all are, or none.

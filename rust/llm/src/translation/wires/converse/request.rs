@@ -23,9 +23,14 @@ const OWN: &[(&str, &str)] = &[
 pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
     let mut out = Fields::new();
+    let may_think = vendor::may_think(asked);
     messages(asked, &mut out)?;
     let native = tools(asked, &mut out)?;
     let mut inference = Fields::new();
+    for key in ["temperature", "top_p"] {
+        asked.bound(key, &(0..=1));
+    }
+    vendor::think(asked, may_think);
     for (key, name) in INFERENCE {
         asked.hand(key, &mut inference, name);
     }

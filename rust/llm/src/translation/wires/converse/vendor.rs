@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::translation::asked::{Asked, Fields};
+use crate::translation::{
+    asked::{Asked, Fields},
+    wires::messages::{self, thinking},
+};
 
 /// Whose models they are, as far as it makes a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +27,28 @@ impl Vendor {
             () => Self::Other,
         }
     }
+}
+
+/// Whether Claude may think about this, before its messages are written.
+pub fn may_think(asked: &Asked) -> bool {
+    thinking::may(asked)
+}
+
+/// Says to Claude in its own words how much it is to think, where the caller has one word for all; and takes back what does not
+/// go with that.
+pub fn think(asked: &mut Asked, may: bool) {
+    if Vendor::of(&asked.model) != Vendor::Anthropic || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
+        return;
+    }
+    let mut said = Fields::new();
+    let most = asked.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
+    said.insert("max_tokens".into(), most.unwrap_or_else(|| messages::most(&asked.model).into()));
+    for key in ["temperature", "top_k"] {
+        asked.hand(key, &mut said, key);
+    }
+    thinking::write(asked, &mut said, may);
+    said.shift_remove("max_tokens");
+    asked.fields.extend(said);
 }
 
 /// Adds to what the caller said in the vendor's own words.

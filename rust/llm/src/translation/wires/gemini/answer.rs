@@ -145,7 +145,7 @@ impl Listener for Hearing {
         let Ok(answer) = serde_json::from_slice::<Answer<'_>>(data) else { return };
         if answer.error.is_some() {
             self.finish = None;
-            let Found { message, kind, code } = chat::error(data);
+            let Found { message, kind, code, .. } = chat::error(data);
             let message = message.as_deref().unwrap_or("the provider failed");
             return taker.take(Piece::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
         }

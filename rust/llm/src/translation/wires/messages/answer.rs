@@ -313,5 +313,5 @@ pub fn error(answer: &[u8]) -> Found {
         error: Error<'a>,
     }
     let Ok(Body { error }) = serde_json::from_slice(answer) else { return Found::default() };
-    Found { message: Some(error.message.into_owned()), kind: error.kind.map(Cow::into_owned), code: None }
+    Found { message: Some(error.message.into_owned()), kind: error.kind.map(Cow::into_owned), ..Found::default() }
 }

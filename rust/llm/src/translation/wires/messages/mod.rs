@@ -2,10 +2,10 @@
 
 mod answer;
 mod request;
-mod thinking;
+pub(super) mod thinking;
 
 pub use answer::compact;
-pub(super) use request::native;
+pub(super) use request::{most, native};
 
 use serde_json::Value;
 

@@ -9,7 +9,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
     let mut out = Fields::new();
     out.insert("model".into(), std::mem::take(&mut asked.model).into());
-    let most = asked.take("max_tokens").unwrap_or_else(|| most(&out["model"]).into());
+    let most = asked.take("max_tokens").unwrap_or_else(|| most(out["model"].as_str().unwrap_or_default()).into());
     out.insert("max_tokens".into(), most);
     let may_think = thinking::may(asked);
     messages(asked, &mut out)?;
@@ -41,8 +41,7 @@ fn betas(said: Value) -> String {
 }
 
 /// What a model can say at most: the field must be there, and more than that is refused.
-fn most(model: &Value) -> u64 {
-    let model = model.as_str().unwrap_or_default();
+pub(in crate::translation::wires) fn most(model: &str) -> u64 {
     let is_of = |family: &str| model.contains(family);
     match () {
         () if is_of("claude-3-7") || is_of("claude-3.7") => 64_000,
@@ -221,16 +220,9 @@ pub fn native(kind: &str, mut fields: Fields) -> Value {
 }
 
 fn sampling(asked: &mut Asked, out: &mut Fields) {
-    match asked.take("temperature") {
-        // Its scale ends at 1.
-        Some(value) if value.as_f64().is_some_and(|value| value > 1.0) => {
-            asked.lose("temperature");
-            out.insert("temperature".into(), 1.into());
-        }
-        Some(value) => drop(out.insert("temperature".into(), value)),
-        None => (),
-    }
-    for key in ["top_p", "top_k"] {
+    // Its scale ends at 1.
+    asked.bound("temperature", &(0..=1));
+    for key in ["temperature", "top_p", "top_k"] {
         asked.hand(key, out, key);
     }
     match asked.take("stop") {

@@ -1,0 +1,89 @@
+//! The little that is mended of answers in the caller's own dialect: errors in a shape of their provider's, and what `Mending`
+//! names besides. Good answers in which there is nothing to mend never come here.
+
+use bytes::Bytes;
+use penstock_llm::{operation::Operation, translation::Mending};
+
+use crate::{
+    call::{Call, Target},
+    deadline::Deadline,
+    delivery,
+    error::Result,
+    headers::Headers,
+    packed,
+    translation::{MOST, MOST_OF_ERROR, retyped},
+    upstream::{self, AnswerBody, Incoming},
+};
+
+/// Under these names providers say how they call a request.
+const IDS: [&str; 5] = ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-ms-request-id"];
+
+/// What is mended of the answers of this target; `None` where they are to stay as they are.
+pub fn of(call: &Call<'_>, target: &Target<'_>) -> Option<Mending> {
+    let operation = call.route.operation;
+    // What is left is said in the provider's own words on purpose.
+    let is_known = operation.dialect().is_some() || operation.is_of_files() || operation == Operation::Models;
+    let mending = || Mending::of(target.provider, operation, call.dialect(), target.strict);
+    (is_known && !target.passthrough).then(mending)
+}
+
+/// Whether there is something to mend of this one.
+pub fn is_due(mending: Mending, incoming: &Incoming) -> bool {
+    incoming.head.status >= 400 || mending.mends()
+}
+
+/// The answer as the caller gets it.
+pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+    let Incoming { head, body } = &incoming;
+    let (is_plain, is_events) = (delivery::is_plain(&head.headers), delivery::is_events(&head.headers));
+    let is_json = head.headers.text("content-type").is_some_and(|kind| kind.starts_with("application/json"));
+    match head.status {
+        400.. if !is_events && (is_plain || packed::is_packed(&head.headers)) => {
+            Box::pin(mend_error(mending, incoming, deadline)).await
+        }
+        200 if is_plain && is_events => {
+            let Incoming { head, body } = incoming;
+            Ok(Incoming { head, body: body.through(mending.stream()) })
+        }
+        200 if is_plain && is_json && body.expected().is_none_or(|length| length <= MOST) => {
+            let Incoming { head, mut body } = incoming;
+            if let Some(answer) = deadline.bound(upstream::collect(&mut body, MOST)).await? {
+                body = AnswerBody::whole(mending.whole(answer));
+            }
+            Ok(Incoming { head, body })
+        }
+        _ => Ok(incoming),
+    }
+}
+
+async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+    let Incoming { mut head, mut body } = incoming;
+    let Some(answer) = deadline.bound(upstream::collect(&mut body, MOST_OF_ERROR)).await? else {
+        return Ok(Incoming { head, body });
+    };
+    let plain = if delivery::is_plain(&head.headers) { Some(answer.clone()) } else { packed::plain(&answer) };
+    name_request(&mut head.headers);
+    let id = request_id(&head.headers).map(ToOwned::to_owned);
+    let told = plain.and_then(|plain| mending.error(head.status, &plain, id.as_deref()));
+    let answer = match told {
+        None => answer,
+        Some(told) => {
+            head.headers = retyped(head.headers, b"application/json");
+            Bytes::from(told)
+        }
+    };
+    Ok(Incoming { head, body: AnswerBody::whole(answer) })
+}
+
+/// Has clients know a failed request by the provider's own name for it, where that came in a field that they do not read.
+pub fn name_request(headers: &mut Headers) {
+    let is_read = ["x-request-id", "request-id"].iter().any(|name| headers.get(name).is_some());
+    if let (false, Some(id)) = (is_read, request_id(headers).map(ToOwned::to_owned)) {
+        headers.push(b"x-request-id", id.as_bytes());
+    }
+}
+
+/// How the provider calls this request.
+pub fn request_id(headers: &Headers) -> Option<&str> {
+    IDS.iter().find_map(|name| headers.text(name))
+}

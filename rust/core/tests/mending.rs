@@ -1,0 +1,122 @@
+//! Answers of who speaks the caller's dialect: what is mended of them, and that all else is the provider's bytes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use std::io::Write;
+
+use flate2::{Compression, write::GzEncoder};
+use harness::{Ask, CHAT, MESSAGES, by_with, played::Played, words};
+use serde_json::{Value, json};
+
+const JSON: &str = "application/json";
+
+fn packed(text: &str) -> Vec<u8> {
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(text.as_bytes()).unwrap();
+    packer.finish().unwrap()
+}
+
+fn chat(played: &Played, provider: &str) -> Ask {
+    played.ask(provider, CHAT, words("m", false).into_bytes())
+}
+
+#[tokio::test]
+async fn errors_of_every_shape_come_back_in_one_with_their_status_code_and_request() {
+    let flat = r#"{"object":"error","message":"too much","type":"too_much","param":"n","code":3051}"#;
+    let shaped = |provider: &str, message: &str, kind: &str, param: Value, code: Value| {
+        json!({"error": {"message": format!("{provider} error: {message}"), "type": kind, "param": param, "code": code},
+            "provider": provider})
+    };
+    let zipped = "application/json\r\ncontent-encoding: gzip";
+    for (status, provider, kind, body, told) in [
+        (422, "mistral-ai", JSON, flat.into(), shaped("mistral-ai", "too much", "too_much", "n".into(), "3051".into())),
+        (
+            429,
+            "mistral-ai",
+            zipped,
+            packed(flat),
+            shaped("mistral-ai", "too much", "too_much", "n".into(), "3051".into()),
+        ),
+        (529, "groq", "text/html", b"<h1>busy</h1>".to_vec(), {
+            shaped("groq", "<h1>busy</h1>", "server_error", Value::Null, Value::Null)
+        }),
+        (503, "openai", JSON, Vec::new(), shaped("openai", "status 503", "server_error", Value::Null, Value::Null)),
+    ] {
+        let played = Played::answering(status, kind, body, 7).await;
+        let answer = Played::rig().send(chat(&played, provider)).await;
+        assert_eq!((answer.status, answer.json()), (status, told), "{provider}");
+        assert_eq!((answer.header("content-type"), answer.header("content-encoding")), (Some(JSON), None));
+        assert_eq!(answer.header("x-request-id"), Some("up-1"));
+    }
+}
+
+#[tokio::test]
+async fn errors_that_are_as_they_should_be_and_those_of_a_passthrough_are_the_providers_bytes() {
+    let good = r#"{"error": {"message":"m", "type":"t","param":null,"code":"c"} }"#;
+    let played = Played::answering(400, JSON, good.into(), 9).await;
+    assert_eq!(Played::rig().send(chat(&played, "groq")).await.text(), good);
+    let zipped = Played::answering(400, "application/json\r\ncontent-encoding: gzip", packed(good), 9).await;
+    let answer = Played::rig().send(chat(&zipped, "groq")).await;
+    assert_eq!((answer.header("content-encoding"), &answer.body[..]), (Some("gzip"), &packed(good)[..]));
+    let odd = Played::answering(400, "text/plain", b"odd".to_vec(), 9).await;
+    let rig = Played::rig();
+    let saved =
+        json!({"epoch": "1", "providers": [{"slug": "g", "provider": "groq", "custom_host": odd.provider.url()}]});
+    rig.apply(&saved);
+    let through = by_with(&json!({"passthrough": true}), CHAT, words("@g/m", false).into_bytes());
+    for raw in [through, odd.ask("groq", "/v1/proxy/chat/completions", words("m", false).into_bytes())] {
+        let answer = rig.send(raw).await;
+        assert_eq!((answer.status, answer.text().as_str()), (400, "odd"));
+    }
+}
+
+#[tokio::test]
+async fn who_speaks_anthropics_dialect_is_told_errors_in_it() {
+    let played = Played::answering(503, "text/plain", b"upstream connect error".to_vec(), 9).await;
+    let answer = Played::rig().send(played.ask("anthropic", MESSAGES, words("m", false).into_bytes())).await;
+    let error = json!({"type": "api_error", "message": "anthropic error: upstream connect error"});
+    assert_eq!(answer.json(), json!({"type": "error", "error": error, "request_id": "up-1"}));
+}
+
+#[tokio::test]
+async fn a_failed_request_is_known_by_its_providers_name_for_it_whatever_field_that_came_in() {
+    let kind = "application/json\r\nx-amzn-requestid: aws-1";
+    let played = Played::naming(400, kind, br#"{"message":"no such model"}"#.to_vec(), 99).await;
+    let told = Played::rig().send(chat(&played, "bedrock")).await;
+    assert_eq!((told.status, told.header("x-request-id")), (400, Some("aws-1")), "{}", told.text());
+    let anthropics = Played::rig().send(played.ask("bedrock", MESSAGES, words("m", false).into_bytes())).await;
+    assert_eq!((anthropics.json()["request_id"].as_str(), anthropics.status), (Some("aws-1"), 400));
+}
+
+#[tokio::test]
+async fn ends_are_told_in_openais_words_and_only_who_has_others_is_read() {
+    let said = r#"{ "choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
+    let event = format!("data: {said}\n\ndata: [DONE]\n\n");
+    for (provider, is_read) in [("together-ai", true), ("openai", false)] {
+        let rig = Played::rig();
+        let whole = Played::answering(200, JSON, said.into(), 5).await;
+        let told = rig.send(chat(&whole, provider).header("accept-encoding", "gzip")).await;
+        let streamed = Played::answering(200, "text/event-stream", event.clone().into_bytes(), 5).await;
+        let events = rig.send(streamed.ask(provider, CHAT, words("m", true).into_bytes())).await;
+        let word = if is_read { "stop" } else { "eos" };
+        assert_eq!(told.text(), said.replace("eos", word), "{provider}");
+        assert_eq!(events.text(), event.replace("eos", word), "{provider}");
+        assert_eq!(whole.sent().0.contains("\r\naccept-encoding: identity"), is_read, "{provider}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_strict_is_told_who_answered_and_the_providers_own_word() {
+    let said = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
+    let loose = ("x-gateway-strict-open-ai-compliance", "false");
+    let whole = Played::answering(200, JSON, said.into(), 5).await;
+    let told = Played::rig().send(chat(&whole, "together-ai").header(loose.0, loose.1)).await;
+    let mut expected: Value = serde_json::from_str(said).unwrap();
+    expected["provider"] = "together-ai".into();
+    assert_eq!(told.json(), expected);
+    let event = format!("data: {said}\n\ndata: [DONE]\n\n");
+    let streamed = Played::answering(200, "text/event-stream", event.into_bytes(), 5).await;
+    let ask = streamed.ask("together-ai", CHAT, words("m", true).into_bytes()).header(loose.0, loose.1);
+    assert_eq!(Played::rig().send(ask).await.text(), format!("data: {expected}\n\ndata: [DONE]\n\n"));
+}

@@ -1,0 +1,111 @@
+//! A provider's error in the shape that its caller's dialect has for errors.
+
+use serde_json::Value;
+
+use super::wires::Found;
+use crate::dialect::{Dialect, Failure, chat, error_body};
+
+/// Who failed, and with what status. Neither is changed by how it is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Whose<'a> {
+    pub provider: &'a str,
+    pub status: u16,
+    /// As the provider's own header says.
+    pub request_id: Option<&'a str>,
+}
+
+/// What an error said, told anew. Where nothing was found in it, its text stands for that.
+pub(super) fn told(dialect: Dialect, whose: Whose<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
+    let Whose { provider, status, request_id } = whose;
+    let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
+    let text = if text.is_empty() { format!("status {status}") } else { text };
+    let message = format!("{provider} error: {text}");
+    let failure =
+        Failure { status, kind: found.kind.as_deref(), message: &message, code: found.code.as_deref(), request_id };
+    // The kinds of one dialect are not those of another: the status says it.
+    let plain = Failure { kind: None, code: None, ..failure };
+    match dialect {
+        Dialect::OpenAi => with_provider(chat::error_about(&failure, found.param.as_deref()), provider),
+        dialect => error_body(dialect, &plain),
+    }
+}
+
+/// An error that came in the caller's own dialect, with what its shape lacks; `None` where it is as it should be. What is
+/// no error of that dialect is `Err`.
+pub(super) fn completed(dialect: Dialect, status: u16, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
+    let mut said: Value = serde_json::from_slice(answer).map_err(|_| ())?;
+    let is_whole = match dialect {
+        Dialect::OpenAi => return complete(&mut said, status).map(|is_new| is_new.then(|| said.to_string().into())),
+        Dialect::Anthropic => said["type"] == "error" && said["error"]["message"].is_string(),
+        Dialect::Gemini => said["error"].is_object() || said[0]["error"].is_object(),
+        Dialect::Bedrock => ["message", "Message", "__type"].iter().any(|key| said[key].is_string()),
+    };
+    if is_whole { Ok(None) } else { Err(()) }
+}
+
+/// Whether something was to be added to an error of `OpenAI`'s.
+fn complete(said: &mut Value, status: u16) -> Result<bool, ()> {
+    let error = said.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
+    if !error.get("message").is_some_and(Value::is_string) {
+        return Err(());
+    }
+    let before = error.len();
+    error.entry("type").or_insert_with(|| chat::kind_of(status).into());
+    error.entry("param").or_insert(Value::Null);
+    let code = error.entry("code").or_insert(Value::Null);
+    let is_number = code.is_number();
+    if is_number {
+        *code = code.to_string().into();
+    }
+    Ok(is_number || error.len() > before)
+}
+
+/// A body of ours that also says who answered.
+pub(crate) fn with_provider(mut body: Vec<u8>, provider: &str) -> Vec<u8> {
+    if body.pop() == Some(b'}') {
+        body.extend_from_slice(format!(",\"provider\":\"{provider}\"}}").as_bytes());
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_ones_own_dialect_keeps_all_that_it_says_and_gets_what_it_lacks() {
+        let done = |said: &Value| {
+            let completed = completed(Dialect::OpenAi, 401, said.to_string().as_bytes());
+            completed.map(|new| new.map(|new| serde_json::from_slice::<Value>(&new).unwrap()))
+        };
+        assert_eq!(done(&json!({"error": {"message": "m", "type": "t", "param": null, "code": "c"}})), Ok(None));
+        assert_eq!(
+            done(&json!({"error": {"code": 401, "message": "m", "innererror": {"code": "x"}}})),
+            Ok(Some(json!({"error": {"code": "401", "message": "m", "innererror": {"code": "x"},
+                "type": "authentication_error", "param": null}})))
+        );
+        for none in [json!({"error": "m"}), json!({"message": "m"}), json!({"error": {}}), json!([]), json!("m")] {
+            assert_eq!(done(&none), Err(()), "{none}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_another_dialect_is_none_of_ones_own() {
+        let own = [
+            (Dialect::Anthropic, json!({"type": "error", "error": {"type": "t", "message": "m"}})),
+            (Dialect::Gemini, json!({"error": {"code": 400, "message": "m", "status": "S"}})),
+            (Dialect::Bedrock, json!({"message": "m"})),
+        ];
+        for (dialect, said) in &own {
+            for (other, _) in &own {
+                let found = completed(*other, 400, said.to_string().as_bytes());
+                // Google finds its own in Anthropic's, which say more.
+                let reads = other == dialect || (*dialect, *other) == (Dialect::Anthropic, Dialect::Gemini);
+                assert_eq!(found.is_ok(), reads, "{dialect:?} read as {other:?}");
+            }
+        }
+        assert!(completed(Dialect::Anthropic, 502, b"<html>").is_err());
+    }
+}
