@@ -39,7 +39,7 @@ from penstock.kit.description import complete as whole
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary, takes
 from penstock.kit.proxies import Proxies
-from penstock.kit.zeros import refuse_zeros
+from penstock.kit.texts import refuse_unfit
 from penstock.metrics import BatchFigures, Figures
 from penstock.resources import schema
 from penstock.secret import Secret
@@ -111,7 +111,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         response_class=Answer,
         openapi_config=schema.description(),
         lifespan=[jobs],
-        before_request=refuse_zeros,
+        before_request=refuse_unfit,
         before_send=[store.before_send] if store else [],
         logging_config=None,
         state=State(

@@ -68,8 +68,9 @@ def page(
     order: Order = "desc",
 ) -> Page:
     """Read what every list can be asked."""
-    asked = page_size or camel_size
-    return Page(asked or DEFAULT_SIZE, current_page or camel_number or 0, sort, order, asked is not None)
+    asked = camel_size if page_size is None else page_size
+    size = DEFAULT_SIZE if asked is None else asked
+    return Page(size, current_page or camel_number or 0, sort, order, asked is not None)
 
 
 def equal(table: Table, **asked: object) -> list[ColumnElement[bool]]:
