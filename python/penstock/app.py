@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from penstock.jobs.announce import Announcer
     from penstock.jobs.publish import Publisher
+    from penstock.kit.desk import Office
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
@@ -117,6 +118,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         state=State(
             {
                 "identify": store.identify if store else None,
+                "office": store.office if store else None,
                 "proxies": Proxies(settings.security.trusted_proxies),
                 "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
@@ -131,6 +133,7 @@ class StoreParts(NamedTuple):
     """What stands on the store: who is calling, the way to a desk, and what goes on beside it."""
 
     database: Database
+    office: Office
     identify: Callable[[caller.Sent], Awaitable[caller.Caller]]
     dependencies: dict[str, Provide]
     loops: list[Callable[[], Coroutine[Any, Any, None]]]
@@ -205,7 +208,7 @@ def open_store(
         from penstock.jobs.jwks import Follower
 
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
-    return StoreParts(database, identities.of, dependencies, loops, partial(before_send, office))
+    return StoreParts(database, office, identities.of, dependencies, loops, partial(before_send, office))
 
 
 def _announcer(settings: Settings, heard: Callable[[], None]) -> Announcer | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
 from litestar.params import QueryParameter
 from sqlalchemy import and_, select
 
+from penstock.kit.desk import Work  # noqa: TC001 - as above
 from penstock.kit.record import refuse
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ class Page(msgspec.Struct, frozen=True):
         return self
 
 
-def page(
+def page(  # noqa: PLR0913, PLR0917 - what every list can be asked
+    work: NamedDependency[Work],  # noqa: ARG001 - one after the other: to see to two at once takes the framework far longer
     page_size: Size = None,
     current_page: Number = None,
     camel_size: CamelSize = None,

@@ -69,7 +69,8 @@ UserType = Annotated[Literal["user", "api_key"] | None, QueryParameter(descripti
 StatusAsked = Annotated[int | None, QueryParameter(ge=100, le=599, description="only answers with this status")]
 
 
-def asked(
+def asked(  # noqa: PLR0913, PLR0917 - as of all lists
+    work: NamedDependency[Work],
     page_size: Size = None,
     current_page: Number = None,
     camel_size: CamelSize = None,
@@ -78,7 +79,7 @@ def asked(
     order: Order = "desc",
 ) -> Page:
     """Read which part is asked for, as of all lists; with no rows only how many there are."""
-    return listing.page(page_size, current_page, camel_size, camel_number, sort, order)
+    return listing.page(work, page_size, current_page, camel_size, camel_number, sort, order)
 
 
 @get(

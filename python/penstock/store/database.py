@@ -174,6 +174,7 @@ def _sqlite(url: URL, settings: Store) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,
+        json_deserializer=msgspec.json.decode,
         async_creator=opening,
     )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
@@ -201,6 +202,7 @@ def _postgresql(url: URL, settings: Store) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,
+        json_deserializer=msgspec.json.decode,
         connect_args={
             "timeout": settings.acquire_ms / 1000,
             "command_timeout": settings.statement_ms / 1000,

@@ -67,6 +67,16 @@ class Tenant:
         found = await self.connection.execute(_finding(table, tuple(own)), {"key": key, **own})
         return _only(key, [cast("Row", row) for row in found.mappings()])
 
+    async def among_ids(self, table: Table, ids: Iterable[str]) -> dict[str, Row]:
+        """Find rows by their ids."""
+        own = {name: value for name, value in self._own(table).items() if value is not None}
+        if self.workspace_id is None and self.among is not None:
+            rows = await self.rows(select(table).where(table.c.id.in_(list(ids))), table)
+        else:
+            found = await self.connection.execute(_finding_all(table, tuple(own)), {"ids": list(ids), **own})
+            rows = [cast("Row", row) for row in found.mappings()]
+        return {row["id"]: row for row in rows}
+
     async def first(self, query: Query, *tables: Table) -> Row | None:
         """Give the first row of a query over these tables."""
         rows = await self.rows(query.limit(1), *tables)
@@ -164,6 +174,12 @@ def _finding(table: Table, own: tuple[str, ...]) -> Query:
     """Write the query once that reads are made of: to write it takes longer than to have it answered."""
     inside = [table.c[name] == bindparam(name) for name in own]
     return select(table).where(named(table, bindparam("key")), *inside).limit(TWO)
+
+
+@cache
+def _finding_all(table: Table, own: tuple[str, ...]) -> Query:
+    inside = [table.c[name] == bindparam(name) for name in own]
+    return select(table).where(table.c.id.in_(bindparam("ids", expanding=True)), *inside)
 
 
 def _workspace_of(table: Table) -> ColumnElement[str] | None:
