@@ -99,9 +99,9 @@ class Side(Verbs):
         """Make the routes that list them and give one."""
 
         async def showing(desk: Desk, rows: list[Row]) -> list[Shown]:
-            behind = await desk.organisation().among_ids(integration_rows, {row["integration_id"] for row in rows})
+            behind = await desk.organisation().find_all(integration_rows, {row["integration_id"] for row in rows})
             is_placed = "workspace_name" in shown.__struct_fields__
-            places = await desk.among_ids(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
+            places = await desk.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
             return [_shown(shown, row, behind[row["integration_id"]], places.get(row["workspace_id"])) for row in rows]
 
         return [self.index(shown, showing, asked), self.show(shown, showing)]
