@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from penstock.app import describe
+from tests.integration.batching import jsonl, line, workspace
 from tests.integration.test_authorisation import EACH, Route, Scene
-from tests.integration.wire import JSON, ask
+from tests.integration.wire import CHAT, JSON, ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,3 +174,34 @@ def test_no_value_of_any_field_is_a_failure_of_ours(scene: Scene):
         if route.method == "GET":
             path, body = scene.fill(route)
             assert send(scene, route, Tried("GET", path, None, "", "")).status == 200, path
+
+
+def form(name: bytes, purpose: bytes = b"batch") -> bytes:
+    part = b'--b\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+    return (
+        part % (b"purpose", b"", purpose) + part % (b"file", b'; filename="%s"' % name, jsonl(line(1))) + b"--b--\r\n"
+    )
+
+
+def test_no_value_of_a_batch_or_of_a_file_is_one_either(admin: Client):
+    caller = workspace(admin, "extremes")
+    url, key = admin.gateway.base_url, {"x-gateway-api-key": caller.key}
+    formed = {**key, "content-type": "multipart/form-data; boundary=b"}
+    file = ask(url, "/v1/files", form(b"lines.jsonl"), formed).json()["id"]
+    made = {"input_file_id": file, "endpoint": CHAT, "completion_window": "immediate"}
+    batch = caller.made("/v1/batches", made)["id"]
+    tries: list[tuple[str, Answer]] = []
+    for method, path, body in (
+        ("POST", "/v1/batches", made),
+        ("PUT", "/v1/batches/{batch_id}", {"internal_output_file_id": file}),
+    ):
+        route, filled = Route(method, path, frozenset()), path.replace("{batch_id}", batch)
+        for tried in [*in_addresses(route, filled, body), *in_bodies(route, filled, body)]:
+            answer = ask(url, tried.path, tried.body, {**JSON, **key}, method=method)
+            tries.append((f"{route.id} {tried.place} {tried.value[:40]!r}", answer))
+    for value in (b"\xff", b"\xed\xa0\x80", b"x" * 256, b"x" * 3000, b"\0", "\U0001f6b0".encode() * 300):
+        forms = (form(value), form(b"a", value))
+        tries += [(f"file {value[:9]!r}", ask(url, "/v1/files", sent, formed)) for sent in forms]
+    failed = [(what, answer.status, answer.body[:200]) for what, answer in tries if answer.status >= 500]
+    assert not failed, "\n".join(map(str, failed))
+    assert {answer.status for _, answer in tries} >= {200, 400}
