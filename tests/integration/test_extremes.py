@@ -200,7 +200,11 @@ def test_no_value_of_a_batch_or_of_a_file_is_one_either(admin: Client):
             answer = ask(url, tried.path, tried.body, {**JSON, **key}, method=method)
             tries.append((f"{route.id} {tried.place} {tried.value[:40]!r}", answer))
     for value in (b"\xff", b"\xed\xa0\x80", b"x" * 256, b"x" * 3000, b"\0", "\U0001f6b0".encode() * 300):
-        forms = (form(value), form(b"a", value))
+        forms = (
+            form(value),
+            form(b"a", value),
+            form(b"a").replace(b'"purpose"', b'"purpose"\r\ncontent-type: a/b; charset=no'),
+        )
         tries += [(f"file {value[:9]!r}", ask(url, "/v1/files", sent, formed)) for sent in forms]
     failed = [(what, answer.status, answer.body[:200]) for what, answer in tries if answer.status >= 500]
     assert not failed, "\n".join(map(str, failed))

@@ -25,7 +25,7 @@ DEEPEST = 128
 
 
 async def refuse_unfit(request: Request[Any, Any, Any]) -> None:
-    """Look at the path, the query and a body of JSON; who reads a form looks at what it keeps of it."""
+    """Look at the path, the query and a body; who reads a form looks for a NUL in what it keeps of it."""
     problems = [Problem("path", WITH_NUL)] if NUL in request.scope["path"] else []
     # Most requests have no query, and to read one costs more than to see that.
     if b"%00" in request.scope["query_string"]:
@@ -34,17 +34,25 @@ async def refuse_unfit(request: Request[Any, Any, Any]) -> None:
             for name, value in request.query_params.multi_items()
             if NUL in name + str(value)
         ]
-    if request.method in WRITES and _takes_json(request):
-        problems += _of_body(await request.body())
+    if request.method in WRITES:
+        problems += await _of_what_is_sent(request)
     if problems:
         raise InvalidError(f"{problems[0].path or 'the body'} {problems[0].message}", problems)
 
 
-def _takes_json(request: Request[Any, Any, Any]) -> bool:
-    """Whether the route reads a body as JSON: it does so whatever the request calls it."""
+async def _of_what_is_sent(request: Request[Any, Any, Any]) -> list[Problem]:
+    """Look at what the route reads: as a form, or as JSON, whatever the request calls it."""
     taken = request.scope["route_handler"].parsed_data_field
-    said = taken and taken.kwarg_definition
-    return taken is not None and getattr(said, "media_type", None) != RequestEncodingType.MULTI_PART
+    if taken is None:
+        return []
+    if getattr(taken.kwarg_definition, "media_type", None) != RequestEncodingType.MULTI_PART:
+        return _of_body(await request.body())
+    try:
+        # It is kept: the route does not read it again.
+        await request.form()
+    except (UnicodeDecodeError, LookupError):
+        return [Problem("", "must be a form whose fields are text in a known charset")]
+    return []
 
 
 def _of_body(body: bytes) -> list[Problem]:
