@@ -27,6 +27,11 @@ def program(name: str) -> str:
     return found
 
 
+def dump(url: str) -> bytes:
+    """Write down all that is in a database."""
+    return subprocess.run([program("pg_dump"), url], check=True, capture_output=True, timeout=30).stdout
+
+
 class Postgres:
     """One server; it forgets everything, and does not wait for a disk."""
 

@@ -39,7 +39,7 @@ from penstock.kit.description import complete as whole
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary, takes
 from penstock.kit.proxies import Proxies
-from penstock.kit.zeros import refuse_zeros
+from penstock.kit.texts import refuse_unfit
 from penstock.metrics import BatchFigures, Figures
 from penstock.resources import schema
 from penstock.secret import Secret
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from penstock.jobs.announce import Announcer
     from penstock.jobs.publish import Publisher
+    from penstock.kit.desk import Office
     from penstock.store.database import Database
 
 log = logging.getLogger("penstock")
@@ -111,12 +112,13 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         response_class=Answer,
         openapi_config=schema.description(),
         lifespan=[jobs],
-        before_request=refuse_zeros,
+        before_request=refuse_unfit,
         before_send=[store.before_send] if store else [],
         logging_config=None,
         state=State(
             {
                 "identify": store.identify if store else None,
+                "office": store.office if store else None,
                 "proxies": Proxies(settings.security.trusted_proxies),
                 "header_aliases": settings.security.header_aliases,
                 "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
@@ -131,6 +133,7 @@ class StoreParts(NamedTuple):
     """What stands on the store: who is calling, the way to a desk, and what goes on beside it."""
 
     database: Database
+    office: Office
     identify: Callable[[caller.Sent], Awaitable[caller.Caller]]
     dependencies: dict[str, Provide]
     loops: list[Callable[[], Coroutine[Any, Any, None]]]
@@ -205,7 +208,7 @@ def open_store(
         from penstock.jobs.jwks import Follower
 
         loops.append(Follower(tokens, settings.jwt.refresh_seconds, publisher.ring).run)
-    return StoreParts(database, identities.of, dependencies, loops, partial(before_send, office))
+    return StoreParts(database, office, identities.of, dependencies, loops, partial(before_send, office))
 
 
 def _announcer(settings: Settings, heard: Callable[[], None]) -> Announcer | None:

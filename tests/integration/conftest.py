@@ -15,10 +15,12 @@ from tests.postgres import Postgres
 from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tests.gateway import Gateway
+
+    NewStore = Callable[..., dict[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +83,33 @@ def surroundings() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def new_store(request: pytest.FixtureRequest) -> NewStore:
+    """Give each gateway that asks an empty store of each kind: by its folder, the environment that leads there."""
+
+    def make(folder: Path, **more: str) -> dict[str, str]:
+        url = f"sqlite:///{folder}/penstock.db"
+        if request.param == "postgresql":
+            url = request.getfixturevalue("postgres").database()
+        env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, **more}
+        if request.param == "postgresql":
+            initialise(folder, env)
+        return env
+
+    return make
+
+
+@pytest.fixture(scope="module")
 def admin(
     request: pytest.FixtureRequest,
     provider: Mock,
+    new_store: NewStore,
     surroundings: Mapping[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Client]:
     """The admin of a gateway with an empty store of each kind."""
-    folder = tmp_path_factory.mktemp(request.param)
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db", **surroundings}
+    folder = tmp_path_factory.mktemp("admin")
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
-    if request.param == "postgresql":
-        env["PENSTOCK_STORE_URL"] = request.getfixturevalue("postgres").database()
-        initialise(folder, env)
-    with running(folder, tables, env=env) as gateway:
+    with running(folder, tables, env=new_store(folder, **surroundings)) as gateway:
         yield Client(gateway)
 
 

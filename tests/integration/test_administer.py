@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from penstock.kit.ids import mask
 from tests.integration.batch_provider import Listening
-from tests.integration.managed import ADMIN_KEY, Client, good
+from tests.integration.managed import Client, good
 from tests.integration.serving import running
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import wait
@@ -25,37 +25,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Mock
+    from tests.integration.conftest import NewStore
 
 
 @pytest.fixture
-def own(provider: Mock, tmp_path: Path) -> Iterator[Client]:
+def own(provider: Mock, new_store: NewStore, tmp_path: Path) -> Iterator[Client]:
     """A gateway with an empty store."""
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db"}
-    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+    with running(tmp_path, {"mock": {"host": provider.url}}, env=new_store(tmp_path)) as gateway:
         yield Client(gateway)
 
 
 @pytest.fixture
-def pair(provider: Mock, tmp_path: Path) -> Iterator[tuple[Client, Client]]:
+def pair(provider: Mock, new_store: NewStore, tmp_path: Path) -> Iterator[tuple[Client, Client]]:
     """Two gateways with a store each."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
-    envs = [
-        {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"} for folder in folders
-    ]
+    envs = [new_store(folder) for folder in folders]
     tables = {"mock": {"host": provider.url}}
     with running(folders[0], tables, env=envs[0]) as one, running(folders[1], tables, env=envs[1]) as two:
         yield Client(one), Client(two)
-
-
-@pytest.fixture(scope="module")
-def lone(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """One gateway for all that disturbs nobody else."""
-    folder = tmp_path_factory.mktemp("lone")
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
-    with running(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
-        yield Client(gateway)
 
 
 def run(client: Client, *words: str, said: str | None = None, status: int = 0, **env: str) -> str:
@@ -163,9 +152,9 @@ def write(document: dict[str, Any], file: Path) -> None:
         ("{page}", "answers, but is no gateway"),
     ],
 )
-def test_who_does_not_reach_a_gateway_is_told_why(lone: Client, provider: Mock, url: str, words: str, page: str):
+def test_who_does_not_reach_a_gateway_is_told_why(admin: Client, provider: Mock, url: str, words: str, page: str):
     where = url.format(mock=provider.url, page=page)
-    said = run(lone, "keys", "list", "--url", where, status=1)
+    said = run(admin, "keys", "list", "--url", where, status=1)
     assert words in said
     assert said.startswith("penstock: ")
 
@@ -187,25 +176,24 @@ def page() -> Iterator[str]:
         yield listening.url
 
 
-def test_commands_take_the_address_that_clients_of_models_have_and_names_stay_parts_of_paths(lone: Client):
-    assert "admin" in run(lone, "keys", "list", "--url", f"{lone.gateway.base_url}/v1")
+def test_commands_take_the_address_that_clients_of_models_have_and_names_stay_parts_of_paths(admin: Client):
+    assert "admin" in run(admin, "keys", "list", "--url", f"{admin.gateway.base_url}/v1")
     for name in ("../..", "..", "a/../b", "ä?x"):
-        assert "penstock: GET /v1/configs/" in run(lone, "config", "show", name, status=1)
-    assert "env var: 'PENSTOCK_API_KEY'" in run(Client(lone.gateway, ""), "keys", "list", status=2)
-    assert "the key is not allowed: expected ASCII" in run(Client(lone.gateway, "schlüssel"), "keys", "list", status=1)
+        assert "penstock: GET /v1/configs/" in run(admin, "config", "show", name, status=1)
+    assert "env var: 'PENSTOCK_API_KEY'" in run(Client(admin.gateway, ""), "keys", "list", status=2)
+    assert "the key is not allowed: expected ASCII" in run(Client(admin.gateway, "schlüssel"), "keys", "list", status=1)
 
 
-def test_nothing_is_done_where_nobody_agrees(lone: Client, tmp_path: Path):
+def test_nothing_is_done_where_nobody_agrees(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
     write({"version": 1, "workspaces": [{"name": "nobody wants it"}]}, file)
-    before = lone.shown("/v1/workspaces")["total"]
+    before = admin.shown("/v1/workspaces")["total"]
     for words, said in (((str(file),), "n\n"), ((str(file),), ""), (("-",), file.read_text())):
-        assert "nothing was done" in run(lone, "apply", *words, said=said, status=1)
-    assert lone.shown("/v1/workspaces")["total"] == before
+        assert "nothing was done" in run(admin, "apply", *words, said=said, status=1)
+    assert admin.shown("/v1/workspaces")["total"] == before
 
 
-def test_a_key_is_made_listed_rotated_and_deleted_by_command(lone: Client):
-    admin = lone
+def test_a_key_is_made_listed_rotated_and_deleted_by_command(admin: Client):
     place = admin.shown("/v1/workspaces")["data"][0]["slug"]
     text = run(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
     headers = {**MOCK, "x-gateway-api-key": text}
@@ -223,8 +211,7 @@ def test_a_key_is_made_listed_rotated_and_deleted_by_command(lone: Client):
     assert "AB05" not in run(Client(admin.gateway, "nobody"), "keys", "list", status=1)
 
 
-def test_a_config_is_saved_shown_and_saved_again_by_command(lone: Client, tmp_path: Path):
-    admin = lone
+def test_a_config_is_saved_shown_and_saved_again_by_command(admin: Client, tmp_path: Path):
     place = admin.shown("/v1/workspaces")["data"][0]["slug"]
     file = tmp_path / "config.json"
     file.write_text('{"provider": "mock"}')
@@ -346,8 +333,7 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     assert run(admin, "apply", str(file), "--yes", "--prune") == "nothing to do\n"
 
 
-def test_what_is_refused_is_told_with_its_place_in_the_file_and_what_was_made_is_shown(lone: Client, tmp_path: Path):
-    admin = lone
+def test_what_is_refused_is_told_with_its_place_in_the_file_and_what_was_made_is_shown(admin: Client, tmp_path: Path):
     slug = admin.shown("/v1/workspaces")["data"][0]["slug"]
     keys = [{"name": "good", "scopes": ["completions.write"]}, {"name": "bad", "scopes": ["fly"]}]
     write({"version": 1, "workspaces": [{"slug": slug, "name": "x", "api_keys": keys}]}, tmp_path / "state.yaml")
@@ -357,8 +343,7 @@ def test_what_is_refused_is_told_with_its_place_in_the_file_and_what_was_made_is
     assert "key of x / api_keys good (it is shown this once): " in said
 
 
-def test_a_long_plan_shows_how_far_it_is_to_who_watches(lone: Client, tmp_path: Path):
-    admin = lone
+def test_a_long_plan_shows_how_far_it_is_to_who_watches(admin: Client, tmp_path: Path):
     write({"version": 1, "workspaces": [{"name": f"place {number}"} for number in range(12)]}, tmp_path / "state.yaml")
     mine, theirs = pty.openpty()
     command = [sys.executable, "-m", "penstock", "apply", str(tmp_path / "state.yaml"), "--yes"]
@@ -410,42 +395,42 @@ def test_what_the_file_does_not_hold_goes_only_when_asked(own: Client, tmp_path:
         ("{version: 1, workspaces: [{name: a, members: [{email: a@b.test}]}]}", "members[0].email 'a@b.test' is no"),
     ],
 )
-def test_a_file_that_is_no_state_is_refused(lone: Client, tmp_path: Path, text: str, words: str):
+def test_a_file_that_is_no_state_is_refused(admin: Client, tmp_path: Path, text: str, words: str):
     (tmp_path / "state.yaml").write_text(text, errors="surrogateescape")
     status = 0 if words == "nothing to do" else 1
-    assert words in run(lone, "apply", str(tmp_path / "state.yaml"), status=status).replace(":", "")
+    assert words in run(admin, "apply", str(tmp_path / "state.yaml"), status=status).replace(":", "")
 
 
-def test_what_was_broken_off_is_finished_by_applying_it_again(lone: Client, tmp_path: Path):
+def test_what_was_broken_off_is_finished_by_applying_it_again(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
     configs = [{"name": "good", "config": {"provider": "mock"}}, {"name": "bad", "config": {"provider": 5}}]
     write({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
-    said = run(lone, "apply", str(file), "--yes", status=1)
+    said = run(admin, "apply", str(file), "--yes", status=1)
     assert "workspaces[0].configs[1]: broken off / configs bad: " in said
     configs[1]["config"] = {"provider": "openai"}
     write({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
-    assert run(lone, "apply", str(file), "--yes").splitlines() == ["+ broken off / configs bad", "1 done"]
-    assert run(lone, "apply", str(file), "--yes") == "nothing to do\n"
+    assert run(admin, "apply", str(file), "--yes").splitlines() == ["+ broken off / configs bad", "1 done"]
+    assert run(admin, "apply", str(file), "--yes") == "nothing to do\n"
 
 
-def test_what_a_config_says_in_clear_where_a_mask_is_is_sent(lone: Client, tmp_path: Path):
+def test_what_a_config_says_in_clear_where_a_mask_is_is_sent(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
 
     def applied(team: str) -> str:
         config = {"provider": "mock", "override_params": {"metadata": {"api_key": team}}}
         write({"version": 1, "workspaces": [{"name": "teams", "configs": [{"name": "main", "config": config}]}]}, file)
-        return run(lone, "apply", str(file), "--yes")
+        return run(admin, "apply", str(file), "--yes")
 
     def version() -> str:
-        (place,) = (row for row in lone.shown("/v1/workspaces")["data"] if row["name"] == "teams")
-        (row,) = lone.shown(f"/v1/configs?workspace_id={place['id']}")["data"]
-        return lone.shown(f"/v1/configs/{row['slug']}")["version_id"]
+        (place,) = (row for row in admin.shown("/v1/workspaces")["data"] if row["name"] == "teams")
+        (row,) = admin.shown(f"/v1/configs?workspace_id={place['id']}")["data"]
+        return admin.shown(f"/v1/configs/{row['slug']}")["version_id"]
 
     applied("free")
     first = version()
     assert applied("gold").splitlines() == ["~ teams / configs main: config", "1 done"]
     assert (second := version()) != first
-    # Nobody but the gateway knows that it is the same: it is no other version.
-    assert applied("gold").splitlines() == ["~ teams / configs main: config", "1 done"]
+    # Nobody but the gateway knows that it is the same.
+    assert applied("gold") == "nothing to do\n"
     assert version() == second
     assert applied("*****") == "nothing to do\n"

@@ -13,13 +13,11 @@ from penstock import caller as rights
 from penstock import resources
 from penstock.app import complete, describe
 from tests.integration.managed import ADMIN_KEY, Client, good
-from tests.integration.serving import running
 from tests.integration.wire import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from tests.gateway import Mock
     from tests.integration.wire import Answer
 
 HEALTH = {"/health", "/v1/health", "/admin/health", "/v1/admin/health"}
@@ -80,7 +78,15 @@ def routes() -> list[Route]:
     ]
 
 
+def bare(path: str) -> str:
+    """A path without the prefixes under which the same route is too."""
+    return re.sub(r"^(/v1)?(/v2)?(/admin)?/", "/", path).replace("integration-models", "models")
+
+
 ROUTES = routes()
+# Each under the first of its names.
+EACH = list({(route.method, bare(route.path)): route for route in reversed(ROUTES)}.values())[::-1]
+OTHERWISE = [route for route in ROUTES if route not in EACH]
 
 
 class Scene:
@@ -177,8 +183,7 @@ class Scene:
 
     def fill(self, route: Route) -> tuple[str, object]:
         """A path to something in `here` that is there, and a body that is good."""
-        path, method = re.sub(r"^(/v1)?(/v2)?(/admin)?/", "/", route.path), route.method
-        path = path.replace("integration-models", "models")
+        path, method = bare(route.path), route.method
         values = {"kind": "workspace", "sub_kind": "service", "workspace": self.here["id"]}
         bodies = self._bodies()
         self._make_person(path, method, values, bodies)
@@ -295,19 +300,27 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("rights")
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
-    with running(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
-        yield Scene(Client(gateway))
+def scene(admin: Client) -> Scene:
+    return Scene(admin)
 
 
 def changes(scene: Scene) -> int:
     return scene.admin.shown(f"/v1/audit-logs?{SPAN}&organisation_id={scene.organisation}&page_size=1")["total"]
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=[route.id for route in ROUTES])
+@pytest.mark.parametrize("route", EACH, ids=[route.id for route in EACH])
 def test_nobody_succeeds_who_may_not_and_whoever_may_is_noted(scene: Scene, route: Route):
+    tried_by_all(scene, route)
+
+
+@pytest.mark.parametrize("new_store", ["sqlite"], indirect=True, scope="module")
+@pytest.mark.parametrize("route", OTHERWISE, ids=[route.id for route in OTHERWISE])
+@pytest.mark.usefixtures("new_store")
+def test_so_it_is_under_other_names_of_a_route(scene: Scene, route: Route):
+    tried_by_all(scene, route)
+
+
+def tried_by_all(scene: Scene, route: Route) -> None:
     path, body = scene.fill(route)
     before = changes(scene)
     for name in scene.callers:

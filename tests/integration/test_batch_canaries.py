@@ -15,17 +15,19 @@ from tests.integration.batch_provider import BatchProvider
 from tests.integration.batching import OPENED, TABLES, begun, ended, jsonl, line, workspace
 from tests.integration.bucket_provider import BucketProvider
 from tests.integration.canaries import MADE, canary, found
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.managed import Client
 from tests.integration.serving import running
 from tests.integration.test_administer import run
 from tests.integration.test_bucket_batches import KINDS, handed_over, result
 from tests.integration.test_canaries import shown
+from tests.postgres import dump
 from tests.processes import wait
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
+    from tests.integration.conftest import NewStore
 
 pytestmark = pytest.mark.usefixtures("closed")
 DAY = "24h"
@@ -101,7 +103,7 @@ def run_there(scene: Scene) -> list[Any]:
     return over
 
 
-def run_in_buckets(scene: Scene, folder: Path) -> tuple[list[Any], bytes]:
+def run_in_buckets(scene: Scene, folder: Path, url: str) -> tuple[list[Any], bytes]:
     """Batches whose lines go to a bucket; and what is written here while they run."""
     there = scene.buckets
     there.secret, there.token = canary("aws of a bucket"), canary("token of a bucket")
@@ -119,7 +121,7 @@ def run_in_buckets(scene: Scene, folder: Path) -> tuple[list[Any], bytes]:
             there.state = "running"
             batch = begun(ai, jsonl(line(1, model=kind.model)), DAY)
             handed_over(client, there, batch.id)
-            written += kept(folder)
+            written += kept(folder, url)
             if status == "good":
                 there.finish(kind.done, [result(kind, sent) for sent in there.lines()])
             else:
@@ -134,13 +136,15 @@ def run_in_buckets(scene: Scene, folder: Path) -> tuple[list[Any], bytes]:
     return over, written
 
 
-def kept(folder: Path) -> bytes:
-    """Everything that is written in the gateway's folder but the files of its callers and what the operator wrote."""
+def kept(folder: Path, url: str) -> bytes:
+    """The store, and all that is written in the gateway's folder but its callers' files and what the operator wrote."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
     pieces: list[bytes] = []
     for path in paths:
         with suppress(FileNotFoundError):
             pieces.append(b"" if "files" in path.parts else path.read_bytes())
+    if url.startswith("postgresql"):
+        pieces.append(dump(url))
     return b"".join(pieces)
 
 
@@ -153,8 +157,7 @@ def looked_at(gateway: Gateway, admin: Client) -> bytes:
     return logs.body + run(admin, "export").encode() + shown(gateway)
 
 
-def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, tmp_path: Path):
-    before = set(MADE)
+def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, new_store: NewStore, tmp_path: Path):
     folder = tmp_path / "gateway"
     folder.mkdir()
     tables = {
@@ -164,7 +167,8 @@ def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, tmp_path:
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
         "batches": {**TABLES["batches"], "poll_ms": 30},
     }
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+    env = new_store(folder)
+    url = env["PENSTOCK_STORE_URL"]
     with ExitStack() as stack:
         s3 = stack.enter_context(moto(tmp_path))
         httpx2.put(f"{s3}/s3-bucket").raise_for_status()
@@ -173,7 +177,7 @@ def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, tmp_path:
         scene = Scene(Client(gateway), direct, buckets)
         assert set(answered_here(scene)) == {"completed"}
         over = run_there(scene)
-        more, written = run_in_buckets(scene, folder)
+        more, written = run_in_buckets(scene, folder, url)
         over += more
         sinks = {
             "batches": b"".join(json.dumps(batch.to_dict()).encode() for batch in over),
@@ -182,8 +186,9 @@ def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, tmp_path:
             "while it ran": written,
         }
     assert {batch.status for batch in over} == {"completed", "failed"}
-    assert {path.name for path in folder.iterdir()} >= {"penstock.db", "gateway.log", "records.jsonl"}
-    sinks["kept"] = kept(folder)
-    secrets = {name: MADE[name] for name in set(MADE) - before}
-    assert len(secrets) >= 10
-    assert not found(sinks, secrets)
+    assert {path.name for path in folder.iterdir()} >= {"gateway.log", "records.jsonl"}
+    sinks["kept"] = kept(folder, url)
+    # What is no secret is found there: it is the store.
+    assert over[0].id.encode() in sinks["kept"]
+    assert len(MADE) >= 10
+    assert not found(sinks, MADE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from tests.integration.managed import Client
 from tests.integration.serving import running
 from tests.integration.vaults import Vaults
 from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked, request
-from tests.postgres import program as postgres_program
+from tests.postgres import dump
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -387,8 +386,7 @@ def kept(folder: Path, url: str) -> dict[str, bytes]:
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
     found = {path.name: path.read_bytes() for path in files}
     if url.startswith("postgresql"):
-        dumped = subprocess.run([postgres_program("pg_dump"), url], check=True, capture_output=True, timeout=30)
-        found["penstock.db"] = dumped.stdout
+        found["penstock.db"] = dump(url)
     return found
 
 

@@ -16,7 +16,7 @@ from joserfc import jws
 from joserfc.jwk import RSAKey
 
 from tests.integration import nodes
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.managed import Client
 from tests.integration.nodes import KEPT, connected, folders, guarded
 from tests.integration.serving import running
 from tests.integration.wire import asked
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from tests.gateway import Gateway, Mock
+    from tests.integration.conftest import NewStore
     from tests.integration.wire import Answer
     from tests.redis_server import RedisServer
 
@@ -177,7 +178,7 @@ def judge(one: Gateway, date: Date, born: float, tokens: Tokens) -> None:
 
 
 def test_leaps_of_the_date_under_load_end_what_ends_by_the_date_and_nothing_else(
-    tmp_path: Path, provider: Mock, redis: RedisServer
+    tmp_path: Path, provider: Mock, redis: RedisServer, new_store: NewStore
 ):
     key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
     born = time.time()
@@ -189,9 +190,8 @@ def test_leaps_of_the_date_under_load_end_what_ends_by_the_date_and_nothing_else
     date, other = Date(here / "date"), Date(there / "date")
     other.leap(SKEW)
     env = {"REDIS_URL": redis.url}
-    stored = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{here}/penstock.db"}
     with (
-        running(here, {**tables, "jwt": rules}, env={**env, **stored, **date.env}) as one,
+        running(here, {**tables, "jwt": rules}, env={**env, **new_store(here), **date.env}) as one,
         running(there, tables, env={**env, **other.env}) as two,
     ):
         admin = Client(one)

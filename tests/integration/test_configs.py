@@ -43,6 +43,44 @@ def test_a_config_is_read_back_as_json_in_a_text(admin: Client, workspace: str, 
     assert shown["version_id"] == config["version_id"]
 
 
+def test_versions_are_paged_by_their_numbers(admin: Client, config: dict[str, Any]):
+    path = f"/v1/configs/{config['slug']}"
+    for number in range(2, 6):
+        good(admin.put(path, {"name": f"version {number}"}))
+
+    def names(query: str) -> tuple[int, list[str]]:
+        listed = admin.shown(f"{path}/versions?{query}")
+        return listed["total"], [version["name"] for version in listed["data"]]
+
+    newest = [*(f"version {number}" for number in (5, 4, 3, 2)), "My config"]
+    assert names("") == (5, newest)
+    for size in (1, 2, 3, 5, 9):
+        for order, expected in (("desc", newest), ("asc", newest[::-1])):
+            pages = [names(f"page_size={size}&current_page={page}&order={order}") for page in range(6)]
+            assert {total for total, _ in pages} == {5}
+            assert [name for _, page in pages for name in page] == expected
+            assert all(len(page) <= size for _, page in pages)
+    refused(admin.get(f"{path}/versions?sort=name"), 400, "AB01", "sort")
+
+
+def test_what_a_config_would_become_is_told_and_nothing_changed(admin: Client, workspace: str):
+    body = {"name": "dry", "config": {"provider": "openai", "api_key": "sk-0123456789"}, "workspace_id": workspace}
+    made = admin.made("/v1/configs", body)
+    path = f"/v1/configs/{made['slug']}"
+    before = admin.shown(path)
+    for key, version in (
+        ("sk-0123456789", made["version_id"]),
+        ("sk-0000456789", ""),
+        ("sk*****789", made["version_id"]),
+    ):
+        changed = {"config": {"provider": "openai", "api_key": key}}
+        assert good(admin.put(f"{path}?dry_run=true", changed))["version_id"] == version
+    assert good(admin.put(f"{path}?dry_run=true", {"name": "wet"}))["version_id"] == ""
+    refused(admin.put(f"{path}?dry_run=true", {"config": {"provider": 5}}), 400, "AB01", "config.provider")
+    assert admin.shown(path) == before
+    assert admin.shown(f"{path}/versions")["total"] == 1
+
+
 def test_what_is_saved_is_what_requests_are_served_by(
     admin: Client, workspace: str, config: dict[str, Any], provider: Mock
 ):

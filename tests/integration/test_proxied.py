@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Mock
+    from tests.integration.conftest import NewStore
 
 TABLES = {"security": {"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]}}
 SESSIONS = "/v1/auth/sessions"
@@ -43,9 +44,8 @@ def test_trusted_proxies_are_believed_and_no_further(admin: Client):
     assert seen(admin) == "127.0.0.1"
 
 
-def test_who_is_not_listed_is_not_believed(tmp_path: Path, provider: Mock):
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db"}
-    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+def test_who_is_not_listed_is_not_believed(tmp_path: Path, provider: Mock, new_store: NewStore):
+    with running(tmp_path, {"mock": {"host": provider.url}}, env=new_store(tmp_path)) as gateway:
         admin = Client(gateway)
         good(through(admin, "192.0.2.8").post("/v1/workspaces", {"name": "w"}))
         assert seen(admin) == "127.0.0.1"

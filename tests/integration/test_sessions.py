@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
+    from tests.integration.conftest import NewStore
     from tests.integration.wire import Answer
 
 PASSWORD = "a password of twelve"
@@ -263,15 +264,14 @@ SECOND.new_key("one")
 
 
 @pytest.fixture(scope="module")
-def tokened(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokened]:
+def tokened(provider: Mock, new_store: NewStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokened]:
     folder = tmp_path_factory.mktemp("tokens")
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
     with publishing() as issuer:
         issuer.new_key("one")
         rules = {"enabled": True, "jwks_url": issuer.url, "leeway_seconds": 5, "refresh_seconds": 1}
         other = {"issuer": "other", "audience": "us", "jwks": SECOND.published().decode()}
         tables = {"mock": {"host": provider.url}, "jwt": rules, "issuers": [other]}
-        with running(folder, tables, env=env) as gateway:
+        with running(folder, tables, env=new_store(folder)) as gateway:
             admin = Client(gateway)
             made = Tokened(admin, issuer, admin.made("/v1/workspaces", {"name": "tokens"}))
             wait("the keys", lambda: made.calls(made.token()).status == 200 or None, 5)
@@ -426,8 +426,10 @@ def test_a_token_of_a_provider_beside_a_gateway_key_goes_to_the_provider(tokened
     assert any(theirs in json.dumps(entry) for entry in provider.ledger())
 
 
-def test_keys_that_were_known_are_good_after_a_restart_while_nobody_publishes_them(provider: Mock, tmp_path: Path):
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db"}
+def test_keys_that_were_known_are_good_after_a_restart_while_nobody_publishes_them(
+    provider: Mock, new_store: NewStore, tmp_path: Path
+):
+    env = new_store(tmp_path)
     with publishing() as issuer:
         issuer.new_key("one")
         tables = {"mock": {"host": provider.url}, "jwt": {"enabled": True, "jwks_url": issuer.url}}

@@ -65,6 +65,26 @@ def test_a_nul_in_a_body_is_refused_whatever_the_body_is_called(
     refused(ask(admin.gateway.base_url, "/v1/configs", sent, fields), 400, "AB01", "name", "U+0000")
 
 
+@pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xed\xa0\x80"', b'"\xff"', b'"\xc3"'])
+def test_what_is_no_unicode_is_refused_by_its_place(admin: Client, place: Mapping[str, Any], text: bytes):
+    body = {"name": "n", "config": {"targets": [{"provider": "HERE"}]}, "workspace_id": place["id"]}
+    fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
+    sent = json.dumps(body).encode().replace(b'"HERE"', text)
+    answer = ask(admin.gateway.base_url, "/v1/configs", sent, fields)
+    refused(answer, 400, "AB01", "config.targets[0].provider", "must be Unicode text")
+
+
+def test_a_body_that_is_neither_text_nor_json_is_refused_and_a_pair_of_halves_is_taken(
+    admin: Client, place: Mapping[str, Any]
+):
+    fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
+    refused(ask(admin.gateway.base_url, "/v1/configs", b"\xff{", fields), 400, "AB01", "must be Unicode text")
+    body = json.dumps({"name": "\U0001f6b0", "config": {"provider": "mock"}, "workspace_id": place["id"]}).encode()
+    assert b"\\ud83d\\udeb0" in body
+    slug = good(ask(admin.gateway.base_url, "/v1/configs", body, fields))["slug"]
+    assert admin.shown(f"/v1/configs/{slug}")["name"] == "\U0001f6b0"
+
+
 def test_a_nul_in_the_name_of_a_file_is_refused(admin: Client, place: Mapping[str, Any]):
     caller = admin.with_key(workspace_id=place["id"], scopes=["completions.write"])
     part = b'--b\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'

@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
-from sqlalchemy import or_, select
+from sqlalchemy import bindparam, or_, select
 
 from penstock.caller import Caller, lacking
 from penstock.errors import ForbiddenError, Problem, StaleError
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 # Nothing is changed in an archived workspace; it can be looked at.
 OPEN = frozenset({"active"})
 KNOWN = OPEN | {"archived"}
+# Written once: to write a query takes longer than to have it answered.
+WORKSPACE = select(workspaces.c.id).where(
+    workspaces.c.organisation_id == bindparam("organisation_id"),
+    named(workspaces, bindparam("key")),
+    workspaces.c.status.in_(bindparam("states", expanding=True)),
+)
 
 
 class Subject:
@@ -268,12 +274,8 @@ class Work:
         own = self.caller.workspace_id
         if wanted is None or wanted == own:
             return own
-        query = select(workspaces.c.id).where(
-            workspaces.c.organisation_id == self.caller.organisation_id,
-            named(workspaces, wanted),
-            workspaces.c.status.in_(among),
-        )
-        found: str | None = await connection.scalar(query)
+        asked = {"organisation_id": self.caller.organisation_id, "key": wanted, "states": sorted(among)}
+        found: str | None = await connection.scalar(WORKSPACE, asked)
         open_to_caller = found == own if own else self.caller.leads or found in self.caller.roles
         if found is None or not open_to_caller:
             message = f"the workspace {wanted!r} is not open to this key"

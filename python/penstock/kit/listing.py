@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from litestar.di import NamedDependency  # noqa: TC002 - the framework looks at annotations when it runs
 from litestar.params import QueryParameter
-from sqlalchemy import and_, select
+from sqlalchemy import and_, bindparam, select
 
+from penstock.kit.desk import Work  # noqa: TC001 - as above
 from penstock.kit.record import refuse
 
 if TYPE_CHECKING:
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, ColumnElement, Table
 
-    from penstock.store.tenant import Row, Tenant
+    from penstock.store.tenant import Query, Row, Tenant
 
 DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000
 
@@ -59,7 +62,8 @@ class Page(msgspec.Struct, frozen=True):
         return self
 
 
-def page(
+def page(  # noqa: PLR0913, PLR0917 - what every list can be asked
+    work: NamedDependency[Work],  # noqa: ARG001 - one after the other: to see to two at once takes the framework far longer
     page_size: Size = None,
     current_page: Number = None,
     camel_size: CamelSize = None,
@@ -68,8 +72,9 @@ def page(
     order: Order = "desc",
 ) -> Page:
     """Read what every list can be asked."""
-    asked = page_size or camel_size
-    return Page(asked or DEFAULT_SIZE, current_page or camel_number or 0, sort, order, asked is not None)
+    asked = camel_size if page_size is None else page_size
+    size = DEFAULT_SIZE if asked is None else asked
+    return Page(size, current_page or camel_number or 0, sort, order, asked is not None)
 
 
 def equal(table: Table, **asked: object) -> list[ColumnElement[bool]]:
@@ -83,8 +88,7 @@ async def rows(
     """Give how many there are, and those of the page; a late page costs little more than an early one."""
     by = _sorted_by(table, wanted)
     if wanted.number == 0:
-        query = select(table).where(*conditions).order_by(*_directed(by, down=wanted.order == "desc"))
-        found = await tenant.rows(query.limit(wanted.size), table)
+        found = await _first(tenant, table, wanted, conditions)
         # Most lists are short: reading them counts them.
         return (await tenant.count(table, conditions) if len(found) == wanted.size else len(found)), found
     total = await tenant.count(table, conditions)
@@ -102,6 +106,19 @@ async def rows(
     query = select(table).where(*conditions, _from(by, edge, down=down)).order_by(*_directed(by, down=down))
     found = await tenant.rows(query.limit(length), table)
     return total, found[::-1] if from_end else found
+
+
+async def _first(tenant: Tenant, table: Table, wanted: Page, conditions: Sequence[ColumnElement[bool]]) -> list[Row]:
+    query = _first_page(table, wanted.sort, wanted.order)
+    if conditions:
+        return await tenant.rows(query.where(*conditions).params(size=wanted.size), table)
+    return await tenant.asked(query, table, size=wanted.size)
+
+
+@cache
+def _first_page(table: Table, sort: str, order: str) -> Query:
+    by = _sorted_by(table, Page(sort=sort))
+    return select(table).order_by(*_directed(by, down=order == "desc")).limit(bindparam("size"))
 
 
 def _sorted_by(table: Table, wanted: Page) -> list[Column[Any]]:

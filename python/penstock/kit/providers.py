@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import select
 
 from penstock.kit import fields, integrations, limits
 from penstock.kit.fields import UNSET, TagsAsked, WorkspaceAsked, tagged
@@ -18,8 +17,6 @@ from penstock.store.tables import integrations as integration_rows
 from penstock.store.tables import providers, workspaces
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
@@ -102,18 +99,12 @@ class Side(Verbs):
         """Make the routes that list them and give one."""
 
         async def showing(desk: Desk, rows: list[Row]) -> list[Shown]:
-            behind = await _named(desk.organisation(), integration_rows, rows, "integration_id")
+            behind = await desk.organisation().find_all(integration_rows, {row["integration_id"] for row in rows})
             is_placed = "workspace_name" in shown.__struct_fields__
-            places = await _named(desk, workspaces, rows, "workspace_id") if is_placed else {}
+            places = await desk.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
             return [_shown(shown, row, behind[row["integration_id"]], places.get(row["workspace_id"])) for row in rows]
 
         return [self.index(shown, showing, asked), self.show(shown, showing)]
-
-
-async def _named(desk: Desk, table: Table, rows: list[Row], column: str) -> dict[str, Row]:
-    """Give the rows of a table that some rows name, by id."""
-    query = select(table).where(table.c.id.in_({row[column] for row in rows}))
-    return {row["id"]: row for row in await desk.rows(query, table)}
 
 
 def _shown(shown: type[Shown], row: Row, integration: Row, workspace: Row | None) -> Shown:

@@ -47,10 +47,14 @@ def anywhere() -> Wanted:
     return Wanted()
 
 
-def placed(
-    request: Request[Any, Any, Any], office: NamedDependency[Office], workspace_id: WorkspaceAsked = None
-) -> Work:
+def after_wanted(request: Request[Any, Any, Any], wanted: NamedDependency[Wanted]) -> Work:
+    """Give a caller's way to a desk where that is asked for."""
+    return placed(request, wanted.workspace)
+
+
+def placed(request: Request[Any, Any, Any], workspace_id: WorkspaceAsked = None) -> Work:
     """Give a caller's way to a desk in a workspace."""
+    office: Office = request.app.state["office"]
     work = office.work(request)
     work.place = workspace_id
     return work
@@ -92,7 +96,11 @@ class Verbs:
     def index(self, shown: Any, showing: Showing, wanted: Callable[..., Wanted] | None = None) -> Any:  # noqa: ANN401 - as above
         """Make the route that lists them."""
         resource, usual = self.resource, here if self._is_placed else anywhere
-        asked = {"wanted": Provide(wanted or usual, sync_to_thread=False)}
+        # One after the other, as pages are: to see to two of them at once takes the framework far longer.
+        asked = {
+            "wanted": Provide(wanted or usual, sync_to_thread=False),
+            "work": Provide(after_wanted, sync_to_thread=False),
+        }
 
         said = self._said("list", f"List {self._one}s", wanted)
 
@@ -101,7 +109,7 @@ class Verbs:
             work: NamedDependency[Work], page: NamedDependency[Page], wanted: NamedDependency[Wanted]
         ) -> Listed[shown]:
             """List those that there are."""
-            async with work.reading(wanted.workspace) as desk:
+            async with work.reading(work.place) as desk:
                 total, rows = await resource.page(desk, page.within(wanted.sizes), wanted.conditions)
                 return Listed(total, await showing(desk, rows))
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, select
 
 from penstock.kit.ids import new_id
-from penstock.kit.record import now
+from penstock.kit.record import now, refuse
 from penstock.store.tables import versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.kit.desk import Desk
+    from penstock.kit.listing import Page
     from penstock.store.tenant import Row, Tenant
 
 
@@ -36,10 +37,22 @@ async def keep(desk: Desk, resource: str, resource_id: str, content: Mapping[str
     return version_id
 
 
-async def all_of(tenant: Tenant, resource_id: str) -> list[Row]:
-    """Give all versions, newest first."""
-    query = select(versions).where(versions.c.resource_id == resource_id).order_by(versions.c.number.desc())
-    return await tenant.rows(query, versions)
+async def page(tenant: Tenant, resource_id: str, wanted: Page) -> tuple[int, list[Row]]:
+    """Give how many there are, and those of the page: by their numbers, of which none is left out."""
+    if wanted.sort != "created_at":
+        raise refuse("sort", f"{wanted.sort!r} is not allowed here: expected created_at")
+    number, here = versions.c.number, versions.c.resource_id == resource_id
+    last = await tenant.first(select(func.max(number).label("number")).where(here), versions)
+    total = int((last["number"] if last else 0) or 0)
+    start = wanted.size * wanted.number
+    down = wanted.order == "desc"
+    among = (
+        number.between(total - start - wanted.size + 1, total - start)
+        if down
+        else number.between(start + 1, start + wanted.size)
+    )
+    query = select(versions).where(here, among).order_by(number.desc() if down else number.asc())
+    return total, await tenant.rows(query, versions)
 
 
 async def drop(tenant: Tenant, resource_id: str) -> None:

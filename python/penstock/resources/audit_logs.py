@@ -15,7 +15,7 @@ from penstock.caller import needs
 from penstock.kit import listing
 from penstock.kit.desk import Work
 from penstock.kit.fields import WorkspaceAsked
-from penstock.kit.listing import DEFAULT_SIZE, CamelNumber, Number, Order, Page, Sort
+from penstock.kit.listing import CamelNumber, Number, Order, Page, Sort
 from penstock.kit.record import milliseconds, when, write_out
 from penstock.store.tables import audit, workspaces
 
@@ -66,10 +66,11 @@ OrganisationAsked = Annotated[str, QueryParameter(description="id of the organis
 Text = Annotated[str | None, QueryParameter(description="only rows that have exactly this")]
 Method = Annotated[Literal["POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests of this method")]
 UserType = Annotated[Literal["user", "api_key"] | None, QueryParameter(description="only people, or only services")]
-StatusAsked = Annotated[int | None, QueryParameter(description="only answers with this status")]
+StatusAsked = Annotated[int | None, QueryParameter(ge=100, le=599, description="only answers with this status")]
 
 
-def asked(
+def asked(  # noqa: PLR0913, PLR0917 - as of all lists
+    work: NamedDependency[Work],
     page_size: Size = None,
     current_page: Number = None,
     camel_size: CamelSize = None,
@@ -77,9 +78,8 @@ def asked(
     sort: Sort = "created_at",
     order: Order = "desc",
 ) -> Page:
-    """Read which part is asked for; with no rows only how many there are."""
-    size = next((size for size in (page_size, camel_size) if size is not None), DEFAULT_SIZE)
-    return Page(size, current_page or camel_number or 0, sort, order)
+    """Read which part is asked for, as of all lists; with no rows only how many there are."""
+    return listing.page(work, page_size, current_page, camel_size, camel_number, sort, order)
 
 
 @get(

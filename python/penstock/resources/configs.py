@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from litestar import get, post, put
 from litestar.di import NamedDependency
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
 from penstock import engine
 from penstock.caller import needs
 from penstock.errors import ConflictError, InvalidError, Problem
-from penstock.kit import credentials, fields, versions
+from penstock.kit import credentials, fields, masks, versions
 from penstock.kit.credentials import Divided
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
 from penstock.kit.ids import new_id, slug
+from penstock.kit.listing import Page
 from penstock.kit.record import Listed, given, refuse, write_out
 from penstock.kit.resource import Resource
 from penstock.kit.verbs import Verbs
@@ -38,6 +39,10 @@ NOTHING = Divided({}, {})
 
 Config = Annotated[dict[str, Any] | str, Meta(description="the config, as an object or as JSON in a text")]
 VersionId = Annotated[str, Meta(description="id of the version")]
+# Whether credentials are the same nobody else can tell: they are shown masked.
+DryRun = Annotated[
+    bool, QueryParameter(description="change nothing; `version_id` is empty if it would become another version")
+]
 
 
 class NewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -109,7 +114,7 @@ class ConfigShown(ConfigRow, frozen=True, kw_only=True):
 @post("/", status_code=200, guards=[needs("configs.create")], summary="Create config", tags=TAGS)
 async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> ConfigMade:
     """Save a config of a workspace; it is used from then on under its slug."""
-    document = credentials.restored("config", _read(data.config), NOTHING)
+    document = masks.restored("config", _read(data.config), NOTHING)
     _check(document, work.limits)
     divided = credentials.divide(document)
     async with work.writing(data.workspace_id) as desk:
@@ -137,18 +142,23 @@ async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> Conf
 
 @get("/{key:str}/versions", guards=[needs("configs.read")], summary="List versions of a config", tags=TAGS)
 async def history(
-    key: IdOrSlug, work: NamedDependency[Work], workspace_id: WorkspaceAsked = None
+    key: IdOrSlug, work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None
 ) -> Listed[ConfigShown]:
-    """Give every version of a config, newest first."""
+    """Give the versions of a config, newest first."""
     async with work.reading(workspace_id) as desk:
         row = await CONFIGS.get(desk, key)
-        kept = await versions.all_of(desk, row["id"])
-        return Listed(len(kept), [_version(row, version) for version in kept])
+        total, kept = await versions.page(desk, row["id"], page)
+        return Listed(total, [_version(row, version) for version in kept])
 
 
 @put("/{key:str}", guards=[needs("configs.update")], summary="Update config", tags=TAGS)
 async def update(
-    key: IdOrSlug, data: JSONBody[ConfigChange], work: NamedDependency[Work], workspace_id: WorkspaceAsked = None
+    key: IdOrSlug,
+    data: JSONBody[ConfigChange],
+    work: NamedDependency[Work],
+    workspace_id: WorkspaceAsked = None,
+    *,
+    dry_run: DryRun = False,
 ) -> ConfigChanged:
     """Change a config; another content becomes its next version, and credentials that come back masked stay."""
     values = {name: value for name, value in given(data).items() if name != "config"}
@@ -162,6 +172,8 @@ async def update(
             _check(document, work.limits)
         divided = credentials.divide(document)
         changed = not credentials.is_same(divided, old) or values.get("name", before["name"]) != before["name"]
+        if dry_run:
+            return ConfigChanged("" if changed else before["version_id"])
         if changed:
             values |= await _sealed(desk, before["id"], divided)
         row = await CONFIGS.change(desk, before, {**values, "updated_by": work.caller.actor})
@@ -202,10 +214,10 @@ def _check(document: dict[str, Any], limits: TargetLimits) -> None:
 async def _restored(desk: Desk, row: Row, sent: dict[str, Any], old: Divided) -> Any:  # noqa: ANN401 - JSON
     """Put credentials in the place of their masks, which may be those of an older version."""
     older: list[Divided] = []
-    if credentials.has_strangers(sent, old):
-        kept = await versions.all_of(desk, row["id"])
-        older = [await _opened(desk, one["content"]["config"], one) for one in kept[:VERSIONS]]
-    return credentials.restored("config", sent, old, older)
+    if masks.has_strangers(sent, old):
+        _, kept = await versions.page(desk, row["id"], Page(size=VERSIONS))
+        older = [await _opened(desk, one["content"]["config"], one) for one in kept]
+    return masks.restored("config", sent, old, older)
 
 
 async def _opened(desk: Desk, config: str, holder: Row) -> Divided:

@@ -23,7 +23,7 @@ from penstock.kit.desk import Work
 from penstock.kit.files import File, shown
 from penstock.kit.pages import After, Page
 from penstock.kit.record import now, refuse
-from penstock.kit.zeros import NUL, WHY
+from penstock.kit.texts import NUL, WITH_NUL
 from penstock.settings import Settings
 from penstock.store.tables import batches, files
 
@@ -82,7 +82,7 @@ async def upload(
     life = _life(data, settings.files.keep_seconds)
     name = data.file.filename or "file"
     if NUL in name:
-        raise refuse("file", f"its name {WHY}")
+        raise refuse("file", f"its name {WITH_NUL}")
     row = kit.new_row(data.purpose, name, life, created_by=work.caller.actor)
     async with work.reading() as desk:
         _ = desk.workspace

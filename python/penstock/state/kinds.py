@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.kit.ids import mask
-from penstock.state.document import Thing, bare, changes, is_over, listed, without
+from penstock.remote import RemoteError
+from penstock.state.document import Thing, bare, changes, is_over, listed, masks, without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +96,10 @@ class Kind:
     def differs(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> Thing:  # noqa: ARG002 - for kinds that hold lists
         """Give what is to be changed."""
         return changes({name: thing[name] for name in self.fields if name in thing}, there)
+
+    def compared(self, _ground: Ground, _there: Thing, changed: Thing) -> Thing:
+        """Leave out of what is to be changed what only the gateway can compare, if it is as it was."""
+        return changed
 
     def is_needless(self, _ground: Ground, thing: Thing) -> bool:
         """Whether one that is not there need not be made."""
@@ -274,6 +279,17 @@ class Configs(Kind):
         whole = ground.remote.ask("GET", f"{self.path}/{row['id']}")
         ground.configs[whole["id"]] = whole["slug"]
         return {**super().written(ground, whole), "config": msgspec.json.decode(whole["config"])}
+
+    def compared(self, ground: Ground, there: Thing, changed: Thing) -> Thing:
+        """Ask the gateway about a config that says in clear what is shown masked."""
+        if "config" not in changed or not masks(there["config"]):
+            return changed
+        try:
+            said = ground.remote.ask("PUT", f"{self.path}/{there['id']}?dry_run=true", {"config": changed["config"]})
+        except RemoteError:
+            # It is told when the change is made, with its place in the file.
+            return changed
+        return without(changed, "config") if said["version_id"] else changed
 
     def make(self, ground: Ground, place: Thing | None, thing: Thing) -> Thing:
         """Make one; it is archived afterwards."""

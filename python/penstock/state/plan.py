@@ -229,7 +229,8 @@ class Plan:
         self._add("+", what, path, act)
 
     def _change(self, kind: Kind, path: str, what: str, thing: Thing, found: Thing, place: Thing | None) -> None:
-        if changed := kind.differs(cast("Thing", renamed(thing, self._renamed)), found, prune=self._prune):
+        wanted = cast("Thing", renamed(thing, self._renamed))
+        if changed := kind.compared(self._ground, found, kind.differs(wanted, found, prune=self._prune)):
 
             def act() -> None:
                 kind.change(self._ground, place, found, self._now(changed))

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from penstock.errors import ConflictError, SettingsError, StartError, UnavailableError
 from penstock.store.sqlite import Connection
+from penstock.store.values import refuse_unfit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -48,6 +49,7 @@ class Database:
         self._engine = _sqlite(self.url, settings) if self.embedded else _postgresql(self.url, settings)
         # Each statement of PostgreSQL's sees what was kept by then, within a transaction too: for reading none is begun.
         without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
+        event.listen(self._engine.sync_engine, "handle_error", refuse_unfit)
         self._reader = self._engine.execution_options(**without)
         self._returning: set[asyncio.Future[None]] = set()
 
@@ -172,6 +174,7 @@ def _sqlite(url: URL, settings: Store) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,
+        json_deserializer=msgspec.json.decode,
         async_creator=opening,
     )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
@@ -199,6 +202,7 @@ def _postgresql(url: URL, settings: Store) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,
+        json_deserializer=msgspec.json.decode,
         connect_args={
             "timeout": settings.acquire_ms / 1000,
             "command_timeout": settings.statement_ms / 1000,

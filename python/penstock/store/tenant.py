@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import bindparam, func, insert, or_, select, update
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 # More than one.
 TWO = 2
+# So many queries that were written once are kept as they are asked in a place.
+QUERIES = 1000
 
 
 class Bell:
@@ -61,11 +63,20 @@ class Tenant:
 
     async def find(self, table: Table, key: str) -> Row | None:
         """Find a row by its id, or by its slug where it has one; what several workspaces have is not chosen among."""
-        if self.workspace_id is None and self.among is not None:
-            return _only(key, await self.rows(select(table).where(named(table, key)).limit(TWO), table))
+        return _only(key, await self.asked(_finding(table), table, key=key))
+
+    async def find_all(self, table: Table, ids: Iterable[str]) -> dict[str, Row]:
+        """Find rows by their ids."""
+        return {row["id"]: row for row in await self.asked(_finding_all(table), table, ids=list(ids))}
+
+    async def asked(self, query: Query, table: Table, **values: object) -> list[Row]:
+        """Give the rows of a query that was written once, with parameters: to write one takes longer than its answer."""
         own = {name: value for name, value in self._own(table).items() if value is not None}
-        found = await self.connection.execute(_finding(table, tuple(own)), {"key": key, **own})
-        return _only(key, [cast("Row", row) for row in found.mappings()])
+        inside = _inside_once(query, table, tuple(own))
+        if self.workspace_id is None and self.among is not None and (column := _workspace_of(table)) is not None:
+            inside = inside.where(column.in_(sorted(self.among)))
+        found = await self.connection.execute(inside, {**values, **own})
+        return [cast("Row", row) for row in found.mappings()]
 
     async def first(self, query: Query, *tables: Table) -> Row | None:
         """Give the first row of a query over these tables."""
@@ -160,10 +171,18 @@ def named(table: Table, key: str | BindParameter[str]) -> Condition:
 
 
 @cache
-def _finding(table: Table, own: tuple[str, ...]) -> Query:
-    """Write the query once that reads are made of: to write it takes longer than to have it answered."""
-    inside = [table.c[name] == bindparam(name) for name in own]
-    return select(table).where(named(table, bindparam("key")), *inside).limit(TWO)
+def _finding(table: Table) -> Query:
+    return select(table).where(named(table, bindparam("key"))).limit(TWO)
+
+
+@cache
+def _finding_all(table: Table) -> Query:
+    return select(table).where(table.c.id.in_(bindparam("ids", expanding=True)))
+
+
+@lru_cache(QUERIES)
+def _inside_once(query: Query, table: Table, own: tuple[str, ...]) -> Query:
+    return query.where(*(table.c[name] == bindparam(name) for name in own))
 
 
 def _workspace_of(table: Table) -> ColumnElement[str] | None:

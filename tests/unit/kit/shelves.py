@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import Column, Integer, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, MetaData, String, Table
 
 from penstock.kit import fields
 from penstock.kit.resource import Resource
@@ -18,8 +18,8 @@ SHELVES = Table(
     Column("workspace_id", String(36), nullable=False),
     Column("name", String(255), nullable=False),
     Column("note", String(2000)),
-    Column("created_at", Integer, nullable=False),
-    Column("last_updated_at", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_updated_at", BigInteger, nullable=False),
 )
 
 

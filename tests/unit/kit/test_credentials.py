@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidError
-from penstock.kit.credentials import Divided, divide, has_strangers, is_same, joined, read, restored, write
+from penstock.kit.credentials import Divided, divide, is_same, joined, read, write
+from penstock.kit.masks import has_strangers, restored
 
 KEY, OTHER = "sk-0123456789-abc", "sk-9876543210-abc"
 MASK = "sk*****abc"

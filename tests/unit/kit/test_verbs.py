@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 KEY = "admin-key-of-the-tests-0123456789"
 
 
-async def prepared(folder: Path) -> Settings:
-    store = Store(
-        url=Secret(f"sqlite:///{folder}/penstock.db"), master_key=Secret(base64.b64encode(bytes(32)).decode())
-    )
-    database = Database(store, store.url or Secret(""))
+async def prepared(url: Secret) -> Settings:
+    store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()))
+    database = Database(store, url)
     await migrate(database)
     await found(database, Secret(KEY))
     async with database.writing() as connection:
@@ -55,11 +53,11 @@ def test_a_resource_of_the_five_common_verbs_is_a_file_of_sixty_lines():
     assert len(source.splitlines()) <= 60
 
 
-def test_the_shortest_resource_does_what_all_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_shortest_resource_does_what_all_do(store_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
     async def scene() -> tuple[dict[str, Any], list[str]]:
-        settings = await prepared(tmp_path)
+        settings = await prepared(store_url)
         app = create_app(settings, Published(Snapshot("first")))
         app.register(Router("/v1/shelves", route_handlers=shelves.routes))
         refuse_unguarded(app)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import insert, select, text
 
-from penstock.errors import ConflictError, SettingsError, UnavailableError
+from penstock.errors import ConflictError, InvalidError, SettingsError, UnavailableError
 from penstock.secret import Secret
 from penstock.settings import Store
 from penstock.store.database import Database, parse
@@ -18,6 +19,8 @@ from penstock.store.tables import changes, organisations
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.postgres import Postgres
+
 ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
 
 
@@ -25,6 +28,12 @@ async def write(database: Database, *rows: dict[str, object]) -> None:
     async with database.writing() as connection:
         for row in rows:
             await connection.execute(insert(organisations).values(row))
+
+
+async def find(database: Database, **values: object) -> None:
+    async with database.reading() as connection:
+        named = [organisations.c[name] == value for name, value in values.items()]
+        await connection.execute(select(organisations).where(*named))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +57,42 @@ def test_a_store_without_tables_says_what_to_do(tmp_path: Path):
         with pytest.raises(UnavailableError, match="penstock migrate"):
             async with database.reading() as connection:
                 await connection.execute(select(changes))
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_who_sent_a_value_that_does_not_fit_is_told_which(store_url: Secret):
+    async def scene() -> None:
+        database = Database(Store(), store_url)
+        await migrate(database)
+        for values, words in (
+            ({"created_at": 2**63}, f"created_at must be between {-(2**63)} and {2**63 - 1}"),
+            ({"name": "half \ud800"}, "name must be Unicode text"),
+        ):
+            with pytest.raises(InvalidError, match=re.escape(words)):
+                await write(database, {**ROW, **values})
+            with pytest.raises(InvalidError, match=re.escape(words)):
+                await find(database, **values)
+        # The connection goes on.
+        await write(database, ROW)
+        await database.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [({"name": "x" * 256}, "name must be at most 255 characters long, not 256"), ({"slug": "a\0b"}, "slug must be")],
+)
+def test_postgresql_takes_no_text_that_is_too_long_or_holds_a_nul(
+    postgres: Postgres, values: dict[str, object], words: str
+):
+    async def scene() -> None:
+        database = Database(Store(), Secret(postgres.database()))
+        await migrate(database)
+        with pytest.raises(InvalidError, match=words):
+            await write(database, {**ROW, **values})
         await database.close()
 
     asyncio.run(scene())

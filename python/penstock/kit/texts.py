@@ -1,0 +1,98 @@
+"""Texts that databases do not take are refused by their place: those with a NUL in them, and what is no Unicode."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from litestar.enums import RequestEncodingType
+
+from penstock.errors import InvalidError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from litestar import Request
+
+NUL, SPELLED = "\0", b"\\u0000"
+# Half of a pair that stands for one character; read as JSON, bytes that are no UTF-8 come to such halves too.
+HALF, SPELLED_HALF = re.compile("[\ud800-\udfff]"), re.compile(rb"\\u[dD][89a-fA-F]")
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+WITH_NUL = "must not hold the character U+0000"
+NO_TEXT = "must be Unicode text: it holds what is no UTF-8, or half of a surrogate pair"
+DEEPEST = 128
+
+
+async def refuse_unfit(request: Request[Any, Any, Any]) -> None:
+    """Look at the path, the query and a body; who reads a form looks for a NUL in what it keeps of it."""
+    problems = [Problem("path", WITH_NUL)] if NUL in request.scope["path"] else []
+    # Most requests have no query, and to read one costs more than to see that.
+    if b"%00" in request.scope["query_string"]:
+        problems += [
+            Problem(name.replace(NUL, ""), WITH_NUL)
+            for name, value in request.query_params.multi_items()
+            if NUL in name + str(value)
+        ]
+    if request.method in WRITES:
+        problems += await _of_what_is_sent(request)
+    if problems:
+        raise InvalidError(f"{problems[0].path or 'the body'} {problems[0].message}", problems)
+
+
+async def _of_what_is_sent(request: Request[Any, Any, Any]) -> list[Problem]:
+    """Look at what the route reads: as a form, or as JSON, whatever the request calls it."""
+    taken = request.scope["route_handler"].parsed_data_field
+    if taken is None:
+        return []
+    if getattr(taken.kwarg_definition, "media_type", None) != RequestEncodingType.MULTI_PART:
+        return _of_body(await request.body())
+    try:
+        # It is kept: the route does not read it again.
+        await request.form()
+    except (UnicodeDecodeError, LookupError):
+        return [Problem("", "must be a form whose fields are text in a known charset")]
+    return []
+
+
+def _of_body(body: bytes) -> list[Problem]:
+    is_text = _is_text(body)
+    # It may also be an escaped backslash before four digits, or both halves of a pair.
+    if is_text and SPELLED not in body and not SPELLED_HALF.search(body):
+        return []
+    try:
+        found = list(_places(json.loads(body.decode(errors="surrogateescape"))))
+    except (ValueError, RecursionError):
+        # What is wrong with it is told by who reads it as what it should be.
+        found = []
+    return found or ([] if is_text else [Problem("", NO_TEXT)])
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _places(value: object, path: str = "", depth: int = 0) -> Iterator[Problem]:
+    if isinstance(value, str):
+        yield from _unfit(value, path)
+    elif depth > DEEPEST:
+        return
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            place = HALF.sub("\ufffd", f"{path}.{name}".lstrip(".").replace(NUL, ""))
+            yield from _unfit(name, place)
+            yield from _places(item, place, depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _places(item, f"{path}[{index}]", depth + 1)
+
+
+def _unfit(text: str, path: str) -> Iterator[Problem]:
+    if NUL in text:
+        yield Problem(path, WITH_NUL)
+    if HALF.search(text):
+        yield Problem(path, NO_TEXT)

@@ -1,0 +1,57 @@
+"""Values that a database does not take: whoever sent one is told which, and not that the database is away."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, Integer, String
+
+from penstock.errors import InvalidError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import ExceptionContext
+    from sqlalchemy.types import TypeEngine
+
+LARGE, SMALL = 2**63, 2**31
+# Of several values of one name in a statement the second is called `name_1`.
+NUMBER = re.compile(r"_\d+$")
+
+
+def refuse_unfit(context: ExceptionContext) -> None:
+    """Name the values, if that is why a statement failed."""
+    done: Any = context.execution_context
+    if done is None or done.compiled is None:
+        return
+    problems = list(_unfit(done.compiled.binds, done.compiled_parameters))
+    if problems:
+        raise InvalidError(f"{problems[0].path} {problems[0].message}", problems) from None
+
+
+def _unfit(binds: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Problem]:
+    for row in rows:
+        for name, value in row.items():
+            if name in binds and (why := _misfit(binds[name].type, value)):
+                yield Problem(NUMBER.sub("", name), why)
+
+
+def _misfit(kind: TypeEngine[Any], value: object) -> str | None:
+    if isinstance(value, str):
+        if "\0" in value or not _is_text(value):
+            return "must be Unicode text without the character U+0000"
+        most = kind.length if isinstance(kind, String) else None
+        return f"must be at most {most} characters long, not {len(value)}" if most and len(value) > most else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        end = SMALL if isinstance(kind, Integer) and not isinstance(kind, BigInteger) else LARGE
+        return None if -end <= value < end else f"must be between {-end} and {end - 1}"
+    return None
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
