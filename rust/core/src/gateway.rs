@@ -175,7 +175,9 @@ impl Gateway {
         if batches::is_apart(&snapshot, &head) && fault.is_none() {
             return Box::pin(batches::walk(self, snapshot, Request { head, body })).await;
         }
-        self.walk_on(snapshot, Request { head, body }, fault).await
+        // In a box of its own, which is gone when a stream begins: streams last, and the walk takes room. Made here, where it
+        // is begun: the futures around it would be as large, and each is copied once when it is made.
+        Box::pin(self.walk_on(snapshot, Request { head, body }, fault)).await
     }
 
     /// The rest of the walk of what goes to a provider.
@@ -200,10 +202,14 @@ impl Gateway {
         if let Some(fault) = fault.or_else(|| is_odd().then_some(Error::MethodUnknown)) {
             return delivery::refuse(&fault, &call, record);
         }
-        let served = tokio::select! {
-            biased;
-            served = self.serve(&snapshot, &call, body, &mut record.facts) => served,
-            () = self.closing() => Err(Error::Draining),
+        let served = {
+            // Pinned here: what is given to `select` is copied once more.
+            let serving = pin!(self.serve(&snapshot, &call, body, &mut record.facts));
+            tokio::select! {
+                biased;
+                served = serving => served,
+                () = self.closing() => Err(Error::Draining),
+            }
         };
         match served {
             Ok(mut served) => {

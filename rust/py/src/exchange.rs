@@ -1,6 +1,7 @@
 //! The way back to the caller: an answer handed to the server, piece by piece, no faster than the caller reads.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -85,26 +86,26 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) {
     let Job { request, mut exchange } = job;
     // Until the last byte was handed over.
     let mut under_way = None;
-    // In a box of its own, which is gone when a stream begins: streams last, and the walk takes room.
-    let mut work = Box::pin(gateway.handle(request));
-    // A quick request is not watched for a caller who leaves: that costs more than it saves.
-    let quick = tokio::select! {
-        biased;
-        answer = &mut work => Some(answer),
-        () = gateway.grace.over() => None,
-    };
-    let (answer, gone) = if let Some(answer) = quick {
-        (answer, None)
-    } else {
-        under_way = exchange.under_way(callers);
-        let mut gone = exchange.watch();
-        tokio::select! {
+    let (answer, gone) = {
+        let mut work = pin!(gateway.handle(request));
+        // A quick request is not watched for a caller who leaves: that costs more than it saves.
+        let quick = tokio::select! {
             biased;
-            answer = &mut work => (answer, Some(gone)),
-            _ = &mut gone => return exchange.abandon(),
+            answer = &mut work => Some(answer),
+            () = gateway.grace.over() => None,
+        };
+        if let Some(answer) = quick {
+            (answer, None)
+        } else {
+            under_way = exchange.under_way(callers);
+            let mut gone = exchange.watch();
+            tokio::select! {
+                biased;
+                answer = &mut work => (answer, Some(gone)),
+                _ = &mut gone => return exchange.abandon(),
+            }
         }
     };
-    drop(work);
     let Answer { reply, body } = answer;
     match body {
         // Objects are let go of while attached: else they wait on a list for the next who is.
