@@ -299,16 +299,16 @@ impl<'c> Choice<'c> {
         let (config, slug) = if is_slug(text.as_bytes()) {
             let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
             let saved = self.snapshot.config(self.caller.workspace(), text).ok_or_else(missing)?;
+            saved.check(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
             (Chosen::Saved(saved), Some(text))
         } else {
-            let compiled = self.inline_configs.compiled(text);
+            let compiled = self.inline_configs.compiled(text, self.settings.target_limits());
             let inline = compiled.map_err(|problems| match self.call.control.provider {
                 None if names_nobody(text) => Error::ProviderNeeded,
                 _ => Error::ConfigInvalid(problems),
             })?;
             (Chosen::Inline(inline), None)
         };
-        config.check(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
         Ok((config, slug))
     }
 

@@ -37,6 +37,11 @@ impl ForwardHeaders {
         Self::checked(names).map_err(|message| Error::HeaderInvalid { name: SELF, message })
     }
 
+    /// Bytes beside its own.
+    pub fn held(&self) -> usize {
+        self.0.iter().flatten().map(|name| size_of::<String>() + name.len()).sum()
+    }
+
     pub fn contains(&self, name: &[u8]) -> bool {
         self.0.iter().flatten().any(|listed| listed.as_bytes() == name)
     }

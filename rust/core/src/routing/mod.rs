@@ -11,6 +11,7 @@ pub mod fallback;
 pub mod hedge;
 mod keeping;
 pub mod loadbalance;
+pub mod pattern;
 mod served;
 mod walk;
 
