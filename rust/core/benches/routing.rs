@@ -55,7 +55,7 @@ fn choose(c: &mut Criterion) {
     if let Some(Config { root, .. }) = compiled(&nested(1, 100))
         && let Strategy::LoadBalance(strategy) = &root.strategy
     {
-        group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.choose(&asked, black_box(0.7), None)));
+        group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.choose(&asked, (0, black_box(0.7)), None)));
     }
     group.finish();
 }
@@ -68,7 +68,7 @@ fn read(c: &mut Criterion) {
     });
     let known = InlineConfigs::new(1 << 24);
     group.bench_function("100 targets that were seen before", |b| {
-        b.iter(|| known.compiled(black_box(&text), TargetLimits::default()).is_ok())
+        b.iter(|| known.compiled(black_box(&text), TargetLimits::default()).is_ok());
     });
     group.finish();
 }

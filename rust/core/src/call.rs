@@ -13,6 +13,8 @@ use penstock_llm::{
     providers::{self, Continuing, Credential, Grant, Options, Provider},
 };
 
+use tokio::time::Instant;
+
 use crate::{
     caller::Caller,
     config::{Config, Node},
@@ -77,6 +79,8 @@ pub struct Target<'c> {
     pub gateway_key: Option<&'c str>,
     pub forward: ForwardHeaders,
     pub timeout: Duration,
+    /// How long it may take by config or settings, whatever the caller says.
+    pub patience: Duration,
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
     /// Answers keep strictly to the shapes of `OpenAI`.
@@ -101,6 +105,13 @@ impl Target<'_> {
         self.grant
             .as_ref()
             .map_or_else(|| !matches!(self.provider.signature(&self.options), Ok(None)), |grant| grant.is_to_sign())
+    }
+
+    /// It has no longer than until then.
+    pub fn end_by(&mut self, until: Option<Instant>) {
+        if let Some(until) = until {
+            self.timeout = self.timeout.min(until.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
@@ -224,6 +235,7 @@ impl<'c> Choice<'c> {
         let features = &node.features;
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
         let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
+        let patience = features.request_timeout.or(settings);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.call.head.headers;
         let stored = node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
@@ -248,6 +260,7 @@ impl<'c> Choice<'c> {
             gateway_key,
             forward,
             timeout,
+            patience,
             inspects,
             strict,
             passthrough,

@@ -17,7 +17,7 @@ mod walk;
 
 pub(crate) use continuation::{Continuation, Place};
 pub(crate) use explain::{explain, is_asked};
-pub(crate) use walk::{order, readdress, route};
+pub(crate) use walk::{open, readdress, route};
 
 use conditional::Conditional;
 use fallback::Fallback;
