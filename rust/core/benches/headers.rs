@@ -100,6 +100,7 @@ fn target() -> Option<Target<'static>> {
         gateway_key: None,
         forward: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
+        patience: Duration::from_mins(5),
         inspects: false,
         strict: true,
         passthrough: false,

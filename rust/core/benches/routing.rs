@@ -6,7 +6,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     answer::Contents,
     body::Body,
-    config::{Config, Unknown},
+    config::{Config, TargetLimits, Unknown},
     gateway::{Gateway, Request},
     headers::{Head, Headers},
     metadata::Metadata,
@@ -55,7 +55,7 @@ fn choose(c: &mut Criterion) {
     if let Some(Config { root, .. }) = compiled(&nested(1, 100))
         && let Strategy::LoadBalance(strategy) = &root.strategy
     {
-        group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.choose(&asked, black_box(0.7), None)));
+        group.bench_function("one of 100 by weight", |b| b.iter(|| strategy.choose(&asked, (0, black_box(0.7)), None)));
     }
     group.finish();
 }
@@ -67,7 +67,9 @@ fn read(c: &mut Criterion) {
         b.iter(|| Config::parse(black_box(text.as_bytes()), Unknown::Ignored).is_ok());
     });
     let known = InlineConfigs::new(1 << 24);
-    group.bench_function("100 targets that were seen before", |b| b.iter(|| known.compiled(black_box(&text)).is_ok()));
+    group.bench_function("100 targets that were seen before", |b| {
+        b.iter(|| known.compiled(black_box(&text), TargetLimits::default()).is_ok());
+    });
     group.finish();
 }
 

@@ -1,8 +1,11 @@
 //! Request bodies: whole where they are small, fed in bounded pieces where they are large, and never waited for without end.
 
+mod limits;
+
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
+    mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
@@ -12,62 +15,12 @@ use std::{
 use bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{
-    error::{Error, Result},
-    settings::Settings,
-};
+pub use limits::Limits;
+
+use crate::error::{Error, Result};
 
 /// A feeder is told to pause when this many bytes wait to be read.
 const HIGH_WATER: usize = 256 * 1024;
-
-/// How large a body may be, and how slow its caller. Only time spent waiting for the caller counts.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    pub bytes: usize,
-    /// Longest wait for the next piece.
-    pub idle: Duration,
-    /// Longest wait in all.
-    pub total: Duration,
-    /// So much waiting is forgiven; each second on top must have brought `rate` bytes.
-    pub grace: Duration,
-    pub rate: u32,
-}
-
-impl Limits {
-    pub fn of(settings: &Settings) -> Self {
-        Self {
-            bytes: settings.max_body_bytes,
-            idle: Duration::from_millis(settings.body_idle_ms),
-            total: Duration::from_millis(settings.body_total_ms),
-            grace: Duration::from_millis(settings.body_grace_ms),
-            rate: settings.body_rate,
-        }
-    }
-
-    fn too_large(&self) -> Error {
-        Error::BodyTooLarge { limit: self.bytes }
-    }
-
-    /// How much longer the next piece may take after so much waiting for the first `taken` bytes, and what limits it.
-    fn patience(&self, taken: usize, waited: Duration) -> (Duration, &'static str) {
-        let earned = Duration::from_millis(taken as u64 * 1000 / u64::from(self.rate.max(1)));
-        let total = self.total.saturating_sub(waited);
-        let slowest = (self.grace + earned).saturating_sub(waited);
-        let limits = [(total, "body_total_ms"), (slowest, "body_rate")];
-        limits
-            .into_iter()
-            .fold((self.idle, "body_idle_ms"), |least, limit| if limit.0 < least.0 { limit } else { least })
-    }
-
-    fn timeout(&self, limit: &'static str) -> Error {
-        let value = match limit {
-            "body_rate" => u64::from(self.rate),
-            "body_total_ms" => self.total.as_millis() as u64,
-            _ => self.idle.as_millis() as u64,
-        };
-        Error::BodyTimeout { limit, value }
-    }
-}
 
 /// A request's body.
 #[derive(Debug)]
@@ -112,6 +65,15 @@ impl Body {
             Self::Whole(bytes) => Some(Self::Whole(bytes.clone())),
             Self::Fed(..) => None,
         }
+    }
+
+    /// The same for somebody who may come to nothing with it: as long as nothing was read of it, it comes back.
+    pub fn lend(mut self) -> (Self, Option<Lent>) {
+        let Self::Fed(feed, length) = &mut self else { return (self, None) };
+        let home = Home::default();
+        (feed.home, feed.lent) = (Some(Arc::clone(&home)), feed.taken);
+        let lent = Lent { home, length: *length };
+        (self, Some(lent))
     }
 
     /// The same within limits: what is known to be too large is refused, what turns out so ends in an error.
@@ -203,6 +165,27 @@ impl Body {
     }
 }
 
+/// Where a feed comes back to.
+type Home = Arc<Mutex<Option<Box<Feed>>>>;
+
+/// A body that is somewhere else, or has come back from there.
+#[derive(Debug)]
+pub struct Lent {
+    home: Home,
+    length: Option<u64>,
+}
+
+impl Lent {
+    pub fn is_back(&self) -> bool {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub fn back(self) -> Option<Body> {
+        let feed = self.home.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Body::Fed(feed, self.length))
+    }
+}
+
 /// How a body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -245,6 +228,9 @@ pub struct Feed {
     clock: Clock,
     watcher: Option<Watcher>,
     guard: Option<Guard>,
+    /// Where it comes back to as long as no more was taken than `lent`.
+    home: Option<Home>,
+    lent: usize,
 }
 
 /// Sees every piece before it goes on.
@@ -278,8 +264,16 @@ impl std::fmt::Debug for Upload {
 pub fn feed(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Box<Feed>) {
     let state = State { resume: Some(Arc::new(resume)), ..State::default() };
     let shared = Arc::new(Mutex::new(state));
-    let feed =
-        Feed { state: shared.clone(), taken: 0, limits: None, clock: Clock::default(), watcher: None, guard: None };
+    let feed = Feed {
+        state: shared.clone(),
+        taken: 0,
+        limits: None,
+        clock: Clock::default(),
+        watcher: None,
+        guard: None,
+        home: None,
+        lent: 0,
+    };
     (Feeder(shared), Box::new(feed))
 }
 
@@ -352,6 +346,11 @@ impl Feed {
         }
     }
 
+    /// Whether nothing was taken since it was lent, and it can still be read.
+    fn is_untouched(&self) -> bool {
+        self.taken == self.lent && lock(&self.state).interest == Interest::Reads
+    }
+
     fn put_back(&mut self, bytes: Bytes) {
         if bytes.is_empty() {
             return;
@@ -408,6 +407,21 @@ fn poll_piece(shared: &Mutex<State>, context: &Context<'_>) -> Poll<Option<Resul
 impl Drop for Feed {
     /// The feeder may wait to be asked for more: it learns that it will not be.
     fn drop(&mut self) {
+        if let Some(home) = self.home.take().filter(|_| self.is_untouched()) {
+            let back = Self {
+                state: Arc::clone(&self.state),
+                taken: self.taken,
+                limits: self.limits,
+                clock: mem::take(&mut self.clock),
+                watcher: self.watcher.take(),
+                // What was to be looked at there was for one target.
+                guard: None,
+                home: None,
+                lent: 0,
+            };
+            *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(back));
+            return;
+        }
         let mut state = lock(&self.state);
         if state.interest == Interest::Reads {
             state.interest = Interest::Lost;

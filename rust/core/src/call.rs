@@ -14,6 +14,8 @@ use penstock_llm::{
     translation::wires::Wire,
 };
 
+use tokio::time::Instant;
+
 use crate::{
     caller::Caller,
     config::{Config, Node},
@@ -78,6 +80,8 @@ pub struct Target<'c> {
     pub gateway_key: Option<&'c str>,
     pub forward: ForwardHeaders,
     pub timeout: Duration,
+    /// How long it may take by config or settings, whatever the caller says.
+    pub patience: Duration,
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
     /// Answers keep strictly to the shapes of `OpenAI`.
@@ -107,6 +111,13 @@ impl Target<'_> {
         self.grant
             .as_ref()
             .map_or_else(|| !matches!(self.provider.signature(&self.options), Ok(None)), |grant| grant.is_to_sign())
+    }
+
+    /// It has no longer than until then.
+    pub fn end_by(&mut self, until: Option<Instant>) {
+        if let Some(until) = until {
+            self.timeout = self.timeout.min(until.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// Whether an option takes the place of the caller's header of this (lower-case) name.
@@ -230,6 +241,7 @@ impl<'c> Choice<'c> {
         let features = &node.features;
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
         let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
+        let patience = features.request_timeout.or(settings);
         let forward = features.forward_headers.resolve(control.forward_headers)?;
         let headers = &self.call.head.headers;
         let stored = node.api_key.as_ref().or_else(|| saved.and_then(|saved| saved.api_key.as_ref()));
@@ -254,6 +266,7 @@ impl<'c> Choice<'c> {
             gateway_key,
             forward,
             timeout,
+            patience,
             inspects,
             strict,
             passthrough,
@@ -312,16 +325,16 @@ impl<'c> Choice<'c> {
         let (config, slug) = if is_slug(text.as_bytes()) {
             let missing = || Error::SavedUnknown { kind: "config", slug: text.to_owned() };
             let saved = self.snapshot.config(self.caller.workspace(), text).ok_or_else(missing)?;
+            saved.check(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
             (Chosen::Saved(saved), Some(text))
         } else {
-            let compiled = self.inline_configs.compiled(text);
+            let compiled = self.inline_configs.compiled(text, self.settings.target_limits());
             let inline = compiled.map_err(|problems| match self.call.control.provider {
                 None if names_nobody(text) => Error::ProviderNeeded,
                 _ => Error::ConfigInvalid(problems),
             })?;
             (Chosen::Inline(inline), None)
         };
-        config.check(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
         Ok((config, slug))
     }
 

@@ -123,6 +123,12 @@ impl Features {
         strict.inherit(&parent.strict);
     }
 
+    /// What was inherited is there once more.
+    fn held(&self) -> usize {
+        let Self { circuit_breaker, custom_host, forward_headers, parameters, retry, .. } = self;
+        circuit_breaker.held() + custom_host.held() + forward_headers.held() + parameters.held() + retry.held()
+    }
+
     /// Whether the one attempt at a target is all there is to it.
     fn is_plain(&self) -> bool {
         let Self { cache, circuit_breaker, parameters, recovery, retry, .. } = self;
@@ -150,17 +156,62 @@ impl Default for TargetLimits {
     }
 }
 
+/// Parts of conditions that a config may have for each target that a conditional strategy may have.
+const PARTS: usize = 16;
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Sizes {
     root: usize,
     is_conditional: bool,
     /// The most below one target of the root, and which that is.
     nested: (usize, usize),
+    /// Parts of conditions, in all.
+    parts: usize,
+}
+
+impl Sizes {
+    fn of(root: &Node) -> Self {
+        let below = root.targets.iter().map(Node::count_below).enumerate().map(|(index, count)| (count, index));
+        Self {
+            root: root.targets.len(),
+            is_conditional: matches!(root.strategy, Strategy::Conditional(_)),
+            nested: below.max().unwrap_or_default(),
+            parts: root.sum(&Node::parts),
+        }
+    }
+
+    /// What is more than is allowed.
+    fn excess(self, root: &Node, limits: TargetLimits) -> Vec<Problem> {
+        let Self { root: own, is_conditional, nested: (nested, index), parts } = self;
+        let most = if is_conditional { limits.conditional } else { limits.root };
+        let mut problems = Vec::new();
+        if own > most {
+            problems.push(Problem::new("$.targets", format!("must hold at most {most} targets, not {own}")));
+        }
+        if nested > limits.nested {
+            let message = format!("must hold at most {} targets below it, not {nested}", limits.nested);
+            problems.push(Problem::new(format!("$.targets[{index}]"), message));
+        }
+        let most = limits.conditional.saturating_mul(PARTS);
+        if parts > most {
+            let path = root.richest().path.replacen("config", "$", 1) + ".strategy.conditions";
+            let message = format!(
+                "all conditions of a config may have {most} queries, operators and values in lists, not {parts}: {PARTS} for each target that a conditional strategy may have"
+            );
+            problems.push(Problem::new(path, message));
+        }
+        problems
+    }
 }
 
 impl Config {
-    /// Parses, checks and compiles a config; every problem at once.
+    /// Parses and compiles a config; every problem at once.
     pub fn parse(json: &[u8], unknown: Unknown) -> Result<Self, Vec<Problem>> {
+        Self::within(None, json, unknown)
+    }
+
+    /// The same; where there are limits, what is more than they allow is told with everything else that is wrong.
+    pub fn within(limits: Option<TargetLimits>, json: &[u8], unknown: Unknown) -> Result<Self, Vec<Problem>> {
         let value: Value = serde_json::from_slice(json)
             .map_err(|error| vec![Problem::new("$", format!("must be valid JSON: {error}"))])?;
         let mut reading = Reading::new(unknown);
@@ -168,32 +219,27 @@ impl Config {
         if root.passthrough {
             refuse_beside_passthrough(&value, &mut reading);
         }
-        let params = reading.end()?;
+        let sizes = Sizes::of(&root);
+        let excess = limits.map(|limits| sizes.excess(&root, limits)).unwrap_or_default();
+        let params = match reading.end() {
+            Ok(params) if excess.is_empty() => params,
+            read => return Err(read.err().into_iter().flatten().chain(excess).collect()),
+        };
         root.bequeath();
         let is_plain =
             root.targets.is_empty() && !root.passthrough && root.deployments.is_empty() && root.features.is_plain();
-        let below = root.targets.iter().map(Node::count_below).enumerate().map(|(index, count)| (count, index));
-        let sizes = Sizes {
-            root: root.targets.len(),
-            is_conditional: matches!(root.strategy, Strategy::Conditional(_)),
-            nested: below.max().unwrap_or_default(),
-        };
         Ok(Self { root, params, is_plain, sizes })
     }
 
-    /// Refuses more targets than are allowed here.
+    /// Refuses more than is allowed here.
     pub fn check(&self, limits: TargetLimits) -> Result<(), Vec<Problem>> {
-        let Sizes { root, is_conditional, nested: (nested, index) } = self.sizes;
-        let most = if is_conditional { limits.conditional } else { limits.root };
-        let mut problems = Vec::new();
-        if root > most {
-            problems.push(Problem::new("$.targets", format!("must hold at most {most} targets, not {root}")));
-        }
-        if nested > limits.nested {
-            let message = format!("must hold at most {} targets below it, not {nested}", limits.nested);
-            problems.push(Problem::new(format!("$.targets[{index}]"), message));
-        }
+        let problems = self.sizes.excess(&self.root, limits);
         if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+
+    /// About so many bytes it holds, but for its texts.
+    pub fn held(&self) -> usize {
+        size_of::<Self>() + self.root.sum(&Node::held)
     }
 }
 
@@ -220,6 +266,27 @@ impl Node {
             has_breaker: breaks || is_below(|within| within.has_breaker),
             is_persistent: falls || retries || is_below(|within| within.is_persistent),
         };
+    }
+
+    /// Of it and all below it.
+    fn sum(&self, of: &impl Fn(&Self) -> usize) -> usize {
+        of(self) + self.targets.iter().map(|target| target.sum(of)).sum::<usize>()
+    }
+
+    fn parts(&self) -> usize {
+        if let Strategy::Conditional(conditional) = &self.strategy { conditional.parts() } else { 0 }
+    }
+
+    /// The one whose conditions have the most parts, of it and all below it.
+    fn richest(&self) -> &Self {
+        let below = self.targets.iter().map(Self::richest).max_by_key(|node| node.parts());
+        below.filter(|below| below.parts() > self.parts()).unwrap_or(self)
+    }
+
+    /// Without those below it.
+    fn held(&self) -> usize {
+        let conditions = if let Strategy::Conditional(conditional) = &self.strategy { conditional.held() } else { 0 };
+        size_of::<Self>() + self.path.len() + conditions + self.features.held()
     }
 
     fn count_below(&self) -> usize {
@@ -338,6 +405,50 @@ mod tests {
             assert!(problems(&value)[0].ends_with("is not available in this version"), "{value}");
             assert!(Config::parse(value.to_string().as_bytes(), Unknown::Ignored).is_err());
         }
+    }
+
+    #[test]
+    fn too_many_parts_of_conditions_are_refused_where_most_of_them_stand() {
+        let limits = TargetLimits { conditional: 2, ..TargetLimits::default() };
+        let asking = |values: usize| {
+            let query = json!({"params.m": {"$in": vec!["x"; values]}});
+            json!({"name": "n", "provider": "a", "strategy": {"mode": "conditional", "default": "n",
+                "conditions": [{"query": query, "then": "n"}]}, "targets": [{"name": "n", "provider": "a"}]})
+        };
+        let group = |most: usize| json!({"strategy": {"mode": "fallback"}, "targets": [asking(1), asking(most)]});
+        assert_eq!(parse(&group(27)).check(limits), Ok(()));
+        let refused = parse(&group(28)).check(limits).unwrap_err();
+        assert_eq!(refused[0].path, "$.targets[1].strategy.conditions");
+        assert!(refused[0].message.contains("32") && refused[0].message.contains("33"), "{refused:?}");
+        assert!(Config::within(Some(limits), group(28).to_string().as_bytes(), Unknown::Ignored).is_err());
+    }
+
+    #[test]
+    fn regular_expressions_are_bounded_in_every_config() {
+        let conditions = |patterns: Vec<String>| -> Value {
+            let queries = patterns.iter().map(|pattern| json!({"params.m": {"$regex": pattern}}));
+            queries.map(|query| json!({"query": query, "then": "n"})).collect()
+        };
+        let config = |patterns| {
+            json!({"strategy": {"mode": "conditional", "default": "n", "conditions": conditions(patterns)},
+                "targets": [{"name": "n", "provider": "a"}]})
+        };
+        let at = |index: usize| format!("$.strategy.conditions[{index}].query.params.m.$regex");
+        let large = config(vec!["^a".to_owned(), r"\w{20}".to_owned(), "b$".to_owned()]);
+        assert_eq!(paths(&large), [at(1)]);
+        assert!(Config::parse(large.to_string().as_bytes(), Unknown::Ignored).is_err());
+        let many = paths(&config((0..400).map(|number| format!(r"\w+\pL{number}")).collect()));
+        assert_eq!(many.len(), 1, "{many:?}");
+    }
+
+    #[test]
+    fn limits_are_told_with_everything_else_that_is_wrong() {
+        let limits = TargetLimits { root: 1, ..TargetLimits::default() };
+        let config =
+            json!({"odd": 1, "strategy": {"mode": "fallback"}, "targets": [{"provider": "a"}, {"provider": 3}]});
+        let found = Config::within(Some(limits), config.to_string().as_bytes(), Unknown::Refused).unwrap_err();
+        let paths: Vec<_> = found.iter().map(|problem| problem.path.as_str()).collect();
+        assert_eq!(paths, ["$.odd", "$.targets[1].provider", "$.targets"]);
     }
 
     #[test]

@@ -21,10 +21,11 @@ use crate::{
     gateway::Gateway,
     headers::{self, Headers, Whole},
     packed,
+    realtime::Opened,
     record::{Outcome, Record},
     route::Route,
     routing::Place,
-    upstream::{self, AnswerHead, Incoming},
+    upstream::{self, AnswerBody, AnswerHead, Incoming},
 };
 
 /// The kinds of streams.
@@ -42,6 +43,21 @@ pub struct Served {
     pub deadline: Deadline,
     /// Where another target may go on, should it break off.
     pub place: Option<Box<Place>>,
+    /// In the place of a body: the connection, where it speaks another protocol from here on.
+    pub opened: Option<Box<Opened>>,
+}
+
+impl Served {
+    pub fn new(incoming: Incoming, dialect: Dialect, deadline: Deadline) -> Self {
+        Self { incoming, dialect, deadline, place: None, opened: None }
+    }
+
+    /// What is no longer HTTP.
+    pub(crate) fn opened(opened: Opened, deadline: Deadline) -> Self {
+        let head = AnswerHead { status: 101, headers: Headers::default() };
+        let incoming = Incoming { head, body: AnswerBody::whole(Bytes::new()) };
+        Self { opened: Some(Box::new(opened)), ..Self::new(incoming, Dialect::OpenAi, deadline) }
+    }
 }
 
 /// Turns the provider's answer into ours.

@@ -29,7 +29,7 @@ use crate::{
     deadline::Deadline,
     delivery::{self, Served},
     error::{Error, Problem, Result},
-    features::inspect_stream,
+    features::{inspect_stream, timeout},
     files,
     grace::Grace,
     headers::{self, Control, Head},
@@ -241,6 +241,7 @@ impl Gateway {
             return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
         }
         let (mut target, _) = choice.target(&plan, &plan.config.root, "")?;
+        let until = call.control.patience.and_then(timeout::until);
         facts.metadata.check()?;
         facts.provider = target.provider.slug();
         token_count::refuse_unserved(call.route.operation, &target)?;
@@ -253,6 +254,7 @@ impl Gateway {
             return Box::pin(routing::readdress(self, &choice, &plan, body, facts)).await;
         }
         target.adopt(call, &facts.model, body.whole())?;
+        target.end_by(until);
         self.attempt(call, &target, body, facts).await
     }
 
@@ -337,9 +339,9 @@ impl Gateway {
         if target.inspects && dialect == Dialect::Anthropic && delivery::is_readable_stream(&incoming) {
             // In a box of its own too.
             let incoming = Box::pin(deadline.bound(inspect_stream::inspect(incoming))).await?;
-            return Ok(Served { incoming, dialect, deadline, place: None });
+            return Ok(Served::new(incoming, dialect, deadline));
         }
-        Ok(Served { incoming, dialect, deadline, place: None })
+        Ok(Served::new(incoming, dialect, deadline))
     }
 
     /// Once per target that is asked in another way than the caller asks.
@@ -366,7 +368,7 @@ impl Gateway {
             incoming = deadline.bound(inspect_stream::inspect(incoming)).await?;
         }
         let incoming = translation::tell(translation, incoming, &mut deadline).await?;
-        Ok(Served { incoming, dialect: call.dialect(), deadline, place: None })
+        Ok(Served::new(incoming, call.dialect(), deadline))
     }
 
     /// Sends a body and waits for the head of the answer; the deadline is for what of the answer must be there first.

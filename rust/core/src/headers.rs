@@ -1,6 +1,6 @@
 //! Header fields as they came: one buffer, a span for each name and value, order kept.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use bytes::Bytes;
 
@@ -186,6 +186,8 @@ pub struct Control<'a> {
     /// From `traceparent`.
     pub trace: Option<Trace<'a>>,
     pub has_baggage: bool,
+    /// How long the client says that it waits.
+    pub patience: Option<Duration>,
 }
 
 /// Stands for a value that is no text: it is there, and it is nothing that anyone could mean.
@@ -208,6 +210,8 @@ impl<'a> Control<'a> {
                 traceparent = Some(if traceparent.is_none() { value } else { b"" });
             } else if name == b"baggage" {
                 control.has_baggage = true;
+            } else if matches!(name, b"x-stainless-timeout" | b"x-stainless-read-timeout") {
+                control.patience = control.patience.into_iter().chain(seconds(value)).min();
             }
         }
         control.trace = traceparent.and_then(Trace::parse);
@@ -247,6 +251,12 @@ impl<'a> Control<'a> {
             *field = Some(value);
         }
     }
+}
+
+/// A time in seconds; some clients write a word that says nothing.
+fn seconds(value: &[u8]) -> Option<Duration> {
+    let seconds = std::str::from_utf8(value).ok()?.trim().parse::<f64>().ok()?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero())
 }
 
 /// Splits a control header's name into its prefix and the rest; `None` for any other header.

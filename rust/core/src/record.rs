@@ -186,6 +186,12 @@ impl Facts {
         (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
     }
 
+    /// What was found out at a target whose answer is not the one.
+    pub fn forget_target(&mut self) {
+        (self.own_model, self.upstream, self.unsaid, self.hides_usage) = (None, None, None, false);
+        self.lost = Lost::default();
+    }
+
     /// The model that answers, by its own name.
     pub fn model_told(&self) -> &str {
         self.own_model.as_deref().unwrap_or(&self.model)

@@ -337,6 +337,7 @@ mod tests {
                 .resolve(Some("x-team, x-hop, cookie, authorization, host, x-gateway-api-key"))
                 .unwrap(),
             timeout: Duration::ZERO,
+            patience: Duration::ZERO,
             inspects: false,
             strict: true,
             passthrough: false,

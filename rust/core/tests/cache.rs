@@ -26,12 +26,10 @@ async fn a_second_asking_gets_the_same_bytes_and_no_provider_is_asked() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     for (count, path) in [(1, CHAT), (2, MESSAGES), (3, "/v1/proxy/chat/completions"), (4, "/v1/embeddings")] {
-        for stream in [false] {
-            let (first, second) = (rig.send(ask(path, stream)).await, rig.send(ask(path, stream)).await);
-            assert_eq!((way(&first)[2], way(&second)[2]), ("MISS", "HIT"), "{path}");
-            assert_eq!((first.status, second.status), (200, 200), "{path}");
-            assert_eq!((&first.body, first.header("content-type")), (&second.body, second.header("content-type")));
-        }
+        let (first, second) = (rig.send(ask(path, false)).await, rig.send(ask(path, false)).await);
+        assert_eq!((way(&first)[2], way(&second)[2]), ("MISS", "HIT"), "{path}");
+        assert_eq!((first.status, second.status), (200, 200), "{path}");
+        assert_eq!((&first.body, first.header("content-type")), (&second.body, second.header("content-type")));
         settled(&provider, count).await;
     }
     let said = ["cache_status", "total_units", "is_success"];
@@ -139,6 +137,32 @@ async fn what_a_config_changes_and_whom_it_asks_makes_another_question() {
     let ask = |seed| by_with(&config(seed), CHAT, words("mock", false)).header("x-gateway-cache-namespace", "n");
     for (seed, expected) in [(1, "MISS"), (1, "HIT"), (2, "MISS")] {
         assert_eq!(way(&rig.send(ask(seed)).await)[2], expected);
+    }
+}
+
+#[tokio::test]
+async fn what_makes_something_is_made_each_time() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let paths = ["/v1/threads", "/v1/threads/t/messages", "/v1/assistants", "/v1/vector_stores", "/v1/proxy/evals"];
+    for (place, path) in paths.iter().enumerate() {
+        for count in [1, 2] {
+            assert_eq!(way(&rig.send(ask(path, false)).await)[2], "DISABLED", "{path}");
+            settled(&provider, place * 2 + count).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_was_kept_says_nothing_of_the_targets_before_it() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let mut failing = harness::target("status=503");
+    failing["retry"] = json!({"attempts": 1, "on_status_codes": [503]});
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [failing, kept()]});
+    for expected in ["MISS", "HIT"] {
+        let told = rig.send(by_with(&config, CHAT, words("mock?chunks=1", false))).await;
+        assert_eq!(way(&told), ["config.targets[1]", "0", expected]);
     }
 }
 

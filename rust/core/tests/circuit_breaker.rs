@@ -9,10 +9,11 @@ use std::{
 };
 
 use harness::{
-    Rig, by,
+    CHAT, Rig, by, by_with,
     ill::{Ill, median, storm},
-    settled, target, way,
+    settled, target, way, words,
 };
+use penstock_core::body::{Body, End, feed};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -62,6 +63,19 @@ async fn a_share_goes_to_those_that_are_open() {
 }
 
 #[tokio::test]
+async fn who_has_no_weight_is_no_help_where_all_others_are_closed_off() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut config = guarded(&[target("status=503"), target("chunks=1")], &json!({"failure_threshold": 1}));
+    config["strategy"]["mode"] = json!("loadbalance");
+    config["targets"][1]["weight"] = json!(0);
+    for _ in 0..3 {
+        let told = Box::pin(harness::in_time(rig.send(by(&config)))).await;
+        assert_eq!((told.status, way(&told)[0]), (503, "config.targets[0]"));
+    }
+}
+
+#[tokio::test]
 async fn refusals_do_not_count_and_another_config_has_breakers_of_its_own() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
@@ -92,6 +106,136 @@ async fn a_saved_config_has_one_breaker_for_all_who_use_it_across_snapshots() {
         assert_eq!(rig.send(ask).await.status, 200);
     }
     settled(&provider, 4).await;
+}
+
+/// A config whose first target was closed off by a failure, and may be tried again.
+async fn half_open(rig: &Rig, provider: &Server, mut config: Value) -> Value {
+    // What it is asked for is said in the request: the config stays the same, and so do its breakers.
+    config["targets"][0] = json!({"provider": "mock"});
+    while rig.gateway.shared.breakers.open_now() == 0 {
+        rig.send(by_with(&config, CHAT, words("mock?status=503", false))).await;
+    }
+    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
+    rig.gateway.shared.clock.jump(Duration::from_secs(30));
+    provider.clear_ledger();
+    rig.records();
+    config
+}
+
+fn with_two(mode: &str) -> Value {
+    json!({"strategy": {"mode": mode, "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}},
+        "retry": {"attempts": 2, "on_status_codes": [503]},
+        "targets": [{}, {"provider": "mock", "override_params": {"model": "mock?chunks=1"}}]})
+}
+
+#[tokio::test]
+async fn one_request_alone_tries_a_target_that_may_be_well_again_and_once() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let config = half_open(&rig, &provider, with_two("fallback")).await;
+    let ask = || rig.send(by_with(&config, CHAT, words("mock?status=503&first_ms=200", false)));
+    let answers = tokio::join!(ask(), ask(), ask(), ask(), ask());
+    for told in [&answers.0, &answers.1, &answers.2, &answers.3, &answers.4] {
+        assert_eq!((told.status, way(told)[0]), (200, "config.targets[1]"));
+    }
+    let models: Vec<_> = settled(&provider, 6).await.into_iter().map(|entry| entry.model).collect();
+    assert_eq!(models.iter().filter(|model| model.contains("503")).count(), 1, "{models:?}");
+    let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the breaker lets it try once"});
+    let records = rig.records();
+    assert_eq!(records.iter().filter(|record| record["decisions"][1] == stopped).count(), 1, "{records:#?}");
+}
+
+#[tokio::test]
+async fn a_member_of_a_group_is_asked_for_when_its_turn_comes() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut config = guarded(
+        &[json!({"provider": "mock"}), target("status=500"), target("chunks=1")],
+        &json!({"failure_threshold": 1}),
+    );
+    config["targets"][0]["cb_config"] = json!({"failure_threshold": 99, "cooldown_interval": 30_000});
+    let ask = |behaviour: &str| by_with(&config, CHAT, words(&format!("mock?{behaviour}"), false));
+    // While the first is slow, another request closes the second off.
+    let (slow, quick) = tokio::join!(rig.send(ask("status=503&first_ms=300")), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        rig.send(ask("status=503")).await
+    });
+    assert_eq!((way(&slow)[0], way(&quick)[0]), ("config.targets[2]", "config.targets[2]"));
+    let models: Vec<_> = settled(&provider, 5).await.into_iter().map(|entry| entry.model).collect();
+    assert_eq!(models.iter().filter(|model| model.contains("500")).count(), 1, "{models:?}");
+}
+
+#[tokio::test]
+async fn what_a_caller_does_wrong_is_no_failure_of_the_target_and_no_success_either() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.max_body_bytes = 2 * 1024 * 1024);
+    let config = half_open(&rig, &provider, with_two("loadbalance")).await;
+    let form = |feeding: Body| {
+        let ask = harness::Ask::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
+        ask.header("content-type", "multipart/form-data; boundary=x").with(feeding)
+    };
+    let fed = |end: End, pieces: usize| {
+        let (feeder, reading) = feed(|| ());
+        for _ in 0..pieces {
+            feeder.push(vec![0; 1024 * 1024].into());
+        }
+        feeder.end(end);
+        Body::Fed(reading, None)
+    };
+    let hurried = || by_with(&config, CHAT, words("mock?first_ms=3000", false));
+    let mut tried = 0;
+    for _ in 0..60 {
+        for (ask, code) in [
+            (form(fed(End::Left, 1)), "broken_body"),
+            (form(fed(End::Complete, 3)), "body_too_large"),
+            (hurried().header("x-gateway-request-timeout", "5"), "timeout"),
+            (hurried().header("x-stainless-timeout", "0.005"), "timeout"),
+        ] {
+            rig.send(ask).await;
+            let record = rig.record();
+            if record["last_used_option_index"] == "config.targets[0]" {
+                assert_eq!(record["error"], code);
+                tried += 1;
+            }
+        }
+        if tried > 12 {
+            break;
+        }
+    }
+    // Each of them was let through to try, and left it as it was: one that fails closes it off for as long again.
+    assert!(tried > 12, "{tried}");
+    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
+    assert_eq!(rig.gateway.sink.metrics.breakers_opened.get(), 1);
+}
+
+#[tokio::test]
+async fn a_caller_in_a_hurry_closes_nothing_off_and_a_slow_target_does() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"provider": "mock", "request_timeout": 60,
+        "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}});
+    let slow = |config: &Value| by_with(config, CHAT, words("mock?first_ms=3000", false));
+    for hurry in [("x-gateway-request-timeout", "20"), ("x-stainless-timeout", "0.02")] {
+        assert_eq!(rig.send(slow(&config).header(hurry.0, hurry.1)).await.status, 408);
+        assert_eq!(rig.gateway.shared.breakers.open_now(), 0, "{hurry:?}");
+    }
+    // Who waits longer than the config does not make it less of a failure.
+    assert_eq!(rig.send(slow(&config).header("x-gateway-request-timeout", "80")).await.status, 408);
+    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_said_to_a_provider_is_not_its_failure() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let config = json!({"provider": "anthropic", "api_key": "sk", "custom_host": format!("{}/v1", provider.url()),
+        "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}});
+    for _ in 0..3 {
+        let told = rig.send(by_with(&config, CHAT, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
+        assert_eq!(rig.gateway.shared.breakers.open_now(), 0);
+    }
+    assert!(provider.ledger().is_empty());
 }
 
 #[tokio::test]

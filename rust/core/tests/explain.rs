@@ -80,6 +80,65 @@ async fn an_open_breaker_and_a_kept_answer_are_told() {
 }
 
 #[tokio::test]
+async fn the_key_of_the_cache_is_the_one_that_the_same_bytes_would_have() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"provider": "mock", "cache": "simple"});
+    let body = r#"{ "model" : "mock",  "n":1.0, "messages":[{"role":"user","content":"\u0041\u00e9/"}] }"#;
+    let same = |path: &str, body: String| by_with(&config, path, body).header("x-gateway-cache-namespace", "n");
+    assert_eq!(rig.send(same(CHAT, body.to_owned())).await.status, 200);
+    let asked = |body: &str| same("/v1/explain", format!(r#"{{"path":"{CHAT}","body":{body}}}"#));
+    assert_eq!(rig.send(asked(body)).await.json()["targets"][0]["cache"]["status"], "hit");
+    assert_eq!(rig.send(asked(&body.replace("  ", ""))).await.json()["targets"][0]["cache"]["status"], "miss");
+}
+
+#[tokio::test]
+async fn what_is_imposed_on_the_key_decides_as_it_would() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.apply(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": harness::sha256("pk"),
+        "defaults": {"metadata": {"plan": "paid"}}}]}));
+    let config = json!({"strategy": {"mode": "conditional", "default": "a",
+        "conditions": [{"query": {"metadata.plan": "paid"}, "then": "b"}]},
+        "targets": [{"name": "a", "provider": "mock"}, {"name": "b", "provider": "mock"}]});
+    let told = rig.send(explain(&would_be(&config, &json!({"model": "m"}))).header("x-gateway-api-key", "pk")).await;
+    assert_eq!(told.json()["targets"][0]["target"], "config.targets[1]", "{}", told.text());
+    let mut free = would_be(&config, &json!({"model": "m"}));
+    free["headers"]["x-gateway-metadata"] = json!(r#"{"plan":"free"}"#);
+    let told = rig.send(explain(&free).header("x-gateway-api-key", "pk")).await;
+    assert_eq!(told.json()["targets"][0]["target"], "config.targets[1]", "{}", told.text());
+}
+
+#[tokio::test]
+async fn it_leaves_no_trace_in_what_decides() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let guarded = |behaviour: &str| {
+        let mut target = target(behaviour);
+        target["cb_config"] = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
+        target
+    };
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [guarded("status=503"), guarded("chunks=1")]});
+    let asked = would_be(&config, &json!({"model": "m"}));
+    assert_eq!(rig.send(by(&config)).await.status, 200);
+    let breakers = || async { rig.send(explain(&asked)).await.json() };
+    for _ in 0..3 {
+        let said = breakers().await;
+        assert_eq!(said["targets"].as_array().unwrap().len(), 1, "{said}");
+    }
+    assert_eq!(rig.gateway.sink.metrics.breaker_skips.get(), 0);
+    rig.gateway.shared.clock.jump(std::time::Duration::from_secs(30));
+    for _ in 0..3 {
+        let said = breakers().await;
+        assert_eq!(said["targets"][0]["breaker"], "half_open", "{said}");
+    }
+    // The one that may try is still to come.
+    provider.clear_ledger();
+    assert_eq!(rig.send(by(&config)).await.status, 200);
+    assert_eq!(harness::settled(&provider, 2).await.len(), 2);
+}
+
+#[tokio::test]
 async fn what_would_be_refused_is_refused_with_the_same_words() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

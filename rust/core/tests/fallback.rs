@@ -221,6 +221,35 @@ async fn an_upload_that_is_sent_on_as_it_comes_has_one_attempt() {
 }
 
 #[tokio::test]
+async fn an_upload_of_which_nothing_was_sent_goes_to_the_next() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| {
+        (settings.retry_backoff_ms, settings.trusted_custom_hosts) = (1, vec!["127.0.0.1".into()]);
+    });
+    let refused = json!({"provider": "mock", "custom_host": "http://127.0.0.1:1/v1", "retry": {"attempts": 1}});
+    let unable = [json!({"provider": "@nobody"}), refused, json!({"provider": "azure-openai"})];
+    let config = fallback(&[&unable[..], &[json!({"provider": "mock"})]].concat());
+    let pieces: Vec<_> = (0..20_u8).map(|number| vec![number; 100_000]).collect();
+    for length in [None, Some(2_000_000)] {
+        let (feeder, reading) = feed(|| ());
+        for piece in &pieces {
+            feeder.push(piece.clone().into());
+        }
+        feeder.end(End::Complete);
+        let ask = Ask::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
+        let ask = ask.header("content-type", "application/octet-stream").with(Body::Fed(reading, length));
+        let told = rig.send(ask).await;
+        assert_eq!((told.status, way(&told)[0]), (200, "config.targets[3]"), "{}", told.text());
+        let steps = rig.record()["decisions"].clone();
+        let tried = steps.as_array().unwrap().iter().filter(|step| step["step"] == "tried");
+        assert_eq!(tried.count(), 3, "{steps}");
+    }
+    for entry in settled(&provider, 2).await {
+        assert_eq!(entry.body_bytes, 2_000_000);
+    }
+}
+
+#[tokio::test]
 async fn a_caller_whose_time_is_up_is_not_kept_waiting_by_further_targets() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

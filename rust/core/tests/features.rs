@@ -8,6 +8,7 @@ use harness::{
     scripted::{Scripted, request, whole},
     settled, target, way,
 };
+use penstock_core::realtime::{self, Connected};
 use penstock_mock::{Entry, Server};
 use serde_json::{Map, Value, json};
 
@@ -96,6 +97,17 @@ fn case(
     holds: fn(&Told, &[Entry]) -> bool,
 ) -> Case {
     Case { name, config, asks, reached, holds }
+}
+
+impl Case {
+    /// How often who fails is asked.
+    fn reached_failing(&self) -> usize {
+        match self.name {
+            "fallback" | "cb_config" => 1,
+            "retry" => 3,
+            _ => 0,
+        }
+    }
 }
 
 fn two(strategy: &Value, targets: &[Value; 2]) -> Value {
@@ -370,6 +382,59 @@ async fn every_feature_acts_on_every_route_in_every_form() {
             for stream in [false, true].into_iter().filter(|stream| *streams || !stream) {
                 for form in [Form::Inline, Form::InCamelCase, Form::Saved] {
                     check(&case, (path, stream), form).await;
+                }
+            }
+        }
+    }
+}
+
+/// A session opened by a config: the option that agreed, or the status of a refusal, and what the provider saw.
+async fn opened(rig: &Rig, ask: Ask) -> (u16, String) {
+    let head = ask.request().head;
+    match Box::pin(harness::in_time(realtime::connect(&rig.gateway, head))).await {
+        Connected::Open(session) => {
+            drop(session);
+            let record = rig.record();
+            (101, record["last_used_option_index"].as_str().unwrap_or_default().to_owned())
+        }
+        Connected::Refused(answer) => {
+            let option = answer.reply.headers.text("x-gateway-last-used-option-index").unwrap_or_default();
+            (answer.reply.status, option.to_owned())
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_feature_acts_on_a_websocket_too() {
+    for form in [Form::Inline, Form::InCamelCase, Form::Saved] {
+        for path in ["/v1/realtime?model=m", "/v1/proxy/realtime?model=m"] {
+            for at in 0..Ill::start().await.cases().len() {
+                let (provider, ill) = (Server::start().await, Ill::start().await);
+                let case = ill.cases().remove(at);
+                let rig = rig(&provider, &case.config);
+                let mut told = None;
+                for _ in 0..case.asks {
+                    let ask = asked("GET", path, form, &case.config);
+                    let names = case.name == "passthrough";
+                    let ask = if names { ask.header("x-gateway-provider", "@mine") } else { ask };
+                    told = Some(opened(&rig, ask).await);
+                }
+                let expected = match case.name {
+                    "single" => (101, "config.targets[0]"),
+                    "retry" => (503, "config"),
+                    "request_timeout" => (408, "config"),
+                    "forward_headers" | "passthrough" => (101, "config"),
+                    _ => (101, "config.targets[1]"),
+                };
+                let place = format!("{} on {path} {form:?}", case.name);
+                let (status, option) = told.unwrap();
+                assert_eq!((status, option.as_str()), expected, "{place}");
+                let entries = settled(&provider, if status == 101 { case.asks } else { 0 }).await;
+                assert_eq!(ill.failing.connections(), case.reached_failing(), "{place}");
+                match case.name {
+                    "forward_headers" => assert_eq!(entries[0].header("x-team"), Some("blue"), "{place}"),
+                    "passthrough" => assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{place}"),
+                    _ => (),
                 }
             }
         }

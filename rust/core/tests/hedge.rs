@@ -129,6 +129,22 @@ async fn a_percentile_is_learned_from_the_first_targets_own_answers() {
 }
 
 #[tokio::test]
+async fn what_fails_or_was_kept_says_nothing_of_how_long_answers_take() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let first = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
+    let config = hedged(&json!({"percentile": 50, "max_ratio": 1}), &[first, target("chunks=2")]);
+    let ask = |model: &str| by_with(&config, CHAT, words(model, false));
+    for _ in 0..30 {
+        rig.send(ask("mock?status=503")).await;
+        rig.send(ask("mock?chunks=1")).await;
+    }
+    // One answer is all that is known: nothing follows from it.
+    assert_eq!(way(&rig.send(ask("mock?first_ms=300")).await)[0], "config.targets[0]");
+    assert_eq!(rig.gateway.sink.metrics.hedged.get(), 0);
+}
+
+#[tokio::test]
 async fn nothing_is_raced_beyond_the_callers_time_or_past_a_breaker() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

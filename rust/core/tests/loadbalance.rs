@@ -49,7 +49,7 @@ async fn a_user_stays_with_a_target_in_every_worker() {
     let (one, other) = (Rig::before(&provider), Rig::before(&provider));
     let mut config = balanced(&[target("chunks=1"), target("chunks=2"), target("chunks=3")]);
     config["strategy"]["sticky"] =
-        json!({"enabled": true, "hash_fields": ["metadata.user_id", "params.user"], "ttl": 600});
+        json!({"enabled": true, "hash_fields": ["metadata.user_id", "params.user"], "ttl": 30_000_000});
     let mut seen = HashMap::new();
     for round in 0..3 {
         for user in 0..30 {

@@ -7,10 +7,10 @@ use harness::{
     Ask, CHAT, Rig, by_with, pick,
     scripted::{self, Scripted, request},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
-/// A provider that hands over the bodies that it gets.
+/// A provider that hands over the bodies that it gets, and fails where they say so.
 async fn listening() -> (Scripted, mpsc::UnboundedReceiver<String>) {
     let (tell, told) = mpsc::unbounded_channel();
     let provider = Scripted::start(move |mut io, _| {
@@ -19,7 +19,8 @@ async fn listening() -> (Scripted, mpsc::UnboundedReceiver<String>) {
             while let Some(asked) = request(&mut io).await {
                 let text = String::from_utf8(asked).unwrap();
                 tell.send(text.split_once("\r\n\r\n").unwrap().1.to_owned()).unwrap();
-                let _ = io.write_all(&scripted::whole("200 OK", "", "{}")).await;
+                let status = if text.contains("fails") { "503 Service Unavailable" } else { "200 OK" };
+                let _ = io.write_all(&scripted::whole(status, "", "{}")).await;
             }
         }
     })
@@ -72,11 +73,12 @@ async fn what_is_no_json_stays_as_it_is() {
 async fn each_target_changes_the_request_as_it_came() {
     let (provider, mut bodies) = listening().await;
     let rig = Rig::at(&provider.url());
-    let to = |changes: Value| json!({"provider": "mock", "override_params": changes});
-    let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [200]}, "override_params": {"far": 1, "both": 1},
-        "targets": [to(json!({"both": 2}))]});
-    rig.send(by_with(&config, CHAT, r#"{"model":"m"}"#)).await;
-    assert_eq!(bodies.recv().await.unwrap(), r#"{"model":"m","both":2,"far":1}"#);
+    let config = json!({"strategy": {"mode": "fallback"}, "override_params": {"far": 1, "both": 1}, "targets": [
+        {"provider": "mock", "default_params": {"fails": true}, "override_params": {"both": 2}, "drop_params": ["user"]},
+        {"provider": "mock", "default_params": {"seed": 3}}]});
+    assert_eq!(rig.send(by_with(&config, CHAT, r#"{"model":"m","user":"u"}"#)).await.status, 200);
+    assert_eq!(bodies.recv().await.unwrap(), r#"{"model":"m","fails":true,"both":2,"far":1}"#);
+    assert_eq!(bodies.recv().await.unwrap(), r#"{"model":"m","user":"u","seed":3,"far":1,"both":1}"#);
 }
 
 #[tokio::test]

@@ -6,7 +6,9 @@ mod harness;
 use std::sync::Arc;
 
 use harness::{
-    Ask, Rig, in_time, pick, settled, sha256,
+    Ask, Rig, in_time, pick,
+    scripted::{Scripted, request, whole},
+    settled, sha256,
     tls::{acceptor, file},
 };
 use penstock_core::{
@@ -367,6 +369,75 @@ async fn the_next_target_is_asked_where_one_refuses() {
     talk.close(1000, "").await;
     let told = pick(&rig.record(), ["ai_org", "last_used_option_index", "outcome"]);
     assert_eq!(told, json!(["mock", "config.targets[1]", "complete"]));
+}
+
+/// A session by a config.
+fn asked_by(config: &Value) -> Ask {
+    Ask::new("GET", REALTIME).header("x-gateway-config", &config.to_string())
+}
+
+/// What became of it: status, option and steps.
+fn told(rig: &Rig) -> (Value, Vec<Value>) {
+    let record = rig.record();
+    let steps = record["decisions"].as_array().unwrap().iter().map(|step| pick(step, ["step", "at", "status"]));
+    (pick(&record, ["response_status_code", "last_used_option_index", "retry_success_count"]), steps.collect())
+}
+
+/// Refuses every session with this status.
+async fn refusing(status: &str) -> (Scripted, Value) {
+    let provider = Scripted::closing(whole(status, "connection: close\r\n", "{}")).await;
+    let target = json!({"provider": "mock", "custom_host": format!("{}/v1", provider.url())});
+    (provider, target)
+}
+
+fn house(provider: &Server) -> Rig {
+    Rig::with(&provider.url(), |settings| {
+        (settings.retry_backoff_ms, settings.trusted_custom_hosts) = (1, vec!["127.0.0.1".into()]);
+    })
+}
+
+#[tokio::test]
+async fn a_list_of_statuses_says_which_refusals_of_a_session_count() {
+    let (provider, (_kept, bad)) = (Server::start().await, refusing("400 Bad Request").await);
+    let rig = house(&provider);
+    let by = |listed: Value| json!({"strategy": {"mode": "fallback", "on_status_codes": listed}, "targets": [bad, {"provider": "mock"}]});
+    assert_eq!(refused(&rig, asked_by(&by(json!([429])))).await.0, 400);
+    let tried = |at: &str, status: u16| json!(["tried", at, status]);
+    assert_eq!(told(&rig), (json!([400, "config.targets[0]", 0]), vec![tried("config.targets[0]", 400)]));
+    open(&rig, asked_by(&by(json!([400])))).await.close(1000, "").await;
+    let steps = vec![tried("config.targets[0]", 400), tried("config.targets[1]", 101)];
+    assert_eq!(told(&rig), (json!([101, "config.targets[1]", 0]), steps));
+}
+
+#[tokio::test]
+async fn a_session_is_asked_for_again_and_a_target_that_fails_is_closed_off() {
+    let (provider, (bad, mut target)) = (Server::start().await, refusing("503 Service Unavailable").await);
+    let rig = house(&provider);
+    target["retry"] = json!({"attempts": 2});
+    target["cb_config"] = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [target, {"provider": "mock"}]});
+    open(&rig, asked_by(&config)).await.close(1000, "").await;
+    assert_eq!((bad.connections(), rig.gateway.sink.metrics.retries.get()), (3, 2));
+    let names: Vec<_> = told(&rig).1.iter().map(|step| step[0].clone()).collect();
+    assert_eq!(names, ["tried", "tried", "tried", "stopped", "tried"]);
+    assert_eq!(rig.gateway.shared.breakers.open_now(), 1);
+    open(&rig, asked_by(&config)).await.close(1000, "").await;
+    assert_eq!((bad.connections(), told(&rig).1[0].clone()), (3, json!(["skipped", "config.targets[0]", null])));
+}
+
+#[tokio::test]
+async fn a_session_that_is_not_agreed_to_in_the_callers_time_is_given_up() {
+    let provider = Server::start().await;
+    let silent = Scripted::start(|mut stream, _| async move { while request(&mut stream).await.is_some() {} }).await;
+    let rig = house(&provider);
+    let target = json!({"provider": "mock", "custom_host": format!("{}/v1", silent.url())});
+    let two = json!({"strategy": {"mode": "fallback"}, "targets": [target, {"provider": "mock"}]});
+    for config in [&target, &two] {
+        let began = std::time::Instant::now();
+        let (status, _) = refused(&rig, asked_by(config).header("x-stainless-timeout", "0.2")).await;
+        assert_eq!(status, 408);
+        assert!(began.elapsed() < std::time::Duration::from_secs(2));
+    }
 }
 
 /// TLS in front of a provider, under the test authority.

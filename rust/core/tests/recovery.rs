@@ -167,6 +167,20 @@ async fn a_chat_goes_on_where_it_broke_off_as_one_answer() {
 }
 
 #[tokio::test]
+async fn what_one_began_and_another_ended_is_not_kept() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("&prefix=on")]);
+    config["cache"] = json!({"mode": "simple", "max_age": 60});
+    for _ in 0..2 {
+        let told = rig.send(streamed(&config, CHAT)).await;
+        assert_eq!((told.status, told.header("x-gateway-cache-status")), (200, Some("MISS")), "{}", told.text());
+        assert!(told.text().ends_with("data: [DONE]\n\n"));
+    }
+    assert_eq!(rig.gateway.sink.metrics.continued.get(), 2);
+}
+
+#[tokio::test]
 async fn what_passes_through_is_recovered_too() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -129,6 +129,26 @@ async fn a_new_answer_takes_the_place_of_the_old_everywhere() {
 }
 
 #[tokio::test]
+async fn what_redis_never_had_serves_here_for_as_long_as_it_may() {
+    let (provider, server) = (Server::start().await, RedisServer::start().await);
+    let rig = Rig::with(&provider.url(), |settings| {
+        settings.redis_url = Some(Secret::new(server.url()));
+        settings.redis_answer_bytes = 2_000;
+    });
+    let gateway = Arc::clone(&rig.gateway);
+    tokio::spawn(async move { gateway.shared.tend().await });
+    until("Redis is there", || is_there(&rig)).await;
+    let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
+    let ask = || by_with(&config, CHAT, words("mock?answer_bytes=10000", false));
+    for (minutes, expected) in [(0, "MISS"), (0, "HIT"), (2, "HIT"), (50, "HIT"), (60, "MISS")] {
+        rig.gateway.shared.clock.jump(Duration::from_secs(minutes * 60));
+        assert_eq!(way(&rig.send(ask()).await)[2], expected, "{minutes}");
+    }
+    let mut connection = server.connection().await;
+    assert!(names(&mut connection, "penstock:answer:*").await.is_empty());
+}
+
+#[tokio::test]
 async fn over_tls_it_is_spoken_to_under_the_operators_own_authority_and_under_no_other() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
     let reached = |has_authority: bool| {
@@ -288,7 +308,7 @@ async fn the_same_go_to_the_same_target_on_every_node() {
     // One shares, the other has nothing to do with it: the answer follows from the request alone.
     let (one, other) = (node(&provider.url(), &server.url()).await, Rig::before(&provider));
     let config = json!({"strategy": {"mode": "loadbalance",
-        "sticky_session": {"enabled": true, "hash_fields": ["metadata.user"], "ttl": 60}},
+        "sticky_session": {"enabled": true, "hash_fields": ["metadata.user"], "ttl": 30_000_000}},
         "targets": [target("chunks=1"), target("chunks=2"), target("chunks=3")]});
     let mut used = std::collections::HashSet::new();
     for number in 0..200 {

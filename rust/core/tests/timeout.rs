@@ -51,6 +51,23 @@ async fn a_silent_provider_is_left_after_the_time_that_the_header_the_config_or_
 }
 
 #[tokio::test]
+async fn what_the_client_says_of_its_own_patience_holds_without_a_config_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for name in ["x-stainless-timeout", "x-stainless-read-timeout"] {
+        let start = Instant::now();
+        assert_eq!(rig.send(silent().header(name, "0.1")).await.status, 408, "{name}");
+        assert!(start.elapsed() < Duration::from_secs(2), "{name}");
+        for word in ["NOT_GIVEN", "-1", "0", "1e19", "1e300", "inf"] {
+            for config in [r#"{"provider":"mock"}"#, r#"{"provider":"mock","retry":{"attempts":1}}"#] {
+                let ask = chat("mock").header(name, word).header("x-gateway-config", config);
+                assert_eq!(rig.send(ask).await.status, 200, "{name}: {word}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_saved_config_brings_its_timeout() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -118,6 +118,34 @@ impl Operation {
         ROWS.iter().find(is_it).map_or(Self::Proxy, |row| row.operation)
     }
 
+    /// Whether it asks for an answer and makes nothing that stays: the same question may be answered with the same.
+    pub fn is_question(self) -> bool {
+        matches!(
+            self,
+            Self::ChatComplete
+                | Self::Messages
+                | Self::CreateModelResponse
+                | Self::Embed
+                | Self::Complete
+                | Self::MessagesCountTokens
+                | Self::Moderate
+                | Self::Rerank
+                | Self::Ocr
+                | Self::ImageGenerate
+                | Self::CreateSpeech
+                | Self::GenerateContent
+                | Self::StreamGenerateContent
+                | Self::EmbedContent
+                | Self::BatchEmbedContents
+                | Self::CountTokens
+                | Self::Converse
+                | Self::ConverseStream
+                | Self::InvokeModel
+                | Self::InvokeModelStream
+                | Self::CountConverse
+        )
+    }
+
     /// What a WebSocket on a path after `/v1` is for.
     pub fn of_socket(path: &str) -> Self {
         match path {

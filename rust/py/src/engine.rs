@@ -230,9 +230,7 @@ impl Engine {
 pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usize, usize)>) -> PyResult<()> {
     let limits = limits.map(|(root, conditional, nested)| TargetLimits { root, conditional, nested });
     let problems = match kind {
-        "config" => Config::parse(data, Unknown::Refused)
-            .and_then(|config| limits.map_or(Ok(()), |limits| config.check(limits)))
-            .err(),
+        "config" => Config::within(limits, data, Unknown::Refused).err(),
         "snapshot" => Snapshot::check(data).err(),
         other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
     };

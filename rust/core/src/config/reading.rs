@@ -4,7 +4,7 @@ use std::{fmt::Write, ops::RangeInclusive};
 
 use serde_json::{Map, Value};
 
-use crate::error::Problem;
+use crate::{error::Problem, routing::pattern::Patterns};
 
 /// Whether keys that no feature knows are refused (saved configs) or ignored (inline ones).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,16 +24,23 @@ pub struct Reading {
     problems: Vec<Problem>,
     /// Top-level fields of requests that the document asks about, each once.
     params: Vec<String>,
+    /// What its regular expressions hold.
+    pub patterns: Patterns,
 }
 
 impl Reading {
     pub fn new(unknown: Unknown) -> Self {
-        Self { unknown, path: "$".into(), problems: Vec::new(), params: Vec::new() }
+        Self { unknown, path: "$".into(), problems: Vec::new(), params: Vec::new(), patterns: Patterns::default() }
     }
 
     /// What was found wrong, and the fields of requests that are asked about.
     pub fn end(self) -> Result<Vec<String>, Vec<Problem>> {
         if self.problems.is_empty() { Ok(self.params) } else { Err(self.problems) }
+    }
+
+    /// Whether what can mean nothing is refused: it is to be saved.
+    pub fn is_strict(&self) -> bool {
+        self.unknown == Unknown::Refused
     }
 
     pub fn refuse(&mut self, message: impl Into<String>) {

@@ -12,7 +12,7 @@ const SHARED: &str = r##"{
     "recovery": {"enum": ["off", "hold", "continue"]},
     "sticky": {"type": "object", "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
         "hash_fields": {"type": "array", "items": {"$ref": "#/$defs/field"}, "description": "such as metadata.user_id: requests that agree in them go to the same target"},
-        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which that holds at least"}},
+        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds after which the target is chosen anew"}},
         "anyOf": [{"required": ["hash_fields"], "properties": {"hash_fields": {"minItems": 1}}}, {"required": ["enabled"], "properties": {"enabled": {"const": false}}}]},
     "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
     "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",
@@ -22,13 +22,15 @@ const SHARED: &str = r##"{
         "minimum_requests": {"type": "integer", "minimum": 0, "default": 10},
         "cooldown_interval": {"type": "integer", "minimum": 30000, "description": "milliseconds"},
         "failure_status_codes": {"$ref": "#/$defs/statuses", "description": "default: 500 and above"}}},
+    "bound": {"type": ["number", "string"], "pattern": "^\\s*[+-]?\\.?[0-9]", "description": "a number, or a text that begins with one"},
     "query": {"type": "object", "description": "`metadata.<key>`, `params.<field>` and `url.pathname`, each with a value or operators; all must hold",
         "properties": {"$and": {"type": "array", "items": {"$ref": "#/$defs/query"}},
             "$or": {"type": "array", "items": {"$ref": "#/$defs/query"}}},
         "patternProperties": {"^(metadata\\..+|params\\..+|url\\.pathname)$": {"anyOf": [
             {"not": {"type": "object"}},
-            {"type": "object", "additionalProperties": false, "properties": {"$eq": {}, "$ne": {}, "$gt": {}, "$gte": {}, "$lt": {},
-                "$lte": {}, "$in": {"type": "array"}, "$nin": {"type": "array"}, "$regex": {"type": "string", "format": "regex"}}}]}},
+            {"type": "object", "additionalProperties": false, "properties": {"$eq": {}, "$ne": {}, "$gt": {"$ref": "#/$defs/bound"},
+                "$gte": {"$ref": "#/$defs/bound"}, "$lt": {"$ref": "#/$defs/bound"}, "$lte": {"$ref": "#/$defs/bound"}, "$in": {"type": "array"},
+                "$nin": {"type": "array"}, "$regex": {"type": "string", "format": "regex", "maxLength": 2048}}}]}},
         "additionalProperties": false}
 }"##;
 

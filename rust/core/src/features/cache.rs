@@ -48,12 +48,63 @@ impl Cache {
         self.0 = self.0.or(parent.0);
     }
 
-    /// How long an answer to this operation may be kept, if at all.
+    /// How long an answer to this operation may be kept, if at all: to one that asks for something. Where something is made,
+    /// whoever asks again wants another one.
     pub fn age(&self, operation: Operation, method: &str, path: &str) -> Option<Duration> {
-        let asks = method == "POST" && (operation.takes_json() || operation == Operation::Proxy);
-        let is_other = path.split('/').any(|part| matches!(part, "files" | "batches" | "fine_tuning" | "edits"));
-        self.0.filter(|_| asks && !is_other)
+        let asks = match operation {
+            Operation::Proxy => is_question(path),
+            operation => operation.is_question(),
+        };
+        self.0.filter(|_| asks && method == "POST")
     }
+}
+
+/// How paths end, after which answers are told and nothing is made. All else may make something.
+const QUESTIONS: [&str; 36] = [
+    "answer",
+    "batchEmbedContents",
+    "chat",
+    "classify",
+    "complete",
+    "completion",
+    "completions",
+    "converse",
+    "converse-stream",
+    "count-tokens",
+    "countTokens",
+    "count_tokens",
+    "detokenize",
+    "embed",
+    "embedContent",
+    "embeddings",
+    "fim",
+    "generate",
+    "generateContent",
+    "generations",
+    "infer",
+    "inference",
+    "invoke",
+    "invoke-with-response-stream",
+    "messages",
+    "moderations",
+    "ocr",
+    "predict",
+    "rawPredict",
+    "rerank",
+    "responses",
+    "speech",
+    "streamGenerateContent",
+    "streamRawPredict",
+    "summarize",
+    "tokenize",
+];
+
+/// Whether what is sent to a path that is passed on is a question: by how it ends, unless it is below something that was made.
+fn is_question(path: &str) -> bool {
+    let mut parts = path.trim_end_matches('/').split('/');
+    let last = parts.next_back().unwrap_or_default();
+    let last = last.rsplit(':').next().unwrap_or_default();
+    QUESTIONS.contains(&last) && !parts.any(|part| matches!(part, "threads" | "conversations" | "containers"))
 }
 
 fn mode(value: &Value, reading: &mut Reading) {
@@ -191,6 +242,31 @@ mod tests {
     fn only_questions_are_kept() {
         let cache = cache(&json!("simple")).unwrap();
         let kept = |operation, method, path| cache.age(operation, method, path).is_some();
+        for path in ["/chat/completions", "/v2/chat", "/models/m:generateContent", "/some/inference", "/responses/"] {
+            assert!(kept(Operation::Proxy, "POST", path), "{path}");
+        }
+        for path in [
+            "/threads",
+            "/threads/t/messages",
+            "/threads/t/runs",
+            "/assistants",
+            "/vector_stores",
+            "/vector_stores/v/files",
+            "/uploads",
+            "/containers",
+            "/conversations",
+            "/conversations/c/items",
+            "/responses/r/cancel",
+            "/fine_tuning/jobs",
+            "/evals",
+            "/messages/batches",
+            "/images/edits",
+            "/batches",
+            "/",
+        ] {
+            assert!(!kept(Operation::of("POST", path), "POST", path), "{path}");
+            assert!(!kept(Operation::Proxy, "POST", path), "{path}");
+        }
         assert!(kept(Operation::ImageGenerate, "POST", "/images/generations"));
         assert!(kept(Operation::Proxy, "POST", "/some/inference"));
         assert!(!kept(Operation::CreateBatch, "POST", "/batches") && !kept(Operation::Proxy, "POST", "/files"));

@@ -59,6 +59,11 @@ impl CircuitBreaker {
         }
     }
 
+    /// Bytes beside its own.
+    pub fn held(&self) -> usize {
+        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.statuses[..]))
+    }
+
     pub fn policy(&self) -> Option<&Policy> {
         self.0.as_deref()
     }

@@ -24,6 +24,11 @@ impl CustomHost {
         }
     }
 
+    /// About so many bytes beside its own.
+    pub fn held(&self) -> usize {
+        self.0.as_ref().map_or(0, |base| size_of::<Base>() + base.prefix.len())
+    }
+
     /// What holds for one request.
     pub fn resolve(&self, header: Option<&str>) -> Result<Option<Base>> {
         match header {

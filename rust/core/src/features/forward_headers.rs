@@ -30,11 +30,27 @@ impl ForwardHeaders {
         }
     }
 
-    /// What holds for one request; the header is a comma-separated list.
+    /// What holds for one request; the header is a comma-separated list, or an array in JSON.
     pub fn resolve(&self, header: Option<&str>) -> Result<Self> {
         let Some(header) = header else { return Ok(self.clone()) };
-        let names = header.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
-        Self::checked(names).map_err(|message| Error::HeaderInvalid { name: SELF, message })
+        let refused = |message| Error::HeaderInvalid { name: SELF, message };
+        let names: Vec<String> = if header.starts_with('[') {
+            serde_json::from_str(header).map_err(|_| {
+                refused("must be names of headers with commas between them, or an array of strings".into())
+            })?
+        } else {
+            header.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+        };
+        Self::checked(names).map_err(refused)
+    }
+
+    /// Bytes beside its own.
+    pub fn held(&self) -> usize {
+        self.0.iter().flatten().map(|name| size_of::<String>() + name.len()).sum()
+    }
+
+    pub fn names(&self) -> &[String] {
+        self.0.as_deref().unwrap_or_default()
     }
 
     pub fn contains(&self, name: &[u8]) -> bool {
@@ -70,6 +86,15 @@ mod tests {
     fn lists_in_any_case() {
         let listed = ForwardHeaders::default().resolve(Some("X-Team , x-user")).unwrap();
         assert!(listed.contains(b"x-team") && listed.contains(b"x-user"));
+    }
+
+    #[test]
+    fn lists_as_json_too() {
+        let listed = ForwardHeaders::default().resolve(Some(r#"["X-Team", "x-user"]"#)).unwrap();
+        assert_eq!(listed.names(), ["x-team", "x-user"]);
+        for odd in ["[", "[1]", r#"["x-a","#, r#"["x-forward-headers"]"#] {
+            assert!(ForwardHeaders::default().resolve(Some(odd)).is_err(), "{odd}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::config::Reading;
 
+/// The steps of a path take about so many bytes.
+const DROPPED: usize = 128;
+
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Changes {
     defaults: Vec<Field>,
@@ -48,6 +51,14 @@ impl Parameters {
                 own.drops.push(path.clone());
             }
         }
+    }
+
+    /// Bytes beside its own.
+    pub fn held(&self) -> usize {
+        let Some(Changes { defaults, overrides, drops }) = self.0.as_deref() else { return 0 };
+        let field = |(key, value): &Field| size_of::<Field>() + key.len() + value.len();
+        let fields: usize = defaults.iter().chain(overrides).map(field).sum();
+        size_of::<Changes>() + fields + drops.len() * (size_of::<Path>() + DROPPED)
     }
 
     pub fn is_none(&self) -> bool {

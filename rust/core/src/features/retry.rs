@@ -55,6 +55,11 @@ impl Retry {
         }
     }
 
+    /// Bytes beside its own.
+    pub fn held(&self) -> usize {
+        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.statuses[..]))
+    }
+
     /// Attempts besides the first.
     pub fn attempts(&self) -> u32 {
         self.0.as_ref().map_or(0, |policy| policy.attempts)

@@ -3,11 +3,20 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::{
     config::Reading,
     error::{Error, Result},
 };
+
+/// So much of a caller's own time is left for the answer to reach it.
+const RESERVE: f64 = 0.05;
+
+/// When a caller no longer waits who says that it waits so long; `None` where that is beyond all times.
+pub fn until(patience: Duration) -> Option<Instant> {
+    Instant::now().checked_add(patience.mul_f64(1.0 - RESERVE))
+}
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestTimeout(Option<Duration>);
@@ -22,9 +31,14 @@ impl RequestTimeout {
         self.0 = self.0.or(parent.0);
     }
 
+    /// What holds where the request says nothing.
+    pub fn or(self, settings: Duration) -> Duration {
+        self.0.unwrap_or(settings)
+    }
+
     /// What holds for one request.
     pub fn resolve(self, header: Option<&str>, settings: Duration) -> Result<Duration> {
-        let Some(header) = header else { return Ok(self.0.unwrap_or(settings)) };
+        let Some(header) = header else { return Ok(self.or(settings)) };
         match header.parse() {
             Ok(milliseconds) if milliseconds > 0 => Ok(Duration::from_millis(milliseconds)),
             _ => Err(Error::HeaderInvalid {
@@ -49,6 +63,11 @@ mod tests {
         assert_eq!(config.resolve(Some("7"), settings).unwrap(), Duration::from_millis(7));
         assert_eq!(config.resolve(None, settings).unwrap(), Duration::from_millis(50));
         assert_eq!(RequestTimeout::default().resolve(None, settings).unwrap(), settings);
+    }
+
+    #[test]
+    fn a_caller_who_waits_for_ever_is_waited_for() {
+        assert!(until(Duration::MAX).is_none() && until(Duration::from_secs(1)).is_some());
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl Talk<'_> {
         head.headers = retyped(head.headers, b"application/json");
         let incoming = Incoming { head, body: AnswerBody::whole(json.into()) };
         let deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.gateway.grace);
-        Served { incoming, dialect: Dialect::OpenAi, deadline, place: None }
+        Served::new(incoming, Dialect::OpenAi, deadline)
     }
 
     /// Something is missing, or leads where it must not.
@@ -174,5 +174,5 @@ pub fn passed_on(incoming: Incoming, deadline: Deadline) -> Served {
     let Incoming { mut head, body } = incoming;
     head.headers.retain(|name| name != b"content-type");
     head.headers.push(b"content-type", BYTES);
-    Served { incoming: Incoming { head, body }, dialect: Dialect::OpenAi, deadline, place: None }
+    Served::new(Incoming { head, body }, Dialect::OpenAi, deadline)
 }

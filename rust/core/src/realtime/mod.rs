@@ -14,14 +14,14 @@ pub use tokio_tungstenite::tungstenite::{
 use crate::{
     answer::Answer,
     call::Call,
-    delivery,
+    delivery::{self, Served},
     error::Error,
     gateway::Gateway,
     headers::{self, Control, Head, Headers},
     record::Record,
     route::Route,
 };
-use open::Opened;
+pub(crate) use open::{Opened, ask};
 pub use relay::Session;
 
 /// What names a key among the protocols that a client offers.
@@ -58,15 +58,14 @@ pub async fn connect(gateway: &Gateway, head: Head) -> Connected {
         () = gateway.leaving() => Err(Error::Draining),
     };
     match opened {
-        Ok(Opened::Socket(socket, chosen)) => {
+        Ok(Served { opened: Some(opened), .. }) => {
             record.facts.status = 101;
             record.facts.first_byte = Some(record.elapsed());
-            let protocol = chosen.or_else(|| offered(&head.headers).first().map(|name| (*name).to_owned()));
+            let Opened { socket, protocol } = *opened;
+            let protocol = protocol.or_else(|| offered(&head.headers).first().map(|name| (*name).to_owned()));
             Connected::Open(Box::new(Session { protocol, socket, record }))
         }
-        Ok(Opened::Refused(served)) => {
-            Connected::Refused(Box::pin(delivery::deliver(gateway, *served, &call, record)).await)
-        }
+        Ok(served) => Connected::Refused(Box::pin(delivery::deliver(gateway, served, &call, record)).await),
         Err(error) => Connected::Refused(delivery::refuse(&error, &call, record)),
     }
 }

@@ -7,13 +7,13 @@ use penstock_llm::dialect::Dialect;
 use super::offered;
 use crate::{
     body::Body,
-    call::{Call, Choice, Plan, Target},
+    call::{Call, Target},
     caller,
-    config::Node,
     credentials::{self, Issued},
     deadline::Deadline,
     delivery::Served,
     error::{Error, Result},
+    features::timeout,
     gateway::Gateway,
     headers::Head,
     record::Facts,
@@ -23,14 +23,15 @@ use crate::{
     upstream::{Handshake, Socket, Upgraded},
 };
 
-pub enum Opened {
-    /// With the protocol that the provider chose.
-    Socket(Box<Socket>, Option<String>),
-    Refused(Box<Served>),
+/// A WebSocket that a provider agreed to.
+pub struct Opened {
+    pub socket: Box<Socket>,
+    /// The protocol that the provider chose.
+    pub protocol: Option<String>,
 }
 
-/// Admits, and asks the targets of the config one after the other until one agrees.
-pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts: &mut Facts) -> Result<Opened> {
+/// Admits, and goes to whichever target of the config agrees: its answer is a 101 with a socket, or a refusal.
+pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts: &mut Facts) -> Result<Served> {
     if gateway.sink.metrics.in_flight() > gateway.settings.max_in_flight as u64 {
         return Err(Error::Overloaded);
     }
@@ -43,78 +44,57 @@ pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts
     facts.config = plan.slug.map(ToOwned::to_owned);
     facts.metadata.check()?;
     facts.stream = true;
-    let asked = model(&call.head.query);
-    facts.model.clone_from(&asked);
-    let nodes = if plan.config.is_plain {
-        vec![&plan.config.root]
-    } else {
-        let paths = routing::order(gateway, &choice, &plan, facts)?;
-        paths.iter().filter_map(|path| at(&plan.config.root, path)).collect()
-    };
-    let mut last = Err(Error::NoTarget);
-    for node in nodes {
-        last = ask(gateway, &choice, (&plan, node), &asked, facts).await;
-        let is_over = match &last {
-            Ok(opened) => matches!(opened, Opened::Socket(..)),
-            Err(error) => error.ends_walk(),
-        };
-        if is_over {
-            break;
-        }
+    facts.model = model(&call.head.query);
+    if !plan.config.is_plain {
+        return routing::open(gateway, &choice, &plan, facts).await;
     }
-    last
+    let until = control.patience.and_then(timeout::until);
+    let asked = facts.model.clone();
+    let (mut target, named) = choice.target(&plan, &plan.config.root, &asked)?;
+    facts.provider = target.provider.slug();
+    if let Some(model) = named {
+        model.clone_into(&mut facts.model);
+    }
+    target.adopt(call, &facts.model, b"")?;
+    target.end_by(until);
+    ask(gateway, call, &target, &asked, facts).await
 }
 
-/// The node of this path.
-fn at<'n>(node: &'n Node, path: &str) -> Option<&'n Node> {
-    if *node.path == *path { Some(node) } else { node.targets.iter().find_map(|target| at(target, path)) }
-}
-
-/// Asks one target.
-async fn ask(
+/// Asks one target; `asked` is the model as the query names it.
+pub(crate) async fn ask(
     gateway: &Gateway,
-    choice: &Choice<'_>,
-    (plan, node): (&Plan<'_>, &Node),
+    call: &Call<'_>,
+    target: &Target<'_>,
     asked: &str,
     facts: &mut Facts,
-) -> Result<Opened> {
-    let operation = choice.call.route.operation;
-    let (mut target, named) = choice.target(plan, node, asked)?;
-    facts.provider = target.provider.slug();
-    if let Some(decision) = &mut facts.decision {
-        decision.option.clone_from(&node.path);
-    }
-    let model = named.unwrap_or(asked);
-    if !target.provider.serves(operation) || target.provider.wire(operation, model).is_some() {
+) -> Result<Served> {
+    let operation = call.route.operation;
+    if !target.provider.serves(operation) || target.provider.wire(operation, &facts.model).is_some() {
         return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
     }
-    model.clone_into(&mut facts.model);
-    target.adopt(choice.call, model, b"")?;
-    refuse_others(&target, &choice.call.head.query, asked)?;
+    refuse_others(target, &call.head.query, asked)?;
     facts.tariff.own.clone_from(&target.priced);
     let issued = match &target.grant {
         None => None,
-        Some(grant) => Some(Box::pin(credentials::fetch(gateway, &target, grant)).await?),
+        Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),
     };
-    let head = render(gateway, choice.call, &target, named, issued.as_deref())?;
-    let handshake = Handshake::new(&offered(&choice.call.head.headers));
+    let named = Some(&*facts.model).filter(|model| *model != asked);
+    let head = render(gateway, call, target, named, issued.as_deref())?;
+    let handshake = Handshake::new(&offered(&call.head.headers));
     let mut deadline = Deadline::new(target.timeout, &Body::empty(), &gateway.grace);
     let sent = Instant::now();
     let upgraded = deadline.bound(gateway.upstream.upgrade(&target.base.origin, head, &handshake)).await?;
     facts.upstream = Some(sent.elapsed());
     match upgraded {
         Upgraded::Open(socket, fields) => {
-            Ok(Opened::Socket(socket, fields.text("sec-websocket-protocol").map(|name| name.trim().to_owned())))
+            let protocol = fields.text("sec-websocket-protocol").map(|name| name.trim().to_owned());
+            Ok(Served::opened(Opened { socket, protocol }, deadline.answered()))
         }
         Upgraded::Refused(incoming) if incoming.head.status < 400 => {
             let cause = format!("it answered with {} and not with a WebSocket", incoming.head.status);
             Err(Error::UpstreamBroke { cause })
         }
-        Upgraded::Refused(incoming) => {
-            let deadline = deadline.answered();
-            let served = Served { incoming: *incoming, dialect: Dialect::OpenAi, deadline, place: None };
-            Ok(Opened::Refused(Box::new(served)))
-        }
+        Upgraded::Refused(incoming) => Ok(Served::new(*incoming, Dialect::OpenAi, deadline.answered())),
     }
 }
 

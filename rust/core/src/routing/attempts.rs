@@ -15,12 +15,15 @@ use crate::{
     call::Target,
     config::Node,
     delivery::{self, Served},
-    error::{Error, Result},
+    error::{Error, Origin, Result},
     features::{
+        circuit_breaker::Verdict,
         recovery::Mode,
         retry::{Retry, Waits},
     },
     gateway::Gateway,
+    realtime,
+    shared::breakers::Passage,
     token_count,
 };
 
@@ -41,17 +44,19 @@ struct Tries {
     /// What stands for the account at the provider, where there may be another attempt.
     account: u64,
     is_replayable: bool,
+    /// It tries for all others whether the target is well again: once.
+    is_probe: bool,
 }
 
 impl Tries {
-    fn begin(gateway: &Gateway, retry: &Retry, target: &Target<'_>) -> Self {
+    fn begin(gateway: &Gateway, retry: &Retry, target: &Target<'_>, is_probe: bool) -> Self {
         let waits = Waits::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
         let mut account = 0;
         if retry.attempts() > 0 {
             account = gateway.shared.mark((&target.base.origin, target.credential.as_deref()));
             gateway.shared.budgets.request(account, gateway.shared.now());
         }
-        Self { retries: 0, waits, account, is_replayable: false }
+        Self { retries: 0, waits, account, is_replayable: false, is_probe }
     }
 
     fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, result: &Result<Served>) -> Next {
@@ -61,6 +66,9 @@ impl Tries {
         };
         if !is_wanted || retry.attempts() == 0 {
             return Next::Answer;
+        }
+        if self.is_probe {
+            return Next::Stop("the breaker lets it try once");
         }
         if i64::from(self.retries) >= i64::from(retry.attempts()) {
             return Next::Stop("all retries are spent");
@@ -84,26 +92,44 @@ impl Tries {
     }
 }
 
+/// Whether an error is the target's: not the caller's, who may have been in more of a hurry than the config is.
+fn is_targets(error: &Error, target: &Target<'_>) -> bool {
+    let is_hurried =
+        matches!(error, Error::Timeout { milliseconds } if u128::from(*milliseconds) < target.patience.as_millis());
+    error.origin() == Origin::Upstream && !is_hurried
+}
+
 impl<'w> Walk<'w> {
-    /// A node without further targets.
+    /// A node without further targets, which was entered.
     pub async fn try_target(&mut self, node: &'w Node) -> Result<Served> {
-        self.decide(|decision| decision.option.clone_from(&node.path));
+        let passage = self.passage.take();
+        self.decide(|decision| {
+            decision.option.clone_from(&node.path);
+            // What was so of another target says nothing of this one.
+            (decision.retries, decision.cache) = (0, CacheStatus::Disabled);
+        });
         let failed = |walk: &mut Self, error: Error| {
             let (at, code) = (node.path.clone(), error.code());
             walk.note(|| Step::Failed { at, error: code });
             error
         };
-        let prepared = match self.carried.prepare(&node.features.parameters).await {
+        let mut prepared = match self.carried.prepare(&node.features.parameters).await {
             Ok(prepared) => prepared,
             Err(error) => return Err(failed(self, error)),
         };
-        let (mut target, prepared) = match self.aim(node, prepared) {
-            Ok(aimed) => aimed,
-            Err(error) => return Err(failed(self, error)),
+        let mut target = match self.aim(node, &mut prepared) {
+            Ok(target) => target,
+            Err(error) => {
+                self.carried.give_back(prepared.body);
+                return Err(failed(self, error));
+            }
         };
         let question = Question::of(self, node, &target, &prepared.body);
         if self.call.control.is_to_be_explained() {
-            let told = Box::pin(explain::briefly(self, node, (&target, &prepared), question.as_ref())).await;
+            let breaker = passage.as_ref().filter(|passage| passage.is_probe()).map(|_| Verdict::HalfOpen);
+            let breaker = breaker.or_else(|| self.verdict(node));
+            let mut told = Box::pin(explain::briefly(self, node, (&target, &prepared), question.as_ref())).await;
+            told["breaker"] = breaker.map(Verdict::name).into();
             self.decide(|decision| decision.target = Some(told));
         }
         if let Some(question) = &question
@@ -111,9 +137,10 @@ impl<'w> Walk<'w> {
         {
             let at = node.path.clone();
             self.note(|| Step::Kept { at });
+            self.facts.forget_target();
             return Ok(served);
         }
-        let mut served = self.send(node, &mut target, prepared.into_body(self.call)).await?;
+        let mut served = self.send(node, &mut target, prepared.into_body(self.call), passage).await?;
         served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);
@@ -122,7 +149,7 @@ impl<'w> Walk<'w> {
     }
 
     /// Where this goes, and the body as it goes there.
-    pub fn aim(&mut self, node: &'w Node, mut prepared: Prepared) -> Result<(Target<'w>, Prepared)> {
+    pub fn aim(&mut self, node: &'w Node, prepared: &mut Prepared) -> Result<Target<'w>> {
         let model = std::mem::take(&mut prepared.model);
         let (mut target, named) = self.choice.target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
@@ -135,34 +162,47 @@ impl<'w> Walk<'w> {
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
-        Ok((target, prepared))
+        Ok(target)
     }
 
-    /// Through the target's breaker.
-    pub async fn send(&mut self, node: &'w Node, target: &mut Target<'w>, body: Body) -> Result<Served> {
-        let shared = &self.gateway.shared;
-        let policy = node.features.circuit_breaker.policy();
-        let passage = policy.map(|policy| (policy, shared.breakers.begin(self.mark(node), policy, shared.now())));
-        let result = self.send_until_answered(node, target, body).await;
-        let Some((policy, passage)) = passage else { return result };
+    /// Through the target's breaker, which this request was let through.
+    pub async fn send(
+        &mut self,
+        node: &'w Node,
+        target: &mut Target<'w>,
+        body: Body,
+        passage: Option<Passage>,
+    ) -> Result<Served> {
+        let is_probe = passage.as_ref().is_some_and(Passage::is_probe);
+        let result = self.send_until_answered(node, target, body, is_probe).await;
+        let Some((policy, passage)) = node.features.circuit_breaker.policy().zip(passage) else { return result };
         let failed = match &result {
             Ok(served) => policy.is_failure(Some(served.status())),
-            Err(error) => !error.ends_walk() && policy.is_failure(None),
+            // It says nothing of the target: as if it had never been sent.
+            Err(error) if !is_targets(error, target) => return result,
+            Err(_) => policy.is_failure(None),
         };
-        if passage.end(policy, shared.now(), failed) {
+        if passage.end(policy, self.gateway.shared.now(), failed) {
             self.gateway.sink.metrics.breakers_opened.add(1);
         }
         result
     }
 
-    async fn send_until_answered(&mut self, node: &'w Node, target: &mut Target<'w>, mut body: Body) -> Result<Served> {
+    async fn send_until_answered(
+        &mut self,
+        node: &'w Node,
+        target: &mut Target<'w>,
+        mut body: Body,
+        is_probe: bool,
+    ) -> Result<Served> {
         let timeout = target.timeout;
-        let mut tries = Tries::begin(self.gateway, &node.features.retry, target);
+        let mut tries = Tries::begin(self.gateway, &node.features.retry, target, is_probe);
         loop {
             target.timeout = self.left().map_or(timeout, |left| left.min(timeout));
             let next = body.again();
-            tries.is_replayable = next.is_some();
-            let result = self.send_once(node, target, body).await;
+            let lent = self.carried.lend(body);
+            let result = self.send_once(node, target, lent).await;
+            tries.is_replayable = next.is_some() || self.carried.is_there();
             let wait = match tries.judge(self, &node.features.retry, &result) {
                 Next::Answer => {
                     self.decide(|decision| decision.retries = tries.retries);
@@ -177,7 +217,7 @@ impl<'w> Walk<'w> {
                 Next::Again(wait) => wait,
             };
             // Judged: there is one.
-            body = next.unwrap_or_else(Body::empty);
+            body = next.or_else(|| self.carried.take_back()).unwrap_or_else(Body::empty);
             if let Ok(served) = result {
                 Box::pin(served.discard()).await;
             }
@@ -190,7 +230,12 @@ impl<'w> Walk<'w> {
     /// One request. What breaks off before anything of its answer could be passed on has failed.
     async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<Served> {
         let began = Instant::now();
-        let result = match self.gateway.attempt(self.call, target, body, self.facts).await {
+        let attempted = if self.is_socket {
+            Box::pin(realtime::ask(self.gateway, self.call, target, &self.carried.model, self.facts)).await
+        } else {
+            self.gateway.attempt(self.call, target, body, self.facts).await
+        };
+        let result = match attempted {
             Ok(mut served) => self.begin(node, &mut served).await.map(|()| served),
             Err(error) => Err(error),
         };

@@ -8,7 +8,7 @@ use penstock_llm::{
 use serde_json::Value;
 
 use crate::{
-    body::Body,
+    body::{Body, Lent},
     call::Call,
     error::{Error, Result},
     features::parameters::Parameters,
@@ -23,6 +23,8 @@ const CHANGED_HERE: usize = 256 * 1024;
 pub struct Carried {
     whole: Option<Bytes>,
     once: Option<Body>,
+    /// The same while it is at a target.
+    lent: Option<Lent>,
     is_json: bool,
     /// Model and stream were said in the path: while it is routed the body names the model too, as everybody else's.
     is_by_path: bool,
@@ -50,12 +52,31 @@ impl Carried {
         if is_by_path {
             whole = whole.map(|bytes| naming(&bytes, &model));
         }
-        Self { whole, once, is_json, is_by_path, model, stream }
+        Self { whole, once, lent: None, is_json, is_by_path, model, stream }
     }
 
     /// Whether it can be sent once more.
     pub fn is_there(&self) -> bool {
-        self.whole.is_some() || self.once.is_some()
+        self.whole.is_some() || self.once.is_some() || self.lent.as_ref().is_some_and(Lent::is_back)
+    }
+
+    /// A body on its way to a target. Where nothing was read of it there it comes back.
+    pub fn lend(&mut self, body: Body) -> Body {
+        let (body, lent) = body.lend();
+        self.lent = lent;
+        body
+    }
+
+    /// What came back of what is still arriving.
+    pub fn take_back(&mut self) -> Option<Body> {
+        self.once.take().or_else(|| self.lent.take()?.back())
+    }
+
+    /// It did not leave.
+    pub fn give_back(&mut self, body: Body) {
+        if self.whole.is_none() {
+            self.once = Some(body);
+        }
     }
 
     /// The same once more, where it is whole.
@@ -64,6 +85,7 @@ impl Carried {
         Some(Self {
             whole: Some(whole),
             once: None,
+            lent: None,
             is_json: self.is_json,
             is_by_path: self.is_by_path,
             model: self.model.clone(),
@@ -87,7 +109,7 @@ impl Carried {
     pub async fn prepare(&mut self, parameters: &Parameters) -> Result<Prepared> {
         let (model, stream) = (self.model.clone(), self.stream);
         let Some(bytes) = &self.whole else {
-            let body = self.once.take().ok_or(Error::BrokenBody)?;
+            let body = self.take_back().ok_or(Error::BrokenBody)?;
             return Ok(Prepared { body, model, stream });
         };
         let same = Prepared { body: Body::Whole(bytes.clone()), model, stream };

@@ -6,14 +6,13 @@ use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
 };
 
-use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
-use super::asked::{Asked, Found, Source};
+use super::{
+    asked::{Asked, Found, Source},
+    pattern::Pattern,
+};
 use crate::config::Reading;
-
-/// A compiled pattern of more bytes than this is refused.
-const LARGEST_PATTERN: usize = 1024 * 1024;
 
 /// Conditions in their order, and the place of the target where none holds.
 #[derive(Debug, Clone, Default)]
@@ -113,6 +112,16 @@ impl Conditional {
         self.conditions.push(Condition { gate, query, place });
     }
 
+    /// How many parts its conditions have: each query, each operator and each value in a list is one.
+    pub fn parts(&self) -> usize {
+        self.conditions.iter().map(|condition| condition.query.parts()).sum()
+    }
+
+    /// About so many bytes its conditions hold, but for their texts.
+    pub fn held(&self) -> usize {
+        self.conditions.iter().map(|condition| size_of::<Condition>() + condition.query.held()).sum()
+    }
+
     fn source(&mut self, source: &Source) -> usize {
         self.sources.iter().position(|known| known == source).unwrap_or_else(|| {
             self.sources.push(source.clone());
@@ -151,7 +160,7 @@ enum Test {
     Ordered(f64, [Option<Ordering>; 2]),
     Among(Vec<Value>),
     NotAmong(Vec<Value>),
-    Matches(Box<Regex>),
+    Matches(Pattern),
 }
 
 const OPERATORS: &str = "$eq, $ne, $gt, $gte, $lt, $lte, $in, $nin, $regex";
@@ -186,6 +195,22 @@ impl Query {
         })
     }
 
+    fn parts(&self) -> usize {
+        let of = |term: &Term| match term {
+            Term::All(queries) | Term::Any(queries) => queries.iter().map(Self::parts).sum(),
+            Term::Tests(_, tests) => tests.iter().map(Test::parts).sum::<usize>(),
+        };
+        1 + self.0.iter().map(of).sum::<usize>()
+    }
+
+    fn held(&self) -> usize {
+        let of = |term: &Term| match term {
+            Term::All(queries) | Term::Any(queries) => queries.iter().map(Self::held).sum(),
+            Term::Tests(_, tests) => tests.iter().map(Test::held).sum::<usize>(),
+        };
+        self.0.iter().map(|term| size_of::<Term>() + of(term)).sum()
+    }
+
     pub fn holds(&self, asked: &Asked<'_>) -> bool {
         self.0.iter().all(|term| match term {
             Term::All(queries) => queries.iter().all(|query| query.holds(asked)),
@@ -211,22 +236,33 @@ fn tests(value: &Value, reading: &mut Reading) -> Vec<Test> {
 impl Test {
     fn parse(operator: &str, value: &Value, reading: &mut Reading) -> Option<Self> {
         use Ordering::{Equal, Greater, Less};
-        let ordered = |orders| Some(Self::Ordered(number_of(Found::Json(value)), orders));
         match operator {
             "$eq" => Some(Self::Equal(value.clone())),
             "$ne" => Some(Self::Unequal(value.clone())),
-            "$gt" => ordered([Some(Greater), None]),
-            "$gte" => ordered([Some(Greater), Some(Equal)]),
-            "$lt" => ordered([Some(Less), None]),
-            "$lte" => ordered([Some(Less), Some(Equal)]),
+            "$gt" => Some(Self::Ordered(bound(value, reading), [Some(Greater), None])),
+            "$gte" => Some(Self::Ordered(bound(value, reading), [Some(Greater), Some(Equal)])),
+            "$lt" => Some(Self::Ordered(bound(value, reading), [Some(Less), None])),
+            "$lte" => Some(Self::Ordered(bound(value, reading), [Some(Less), Some(Equal)])),
             "$in" => Some(Self::Among(reading.items(value, "an array", |_, item| Some(item.clone())))),
             "$nin" => Some(Self::NotAmong(reading.items(value, "an array", |_, item| Some(item.clone())))),
-            "$regex" => pattern(value, reading).map(|regex| Self::Matches(Box::new(regex))),
+            "$regex" => pattern(value, reading).map(Self::Matches),
             _ => {
                 reading.refuse(format!("is no operator: {OPERATORS} are"));
                 None
             }
         }
+    }
+
+    fn parts(&self) -> usize {
+        match self {
+            Self::Among(values) | Self::NotAmong(values) => 1 + values.len(),
+            _ => 1,
+        }
+    }
+
+    fn held(&self) -> usize {
+        let pattern = if let Self::Matches(pattern) = self { pattern.held() } else { 0 };
+        self.parts() * size_of::<Self>() + pattern
     }
 
     fn holds(&self, found: Found<'_>) -> bool {
@@ -247,18 +283,29 @@ impl Test {
     }
 }
 
-fn pattern(value: &Value, reading: &mut Reading) -> Option<Regex> {
+fn pattern(value: &Value, reading: &mut Reading) -> Option<Pattern> {
     let Some(text) = value.as_str() else {
         reading.expected("a regular expression as a string", value);
         return None;
     };
-    let built = RegexBuilder::new(text).size_limit(LARGEST_PATTERN).build();
-    if built.is_err() {
-        reading.refuse(
-            "is no regular expression that is matched in linear time: it has neither look-around nor back references",
-        );
+    match reading.patterns.compile(text) {
+        Ok(pattern) => Some(pattern),
+        Err(message) => {
+            if !message.is_empty() {
+                reading.refuse(message);
+            }
+            None
+        }
     }
-    built.ok()
+}
+
+/// What is compared to a number, as one. What begins with none compares to nothing: that is a mistake.
+fn bound(value: &Value, reading: &mut Reading) -> f64 {
+    let number = number_of(Found::Json(value));
+    if number.is_nan() && reading.is_strict() {
+        reading.expected("a number, or a text that begins with one", value);
+    }
+    number
 }
 
 fn is_equal(found: Found<'_>, value: &Value) -> bool {
@@ -279,12 +326,26 @@ fn number_of(found: Found<'_>) -> f64 {
     }
 }
 
+/// As JavaScript's `parseFloat` has it: `1e` and `1.5.2` begin with a number too. One pass, however long the text is.
 fn leading_number(text: &str) -> f64 {
     let text = text.trim_start();
-    let length =
-        text.find(|letter: char| !matches!(letter, '0'..='9' | '+' | '-' | '.' | 'e' | 'E')).unwrap_or(text.len());
-    // From the longest on: `1e` and `1.5.2` begin with a number too.
-    (1..=length).rev().find_map(|length| text[..length].parse().ok()).unwrap_or(f64::NAN)
+    let bytes = text.as_bytes();
+    let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let is_sign = |at: usize| matches!(bytes.get(at), Some(b'+' | b'-'));
+    let start = usize::from(is_sign(0));
+    let whole = digits(start);
+    let mut end = start + whole;
+    let fraction = if bytes.get(end) == Some(&b'.') { digits(end + 1) } else { 0 };
+    if whole + fraction == 0 {
+        return f64::NAN;
+    }
+    end += if fraction > 0 { fraction + 1 } else { 0 };
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let after = end + 1 + usize::from(is_sign(end + 1));
+        let exponent = digits(after);
+        end = if exponent > 0 { after + exponent } else { end };
+    }
+    text[..end].parse().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
@@ -420,6 +481,64 @@ mod tests {
                 "$.$or"
             ]
         );
+    }
+
+    #[test]
+    fn what_begins_with_a_number_is_one() {
+        for (text, number) in [
+            ("7 days", 7.0),
+            (" -1.5.2", -1.5),
+            ("+.5x", 0.5),
+            ("5.", 5.0),
+            ("1e", 1.0),
+            ("1e+", 1.0),
+            ("2E-1e9", 0.2),
+            ("2024-05-01T10:00:00Z", 2024.0),
+        ] {
+            assert!((leading_number(text) - number).abs() < 1e-12, "{text}");
+        }
+        for text in ["", ".", "-", "+-1", "e5", "-.e1", "abc"] {
+            assert!(leading_number(text).is_nan(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_looked_through_once_for_its_number() {
+        let start = std::time::Instant::now();
+        for text in ["9", "+", "1+", "1e", "1.", "-1e+"] {
+            let long = json!({"n": text.repeat(1_000_000 / text.len())});
+            holds(&json!({"params.n": {"$gt": 1}}), &long);
+        }
+        assert!(start.elapsed() < std::time::Duration::from_millis(500), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn what_compares_to_nothing_is_refused_where_it_is_saved() {
+        for (value, is_good) in [
+            (json!("abc"), false),
+            (json!(null), false),
+            (json!([1]), false),
+            (json!("2024-05-01"), true),
+            (json!(3), true),
+        ] {
+            for operator in ["$gt", "$gte", "$lt", "$lte"] {
+                let read = |unknown| {
+                    let mut reading = Reading::new(unknown);
+                    Query::parse(&json!({"params.n": {operator: value}}), &mut reading);
+                    reading.end().map_err(|problems| problems[0].path.clone())
+                };
+                let expected = if is_good { Ok(vec!["n".to_owned()]) } else { Err(format!("$.params.n.{operator}")) };
+                assert_eq!(read(Unknown::Refused), expected, "{value}");
+                assert!(read(Unknown::Ignored).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn each_query_operator_and_value_is_a_part() {
+        let mut reading = Reading::new(Unknown::Refused);
+        let query = json!({"$or": [{"params.a": 1}, {"params.b": {"$in": [1, 2, 3], "$ne": 4}}]});
+        assert_eq!(Query::parse(&query, &mut reading).parts(), 1 + 2 + 6);
     }
 
     #[test]

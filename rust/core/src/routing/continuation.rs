@@ -22,7 +22,7 @@ use crate::{
     caller,
     config::Node,
     delivery::{self, Served},
-    features::{circuit_breaker::Verdict, recovery::Mode},
+    features::recovery::Mode,
     gateway::Gateway,
     headers::{Control, Head},
     record::{Facts, Record},
@@ -119,6 +119,8 @@ impl Continuation {
             }
             return None;
         }
+        // What one target begins and another ends is no answer to be given again.
+        facts.filling = None;
         self.seams += 1;
         let Rest { served, asked, at, repeated } = self.found(error, facts).await?;
         self.count(facts.model.clone()).await;
@@ -155,7 +157,11 @@ impl Continuation {
         (walk.facts.decision, walk.until) = (decision, place.until);
         let at = place.at.clone();
         walk.note(|| Step::Broke { at, error });
-        for node in successors(&mut walk, &plan.config.root, &place.at) {
+        // Whom to ask is only thought over: each is asked for a passage when its turn comes.
+        walk.is_dry = true;
+        let successors = successors(&mut walk, &plan.config.root, &place.at);
+        walk.is_dry = false;
+        for node in successors {
             if walk.must_stop().is_some() {
                 break;
             }
@@ -223,8 +229,8 @@ fn descend<'w>(walk: &mut Walk<'w>, node: &'w Node, path: &str, after: &mut Vec<
 impl<'w> Walk<'w> {
     /// Asks one target to go on, where it can.
     async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<Rest> {
-        let prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
-        let (mut target, prepared) = self.aim(node, prepared).ok()?;
+        let mut prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
+        let mut target = self.aim(node, &mut prepared).ok()?;
         let Body::Whole(body) = &prepared.body else { return None };
         let at = node.path.clone();
         let Again { body: asked, beginning } = match self.asked_again(node, &target, (said, body)) {
@@ -234,13 +240,14 @@ impl<'w> Walk<'w> {
                 return None;
             }
         };
-        if self.verdict(node) == Some(Verdict::Open) {
+        if !self.may_go(node) {
             return None;
         }
+        let passage = self.passage.take();
         let asked = Bytes::from(asked);
         target.goes_on = Some(target.provider.continuing()).filter(|_| !beginning.is_empty());
         let repeated = if target.goes_on.is_some_and(|how| how.repeats) { beginning } else { String::new() };
-        let served = self.send(node, &mut target, Body::Whole(asked.clone())).await.ok()?;
+        let served = self.send(node, &mut target, Body::Whole(asked.clone()), passage).await.ok()?;
         if !is_readable(&served) {
             served.discard().await;
             return None;

@@ -87,10 +87,13 @@ pub enum Step {
     Continued { at: Arc<str>, said: usize },
     /// An answer that was kept served.
     Kept { at: Arc<str> },
+    /// So many steps are not told here.
+    LeftOut { steps: usize },
 }
 
-/// More steps than this are not kept.
+/// More steps than this are not kept: of those in the middle their number.
 const MOST_STEPS: usize = 64;
+const MIDDLE: usize = MOST_STEPS / 2;
 
 #[derive(Debug)]
 pub struct Decision {
@@ -128,9 +131,12 @@ impl Decision {
     }
 
     pub fn add(&mut self, step: Step) {
-        if self.steps.len() < MOST_STEPS {
-            self.steps.push(step);
+        if self.steps.len() == MOST_STEPS {
+            let before = if let Step::LeftOut { steps } = self.steps[MIDDLE] { steps } else { 1 };
+            self.steps.remove(MIDDLE + 1);
+            self.steps[MIDDLE] = Step::LeftOut { steps: before + 1 };
         }
+        self.steps.push(step);
     }
 }
 
@@ -138,4 +144,29 @@ impl Decision {
 pub fn milliseconds(since: Instant) -> u64 {
     let took: Duration = since.elapsed();
     took.as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn the_first_steps_and_the_last_are_kept_and_the_number_of_the_others() {
+        let mut decision = Decision::new(&Config::default().root);
+        for target in 0..200 {
+            decision.add(Step::Chose { at: "config".into(), strategy: "single", target, condition: None });
+        }
+        let told: Vec<_> = decision
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Chose { target, .. } => *target,
+                Step::LeftOut { steps } => steps + 1000,
+                _ => 0,
+            })
+            .collect();
+        let expected: Vec<_> = (0..32).chain([1137]).chain(169..200).collect();
+        assert_eq!(told, expected);
+    }
 }

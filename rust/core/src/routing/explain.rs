@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use penstock_llm::dialect::Dialect;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
     carried::{Carried, Prepared},
@@ -34,14 +34,15 @@ const PATH: &str = "/explain";
 /// A request as it would be sent. Its headers are those of the request that asks, but for what it says itself.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct Asked<'a> {
     #[serde(default = "post")]
     method: String,
     path: String,
     #[serde(default)]
     headers: Map<String, Value>,
-    #[serde(default)]
-    body: Value,
+    /// As it is written: whether an old answer serves is a matter of bytes.
+    #[serde(default, borrow)]
+    body: Option<&'a RawValue>,
 }
 
 fn post() -> String {
@@ -56,7 +57,7 @@ pub(crate) fn is_asked(call: &Call<'_>) -> bool {
 /// Answers with every target that would be tried, in their order, and what each of them would get.
 pub(crate) async fn explain(gateway: &Gateway, choice: &Choice<'_>, body: Body) -> Result<Served> {
     let bytes = body.limited(gateway.body_limits)?.collect().await?;
-    let asked: Asked = serde_json::from_slice(&bytes).map_err(|error| refused("$", &error.to_string()))?;
+    let asked: Asked<'_> = serde_json::from_slice(&bytes).map_err(|error| refused("$", &error.to_string()))?;
     let head = head(choice.call.head, &asked)?;
     let route = Route::of(&head.method, &head.path)
         .ok_or_else(|| refused("$.path", "must be a path below `/v1` that goes to a provider"))?;
@@ -66,12 +67,14 @@ pub(crate) async fn explain(gateway: &Gateway, choice: &Choice<'_>, body: Body) 
     let plan = choice.plan()?;
     let mut facts = Facts::default();
     facts.begin(&call, &gateway.sink);
+    facts.called_by(choice.caller, choice.snapshot);
     facts.metadata.check()?;
-    let body = if asked.body.is_null() { Bytes::new() } else { Bytes::from(asked.body.to_string()) };
+    let body = asked.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
     let is_json = !body.is_empty();
     let body = gateway.read(&call, Body::Whole(body), &mut facts).await?;
     let carried = Carried::new(&call, body, is_json, &facts);
     let mut walk = Walk::new(gateway, &choice, &plan, &mut facts, carried);
+    walk.is_dry = true;
     let mut targets = Vec::new();
     for node in walk.order(&plan.config.root)? {
         targets.push(described(&mut walk, node).await);
@@ -86,7 +89,7 @@ fn refused(path: &str, message: &str) -> Error {
     Error::RequestInvalid(vec![Problem::new(path, message)])
 }
 
-fn head(own: &Head, asked: &Asked) -> Result<Head> {
+fn head(own: &Head, asked: &Asked<'_>) -> Result<Head> {
     let mut headers = Headers::default();
     let is_said = |name: &[u8]| asked.headers.keys().any(|said| said.as_bytes().eq_ignore_ascii_case(name));
     for (name, value) in own.headers.iter().filter(|(name, _)| *name != b"content-length" && !is_said(name)) {
@@ -111,12 +114,12 @@ fn head(own: &Head, asked: &Asked) -> Result<Head> {
 /// What one target would get and how often, or why it cannot be tried.
 async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
     let refused = |error: &Error| json!({"target": node.path, "error": error.code(), "message": error.message()});
-    let prepared = match walk.carried.prepare(&node.features.parameters).await {
+    let mut prepared = match walk.carried.prepare(&node.features.parameters).await {
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),
     };
-    let (target, prepared) = match walk.aim(node, prepared) {
-        Ok(aimed) => aimed,
+    let target = match walk.aim(node, &mut prepared) {
+        Ok(target) => target,
         Err(error) => return refused(&error),
     };
     let question = Question::of(walk, node, &target, &prepared.body);
@@ -159,6 +162,7 @@ async fn told(
         "breaker": walk.verdict(node).map(Verdict::name),
         "cache": {"status": status.name(), "key": question.map(ToString::to_string)},
         "recovery": recovery(walk, node, target),
+        "forward_headers": target.forward.names(),
         "strict_open_ai_compliance": target.strict,
         "passthrough": target.passthrough,
         "has_credential": target.credential.is_some() || target.authorization.is_some(),

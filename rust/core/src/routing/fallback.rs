@@ -29,7 +29,8 @@ impl Fallback {
     /// listed they decide which answers of a provider that works are failures; one that does not work has always failed.
     pub fn goes_on(&self, status: Option<u16>) -> bool {
         status.is_none_or(|status| match status {
-            200..=299 => false,
+            // 101: a WebSocket.
+            101 | 200..=299 => false,
             500..=599 => true,
             status => self.statuses.is_empty() || self.statuses.contains(&status),
         })

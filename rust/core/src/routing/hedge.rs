@@ -88,7 +88,9 @@ impl<'w> Walk<'w> {
             let known = hedge.percentile.and_then(|percent| paces.percentile(mark, percent));
             let (Some(wait), Some(carried)) = (known.or(hedge.after), self.carried.again()) else {
                 let result = self.go_from(first).await;
-                paces.answered(mark, began.elapsed());
+                if !fallback.has_failed(&result) && !self.facts.is_from_cache() {
+                    paces.answered(mark, began.elapsed());
+                }
                 return (result, 1);
             };
             let mut facts = self.twin_facts();
@@ -102,12 +104,17 @@ impl<'w> Walk<'w> {
                 };
                 match early {
                     Some(result) => Raced::First(result),
-                    None if !paces.admit(mark) => Raced::First(one.await),
+                    // It may have been closed off meanwhile.
+                    None if !twin.is_open(second) || !paces.admit(mark) || !twin.may_go(second) => {
+                        Raced::First(one.await)
+                    }
                     None => between_both(one, Box::pin(twin.go_from(second)), fallback).await,
                 }
             };
-            paces.answered(mark, began.elapsed());
             drop(twin);
+            if raced.tells_of_first(fallback) && !self.facts.is_from_cache() {
+                paces.answered(mark, began.elapsed());
+            }
             self.settle_race(raced, (first, second), wait, facts)
         })
     }
@@ -168,6 +175,18 @@ enum Raced {
         is_seconds: bool,
         is_other_left: bool,
     },
+}
+
+impl Raced {
+    /// Whether it says how long the first takes to answer: it did well, or would have taken longer still.
+    fn tells_of_first(&self, fallback: &Fallback) -> bool {
+        match self {
+            Self::First(result) => !fallback.has_failed(result),
+            Self::Both { result, is_seconds, is_other_left } => {
+                !fallback.has_failed(result) && (*is_other_left || !is_seconds)
+            }
+        }
+    }
 }
 
 /// The first good answer of two; where there is none, the second's.

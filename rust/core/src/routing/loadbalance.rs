@@ -17,11 +17,14 @@ pub struct LoadBalance {
     sticky: Option<Sticky>,
 }
 
-/// Requests that agree in these fields belong together. Which target is theirs follows from the fields alone: no worker or
-/// node has to remember it, and it holds for the time that was asked for and beyond.
+/// Requests that agree in these fields belong together. Which target is theirs follows from the fields and the date alone: no
+/// worker or node has to remember it. It holds for spans of the time that was asked for, after each of which the target is
+/// chosen anew; where they begin differs from one to the next, so that not all change at once.
 #[derive(Debug, Clone)]
 pub struct Sticky {
     fields: Vec<Source>,
+    /// Seconds.
+    ttl: u64,
 }
 
 impl Sticky {
@@ -43,19 +46,21 @@ impl Sticky {
             true
         });
         let enabled = enabled.unwrap_or(true);
-        if enabled && fields.is_empty() && value.is_object() && ttl > 0 {
+        if enabled && fields.is_empty() && value.is_object() {
             reading.refuse("needs `hash_fields`, such as `metadata.user_id`");
         }
-        enabled.then_some(Self { fields })
+        enabled.then_some(Self { fields, ttl })
     }
 
-    /// What stands for the fields of a request; `None` where it has none of them.
-    fn mark(&self, asked: &Asked<'_>) -> Option<u64> {
+    /// What stands for the fields of a request for as long as it holds; `None` where it has none of them. `now` in seconds.
+    fn mark(&self, asked: &Asked<'_>, now: u64) -> Option<u64> {
         let found: Vec<_> = self.fields.iter().map(|field| field.find(asked).text()).collect();
         if found.iter().all(Option::is_none) {
             return None;
         }
-        Some(mark(found.iter().map(|text| text.as_deref().unwrap_or_default())))
+        let mark = mark(found.iter().map(|text| text.as_deref().unwrap_or_default()));
+        let span = now.wrapping_add(mark % self.ttl) / self.ttl;
+        Some(mixed(mark, span))
     }
 }
 
@@ -86,7 +91,12 @@ impl LoadBalance {
         for (place, (name, weight)) in targets.enumerate() {
             sum += weight;
             balance.sums.push(sum);
-            balance.marks.push(name.map_or(place as u64, |name| mark([name].into_iter())));
+            // Two of one name are two targets.
+            let mut own = name.map_or(place as u64, |name| mark([name].into_iter()));
+            while balance.marks.contains(&own) {
+                own = mixed(own, 1);
+            }
+            balance.marks.push(own);
         }
         balance
     }
@@ -95,9 +105,14 @@ impl LoadBalance {
         self.sums.last().copied().unwrap_or_default()
     }
 
-    /// The place of the target, of those that are open; `chance` is from 0 up to 1.
-    pub fn choose(&self, asked: &Asked<'_>, chance: f64, is_open: Option<&dyn Fn(usize) -> bool>) -> usize {
-        match self.sticky.as_ref().and_then(|sticky| sticky.mark(asked)) {
+    /// The place of the target, of those that are open; `now` in seconds, `chance` from 0 up to 1.
+    pub fn choose(
+        &self,
+        asked: &Asked<'_>,
+        (now, chance): (u64, f64),
+        is_open: Option<&dyn Fn(usize) -> bool>,
+    ) -> usize {
+        match self.sticky.as_ref().and_then(|sticky| sticky.mark(asked, now)) {
             Some(mark) => self.nearest(mark, is_open),
             None => self.pick(chance, is_open),
         }
@@ -156,13 +171,15 @@ mod tests {
         LoadBalance::new(weights.iter().map(|weight| (None, *weight)), sticky)
     }
 
+    const NOW: u64 = 1_800_000_000;
+
     fn choose(
         balance: &LoadBalance,
         metadata: &Metadata,
         chance: f64,
         is_open: Option<&dyn Fn(usize) -> bool>,
     ) -> usize {
-        balance.choose(&Asked { metadata, params: &[], path: "/" }, chance, is_open)
+        balance.choose(&Asked { metadata, params: &[], path: "/" }, (NOW, chance), is_open)
     }
 
     #[test]
@@ -210,6 +227,35 @@ mod tests {
             first += u32::from(place == 0);
         }
         assert!((f64::from(first) / 20_000.0 - 0.25).abs() < 0.01, "{first}");
+    }
+
+    #[test]
+    fn an_assignment_holds_for_its_time_and_not_all_change_at_once() {
+        let sticky = json!({"hash_fields": ["metadata.user"], "ttl": 100});
+        let balance = balance(&[1.0; 4], Some(&sticky));
+        let (mut at_once, mut changed) = ([0; 300], 0);
+        for number in 0..400 {
+            let metadata = user(number);
+            let asked = Asked { metadata: &metadata, params: &[], path: "/" };
+            let at = |second: usize| balance.choose(&asked, (NOW + second as u64, 0.5), None);
+            let own: Vec<_> = (1..300).filter(|second| at(second - 1) != at(*second)).collect();
+            assert!(own.iter().all(|second| second % 100 == own[0] % 100), "{own:?}");
+            for second in &own {
+                at_once[*second] += 1;
+            }
+            changed += own.len();
+        }
+        // In three spans of time there are about three changes of four targets to another one for three of four.
+        assert!((750..1050).contains(&changed), "{changed}");
+        assert!(at_once.iter().all(|count| *count < 20), "{at_once:?}");
+    }
+
+    #[test]
+    fn two_targets_of_one_name_are_two() {
+        let sticky = Sticky { fields: vec![Source::Metadata("user".into())], ttl: 60 };
+        let balance = LoadBalance::new([(Some("same"), 1.0), (Some("same"), 1.0)].into_iter(), Some(sticky));
+        let first = (0..1000).filter(|number| choose(&balance, &user(*number), 0.0, None) == 0).count();
+        assert!((400..600).contains(&first), "{first}");
     }
 
     #[test]

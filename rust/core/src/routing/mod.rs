@@ -11,12 +11,13 @@ pub mod fallback;
 pub mod hedge;
 mod keeping;
 pub mod loadbalance;
+pub mod pattern;
 mod served;
 mod walk;
 
 pub(crate) use continuation::{Continuation, Place};
 pub(crate) use explain::{explain, is_asked};
-pub(crate) use walk::{order, readdress, route};
+pub(crate) use walk::{open, readdress, route};
 
 use conditional::Conditional;
 use fallback::Fallback;

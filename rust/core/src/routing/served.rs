@@ -163,6 +163,6 @@ impl Served {
         headers.push(b"content-type", kind.as_bytes());
         let incoming = Incoming { head: AnswerHead { status: 200, headers }, body: AnswerBody::whole(body) };
         // There is nothing to wait for.
-        Self { incoming, dialect, deadline: Deadline::new(Duration::MAX, &Body::empty(), grace), place: None }
+        Self::new(incoming, dialect, Deadline::new(Duration::MAX, &Body::empty(), grace))
     }
 }

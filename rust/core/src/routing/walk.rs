@@ -4,7 +4,6 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use serde_json::Value;
@@ -17,6 +16,7 @@ use super::{
     decision::{Decision, Step},
     fallback::Fallback,
     hedge::Hedge,
+    loadbalance::LoadBalance,
 };
 use crate::{
     body::Body,
@@ -24,14 +24,12 @@ use crate::{
     config::Node,
     delivery::Served,
     error::{Error, Result},
-    features::circuit_breaker::Verdict,
+    features::{circuit_breaker::Verdict, timeout},
     gateway::Gateway,
     headers,
     record::Facts,
+    shared::breakers::Passage,
 };
-
-/// So much of a caller's own time is left for the answer to reach it.
-const RESERVE: f64 = 0.05;
 
 /// The way of a request whose config asks for more than one attempt at one target.
 pub(crate) async fn route(
@@ -74,46 +72,34 @@ fn is_json(call: &Call<'_>) -> bool {
     call.route.operation.takes_json() || call.head.headers.get("content-type").is_some_and(headers::is_json)
 }
 
-/// The paths of the targets of a request without a body, in the order in which they are asked as long as they fail.
-pub(crate) fn order(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Vec<String>> {
+/// The way of a request for a WebSocket whose config asks for more than one attempt at one target.
+pub(crate) async fn open(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Served> {
     let carried = Carried::new(choice.call, Body::empty(), false, facts);
-    let nodes = Walk::new(gateway, choice, plan, facts, carried).order(&plan.config.root)?;
-    Ok(nodes.into_iter().map(|node| node.path.to_string()).collect())
+    Walk { is_socket: true, ..Walk::new(gateway, choice, plan, facts, carried) }.go().await
 }
 
 /// A group on the way whose targets are tried one after the other.
 struct Level<'w> {
     node: &'w Node,
     fallback: &'w Fallback,
-    /// Which of them are open; `None` where all are.
-    open: Option<Vec<bool>>,
-    /// Those before it were tried or left out.
+    /// Those before it were tried or passed over.
     place: usize,
+    has_tried: bool,
+    /// None was open: the breakers are of no help.
+    is_desperate: bool,
 }
 
 impl<'w> Level<'w> {
-    /// The next target to try.
-    fn next(&mut self) -> Option<&'w Node> {
-        let found = self.found()?;
-        self.place = found + 1;
-        Some(&self.node.targets[found])
-    }
-
-    fn peek(&self) -> Option<&'w Node> {
-        self.found().map(|place| &self.node.targets[place])
-    }
-
-    fn found(&self) -> Option<usize> {
-        let is_open = |place: &usize| self.open.as_ref().is_none_or(|open| open[*place]);
-        (self.place..self.node.targets.len()).find(is_open)
+    fn new(node: &'w Node, fallback: &'w Fallback) -> Self {
+        Self { node, fallback, place: 0, has_tried: false, is_desperate: !node.within.has_breaker }
     }
 }
 
 /// What is tried first below a node.
 enum First<'w> {
     One(&'w Node),
-    /// The second too, if the first does not answer in time.
-    Both((&'w Node, &'w Node), &'w Fallback, &'w Hedge),
+    /// The second too, which stands at this place, if the first does not answer in time.
+    Both((&'w Node, usize), &'w Fallback, &'w Hedge),
 }
 
 /// One request on its way through its config.
@@ -127,6 +113,12 @@ pub(crate) struct Walk<'w> {
     params: Vec<Option<Value>>,
     /// When the caller no longer waits.
     pub until: Option<Instant>,
+    /// It asks for a WebSocket.
+    pub is_socket: bool,
+    /// Nothing is sent: it leaves no trace in what is shared.
+    pub is_dry: bool,
+    /// The right to send to the target that is next, from its breaker.
+    pub passage: Option<Passage>,
     family: OnceLock<u64>,
 }
 
@@ -142,9 +134,10 @@ impl<'w> Walk<'w> {
     ) -> Self {
         let params = carried.pick(&plan.config.params);
         let call = choice.call;
-        let until = patience(call).map(|patience| Instant::now() + patience.mul_f64(1.0 - RESERVE));
+        let until = call.control.patience.and_then(timeout::until);
         facts.decision = Some(Box::new(Decision::new(&plan.config.root)));
-        Self { gateway, choice, plan, call, facts, carried, params, until, family: OnceLock::new() }
+        let (is_socket, is_dry, passage, family) = (false, false, None, OnceLock::new());
+        Self { gateway, choice, plan, call, facts, carried, params, until, is_socket, is_dry, passage, family }
     }
 
     /// The same request, on its way at the same time.
@@ -152,7 +145,7 @@ impl<'w> Walk<'w> {
     where
         'w: 't,
     {
-        let Self { gateway, choice, plan, call, until, .. } = *self;
+        let Self { gateway, choice, plan, call, until, is_socket, is_dry, .. } = *self;
         Walk {
             gateway,
             choice,
@@ -162,6 +155,9 @@ impl<'w> Walk<'w> {
             carried,
             params: self.params.clone(),
             until,
+            is_socket,
+            is_dry,
+            passage: None,
             family: self.family.clone(),
         }
     }
@@ -169,19 +165,25 @@ impl<'w> Walk<'w> {
     /// To whichever target answers.
     pub async fn go(&mut self) -> Result<Served> {
         let plan = self.plan;
+        if plan.config.root.targets.is_empty() {
+            self.enters(&plan.config.root, true);
+        }
         self.go_from(&plan.config.root).await
     }
 
+    /// A target without others below it has been entered.
     pub async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
         let mut node = start;
         let mut levels: Vec<Level<'w>> = Vec::new();
         loop {
             let result = match self.descend(node, &mut levels) {
                 Ok(First::One(target)) => self.try_target(target).await,
-                Ok(First::Both(targets, fallback, hedge)) => {
+                Ok(First::Both((first, second), fallback, hedge)) => {
+                    let Some(level) = levels.last_mut() else { return Err(Error::NoTarget) };
+                    let targets = (first, &level.node.targets[second]);
                     let (result, tried) = self.race(targets, fallback, hedge).await;
                     if tried == 2 {
-                        levels.last_mut().and_then(Level::next);
+                        level.place = second + 1;
                     }
                     result
                 }
@@ -204,11 +206,12 @@ impl<'w> Walk<'w> {
                 node = self.choose(node)?;
                 continue;
             };
-            let mut level = self.level(node, fallback);
-            let (first, second) = (level.next(), level.peek());
+            let mut level = Level::new(node, fallback);
+            let first = self.next_of(&mut level);
+            let second = fallback.hedge.as_ref().and_then(|hedge| Some((hedge, self.peek(&level)?)));
             levels.push(level);
             node = first.ok_or(Error::NoTarget)?;
-            if let (Some(hedge), Some(second)) = (&fallback.hedge, second) {
+            if let Some((hedge, second)) = second {
                 return Ok(First::Both((node, second), fallback, hedge));
             }
         }
@@ -218,38 +221,109 @@ impl<'w> Walk<'w> {
     /// The target to be tried after this result: the next one of the innermost group that has one and takes it for a failure.
     fn after(&mut self, levels: &mut Vec<Level<'w>>, result: &Result<Served>) -> Option<&'w Node> {
         while let Some(level) = levels.last_mut() {
-            if level.fallback.has_failed(result)
-                && let Some(next) = level.next()
-            {
-                let Some(because) = self.must_stop() else { return Some(next) };
-                let at = Arc::clone(&level.node.path);
-                self.note(|| Step::Stopped { at, because });
+            if level.fallback.has_failed(result) && level.place < level.node.targets.len() {
+                let because = self.must_stop();
+                if let (None, Some(next)) = (because, self.next_of(level)) {
+                    return Some(next);
+                }
+                if let Some(because) = because {
+                    let at = Arc::clone(&level.node.path);
+                    self.note(|| Step::Stopped { at, because });
+                }
             }
             levels.pop();
         }
         None
     }
 
-    /// The targets of a group that falls from one to the next.
-    fn level(&mut self, node: &'w Node, fallback: &'w Fallback) -> Level<'w> {
-        Level { node, fallback, open: self.open(node), place: 0 }
+    /// The next target of a group to be tried: each is asked whether it is open when its turn comes. Where none is, all are tried.
+    fn next_of(&mut self, level: &mut Level<'w>) -> Option<&'w Node> {
+        let targets = &level.node.targets;
+        if !level.is_desperate {
+            let open = (level.place..targets.len()).find(|place| self.may_go(&targets[*place]));
+            level.is_desperate = open.is_none() && !level.has_tried;
+            if !level.is_desperate {
+                let open = open.unwrap_or(targets.len());
+                targets[level.place..open].iter().for_each(|target| self.pass_over(target));
+                level.place = open;
+            }
+        }
+        let next = targets.get(level.place)?;
+        if level.is_desperate && next.targets.is_empty() {
+            self.enters(next, true);
+        }
+        level.place += 1;
+        level.has_tried = true;
+        Some(next)
+    }
+
+    /// The place of the target that would be next.
+    fn peek(&self, level: &Level<'w>) -> Option<usize> {
+        let targets = &level.node.targets;
+        (level.place..targets.len()).find(|place| level.is_desperate || self.is_open(&targets[*place]))
+    }
+
+    /// Whether a target, or one below it, is open to this request; a target without others is entered.
+    pub fn may_go(&mut self, node: &Node) -> bool {
+        if node.targets.is_empty() { self.enters(node, false) } else { self.is_open(node) }
+    }
+
+    /// Asks the breaker of a target, where it has one, for the right to send there; `always`: although it is closed off.
+    fn enters(&mut self, node: &Node, always: bool) -> bool {
+        self.passage = None;
+        let Some(policy) = node.features.circuit_breaker.policy() else { return true };
+        if self.is_dry {
+            return always || self.is_open(node);
+        }
+        let shared = &self.gateway.shared;
+        self.passage = shared.breakers.begin(self.mark(node), policy, shared.now(), always);
+        self.passage.is_some()
+    }
+
+    fn pass_over(&mut self, node: &Node) {
+        if !self.is_dry {
+            self.gateway.sink.metrics.breaker_skips.add(1);
+        }
+        let at = node.path.clone();
+        self.note(|| Step::Skipped { at, breaker: Verdict::Open.name() });
     }
 
     /// The one target of a group that the request goes on to.
     fn choose(&mut self, node: &'w Node) -> Result<&'w Node> {
         let (place, condition) = match &node.strategy {
             Strategy::Single | Strategy::Fallback(_) => (0, None),
-            Strategy::LoadBalance(balance) => {
-                let open = self.open(node);
-                let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
-                let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
-                (balance.choose(&self.asked(), fastrand::f64(), is_open), None)
-            }
+            Strategy::LoadBalance(balance) => (self.pick(node, balance), None),
             Strategy::Conditional(conditional) => conditional.choose(&self.asked()).ok_or(Error::NoTarget)?,
         };
         let (at, strategy) = (node.path.clone(), node.strategy.name());
         self.note(|| Step::Chose { at, strategy, target: place, condition });
-        Ok(&node.targets[place])
+        let chosen = &node.targets[place];
+        if chosen.targets.is_empty() && !matches!(node.strategy, Strategy::LoadBalance(_)) {
+            // There is no other.
+            self.enters(chosen, true);
+        }
+        Ok(chosen)
+    }
+
+    /// The place of one of those that are open, by weight; of any where none is.
+    fn pick(&mut self, node: &Node, balance: &LoadBalance) -> usize {
+        let mut open = self.open(node);
+        loop {
+            let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
+            let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
+            let now = self.gateway.shared.clock.date();
+            let place = balance.choose(&self.asked(), (now, fastrand::f64()), is_open);
+            let chosen = &node.targets[place];
+            // None with a weight is open where one was chosen that is not.
+            let is_last = open.as_ref().is_none_or(|open| !open[place]);
+            if !chosen.targets.is_empty() || self.enters(chosen, is_last) {
+                return place;
+            }
+            // Somebody else was let through just now.
+            if let Some(open) = &mut open {
+                open[place] = false;
+            }
+        }
     }
 
     /// Every target that would be tried, in the order in which they would be as long as they fail.
@@ -262,10 +336,10 @@ impl<'w> Walk<'w> {
             return self.order(chosen);
         };
         let mut all = Vec::new();
-        let mut level = self.level(node, fallback);
-        while let Some(target) = level.next() {
-            if let (true, Some(hedge), Some(second)) = (all.is_empty(), &fallback.hedge, level.peek()) {
-                let (at, after) = (Arc::clone(&second.path), hedge.to_string());
+        let mut level = Level::new(node, fallback);
+        while let Some(target) = self.next_of(&mut level) {
+            if let (true, Some(hedge), Some(second)) = (all.is_empty(), &fallback.hedge, self.peek(&level)) {
+                let (at, after) = (Arc::clone(&node.targets[second].path), hedge.to_string());
                 self.note(|| Step::WouldHedge { at, after });
             }
             all.extend(self.order(target)?);
@@ -291,20 +365,17 @@ impl<'w> Walk<'w> {
         if !node.within.has_breaker {
             return None;
         }
-        let mut states: Vec<bool> = Vec::new();
-        for (place, target) in node.targets.iter().enumerate() {
-            if !self.is_open(target) {
-                states.resize(node.targets.len(), true);
-                states[place] = false;
-                self.gateway.sink.metrics.breaker_skips.add(1);
-                let at = target.path.clone();
-                self.note(|| Step::Skipped { at, breaker: Verdict::Open.name() });
-            }
+        let open: Vec<_> = node.targets.iter().map(|target| self.is_open(target)).collect();
+        if !open.contains(&true) || !open.contains(&false) {
+            return None;
         }
-        states.contains(&true).then_some(states)
+        for (target, _) in node.targets.iter().zip(&open).filter(|(_, is_open)| !**is_open) {
+            self.pass_over(target);
+        }
+        Some(open)
     }
 
-    fn is_open(&self, node: &Node) -> bool {
+    pub fn is_open(&self, node: &Node) -> bool {
         if !node.targets.is_empty() {
             return node.targets.iter().any(|target| self.is_open(target));
         }
@@ -314,8 +385,10 @@ impl<'w> Walk<'w> {
     /// What the breaker of a target says, where it has one.
     pub fn verdict(&self, node: &Node) -> Option<Verdict> {
         let policy = node.features.circuit_breaker.policy()?;
-        let shared = &self.gateway.shared;
-        Some(shared.breakers.verdict(self.mark(node), policy, shared.now()))
+        let (shared, mark) = (&self.gateway.shared, self.mark(node));
+        let breakers = &shared.breakers;
+        let now = shared.now();
+        Some(if self.is_dry { breakers.look(mark, policy, now) } else { breakers.verdict(mark, policy, now) })
     }
 
     /// What stands for a target of this config.
@@ -344,12 +417,4 @@ impl<'w> Walk<'w> {
             change(decision);
         }
     }
-}
-
-/// How long the caller's client waits, where it says so: in seconds, or a word that says nothing.
-fn patience(call: &Call<'_>) -> Option<Duration> {
-    let said = ["x-stainless-timeout", "x-stainless-read-timeout"].into_iter();
-    let seconds = said.filter_map(|name| call.head.headers.text(name)?.trim().parse::<f64>().ok());
-    let least = seconds.filter(|seconds| *seconds > 0.0).fold(f64::INFINITY, f64::min);
-    Duration::try_from_secs_f64(least).ok()
 }

@@ -25,7 +25,7 @@ pub struct Kept {
     pub kind: Arc<str>,
     pub body: Bytes,
     until: Duration,
-    /// When Redis is asked again.
+    /// When Redis is asked again; `Duration::MAX` where it does not have it.
     agreed: Duration,
 }
 
@@ -123,10 +123,10 @@ impl Filling {
             return;
         }
         let (now, body) = (answers.clock.now(), Bytes::from(body));
-        if let Some(redis) = &answers.redis {
-            redis.order(Order::Keep { key, kind: Arc::clone(&kind), body: body.clone(), age, refreshes });
-        }
-        answers.put(key, Kept { kind, body, until: now.saturating_add(age), agreed: now + AGREED });
+        let order = || Order::Keep { key, kind: Arc::clone(&kind), body: body.clone(), age, refreshes };
+        let is_shared = answers.redis.as_ref().is_some_and(|redis| redis.order(order()));
+        let agreed = if is_shared { now + AGREED } else { Duration::MAX };
+        answers.put(key, Kept { kind, body, until: now.saturating_add(age), agreed });
     }
 }
 

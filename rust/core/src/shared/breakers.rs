@@ -88,24 +88,42 @@ impl Breakers {
         self.redis.as_deref().filter(|redis| redis.is_there())
     }
 
+    /// What a request would be told. It changes nothing.
+    pub fn look(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
+        let is_shared = self.redis().is_some();
+        self.ledger.look(target, |state| state.verdict(policy, now, is_shared)).unwrap_or(Verdict::Closed)
+    }
+
+    /// The same for a request that may go there: where it is time to try, the right to is asked for.
     pub fn verdict(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
         let redis = self.redis();
         let look = |state: &mut State| (state.verdict(policy, now, redis.is_some()), state.asks(policy, now));
         let (verdict, asks) = self.ledger.look(target, look).unwrap_or((Verdict::Closed, false));
-        if let (Some(redis), true) = (redis, asks) {
-            redis.order(Order::Claim { target, cooldown: policy.cooldown() });
-        }
+        self.claim(asks, target, policy);
         verdict
     }
 
-    /// A request goes to a target. It says how it ended, or is forgotten.
-    pub fn begin(self: &Arc<Self>, target: u64, policy: &Policy, now: Duration) -> Passage {
+    /// A request goes to a target, unless that is closed off; of a half-open one it is the request that tries. It says how it
+    /// ended, or is forgotten. `always`: where it is closed off too.
+    pub fn begin(self: &Arc<Self>, target: u64, policy: &Policy, now: Duration, always: bool) -> Option<Passage> {
         let is_shared = self.redis().is_some();
         let is_idle = |state: &State| state.breaker.verdict(policy, now) == Verdict::Closed;
-        let is_probe = self.ledger.with(target, is_idle, |state| {
-            state.verdict(policy, now, is_shared) == Verdict::HalfOpen && state.breaker.begin(policy, now)
+        let (verdict, asks) = self.ledger.with(target, is_idle, |state| {
+            let verdict = state.verdict(policy, now, is_shared);
+            if verdict == Verdict::HalfOpen {
+                state.breaker.begin(policy, now);
+            }
+            (verdict, state.asks(policy, now))
         });
-        Passage { breakers: Arc::clone(self), target, is_probe }
+        self.claim(asks, target, policy);
+        let passage = Passage { breakers: Arc::clone(self), target, is_probe: verdict == Verdict::HalfOpen };
+        Some(passage).filter(|_| always || verdict != Verdict::Open)
+    }
+
+    fn claim(&self, asks: bool, target: u64, policy: &Policy) {
+        if let (Some(redis), true) = (self.redis(), asks) {
+            redis.order(Order::Claim { target, cooldown: policy.cooldown() });
+        }
     }
 
     /// So many targets are closed off now.
@@ -131,11 +149,13 @@ impl Breakers {
             self.untold.lock().unwrap_or_else(PoisonError::into_inner).push(target);
         }
         if let Some(redis) = &self.redis {
-            match (opened, is_probe) {
-                (true, _) => redis.order(Order::Opened { target, at: now }),
-                (false, true) => redis.order(Order::Closed { target }),
-                (false, false) if failed => redis.order(Order::Tell),
-                (false, false) => (),
+            let order = match (opened, is_probe) {
+                (true, _) => Some(Order::Opened { target, at: now }),
+                (false, true) => Some(Order::Closed { target }),
+                (false, false) => failed.then_some(Order::Tell),
+            };
+            if let Some(order) = order {
+                redis.order(order);
             }
         }
         opened
@@ -188,6 +208,11 @@ pub struct Passage {
 }
 
 impl Passage {
+    /// Whether it tries a target that was closed off, for all others.
+    pub fn is_probe(&self) -> bool {
+        self.is_probe
+    }
+
     /// Says whether the breaker opened with it.
     pub fn end(mut self, policy: &Policy, now: Duration, failed: bool) -> bool {
         let is_probe = mem::take(&mut self.is_probe);

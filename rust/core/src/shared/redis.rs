@@ -174,18 +174,20 @@ impl Redis {
     }
 
     /// Puts something in the queue; what finds no room there is dropped.
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: Order) -> bool {
         let bytes = order.bytes();
         let is_too_much = bytes > self.most || self.waiting.load(Ordering::Relaxed) + bytes > MOST_WAITING;
         if is_too_much || !self.is_there() && bytes > 0 {
             self.figures.dropped.add(1);
-            return;
+            return false;
         }
         self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        if self.orders.try_send(order).is_err() {
+        let is_taken = self.orders.try_send(order).is_ok();
+        if !is_taken {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
             self.figures.dropped.add(1);
         }
+        is_taken
     }
 
     /// The answer that it has. A request waits for this, so it is given up soon.
