@@ -213,7 +213,7 @@ async fn an_upload_that_is_sent_on_as_it_comes_has_one_attempt() {
     let rig = Rig::before(&provider);
     let mut config = fallback(&[json!({"provider": "mock"}), json!({"provider": "mock"})]);
     config["retry"] = json!({"attempts": 2});
-    let told = upload(&rig, &config, "application/octet-stream").await;
+    let told = upload(&rig, &config, "audio/wav").await;
     assert_eq!((told.status, way(&told)), (503, ["config.targets[0]", "-1", "DISABLED"]));
     assert_eq!(settled(&provider, 1).await.len(), 1);
     let steps = rig.record()["decisions"].clone();
@@ -237,7 +237,7 @@ async fn an_upload_of_which_nothing_was_sent_goes_to_the_next() {
         }
         feeder.end(End::Complete);
         let ask = Ask::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
-        let ask = ask.header("content-type", "application/octet-stream").with(Body::Fed(reading, length));
+        let ask = ask.header("content-type", "audio/wav").with(Body::Fed(reading, length));
         let told = rig.send(ask).await;
         assert_eq!((told.status, way(&told)[0]), (200, "config.targets[3]"), "{}", told.text());
         let steps = rig.record()["decisions"].clone();
