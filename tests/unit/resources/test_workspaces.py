@@ -21,6 +21,7 @@ LIFTED: list[dict[str, Any]] = [
     {"rate_limits": None},
     {"rate_limits": [{**RATE, "value": 6}]},
     {"settings": {"block_inline_config": False}},
+    {"settings": {"block_inline_config": None}},
     {"settings": {"user_api_key_rotation_period": None}},
     {"settings": {"user_api_key_rotation_period": 8}},
 ]
@@ -50,6 +51,8 @@ def test_a_workspaces_own_key_loosens_nothing_that_holds_the_workspace(store_url
         assert shown["description"] == "ours"
         for more in LIFTED:
             await api.good("PUT", path, more)
+        await api.good("PUT", path, {"settings": {"block_inline_config": None, "user_api_key_rotation_period": None}})
+        assert (await api.good("GET", path))["settings"] == {}
 
     played(store_url, scene)
 
