@@ -143,10 +143,11 @@ def test_a_workspace_that_is_named_by_its_slug_gets_no_provider_that_was_not_wan
     async def scene(api: Plane) -> None:
         await api.good("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": KEY})
         places = [await api.workspace() for _ in range(2)]
-        for how, place in zip(("id", "slug"), places, strict=True):
-            access = {"id": place[how], "enabled": True, "create_default_provider": False}
-            body = {"workspaces": [access], "global_workspace_access": {"enabled": True}}
-            await api.good("PUT", "integrations/i/workspaces", body)
-            assert (await api.good("GET", f"providers?workspace_id={place['id']}"))["total"] == 0
+        named = [places[0]["id"], places[1]["slug"]]
+        accesses = [{"id": name, "enabled": True, "create_default_provider": False} for name in named]
+        body = {"workspaces": accesses, "global_workspace_access": {"enabled": True}}
+        await api.good("PUT", "integrations/i/workspaces", body)
+        made = [(await api.good("GET", f"providers?workspace_id={place['id']}"))["total"] for place in places]
+        assert made == [0, 0]
 
     played(store_url, scene)
