@@ -65,3 +65,8 @@ def refused(answer: Answer, status: int, code: str, *words: str) -> None:
     body = answer.json()
     assert (body["success"], body["data"]["errorCode"]) == (False, code), body
     assert all(word in json.dumps(body["data"]) for word in words), body
+
+
+def state(tag: str | None) -> str:
+    """In which state a row is, of the tag of an answer: what a change is answered with says no more."""
+    return (tag or "").strip('"').partition(".")[0]

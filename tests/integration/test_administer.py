@@ -305,20 +305,24 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     shared["models"][1]["enabled"] = True
     del shared["models"][0]
     shared["workspaces"][0]["enabled"] = False
-    whole["secret_references"][0]["auth_config"]["vault_addr"] = "https://other.test"
+    # A credential goes elsewhere only if it comes along.
+    whole["secret_references"][0]["auth_config"] |= {"vault_addr": "https://other.test", "vault_token": "${VAULT}"}
     rockets["members"][0]["role"] = "admin"
     next(row for row in rockets["providers"] if row["slug"] == "ours")["note"] = "noted"
-    rockets["configs"][0]["status"] = "archived"
+    rockets["settings"] = {"block_inline_config": True}
+    rockets["configs"][0]["config"]["retry"] = {"attempts": 2}
     file = tmp_path / "state.yaml"
     write(document, file)
-    planned = run(admin, "apply", str(file), "--yes", "--prune", SHARED_KEY="sk-another-key-0123456789")
+    secrets = {"SHARED_KEY": "sk-another-key-0123456789", "VAULT": SECRETS["VAULT"]}
+    planned = run(admin, "apply", str(file), "--yes", "--prune", **secrets)
     assert set(planned.splitlines()) == {
         "~ integrations shared: key, description, allow_all_models, models, workspaces",
         "~ secret_references kept: auth_config",
+        "~ workspace Rockets: settings",
         "~ Rockets / members owner@localhost: role",
         "~ Rockets / providers of ours: note",
-        "~ Rockets / configs main: status",
-        "5 done",
+        "~ Rockets / configs main: config",
+        "6 done",
     }
     assert admin.shown("/v1/integrations/shared")["masked_key"] == "sk*****789"
     models = {row["slug"]: row for row in admin.shown("/v1/integrations/shared/models")["models"]}
@@ -326,7 +330,8 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     access, gone = admin.shown("/v1/integrations/shared/workspaces")["workspaces"]
     assert (access["workspace_id"], access["enabled"], gone["enabled"]) == (place["id"], False, True)
     assert admin.shown("/v1/secret-references/kept")["auth_config"]["vault_addr"] == "https://other.test"
-    again = run(admin, "apply", str(file), "--yes", "--prune", SHARED_KEY="sk-another-key-0123456789")
+    assert admin.shown(f"/v1/workspaces/{place['id']}")["settings"] == {"block_inline_config": True}
+    again = run(admin, "apply", str(file), "--yes", "--prune", **secrets)
     assert again == "nothing to do\n"
     # A list that the file does not have stays as it is.
     write({"version": 1, "organisation": {"settings": {}}}, file)

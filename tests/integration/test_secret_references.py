@@ -128,8 +128,13 @@ def test_every_field_is_read_back_and_no_secret(admin: Client, workspace: dict[s
 def test_what_is_changed_is_merged_and_masked_values_stay(admin: Client):
     slug = admin.made("/v1/secret-references", aws())["slug"]
     path = f"/v1/secret-references/{slug}"
-    change = {"auth_config": {"aws_region": "us-east-1", "aws_secret_access_key": "aw*****789"}, "description": "new"}
-    assert good(admin.put(path, change)) == {}
+    masked = {"aws_secret_access_key": "aw*****789"}
+    assert good(admin.put(path, {"auth_config": masked, "description": "new"})) == {}
+    # In another place it is needed anew.
+    place = "auth_config.aws_secret_access_key"
+    refused(admin.put(path, {"auth_config": {**masked, "aws_region": "us-east-1"}}), 400, "AB01", place)
+    clear = {name: aws()["auth_config"][name] for name in masked}
+    assert good(admin.put(path, {"auth_config": {**clear, "aws_region": "us-east-1"}})) == {}
     shown = admin.shown(path)
     assert (shown["auth_config"]["aws_region"], shown["description"]) == ("us-east-1", "new")
     assert shown["auth_config"]["aws_secret_access_key"] == "aw*****789"

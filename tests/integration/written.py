@@ -24,6 +24,8 @@ class Scene(NamedTuple):
     user: str
     key: str
     config: str
+    # One that nothing needs.
+    lone_config: str
     integration: str
     provider: str
     virtual_key: str
@@ -51,12 +53,14 @@ def set_scene(admin: Client) -> Scene:
     secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     invited = {"email": "fields@example.test", "role": "member", "workspaces": []}
     key = {"name": "k", "scopes": ["completions.write"], **place}
+    config = {"name": "c", "config": {"provider": "mock"}, **place}
     return Scene(
         admin,
         workspace["id"],
         user,
         admin.made("/v1/api-keys/workspace/service", key)["id"],
-        admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place})["slug"],
+        admin.made("/v1/configs", config)["slug"],
+        admin.made("/v1/configs", config)["slug"],
         integration,
         admin.made("/v1/providers", {"name": "p", "integration_id": integration, **place})["slug"],
         admin.made("/v1/virtual-keys", virtual)["slug"],

@@ -10,6 +10,8 @@ from msgspec import Meta
 from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.store.tenant import Row
 
 Enabled = Annotated[bool, Meta(description="whether it may be used")]
@@ -32,9 +34,10 @@ class GlobalAccessShown(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-def written(path: str, given: GlobalAccess, *, provides: bool) -> dict[str, Any]:
+def written(given: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -> dict[str, Any]:
     """Write down what all workspaces may do, and whether a new one is given a provider."""
-    found = {"usage_limits": None, "rate_limits": None, **sent_of(given, f"{path}.", rates_at_most=1)}
+    limited = sent_of(given, "global_workspace_access.", rates_at_most=1, before=before)
+    found = {"usage_limits": None, "rate_limits": None, **limited}
     return {"enabled": given.enabled, **found, "create_default_provider": provides}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from litestar import Response
@@ -9,9 +10,9 @@ from litestar.enums import MediaType
 from litestar.serialization import encode_json
 
 if TYPE_CHECKING:
-    from litestar.types import ASGIApp, Receive, Scope, Send
+    from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
-NO_CONTENT = 204
+NO_CONTENT, NOT_MODIFIED = 204, 304
 
 
 class Answer(Response[Any]):
@@ -26,11 +27,37 @@ class Answer(Response[Any]):
         return _written(status, encode_json(self.content))
 
 
+def short(content: bytes) -> str:
+    """Tell content from other content."""
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
 def _written(status: int, body: bytes) -> ASGIApp:
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
 
-    async def send_all(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": status, "headers": head})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+    async def send_all(scope: Scope, _receive: Receive, send: Send) -> None:
+        told, fields, sent = status, head, body
+        if scope["type"] == "http" and scope["method"] == "GET" and (state := scope["state"].pop("etag", None)):
+            known = _tag(state, body)
+            fields = [*head, (b"etag", known.encode())]
+            if _has(scope, known):
+                told, fields, sent = NOT_MODIFIED, fields[-1:], b""
+        await send({"type": "http.response.start", "status": told, "headers": fields})
+        await send({"type": "http.response.body", "body": sent, "more_body": False})
 
     return send_all
+
+
+def _tag(state: str, body: bytes) -> str:
+    """Say what was read, as an entity tag: the state of its row, which If-Match goes by, and after a dot all of the answer.
+
+    An answer says more than its row: of members, of what stands behind it, of the time.
+    """
+    return f'{state[:-1]}.{short(body)}"'
+
+
+def _has(scope: HTTPScope, known: str) -> bool:
+    """Whether the caller has what it would be given: If-None-Match, where weak tags are as good."""
+    sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"if-none-match"]
+    tags = {tag.strip().removeprefix("W/") for value in sent for tag in value.split(",")}
+    return not tags.isdisjoint({"*", known})

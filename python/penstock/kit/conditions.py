@@ -12,6 +12,7 @@ from litestar.enums import RequestEncodingType
 from sqlalchemy import insert, select, update
 
 from penstock.errors import ConflictError, PenstockError, Replayed
+from penstock.kit.answer import short
 from penstock.kit.ids import digest, new_id
 from penstock.kit.record import now, refuse
 from penstock.store.tables import answers
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from litestar import Request
-    from litestar.types import HTTPResponseStartEvent, Message, Scope
+    from litestar.types import Message, Scope
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.desk import Desk, Office
@@ -30,7 +31,7 @@ log = logging.getLogger("penstock")
 LONGEST_KEY = 255
 # Larger answers to creates do not exist; should one come, it is not kept.
 LARGEST_ANSWER = 256 * 1024
-ANY = "*"
+ANY, QUOTE = "*", '"'
 PIECE = 64 * 1024
 # From this status on nothing was done.
 REFUSED = 300
@@ -47,19 +48,18 @@ class Claim:
 
 
 def tag(row: Mapping[str, Any]) -> str:
-    """Say which state of a row this is, as an entity tag."""
-    content = msgspec.json.encode(dict(row), order="deterministic")
-    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    """Say which state of a row this is, as an entity tag: what a change is answered with, and If-Match goes by."""
+    return f'"{short(msgspec.json.encode(dict(row), order="deterministic"))}"'
 
 
 def expected(header: str | None) -> frozenset[str] | None:
-    """Read If-Match: strong tags with commas, or any; nothing where it was not sent."""
+    """Read If-Match as states of a row: strong tags with commas, or any; nothing where it was not sent."""
     if header is None:
         return None
     tags = frozenset(part.strip() for part in header.split(","))
     if not all(part == ANY or (len(part) > 1 and part[0] == part[-1] == '"') for part in tags):
         raise refuse("If-Match", f"{header!r} is not allowed: expected what ETag said, or *")
-    return tags
+    return frozenset(part if part == ANY else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)
 
 
 async def claim(desk: Desk, request: Request[Any, Any, Any]) -> None:
@@ -109,17 +109,16 @@ async def _replay(desk: Desk, whose: str, asked: str) -> None:
 
 
 async def before_send(office: Office, message: Message, scope: Scope) -> None:
-    """Add the tag to an answer, keep the answer to what is done once, and hold it until the data plane goes by the change."""
+    """Add its tag to a change, keep the answer to what is done once, and hold it until the data plane goes by the change."""
     state = scope["state"]
     claimed: Claim | None = state.get("claim")
     if message["type"] == "http.response.start":
+        # What is read has one of its own by now: `kit.answer`.
         if (known := state.get("etag")) and message["status"] < REFUSED:
-            _tagged(message, known, scope)
+            message["headers"] = [*message.get("headers", ()), (b"etag", known.encode())]
         if claimed:
             claimed.status = message["status"]
     elif message["type"] == "http.response.body":
-        if "unchanged" in state:
-            message["body"] = b""
         if claimed and 0 < claimed.status < REFUSED:
             del state["claim"]
             if len(message["body"]) <= LARGEST_ANSWER:
@@ -127,24 +126,6 @@ async def before_send(office: Office, message: Message, scope: Scope) -> None:
         # Nothing of an answer goes before its body. It was kept: whoever asks again meanwhile is answered.
         if awaited := state.pop("awaited", None):
             await office.known(awaited)
-
-
-def _tagged(message: HTTPResponseStartEvent, known: str, scope: Scope) -> None:
-    headers = list(message.get("headers", ()))
-    if _has(scope, known):
-        scope["state"]["unchanged"] = True
-        message["status"] = 304
-        headers = [field for field in headers if not field[0].lower().startswith(b"content-")]
-    message["headers"] = [*headers, (b"etag", known.encode())]
-
-
-def _has(scope: Scope, known: str) -> bool:
-    """Whether the caller reads, and has what it would be given: If-None-Match, where weak tags are as good."""
-    if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"}:
-        return False
-    sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"if-none-match"]
-    tags = {tag.strip().removeprefix("W/") for value in sent for tag in value.split(",")}
-    return not tags.isdisjoint({ANY, known})
 
 
 async def _try_to_keep(office: Office, claimed: Claim, body: bytes) -> None:

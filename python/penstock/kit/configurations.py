@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from penstock import engine
 from penstock.kit.ids import DOTS, mask
+from penstock.kit.masks import MOVED, whom
 from penstock.kit.record import misfit, refuse
 
 if TYPE_CHECKING:
@@ -303,14 +304,25 @@ def convert(path: str, form: type[Place], given: Mapping[str, Any]) -> Place:
         raise misfit(path, error) from None
 
 
-def split(given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def split(
+    path: str, given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """Divide what was sent into what is shown and what is secret; `shown` and `secrets` are what was before."""
     kept = {name: value for name, value in given.items() if value is not None}
     hidden: dict[str, Any] = {}
+    moved = is_moved(shown, kept)
     for name in (name for name in SECRET if name in kept):
         hidden[name] = _unmasked(kept[name], shown.get(name), secrets.get(name))
+        if moved and hidden[name] != kept[name]:
+            raise refuse(f"{path}.{name}", MOVED)
         kept[name] = masked(hidden[name])
     return kept, hidden
+
+
+def is_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether credentials would go elsewhere than before, or be used for someone else."""
+    one, other = ({name: item for name, item in whom(said).items() if name not in SECRET} for said in (before, after))
+    return one != other
 
 
 def masked(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them

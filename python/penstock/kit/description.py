@@ -107,7 +107,7 @@ def complete(app: Litestar) -> Table:
     for path, verb, handler in _handlers(app):
         if operation := described["paths"].get(path, {}).get(verb):
             guards = [guard for layer in handler.ownership_layers for guard in layer.guards or ()]
-            _say(operation, verb, guards, handler.opt.get("refuses", {}))
+            _say(operation, verb, guards, handler.opt)
     return described
 
 
@@ -118,14 +118,14 @@ def _handlers(app: Litestar) -> Iterator[tuple[str, str, Any]]:
                 yield getattr(route, "path_format", "") or "/", method.lower(), handler
 
 
-def _say(operation: Table, verb: str, guards: list[object], own: dict[int, str]) -> None:
-    is_open = anyone in guards
+def _say(operation: Table, verb: str, guards: list[object], opt: Table) -> None:
+    is_open, own = anyone in guards, opt.get("refuses", {})
     refusals = ALWAYS | ({} if is_open else GUARDED) | ({} if verb == "get" else CHANGING) | own
     good = {status: answer for status, answer in operation["responses"].items() if int(status) < min(ALWAYS)}
     operation["responses"] = good | {str(status): _refusal(refusals[status]) for status in sorted(refusals)}
     # What callers do to themselves depends on no state that they could have read.
     depends = not is_open and (verb in {"get", "post"} or signed_in not in guards)
-    if header := CONDITIONS.get(verb) if depends else None:
+    if header := CONDITIONS.get(verb) if depends or opt.get("is_once") else None:
         operation.setdefault("parameters", []).append(header)
     operation["security"] = [] if is_open else [{name: []} for name in SCHEMES]
     scopes = [f"`{scope}`" for guard in guards if isinstance(guard, Needs) for scope in sorted(guard.scopes)]

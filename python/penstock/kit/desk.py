@@ -15,7 +15,7 @@ from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
 from penstock.kit.record import refuse, unknown
 from penstock.store.tables import workspaces
-from penstock.store.tenant import Tenant, named
+from penstock.store.tenant import Tenant, naming
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 OPEN = frozenset({"active"})
 KNOWN = OPEN | {"archived"}
 # Written once: to write a query takes longer than to have it answered.
-WORKSPACE = select(workspaces.c.id).where(
-    workspaces.c.organisation_id == bindparam("organisation_id"),
-    named(workspaces, bindparam("key")),
-    workspaces.c.status.in_(bindparam("states", expanding=True)),
+WORKSPACE = (
+    naming(workspaces, bindparam("key"))
+    .with_only_columns(workspaces.c.id)
+    .where(
+        workspaces.c.organisation_id == bindparam("organisation_id"),
+        workspaces.c.status.in_(bindparam("states", expanding=True)),
+    )
 )
 
 
@@ -138,7 +141,7 @@ class Desk(Tenant):
 
     async def refer(self, path: str, table: Table, key: str, what: str, *conditions: ColumnElement[bool]) -> Row:
         """Find a row that the body names; where there is none, the field is refused."""
-        row = await self.first(select(table).where(named(table, key), *conditions), table)
+        row = await self.first(naming(table, key).where(*conditions), table)
         if row is None:
             raise unknown(path, f"{key!r} is no {what}")
         return row
@@ -236,6 +239,7 @@ class Work:
     async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
         """Change something; it is kept when this ends well."""
         async with self._office.database.writing() as connection:
+            await self._office.turn(connection, self.caller)
             desk = await self._enter(connection, workspace, among=OPEN)
             await claim(desk, self._request)
             desk.about.expected = expected(self._request.headers.get("if-match"))
@@ -272,7 +276,12 @@ class Work:
 
     async def _workspace(self, connection: AsyncConnection, wanted: str | None, among: frozenset[str]) -> str | None:
         own = self.caller.workspace_id
-        if wanted is None or wanted == own:
+        if among is OPEN:
+            # It may have been archived since the key was looked up.
+            wanted = wanted or own
+        elif wanted == own:
+            wanted = None
+        if wanted is None:
             return own
         asked = {"organisation_id": self.caller.organisation_id, "key": wanted, "states": sorted(among)}
         found: str | None = await connection.scalar(WORKSPACE, asked)
@@ -321,9 +330,14 @@ class Office:
     async def writing_as(self, caller: Caller, asked: Asked) -> AsyncGenerator[Desk]:
         """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
         async with self.database.writing() as connection:
+            await self.turn(connection, caller)
             desk = Desk(connection, caller, None, self.vault, lambda: asked)
             yield desk
         self.changed(published=desk.bell.rung)
+
+    async def turn(self, connection: AsyncConnection, caller: Caller) -> None:
+        """Wait until nobody else changes the caller's organisation: whoever comes later sees what was done here."""
+        await Tenant(connection, caller.organisation_id, None).alone(self.database.turn_ms)
 
     def forget(self) -> None:
         """Have callers looked up anew."""

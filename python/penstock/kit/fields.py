@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
+from penstock.kit.ids import CHOSEN_SLUG
 from penstock.kit.record import refuse
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ MaybeName = Annotated[_Name | UnsetType, Meta(description="what people call it")
 Note = Annotated[_Note | None, Meta(description="what it is for")]
 MaybeNote = Annotated[_Note | UnsetType | None, Meta(description="what it is for; null takes it away")]
 OwnSlug = Annotated[
-    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
-    Meta(description="its slug; default: made of its name"),
+    Annotated[str, Meta(pattern=CHOSEN_SLUG)] | None,
+    Meta(description="its slug, which is no UUID; default: made of its name"),
 ]
 Moment = Annotated[str, Meta(description="when it was made, ISO 8601")]
 Changed = Annotated[str, Meta(description="when it was changed last, ISO 8601")]

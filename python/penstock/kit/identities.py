@@ -102,9 +102,8 @@ async def _of_session(connection: AsyncConnection, text: str) -> Caller:
         message = "this session is over; sign in again"
         raise UnauthorisedError(message)
     if row["api_key_id"]:
-        # What the key may do, and only as long as it is good.
-        found = await connection.execute(select(api_keys).where(api_keys.c.id == row["api_key_id"]))
-        caller = await _keys(connection, found.mappings().one(), None)
+        # What the key may do, and only as long as the text is good that was shown.
+        caller = await _of_key(connection, row["key_sha256"] or "")
     else:
         person = await _person(connection, row["user_id"])
         caller = Caller(

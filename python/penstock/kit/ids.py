@@ -9,7 +9,6 @@ from uuid import UUID
 
 import uuid_utils
 
-SLUG = re.compile(r"[A-Za-z0-9_-]{1,255}")
 NOT_IN_SLUGS = re.compile(r"[^a-z0-9]+")
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 # 48 of 62 letters each: 285 bits.
@@ -23,6 +22,10 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
+# What slugs may be that people choose: one that looks like an id would stand in the way of another's.
+CHOSEN_SLUG = "^(?![0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$)[a-zA-Z0-9_-]{1,255}$"
+
+
 def is_uuid(text: str) -> bool:
     """Whether this is an id rather than a slug."""
     try:
@@ -34,6 +37,12 @@ def is_uuid(text: str) -> bool:
 def slugify(name: str) -> str:
     """Turn a name into letters, digits and dashes."""
     return NOT_IN_SLUGS.sub("-", name.lower()).strip("-")
+
+
+def rooted(name: str, longest: int, otherwise: str) -> str:
+    """Turn a name into a slug that is neither empty nor looks like an id."""
+    root = slugify(name)[:longest] or otherwise
+    return f"{otherwise}-{root}" if is_uuid(root) else root
 
 
 def slug(prefix: str, name: str, length: int) -> str:

@@ -13,11 +13,13 @@ from penstock import engine
 from penstock.caller import needs
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import configurations as forms
-from penstock.kit.ids import mask, new_id, slugify
+from penstock.kit import ids
+from penstock.kit.ids import CHOSEN_SLUG, mask, new_id
+from penstock.kit.masks import MOVED
 from penstock.kit.record import now, refuse
 from penstock.kit.resource import Resource
 from penstock.store.tables import integration_models, integration_workspaces, integrations, providers, workspaces
-from penstock.store.tenant import named
+from penstock.store.tenant import naming
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +37,7 @@ PROVIDERS = Resource("providers", providers, publishes=True)
 LONGEST_ROOT = 200
 
 ProviderSlug = Annotated[
-    Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}$")] | None,
+    Annotated[str, Meta(pattern=CHOSEN_SLUG)] | None,
     Meta(description="slug of the provider that is made along; default: the integration's"),
 ]
 
@@ -120,12 +122,27 @@ async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -
     return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key)}
 
 
+def refuse_moved(row: Row, change: Mapping[str, Any], configurations: str) -> None:
+    """Refuse to have credentials of an integration sent elsewhere, unless they come along; `configurations` is their field."""
+    if not forms.is_moved(_where(row), _where({**row, **change})):
+        return
+    for path, kept in (("key", "sealed_key"), (configurations, "sealed_configurations")):
+        if row[kept] and kept not in change:
+            raise refuse(path, MOVED)
+
+
+def _where(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what is said of where an integration is, here or by what is kept elsewhere."""
+    mapped = {said["target_field"].removeprefix("configurations."): said for said in row["secret_mappings"]}
+    return {**row["configurations"], **mapped}
+
+
 async def sealed_configurations(
-    desk: Desk, owner: str, given: Mapping[str, Any], row: Row | None = None
+    desk: Desk, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
     """Seal what is secret among configurations, and keep the rest as it is shown."""
     before: dict[str, Any] = await opened(desk, row) if row else {}
-    shown, hidden = forms.split(given, row["configurations"] if row else {}, before)
+    shown, hidden = forms.split(path, given, row["configurations"] if row else {}, before)
     sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"configurations": shown, "sealed_configurations": sealed}
 
@@ -139,7 +156,7 @@ async def opened(desk: Desk, row: Row) -> dict[str, Any]:
 
 async def find(desk: Desk, key: str) -> Row | None:
     """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use."""
-    query = select(integrations).where(named(integrations, key), *visible(desk.places))
+    query = naming(integrations, key).where(*visible(desk.places))
     return await desk.organisation().first(query, integrations)
 
 
@@ -198,7 +215,7 @@ async def free_slug(desk: Desk, wanted: str, workspace_id: str | None = None) ->
 
 def rooted(name: str) -> str:
     """Make a slug of a provider's name."""
-    return slugify(name)[:LONGEST_ROOT] or "key"
+    return ids.rooted(name, LONGEST_ROOT, "key")
 
 
 async def provide(desk: Desk, row: Row, workspace_ids: Sequence[str], wanted: str | None) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import select
 
 from penstock.caller import Caller
-from penstock.errors import MissingError
+from penstock.errors import ConflictError, MissingError
 from penstock.kit import keys, members
 from penstock.kit.ids import digest, mask, new_key
 from penstock.kit.record import now
@@ -46,14 +46,33 @@ def status(row: Row) -> str:
     return "expired" if row["status"] == "pending" and row["expires_at"] <= now() else row["status"]
 
 
+async def named_by(connection: AsyncConnection, token: str) -> Row:
+    """Find the invitation that a link is of, which may be over."""
+    found = await connection.execute(select(invites).where(invites.c.sha256 == digest(token)))
+    row = cast("Row | None", found.mappings().first())
+    if row is None:
+        raise _shut()
+    return row
+
+
 async def open_with(connection: AsyncConnection, token: str) -> Row:
     """Find the invitation that a link opens."""
-    found = await connection.execute(select(invites).where(invites.c.sha256 == digest(token)).with_for_update())
-    row = cast("Row | None", found.mappings().first())
-    if row is None or status(row) != "pending":
-        message = "this invitation is not open: it was used, taken back or is over"
-        raise MissingError(message)
+    row = await named_by(connection, token)
+    if status(row) != "pending":
+        raise _shut()
     return row
+
+
+def _shut() -> MissingError:
+    return MissingError("this invitation is not open: it was used, taken back or is over")
+
+
+async def refuse_user(desk: Desk, email: str) -> Row | None:
+    """Refuse who can sign in already: a link makes nobody's password another. Who cannot yet is given as they are."""
+    user = await desk.first(select(users).where(users.c.email == email), users)
+    if user and user["password"]:
+        raise ConflictError(f"{email} is a user of this organisation already")
+    return user
 
 
 def guest(row: Row) -> Caller:
@@ -63,13 +82,16 @@ def guest(row: Row) -> Caller:
 
 async def accept(desk: Desk, invite: Row, person: dict[str, Any]) -> tuple[Row, list[KeyOfPerson]]:
     """Make the person, take them into the workspaces, and give them the keys that were promised."""
-    there = await desk.first(select(users).where(users.c.email == invite["email"]), users)
+    there = await refuse_user(desk, invite["email"])
     if there:
         user = await members.USERS.change(desk, there, person)
     else:
         user = await members.USERS.add(desk, {"email": invite["email"], "role": invite["role"], **person})
     made = [key for place in invite["workspaces"] for key in await _enter(desk, invite, user, place)]
     await INVITES.change(desk, invite, {"status": "accepted", "accepted_at": now()})
+    others = select(invites).where(invites.c.email == invite["email"], invites.c.status == "pending")
+    for other in await desk.rows(others, invites):
+        await INVITES.change(desk, other, {"status": "cancelled"})
     return user, made
 
 

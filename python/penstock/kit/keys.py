@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from penstock.caller import SCOPES
-from penstock.errors import ConflictError
+from penstock.errors import ConflictError, ForbiddenError, Problem
+from penstock.kit import limits
 from penstock.kit.ids import digest, mask, new_id, new_key
 from penstock.kit.record import milliseconds, moment, now
 from penstock.kit.resource import Resource
-from penstock.kit.rotation import SHORTEST_TRANSITION, following
+from penstock.kit.rotation import SHORTEST_TRANSITION, following, refuse_long
 from penstock.kit.rules import of_organisation
 from penstock.store.parts import part_of
 from penstock.store.tables import api_keys, key_digests, workspaces
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import ColumnElement
 
     from penstock.kit.desk import Desk
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 KEYS = {kind: Resource(f"{kind.replace('-', '_')}_api_keys", api_keys, publishes=True) for kind in SCOPES}
 # A key of a person in the organisation is managed by who manages those of the organisation's services.
 KEYS["organisation-user"] = Resource("organisation_service_api_keys", api_keys, publishes=True)
+
+# What is said of a key that nothing holds back.
+UNLIMITED: dict[str, Any] = {"usage_limits": None, "rate_limits": None, "expires_at": None, "defaults": {}}
 
 
 async def add_text(desk: Desk, key_id: str, text: str, sealed: str | None = None) -> None:
@@ -50,9 +56,30 @@ async def remove_all(desk: Desk, *conditions: ColumnElement[bool]) -> None:
         await resource.remove_all(desk, api_keys.c.type == kind, *conditions)
 
 
+async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None = None) -> None:
+    """Refuse what lifts the limits, the end or the bound config of the key that asks: for itself or for another."""
+    holder = await desk.organisation().find(api_keys, desk.caller.id)
+    if holder is None:
+        # A person, or a token: they hold what their roles give them.
+        return
+    limits.refuse_beyond(holder, given, "would go beyond what the key that asks has itself")
+    binding: dict[str, Any] = holder["defaults"]
+    if "defaults" in given and binding.get("config_id") and not binding.get("allow_config_override", True):
+        other = {"allow_config_override": True, **given["defaults"]}
+        if other.get("config_id") != binding["config_id"] or other["allow_config_override"]:
+            why = "must have the config that the key that asks is bound to, and no override"
+            raise ForbiddenError(f"defaults {why}", [Problem("defaults", why)])
+    is_own = before is not None and before["id"] == holder["id"]
+    if is_own and "last_reset_at" in given and holder["usage_limits"]:
+        raise ForbiddenError("a key does not reset its own usage", [Problem("reset_usage", "is for others to do")])
+
+
 async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:
     """Give a key a new text, or the one that the schedule made and nobody has seen; and when the old one ends."""
     await desk.agree(api_keys, row)
+    if transition is not None:
+        cadence = await enforced(desk, row["type"], row["workspace_id"])
+        refuse_long("key_transition_period_ms", transition, cadence, row["rotation_policy"])
     texts = await _texts(desk, row["id"])
     # The newest first: an older one that nobody came for is about to end.
     for waiting in reversed(texts):

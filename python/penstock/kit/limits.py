@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from penstock.errors import ForbiddenError, Problem
 from penstock.kit.fields import Reset
 from penstock.kit.record import midnight, milliseconds, moment, next_period, now, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class UsageLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,23 +82,26 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     rate_limits: Annotated[RateLimits | UnsetType | None, Meta(description="rate limits; null takes them away")] = UNSET
 
 
-def sent_of(data: Shared, path: str = "", rates_at_most: int = MOST_RATES) -> dict[str, Any]:
-    """Check the limits that were sent of a workspace, and write them down."""
+def sent_of(
+    data: Shared, path: str = "", rates_at_most: int = MOST_RATES, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Check the limits that were sent of a workspace, and write them down; `before` is its row."""
     values: dict[str, Any] = {}
     if data.usage_limits is not UNSET:
-        values["usage_limits"] = listed_usage(f"{path}usage_limits", data.usage_limits)
+        was = (before or {}).get("usage_limits")
+        values["usage_limits"] = listed_usage(f"{path}usage_limits", data.usage_limits, was)
     if data.rate_limits is not UNSET:
         values["rate_limits"] = rates(f"{path}rate_limits", data.rate_limits, most=rates_at_most) or None
     return values
 
 
-def sent(data: Limited, units: Sequence[str] = UNITS) -> dict[str, Any]:
-    """Check the limits and the end that were sent, and write them down."""
+def sent(data: Limited, units: Sequence[str] = UNITS, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Check the limits and the end that were sent, and write them down; `before` is the row that they are of."""
     values: dict[str, Any] = {}
     if data.rate_limits is not UNSET:
         values["rate_limits"] = rates("rate_limits", data.rate_limits, units=units)
     if data.usage_limits is not UNSET:
-        values["usage_limits"] = usage("usage_limits", data.usage_limits)
+        values["usage_limits"] = usage("usage_limits", data.usage_limits, (before or {}).get("usage_limits"))
     if data.expires_at is not UNSET:
         end = milliseconds(data.expires_at)
         if end is not None and end <= now():
@@ -108,8 +112,8 @@ def sent(data: Limited, units: Sequence[str] = UNITS) -> dict[str, Any]:
     return values
 
 
-def usage(path: str, limits: UsageLimits | None) -> dict[str, Any] | None:
-    """Check usage limits, and write them down."""
+def usage(path: str, limits: UsageLimits | None, before: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Check usage limits, and write them down; where the period is that of before, it goes on as it began."""
     if limits is None:
         return None
     end, alert = limits.credit_limit, limits.alert_threshold
@@ -119,22 +123,33 @@ def usage(path: str, limits: UsageLimits | None) -> dict[str, Any] | None:
         raise refuse(f"{path}.alert_threshold", f"must be less than credit_limit ({end:g})")
     if limits.periodic_reset and limits.periodic_reset_days:
         raise refuse(path, "takes either periodic_reset or periodic_reset_days")
-    following = limits.next_usage_reset_at
-    if following is not None:
-        following = midnight(following)
-    elif period := limits.periodic_reset or limits.periodic_reset_days:
-        following = next_period(period, datetime.now(UTC))
     written: dict[str, Any] = msgspec.to_builtins(limits)
-    written["next_usage_reset_at"] = moment(int(following.timestamp() * 1000)) if following else None
-    return written
+    return {**written, "next_usage_reset_at": _next_reset(path, limits, before or {})}
 
 
-def listed_usage(path: str, given: ManyUsageLimits | None) -> list[dict[str, Any]] | None:
+def _next_reset(path: str, limits: UsageLimits, before: Mapping[str, Any]) -> str | None:
+    asked, known = limits.next_usage_reset_at, before.get("next_usage_reset_at")
+    period = limits.periodic_reset or limits.periodic_reset_days
+    if asked is None:
+        if period and known and period == (before.get("periodic_reset") or before.get("periodic_reset_days")):
+            return known
+        return moment(milliseconds(next_period(period, datetime.now(UTC)))) if period else None
+    due = moment(milliseconds(midnight(asked)))
+    # What comes back as it was shown is no news.
+    if due != known and (milliseconds(asked) or 0) <= now():
+        raise refuse(f"{path}.next_usage_reset_at", "is in the past")
+    return due
+
+
+def listed_usage(
+    path: str, given: ManyUsageLimits | None, before: Sequence[Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]] | None:
     """Check usage limits of which there may be one, with or without its list."""
     listed = given if isinstance(given, list) else [given] if given else []
     if len(listed) > 1:
         raise refuse(path, "holds more than the one that is allowed")
-    found = [usage(f"{path}[{index}]", limit) for index, limit in enumerate(listed)]
+    was = before[0] if before else None
+    found = [usage(f"{path}[{index}]", limit, was) for index, limit in enumerate(listed)]
     return [limit for limit in found if limit is not None] or None
 
 
@@ -153,3 +168,44 @@ def rates(
         if any((limit.type, limit.unit) == (other.type, other.unit) for other in listed[:index]):
             raise refuse(f"{path}[{index}]", f"is the second limit of {limit.type} in {limit.unit!r}")
     return [msgspec.to_builtins(limit) for limit in listed]
+
+
+def refuse_beyond(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) -> None:
+    """Refuse limits and an end that leave more than others do; of `given` only what it names is looked at."""
+    for name, is_beyond in (("usage_limits", _spends_more), ("rate_limits", _asks_more), ("expires_at", _lasts_longer)):
+        if name in given and is_beyond(holds.get(name), given[name]):
+            raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
+
+
+def _listed(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limit, several, or none
+    return cast("list[Mapping[str, Any]]", limits if isinstance(limits, list) else [limits] if limits else [])
+
+
+def _spends_more(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
+    """Whether some usage limit lets more through: a higher end or none, another period, an earlier reset."""
+    return any(not any(_spends_within(own, one) for one in _listed(given)) for own in _listed(holds) if _ends(own))
+
+
+def _ends(limit: Mapping[str, Any]) -> bool:
+    return limit["credit_limit"] is not None
+
+
+def _spends_within(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    if given["type"] != own["type"] or not _ends(given) or given["credit_limit"] > own["credit_limit"]:
+        return False
+    due, first = given["next_usage_reset_at"], own["next_usage_reset_at"]
+    if due is None:
+        return True
+    same = all(given[name] in {None, own[name]} for name in ("periodic_reset", "periodic_reset_days"))
+    # Moments in one form: their texts are in their order.
+    return same and first is not None and due >= first
+
+
+def _asks_more(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
+    """Whether some rate limit lets more through, or is not there."""
+    known = {(one["type"], one["unit"]): one["value"] for one in _listed(given)}
+    return any(known.get((own["type"], own["unit"]), own["value"] + 1) > own["value"] for own in _listed(holds))
+
+
+def _lasts_longer(holds: int | None, given: int | None) -> bool:
+    return holds is not None and (given is None or given > holds)

@@ -13,7 +13,7 @@ from penstock.kit.credentials import DEEPEST, Divided, depth_of, is_named_secret
 from penstock.kit.ids import DOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.kit.credentials import Path
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 BESIDE = frozenset(
     {
         "anthropic_inspect_stream_for_overloaded_error",
+        "azure_deployment_config",
         "cache",
         "cb_config",
         "default_params",
+        "deploymentConfig",
         "deployments",
         "drop_params",
         "fetch_integrated_models",
@@ -43,6 +45,9 @@ BESIDE = frozenset(
         "weight",
     }
 )
+MOVED = (
+    "must be sent anew: another place is named for it to go to, and nobody's credential is sent where its owner did not"
+)
 UNKNOWN = (
     "is masked, and stands for no credential that this config had here for this provider; hint: send the credential"
 )
@@ -58,6 +63,15 @@ class Likeness(NamedTuple):
     whom: bytes
     # What stands around it in parameters, where any text may be an address.
     row: bytes
+
+
+def whom(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what of a table decides where its credentials go, and for whom: one that stays, stays there."""
+    return {
+        name: item
+        for name, item in table.items()
+        if item is not None and name not in BESIDE and not is_named_secret(name)
+    }
 
 
 def has_strangers(sent: Any, before: Divided) -> bool:  # noqa: ANN401 - JSON
@@ -134,9 +148,7 @@ class _View:
 
     def _find_whom(self, target: Path) -> bytes:
         above = self._whom(target[:-2]) if target else b""
-        said = {
-            name: item for name, item in self.at(target).items() if name not in BESIDE and not is_named_secret(name)
-        }
+        said = whom(self.at(target))
         return hashlib.sha256(above + _digest(said)).digest() if said else above
 
     def _find_everybody(self, target: Path) -> bytes:

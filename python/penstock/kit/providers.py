@@ -87,7 +87,7 @@ class Side(Verbs):
     async def change(self, desk: Desk, row: Row, data: Change) -> Created:
         """Change one; what is left out stays."""
         values = {name: value for name, value in given(data).items() if name in PLAIN}
-        await self.resource.change(desk, row, {**values, **limits.sent(data)})
+        await self.resource.change(desk, row, {**values, **limits.sent(data, before=row)})
         return Created(row["id"], row["slug"], self.kind)
 
     async def leave(self, desk: Desk, row: Row) -> None:

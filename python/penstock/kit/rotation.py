@@ -53,15 +53,21 @@ def policy(
         asked = _agreed(asked, enforced)
     if asked.rotation_period and asked.rotation_period_days:
         raise refuse("rotation_policy", "takes either rotation_period or rotation_period_days")
-    days = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
     transition = asked.key_transition_period_ms or SHORTEST_TRANSITION
-    if days is not None and days * DAY <= transition:
-        raise refuse("rotation_policy.key_transition_period_ms", "must be shorter than the period of the rotation")
+    refuse_long("rotation_policy.key_transition_period_ms", transition, None, msgspec.to_builtins(asked))
     today = datetime.fromtimestamp(now() / 1000, UTC)
     due = midnight(asked.next_rotation_at) if asked.next_rotation_at else following(msgspec.to_builtins(asked), today)
     if asked.next_rotation_at and due and due <= today - timedelta(days=1):
         raise refuse("rotation_policy.next_rotation_at", "is in the past")
     return {**msgspec.to_builtins(asked), "next_rotation_at": moment(milliseconds(due))}
+
+
+def refuse_long(path: str, transition: int, cadence: int | None, policy: Mapping[str, Any] | None) -> None:
+    """Refuse a transition in which the next rotation would come, by the cadence that is enforced or the key's own."""
+    policy = policy or {}
+    own = policy.get("rotation_period_days") or DAYS.get(policy.get("rotation_period") or "")
+    if any(days * DAY <= transition for days in (cadence, own) if days is not None):
+        raise refuse(path, "must be shorter than the period of the rotation")
 
 
 def _completed(asked: RotationPolicy, before: Mapping[str, Any]) -> RotationPolicy:

@@ -25,8 +25,10 @@ Period = Annotated[
     Meta(description="days after which the keys of people are rotated; `weekly` is 7, `monthly` 30, null: never"),
 ]
 BlocksInline = Annotated[
-    bool | UnsetType,
-    Meta(description="refuse requests that choose a provider, endpoint or config inline; what is saved stays allowed"),
+    bool | UnsetType | None,
+    Meta(
+        description="refuse requests that choose a provider, endpoint or config inline; what is saved stays allowed; null: no rule"
+    ),
 ]
 
 

@@ -112,39 +112,39 @@ async def update(key: IdOrSlug, data: JSONBody[Accesses], work: NamedDependency[
         await kit.touch(desk, row)
         if row["workspace_id"]:
             raise refuse("", "this integration is one workspace's own: it is given to no other")
-        before = await _enabled(desk, row)
+        before = await _said(desk, row)
         if data.override_existing_workspace_access or data.override_existing_workspaces_access:
             await _forget(desk, row)
         if data.global_workspace_access is not None:
             provides = data.create_default_provider
-            written = access.written("global_workspace_access", data.global_workspace_access, provides=provides)
+            written = access.written(data.global_workspace_access, row["global_access"], provides=provides)
             row = await kit.INTEGRATIONS.change(desk.organisation(), row, {"global_access": written})
+        meant: set[str] = set()
         for number, given in enumerate(data.workspaces):
             # A workspace that was archived meanwhile is taken back as it stands, and not opened.
-            kept = [place for place, enabled in before.items() if enabled or not given.enabled]
+            kept = [place for place, said in before.items() if said["enabled"] or not given.enabled]
             path = f"workspaces[{number}]"
             workspace = await desk.organisation().refer_to_workspace(f"{path}.id", given.id, kept)
-            await _put(desk, row, path, given, workspace["id"])
+            await _put(desk, row, path, given, workspace["id"], before.get(workspace["id"]))
+            meant.add(workspace["id"])
             if given.enabled and workspace["status"] == "active":
                 await _provide(desk, row, given, data, workspace["id"])
         if data.global_workspace_access and data.global_workspace_access.enabled and data.create_default_provider:
-            said = {given.id for given in data.workspaces}
             usable = await kit.workspaces_of(desk, row)
             slug = data.default_provider_slug or row["default_provider_slug"]
-            await kit.provide(desk, row, [one for one in usable if one not in said], slug)
+            await kit.provide(desk, row, [one for one in usable if one not in meant], slug)
         return Done()
 
 
-async def _enabled(desk: Desk, row: Row) -> dict[str, bool]:
-    """Say of which workspaces something is said, and whether they may use it."""
+async def _said(desk: Desk, row: Row) -> dict[str, Row]:
+    """Give what is said of single workspaces, by their ids."""
     here = select(integration_workspaces).where(integration_workspaces.c.integration_id == row["id"])
-    return {
-        said["workspace_id"]: said["enabled"] for said in await desk.organisation().rows(here, integration_workspaces)
-    }
+    return {said["workspace_id"]: said for said in await desk.organisation().rows(here, integration_workspaces)}
 
 
-async def _put(desk: Desk, row: Row, path: str, given: AccessGiven, workspace_id: str) -> None:
-    values: dict[str, Any] = {"enabled": given.enabled, **sent_of(given, f"{path}.", rates_at_most=1)}
+async def _put(desk: Desk, row: Row, path: str, given: AccessGiven, workspace_id: str, before: Row | None) -> None:
+    limited = sent_of(given, f"{path}.", rates_at_most=1, before=before)
+    values: dict[str, Any] = {"enabled": given.enabled, **limited}
     if given.reset_usage:
         values["last_reset_at"] = now()
     await kit.allow(desk, row, workspace_id, values)

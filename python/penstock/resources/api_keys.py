@@ -149,7 +149,7 @@ Ids = Annotated[str | None, QueryParameter(description="only these: ids with com
     tags=TAGS,
 )
 async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: NamedDependency[Work]) -> KeyMade:
-    """Make a key; it can do nothing that its maker cannot."""
+    """Make a key; it can do nothing that its maker cannot. One that a key makes has its limits, end and bound config, or tighter."""
     type_ = f"{kind}-{sub_kind}"
     work.caller.stay_in(data.organisation_id)
     async with work.writing(data.workspace_id) as desk:
@@ -180,6 +180,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             "last_rotated_at": None,
             **await _values(desk, type_, data),
         }
+        await keys.refuse_beyond(desk, values)
         row = await KEYS[type_].add(desk, values)
         await keys.add_text(desk, row["id"], text)
         return KeyMade(row["id"], text)
@@ -219,7 +220,9 @@ async def update(key_id: KeyId, data: JSONBody[KeyChange], work: NamedDependency
         values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
         if data.scopes is not UNSET:
             values["scopes"] = _scopes(desk, row["type"], data.scopes)
-        await KEYS[row["type"]].change(desk, row, {**values, **await _values(desk, row["type"], data, row)})
+        values |= await _values(desk, row["type"], data, row)
+        await keys.refuse_beyond(desk, values, row)
+        await KEYS[row["type"]].change(desk, row, values)
         return Done()
 
 
@@ -242,6 +245,8 @@ async def rotate(key_id: KeyId, work: NamedDependency[Work], data: JSONBody[Rota
         row = await _key(desk, key_id, "rotate")
         # Who learns the text can do what the key can.
         _scopes(desk, row["type"], row["scopes"])
+        if row["id"] != desk.caller.id:
+            await keys.refuse_beyond(desk, row)
         text, end = await keys.rotate(desk, row, data.key_transition_period_ms if data else None)
         return KeyRotated(row["id"], text, when(end))
 
@@ -280,7 +285,7 @@ async def _check_user(desk: Desk, user_id: str | None, workspace_id: str | None,
 
 async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | None = None) -> dict[str, Any]:
     """Check what was sent of limits, defaults, expiry and rotation, and write it down."""
-    values = limits.sent(data, limits.UNITS_OF_KEYS)
+    values = limits.sent(data, limits.UNITS_OF_KEYS, row)
     if data.alert_emails is not UNSET:
         values["alert_emails"] = data.alert_emails
     if data.defaults is not UNSET:

@@ -140,7 +140,7 @@ async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) ->
             "tags": data.tags,
             "default_provider_slug": data.default_provider_slug,
             **await kit.sealed_key(desk, row_id, data.key),
-            **await kit.sealed_configurations(desk, row_id, data.configurations),
+            **await kit.sealed_configurations(desk, row_id, "configurations", data.configurations),
         }
         row = await kit.add(desk, row_id, values)
         if data.create_default_provider and own:
@@ -175,7 +175,7 @@ async def show(key: IdOrSlug, work: NamedDependency[Work]) -> Integration:
 
 @put("/{key:str}", guards=[kit.either("update")], summary="Update integration", tags=TAGS)
 async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDependency[Work]) -> Done:
-    """Change an integration; what is left out stays, and so do credentials that come back masked."""
+    """Change an integration; what is left out stays, and so do credentials that come back masked: but not at another address."""
     async with work.writing() as desk:
         row = await kit.get(desk, key, "update")
         values = {name: value for name, value in given(data).items() if name in {"name", "description", "tags"}}
@@ -185,9 +185,10 @@ async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDe
         mapped = mappings.fields(values.get("secret_mappings", row["secret_mappings"]))
         if data.configurations is not UNSET:
             forms.check("configurations", row["ai_provider_id"], data.configurations, mapped)
-            values |= await kit.sealed_configurations(desk, row["id"], data.configurations, row)
+            values |= await kit.sealed_configurations(desk, row["id"], "configurations", data.configurations, row)
         if data.key is not UNSET:
             values |= await kit.sealed_key(desk, row["id"], data.key, row)
+        kit.refuse_moved(row, values, "configurations")
         if data.pricing_adjustments is not UNSET:
             values["pricing_adjustments"] = msgspec.to_builtins(data.pricing_adjustments)
         await kit.INTEGRATIONS.change(desk.organisation(), row, values)

@@ -170,7 +170,7 @@ async def _sealed(desk: Desk, owner: str, sent: Mapping[str, Any], row: Row | No
         wanted = references.form(row["manager_type"], merged).__struct_fields__
         sent = {name: value for name, value in merged.items() if name in wanted or name not in row["auth_config"]}
         references.check(row["manager_type"], sent)
-    shown, hidden = configurations.split(sent, row["auth_config"] if row else {}, before)
+    shown, hidden = configurations.split("auth_config", sent, row["auth_config"] if row else {}, before)
     sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"auth_config": shown, "sealed_auth_config": sealed}
 

@@ -9,11 +9,11 @@ from litestar import Request, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
-from sqlalchemy import or_, select
+from sqlalchemy import or_
 
 from penstock.caller import SCOPES, needs, of_member, of_person
 from penstock.errors import ConflictError
-from penstock.kit import invites
+from penstock.kit import invites, keys
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Email, EmailAsked, Id, Moment, MomentOrNone, Object
 from penstock.kit.invites import INVITES
@@ -23,7 +23,7 @@ from penstock.kit.record import Done, now, refuse, write_out
 from penstock.kit.verbs import Verbs, Wanted
 from penstock.settings import Settings
 from penstock.store.tables import invites as rows
-from penstock.store.tables import users, workspaces
+from penstock.store.tables import workspaces
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
@@ -112,7 +112,7 @@ async def create(
             "email": email,
             "role": data.role,
             "workspaces": [await _place(desk, index, place) for index, place in enumerate(data.workspaces)],
-            "key_scopes": _scopes(desk, data.workspace_api_key_details),
+            "key_scopes": await _scopes(desk, data.workspace_api_key_details),
             "accepted_at": None,
             "invited_by": work.caller.actor,
         }
@@ -174,21 +174,23 @@ async def resend(
         if row["status"] != "pending":
             raise ConflictError(f"this invitation is {row['status']}")
         # Who learns the link can become whom it is for.
+        await _refuse_known(desk, row["email"], row["id"])
         desk.may_give(of_person(row["role"]), None)
         desk.may_give(row["key_scopes"] or [], None)
+        if row["key_scopes"]:
+            await keys.refuse_beyond(desk, keys.UNLIMITED)
+        for place in row["workspaces"]:
+            desk.may_give(of_member(place["role"]), place["id"])
         token, kept = invites.link()
         await INVITES.change(desk, row, kept)
         return InviteSent(f"{_base(settings, request)}{PAGE}?token={token}")
 
 
-async def _refuse_known(desk: Desk, email: str) -> None:
-    user = await desk.first(select(users).where(users.c.email == email), users)
-    if user and user["password"]:
-        raise ConflictError(f"{email} is a user of this organisation already")
-    if user:
+async def _refuse_known(desk: Desk, email: str, invite_id: str = "") -> None:
+    if user := await invites.refuse_user(desk, email):
         # Who has no way to sign in yet gets one, and stays what they are.
         desk.may_give(of_person(user["role"]), None)
-    waiting = [rows.c.email == email, rows.c.status == "pending", rows.c.expires_at > now()]
+    waiting = [rows.c.email == email, rows.c.status == "pending", rows.c.expires_at > now(), rows.c.id != invite_id]
     if await desk.count(rows, waiting):
         raise ConflictError(f"{email} is invited already; hint: resend")
 
@@ -200,7 +202,7 @@ async def _place(desk: Desk, index: int, place: Place) -> dict[str, str]:
     return {"id": row["id"], "role": place.role}
 
 
-def _scopes(desk: Desk, details: KeyDetails | None) -> list[str] | None:
+async def _scopes(desk: Desk, details: KeyDetails | None) -> list[str] | None:
     if details is None:
         return None
     for index, scope in enumerate(details.scopes):
@@ -208,6 +210,7 @@ def _scopes(desk: Desk, details: KeyDetails | None) -> list[str] | None:
             path = f"workspace_api_key_details.scopes[{index}]"
             raise refuse(path, f"{scope!r} is not for keys of the type workspace-user")
     desk.may_give(details.scopes, None)
+    await keys.refuse_beyond(desk, keys.UNLIMITED)
     return sorted(set(details.scopes))
 
 

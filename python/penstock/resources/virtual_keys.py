@@ -115,7 +115,7 @@ async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
         "brought_along": True,
         "secret_mappings": await mappings.checked(desk, data.secret_mappings, desk.workspace, _known(provider)),
         **await integrations.sealed_key(desk, own_id, data.key),
-        **await integrations.sealed_configurations(desk, own_id, _configurations(provider, data)),
+        **await integrations.sealed_configurations(desk, own_id, "model_config", _configurations(provider, data)),
     }
     await integrations.add(desk, own_id, values)
     row = await SIDE.add(desk, data, own_id, {})
@@ -128,7 +128,9 @@ async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
     # It is shown as an empty one: that sent back means that it stays.
     change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key else {}
     if about := _configurations(own["ai_provider_id"], data):
-        change |= await integrations.sealed_configurations(desk, own["id"], {**own["configurations"], **about}, own)
+        said = {**own["configurations"], **about}
+        change |= await integrations.sealed_configurations(desk, own["id"], "model_config", said, own)
+    integrations.refuse_moved(own, change, "model_config")
     if data.secret_mappings is not UNSET:
         known = _known(own["ai_provider_id"])
         change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"], known)

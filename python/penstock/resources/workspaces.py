@@ -13,12 +13,12 @@ from msgspec import Meta
 from sqlalchemy import ColumnElement, or_, select
 
 from penstock.caller import needs
-from penstock.errors import ConflictError, ForbiddenError
+from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit import fields, integrations, keys, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType
 from penstock.kit.ids import slug
-from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
+from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, refuse_beyond, sent_of
 from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
 from penstock.kit.record import Done, Listed, given, now, refuse, write_out
@@ -31,6 +31,8 @@ from penstock.store.tables import api_keys, configs, files, providers, versions,
 from penstock.store.tables import integrations as integration_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.store.tenant import Row
 
 WORKSPACES = Resource("workspaces", workspaces, publishes=True)
@@ -60,7 +62,7 @@ class DefaultsShown(Defaults, frozen=True, kw_only=True):
 
 
 DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
-SettingsGiven = Annotated[Rules | UnsetType, Meta(description="rules; they replace those of before")]
+SettingsGiven = Annotated[Rules | UnsetType, Meta(description="rules; what is left out stays, null takes one away")]
 
 
 class NewWorkspace(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -198,11 +200,14 @@ async def show(
 
 @put("/{workspace:str}", guards=[needs("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
 async def update(workspace: IdOrSlug, data: JSONBody[WorkspaceChange], work: NamedDependency[Work]) -> WorkspaceShown:
-    """Change a workspace; what is left out stays, defaults are replaced."""
+    """Change a workspace; what is left out stays, of its rules too, defaults are replaced. One of its own keys loosens nothing."""
     async with work.writing(workspace) as desk:
         row = await WORKSPACES.get(desk, workspace)
         values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
-        row = await WORKSPACES.change(desk, row, {**values, **await _values(desk, data)})
+        values |= await _values(desk, data, row)
+        if work.caller.workspace_id is not None:
+            _refuse_lifted(row, values)
+        row = await WORKSPACES.change(desk, row, values)
         return await _shown(desk, row, "display")
 
 
@@ -249,9 +254,20 @@ async def _empty(desk: Desk) -> None:
     await desk.change_all(files, {"expires_at": now()})
 
 
-async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str, Any]:
+def _refuse_lifted(row: Row, values: Mapping[str, Any]) -> None:
+    """Refuse to have a key of a workspace lift what the organisation holds the workspace to."""
+    why = "would loosen what this workspace is held to: that is for the organisation's keys and admins"
+    refuse_beyond(row, values, why)
+    before, after = row["settings"], values.get("settings", row["settings"])
+    cadence, other = (rules.get("user_api_key_rotation_period") for rules in (before, after))
+    slower = cadence is not None and (other is None or other > cadence)
+    if slower or (before.get("block_inline_config") and not after.get("block_inline_config")):
+        raise ForbiddenError(f"settings {why}", [Problem("settings", why)])
+
+
+async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | None = None) -> dict[str, Any]:
     """Check what was sent of defaults, rules and limits, and write it down."""
-    values = sent_of(data)
+    values = sent_of(data, before=row)
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):
@@ -259,7 +275,7 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange) -> dict[str,
             kept["user_api_key_config"] = row["id"]
         values["defaults"] = kept
     if data.settings is not UNSET:
-        values["settings"] = written(data.settings, {})
+        values["settings"] = written(data.settings, row["settings"] if row else {})
     return values
 
 

@@ -94,8 +94,11 @@ class Kind:
         return {**shown, "secret_mappings": ground.mappings(row)} if "secret_mappings" in shown else shown
 
     def differs(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> Thing:  # noqa: ARG002 - for kinds that hold lists
-        """Give what is to be changed."""
-        return changes({name: thing[name] for name in self.fields if name in thing}, there)
+        """Give what is to be changed, and credentials along with what may say where they go: elsewhere they are needed anew."""
+        changed = changes({name: thing[name] for name in self.fields if name in thing}, there)
+        if changed.keys() & set(self.secret):
+            changed |= {name: thing[name] for name in self.secret if thing.get(name) and not masks(thing[name])}
+        return changed
 
     def compared(self, _ground: Ground, _there: Thing, changed: Thing) -> Thing:
         """Leave out of what is to be changed what only the gateway can compare, if it is as it was."""

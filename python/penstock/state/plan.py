@@ -184,6 +184,10 @@ class Plan:
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
         founded = {**fields, "defaults": without(fields.get("defaults") or {}, "user_api_key_config")}
         if changed := changes(cast("Thing", renamed(fields, self._renamed)), found or founded):
+            if "settings" in changed and found:
+                # What is left out of them stays: what the file does not have is taken away.
+                gone = dict.fromkeys(cast("Thing", found.get("settings") or {}))
+                changed["settings"] = {**gone, **cast("Thing", changed["settings"] or {})}
 
             def act() -> None:
                 self._ground.remote.ask("PUT", f"{WORKSPACES}/{place['id']}", self._now(changed))

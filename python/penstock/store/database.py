@@ -33,6 +33,8 @@ SQLITE_CONNECTIONS = 3
 # A connection that nobody used for so long is asked whether it is still there.
 TRIED_AFTER = 0.25
 NO_TABLES = ("no such table", "does not exist")
+# PostgreSQL's names of failures that are only those of a moment: a conflict of transactions, a deadlock, too long a wait.
+CROWDED = frozenset({"40001", "40P01", "55P03"})
 # A statement of a migration may rewrite a large table: it ends by itself, or with what it waits for.
 STATEMENT_OF_MIGRATION_MS = 3_600_000
 
@@ -45,6 +47,8 @@ class Database:
         self.url = parse(url)
         self.embedded = self.url.get_backend_name() == "sqlite"
         self._settings = settings
+        # How long to wait for others who write: less than a statement may take, which would look like a store that is away.
+        self.turn_ms = settings.statement_ms * 4 // 5
         self._patience = settings.acquire_ms / 1000
         self._engine = _sqlite(self.url, settings) if self.embedded else _postgresql(self.url, settings)
         # Each statement of PostgreSQL's sees what was kept by then, within a transaction too: for reading none is begun.
@@ -243,6 +247,8 @@ def _unavailable(error: BaseException) -> UnavailableError:
     said = str(getattr(error, "orig", error))
     if any(words in said for words in NO_TABLES):
         return UnavailableError("the store has no tables yet; hint: penstock migrate, then penstock init")
+    if getattr(getattr(error, "orig", None), "sqlstate", None) in CROWDED:
+        return UnavailableError("others are changing the same at this moment; nothing was changed: try again")
     return UnavailableError("the store does not answer; what the gateway serves goes on as it is")
 
 

@@ -170,6 +170,8 @@ sessions = Table(
     _of("organisations"),
     _of("users", optional=True, ends_with_it=True),
     _of("api_keys", optional=True, ends_with_it=True),
+    # Of the text that was shown: the session ends with it.
+    Column("key_sha256", DIGEST),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "user_id"),

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy import delete as delete_from
 
 from penstock.errors import InvalidError, Problem
-from penstock.store.tables import changed, changes
+from penstock.store.tables import changed, changes, organisations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,6 +54,18 @@ class Tenant:
         # Where no single one is chosen: the workspaces that are open, and no others.
         self.among: frozenset[str] | None = None
         self.bell = Bell()
+
+    async def alone(self, wait_ms: int) -> None:
+        """Let nobody else change the organisation until this transaction ends: what is read from here on stays so.
+
+        An embedded database has one writer anyway. To hold this one row first keeps everyone in one order; who waits
+        longer than that is told so, and not that the store is away. Rows may go on referring to it meanwhile.
+        """
+        if self.connection.dialect.name == "sqlite":
+            return
+        waiting = func.set_config("lock_timeout", str(wait_ms), True)
+        query = select(waiting).where(organisations.c.id == self.organisation_id)
+        await self.connection.execute(query.select_from(organisations).with_for_update(key_share=True))
 
     def organisation(self) -> Tenant:
         """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
@@ -159,20 +171,22 @@ def _only(key: str, found: list[Row]) -> Row | None:
     """Give the one row that is meant: an id names no other."""
     if len(found) < TWO:
         return found[0] if found else None
-    if not any(row["id"] == key for row in found):
+    if found[0]["id"] != key:
         why = f"is needed: several workspaces have {key!r}; hint: or its id in the place of its slug"
         raise InvalidError(f"workspace_id {why}", [Problem("workspace_id", why)])
-    return next(row for row in found if row["id"] == key)
+    return found[0]
 
 
-def named(table: Table, key: str | BindParameter[str]) -> Condition:
-    """Say which row has this id, or this slug."""
-    return or_(table.c.id == key, table.c.slug == key) if "slug" in table.c else table.c.id == key
+def naming(table: Table, key: str | BindParameter[str]) -> Query:
+    """Ask for the row that has this id, or this slug: where one has it as its id and others as their slug, that one first."""
+    if "slug" not in table.c:
+        return select(table).where(table.c.id == key)
+    return select(table).where(or_(table.c.id == key, table.c.slug == key)).order_by(table.c.id != key)
 
 
 @cache
 def _finding(table: Table) -> Query:
-    return select(table).where(named(table, bindparam("key"))).limit(TWO)
+    return naming(table, bindparam("key")).limit(TWO)
 
 
 @cache

@@ -265,11 +265,11 @@ def test_sessions_that_let_nobody_in_any_more_are_forgotten(store_url: Secret, c
 def test_a_session_ends_after_the_time_that_the_organisation_says(store_url: Secret, clock: Clock):
     async def play(scene: Scene) -> None:
         (owner,) = await scene.rows(select(api_keys))
+        (text,) = await scene.rows(select(key_digests))
         begun = {"id": new_id(), "organisation_id": scene.organisation, "api_key_id": owner["id"]}
+        row = {**begun, "key_sha256": text["sha256"], "sha256": digest("cookie"), "created_at": record.now()}
         async with scene.database.writing() as connection:
-            await connection.execute(
-                insert(sessions).values({**begun, "sha256": digest("cookie"), "created_at": record.now()})
-            )
+            await connection.execute(insert(sessions).values(row))
             await connection.execute(
                 organisations.update().values(settings={"session_settings": {"max_session_ttl": 900}})
             )

@@ -126,16 +126,16 @@ def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():
         "custom_headers": {"a": SECRET},
         "vertex_service_account_json": {"private_key": SECRET, "n": 1},
     }
-    shown, hidden = split(sent, {}, {})
+    shown, hidden = split("auth_config", sent, {}, {})
     assert SECRET not in str(shown)
     assert shown["aws_role_arn"] == "arn:x"
-    assert split(shown, shown, hidden) == (shown, hidden)
+    assert split("auth_config", shown, shown, hidden) == (shown, hidden)
     changed = {
         **shown,
         "custom_headers": {**shown["custom_headers"], "b": "new-value-0123"},
         "aws_secret_access_key": None,
     }
-    _, kept = split(changed, shown, hidden)
+    _, kept = split("auth_config", changed, shown, hidden)
     assert kept["custom_headers"] == {"a": SECRET, "b": "new-value-0123"}
     assert "aws_secret_access_key" not in kept
 

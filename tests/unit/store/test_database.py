@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import insert, select, text
@@ -15,13 +15,14 @@ from penstock.settings import Store
 from penstock.store.database import Database, parse
 from penstock.store.migrate import migrate
 from penstock.store.tables import changes, organisations
+from penstock.store.tenant import Tenant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.postgres import Postgres
 
-ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
+ROW: dict[str, Any] = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
 
 
 async def write(database: Database, *rows: dict[str, object]) -> None:
@@ -129,6 +130,38 @@ def test_a_pool_that_is_used_up_is_told_in_time(tmp_path: Path):
             assert asyncio.get_running_loop().time() - started < 1
         async with database.reading() as connection:
             assert await connection.scalar(text("SELECT 1")) == 1
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_who_is_in_the_way_of_others_is_told_so_and_not_that_the_store_is_away(postgres: Postgres):
+    """Two that wait for each other, and one that waits too long for its turn."""
+    url = Secret(postgres.database())
+    query = "SELECT pg_advisory_xact_lock(:number)"
+
+    async def scene() -> None:
+        database = Database(Store(statement_ms=2500), url)
+        holds = [asyncio.Event(), asyncio.Event()]
+
+        async def lock(first: int, second: int) -> None:
+            async with database.writing() as connection:
+                await connection.execute(text(query), {"number": first})
+                holds[first].set()
+                await holds[second].wait()
+                await connection.execute(text(query), {"number": second})
+
+        ends = await asyncio.gather(lock(0, 1), lock(1, 0), return_exceptions=True)
+        (lost,) = [end for end in ends if end is not None]
+        assert isinstance(lost, UnavailableError)
+        assert "at this moment" in str(lost)
+        await migrate(database)
+        await write(database, ROW)
+        async with database.writing() as connection:
+            await Tenant(connection, ROW["id"], None).alone(database.turn_ms)
+            with pytest.raises(UnavailableError, match="at this moment"):
+                async with database.writing() as other:
+                    await Tenant(other, ROW["id"], None).alone(database.turn_ms)
         await database.close()
 
     asyncio.run(scene())

@@ -12,9 +12,10 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from penstock.caller import anyone
+from penstock.kit.conditions import claim
 from penstock.kit.desk import Office, asked
 from penstock.kit.fields import Email, Id, Object
-from penstock.kit.invites import KeyOfPerson, accept, guest, open_with
+from penstock.kit.invites import KeyOfPerson, accept, guest, named_by, open_with
 from penstock.kit.passwords import Password, Passwords
 
 TAGS = ["Auth"]
@@ -58,7 +59,7 @@ async def show() -> Response[bytes]:
     return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
 
-@post("/", status_code=200, guards=[anyone], summary="Accept invite", tags=TAGS)
+@post("/", status_code=200, guards=[anyone], summary="Accept invite", tags=TAGS, opt={"is_once": True})
 async def create(
     data: JSONBody[Acceptance],
     office: NamedDependency[Office],
@@ -66,10 +67,13 @@ async def create(
     request: Request[Any, Any, Any],
 ) -> Accepted:
     """Accept an invitation: the person is made, with a password, in the workspaces that were promised."""
+    is_once = "idempotency-key" in request.headers
     async with office.database.reading() as connection:
-        invite = await open_with(connection, data.token)
+        # What was accepted before is answered as it was then, if that is asked for.
+        invite = await (named_by if is_once else open_with)(connection, data.token)
     hashed = await passwords.hash(data.password)
     async with office.writing_as(guest(invite), asked(request)) as desk:
+        await claim(desk, request)
         # Looked at again where nobody else writes: a link is used once.
         invite = await open_with(desk.connection, data.token)
         person = {"first_name": data.first_name, "last_name": data.last_name, "password": hashed}

@@ -9,6 +9,7 @@ from litestar import put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
+from sqlalchemy import select
 
 from penstock.caller import signed_in
 from penstock.errors import ForbiddenError
@@ -43,7 +44,10 @@ async def update(
     hashed = await passwords.hash(data.new_password)
     async with work.at_home() as desk:
         await USERS.change(desk, row, {"password": hashed})
-        await desk.delete(sessions, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
+        others = [sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id]
+        ended = await desk.rows(select(sessions).where(*others), sessions)
+        await desk.delete(sessions, *others)
+        await desk.note_gone("sessions.delete", ended)
     office.forget()
     return Done()
 

@@ -72,7 +72,7 @@ async def create(
     text = secrets.token_urlsafe(32)
     async with office.writing_as(caller, about) as desk:
         seconds = session_ttl(await of_organisation(desk))
-        begun = await _begin(desk, caller, text)
+        begun = await _begin(desk, caller, text, data.api_key)
     secure = request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
     cookie = Cookie(
         SESSION_COOKIE, value=text, path="/", max_age=seconds, httponly=True, secure=secure, samesite="strict"
@@ -111,13 +111,14 @@ async def _caller(data: SignIn, office: Office, passwords: Passwords, identities
     )
 
 
-async def _begin(desk: Desk, caller: Caller, text: str) -> int:
+async def _begin(desk: Desk, caller: Caller, text: str, key: str | None) -> int:
     moment = now()
     row: dict[str, Any] = {
         "id": new_id(),
         "organisation_id": caller.organisation_id,
         "user_id": caller.user_id,
-        "api_key_id": None if caller.user_id else caller.id,
+        "api_key_id": caller.id if key else None,
+        "key_sha256": digest(key.strip()) if key else None,
         "sha256": digest(text),
         "created_at": moment,
     }

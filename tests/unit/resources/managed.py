@@ -1,0 +1,110 @@
+"""A management API without a server, on a store of a test's own, and those who call it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.app import create_app
+from penstock.kit.founding import found
+from penstock.secret import Secret
+from penstock.settings import Settings, Store
+from penstock.snapshot import Published, Snapshot
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from tests.unit.asgi import ask
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from litestar import Litestar
+
+KEY = "admin-key-of-the-tests-0123456789"
+PASSWORD = "a password of twelve"
+
+
+class Plane:
+    """The API, as whoever has a key calls it."""
+
+    def __init__(self, app: Litestar, database: Database, key: str = KEY) -> None:
+        self._app = app
+        self.database = database
+        self.key = key
+
+    def holding(self, key: str) -> Plane:
+        return Plane(self._app, self.database, key)
+
+    def forget(self) -> None:
+        """Have callers looked up anew, as they are a second later."""
+        self._app.state["office"].forget()
+
+    async def __call__(
+        self, method: str, path: str, body: object = None, **headers: str
+    ) -> tuple[int, Any, dict[str, str]]:
+        path, _, query = path.partition("?")
+        fields = {"content-type": "application/json", **({"x-gateway-api-key": self.key} if self.key else {})}
+        fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = b"" if body is None else json.dumps(body).encode()
+        answer = await ask(self._app, method, f"/v1/{path}", sent, fields, query)
+        return answer.status, answer.json() if answer.body else None, answer.headers
+
+    async def good(self, method: str, path: str, body: object = None, **headers: str) -> Any:  # noqa: ANN401
+        status, answer, _ = await self(method, path, body, **headers)
+        assert status == 200, (method, path, status, answer)
+        return answer
+
+    async def refused(self, status: int, word: str, method: str, path: str, body: object = None) -> None:
+        found, answer, _ = await self(method, path, body)
+        assert (found, word in str(answer)) == (status, True), (method, path, found, answer)
+
+    async def workspace(self, name: str = "w") -> Any:  # noqa: ANN401
+        return await self.good("POST", "workspaces", {"name": name})
+
+    async def key_of(self, kind: str, **fields: object) -> tuple[str, Plane]:
+        """Make a key, and call with it."""
+        made = await self.good("POST", f"api-keys/{kind}", {"name": "k", **fields})
+        return made["id"], self.holding(made["key"])
+
+    async def invited(self, email: str, role: str = "member", **fields: object) -> tuple[str, str]:
+        """Invite someone: the invitation's id, and the secret of its link."""
+        body = {"email": email, "role": role, "workspaces": [], **fields}
+        made = await self.good("POST", "admin/users/invites", body)
+        return made["id"], made["invite_link"].partition("token=")[2]
+
+    async def accepted(self, token: str, password: str = PASSWORD, **headers: str) -> tuple[int, Any, dict[str, str]]:
+        body = {"token": token, "first_name": "A", "last_name": "B", "password": password}
+        return await self.holding("")("POST", "auth/invites", body, **headers)
+
+    async def person(self, email: str, role: str = "member", **fields: object) -> str:
+        _, token = await self.invited(email, role, **fields)
+        status, answer, _ = await self.accepted(token)
+        assert status == 200, answer
+        return answer["id"]
+
+
+@asynccontextmanager
+async def plane(url: Secret) -> AsyncIterator[Plane]:
+    """Found an organisation, and serve it."""
+    store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()))
+    database = Database(store, url)
+    await migrate(database)
+    await found(database, Secret(KEY))
+    app = create_app(Settings(store=store), Published(Snapshot("first")))
+    try:
+        yield Plane(app, database)
+    finally:
+        await app.state["office"].database.close()
+        await database.close()
+
+
+def played(url: Secret, scene: Callable[[Plane], Awaitable[None]]) -> None:
+    """Run a scene on a store."""
+
+    async def run() -> None:
+        async with plane(url) as api:
+            await scene(api)
+
+    asyncio.run(run())

@@ -1,0 +1,186 @@
+"""What a key may do about itself and others: nothing beyond its own limits, end and bound config."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select, update
+
+from penstock import caller as rights
+from penstock.store.tables import api_keys
+from tests.unit.resources.managed import Plane, played
+
+if TYPE_CHECKING:
+    from penstock.secret import Secret
+
+SERVICE = "api-keys/workspace/service"
+VERBS = ("create", "read", "update", "rotate")
+SCOPES = ["completions.write", *(f"workspace_service_api_keys.{verb}" for verb in VERBS)]
+DAY = 24 * 3600 * 1000
+
+
+def day(after: int) -> str:
+    """The midnight of a day to come, or of one that was."""
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return (midnight + timedelta(days=after)).isoformat().replace("+00:00", "Z")
+
+
+LIMITS: dict[str, Any] = {
+    "usage_limits": {"credit_limit": 10, "periodic_reset": "monthly"},
+    "rate_limits": [{"type": "requests", "unit": "rpm", "value": 5}],
+    "expires_at": day(30),
+}
+CHILD = {"name": "child", "scopes": ["completions.write"], **LIMITS}
+BEYOND: list[dict[str, Any]] = [
+    {"usage_limits": None},
+    {"usage_limits": {"credit_limit": 11, "periodic_reset": "monthly"}},
+    {"usage_limits": {"alert_threshold": 5, "periodic_reset": "monthly"}},
+    {"usage_limits": {"credit_limit": 10, "periodic_reset": "weekly"}},
+    {"usage_limits": {"credit_limit": 10, "periodic_reset_days": 1}},
+    {"usage_limits": {"credit_limit": 10, "type": "tokens", "periodic_reset": "monthly"}},
+    {"rate_limits": None},
+    {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 6}]},
+    {"rate_limits": [{"type": "requests", "unit": "rph", "value": 5}]},
+    {"rate_limits": [{"type": "tokens", "unit": "rpm", "value": 5}]},
+    {"expires_at": None},
+    {"expires_at": day(31)},
+]
+WITHIN: list[dict[str, Any]] = [
+    LIMITS,
+    {"usage_limits": {"credit_limit": 9}},
+    {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 4}, {"type": "tokens", "unit": "rpm", "value": 9}]},
+    {"expires_at": day(29)},
+]
+
+
+def test_a_key_gives_no_more_than_its_own_limits_and_lifts_none_of_them(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        own, limited = await api.key_of("workspace/service", workspace_id=place, scopes=SCOPES, **LIMITS)
+        free, _ = await api.key_of("workspace/service", workspace_id=place, scopes=["completions.write"])
+        child = (await limited.good("POST", SERVICE, CHILD))["id"]
+        for more in BEYOND:
+            (name,) = more
+            await limited.refused(403, name, "POST", SERVICE, {**CHILD, **more})
+            for key in (own, child):
+                await limited.refused(403, name, "PUT", f"api-keys/{key}", more)
+            left_out = {field: value for field, value in CHILD.items() if field != name}
+            await limited.refused(403, name, "POST", SERVICE, left_out)
+        for less in WITHIN:
+            await limited.good("POST", SERVICE, {**CHILD, **less})
+            await limited.good("PUT", f"api-keys/{child}", less)
+        await limited.good("PUT", f"api-keys/{free}", {"name": "renamed"})
+        # Who learns another's text has what that has.
+        await limited.refused(403, "usage_limits", "POST", f"api-keys/{free}/rotate", {})
+        await limited.refused(403, "reset", "PUT", f"api-keys/{own}", {"reset_usage": True})
+        for key in (own, child):
+            await limited.good("POST", f"api-keys/{key}/rotate", {})
+        # Whoever is not limited may lift all of them.
+        await api.good("PUT", f"api-keys/{own}", dict.fromkeys(LIMITS) | {"reset_usage": True})
+
+    played(store_url, scene)
+
+
+def test_a_key_that_is_bound_to_a_config_binds_those_that_it_makes(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        config, other = [(await api.good("POST", "configs", wanted))["id"] for _ in range(2)]
+        bound = {"config_id": config, "allow_config_override": False}
+        own, pinned = await api.key_of("workspace/service", workspace_id=place, scopes=SCOPES, defaults=bound)
+        child = {"name": "child", "scopes": ["completions.write"]}
+        for defaults in (
+            {},
+            {"defaults": {"config_id": config}},
+            {"defaults": {**bound, "config_id": other}},
+            {"defaults": {"allow_config_override": False}},
+        ):
+            await pinned.refused(403, "defaults", "POST", SERVICE, {**child, **defaults})
+        for defaults in (None, {"config_id": config}, {**bound, "config_id": other}):
+            await pinned.refused(403, "defaults", "PUT", f"api-keys/{own}", {"defaults": defaults})
+        await pinned.good("POST", SERVICE, {**child, "defaults": {**bound, "metadata": {"team": "a"}}})
+        # One that may bring another config is bound to none.
+        _, usual = await api.key_of(
+            "workspace/service", workspace_id=place, scopes=SCOPES, defaults={"config_id": config}
+        )
+        await usual.good("POST", SERVICE, child)
+
+    played(store_url, scene)
+
+
+def test_a_limited_key_of_the_organisation_promises_no_keys_without_limits(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        scopes = sorted(rights.SCOPES["organisation-service"])
+        _, limited = await api.key_of("organisation/service", scopes=scopes, usage_limits={"credit_limit": 5})
+        body = {"email": "a@x.test", "role": "member", "workspaces": [{"id": place, "role": "member"}]}
+        along = {"scopes": ["completions.write"]}
+        promised = {**body, "workspace_api_key_details": along}
+        await limited.refused(403, "usage_limits", "POST", "admin/users/invites", promised)
+        made, _ = await api.invited("b@x.test", workspaces=body["workspaces"], workspace_api_key_details=along)
+        await limited.refused(403, "usage_limits", "POST", f"admin/users/invites/{made}/resend")
+        await limited.good("POST", "admin/users/invites", body)
+
+    played(store_url, scene)
+
+
+def test_a_transition_is_shorter_than_the_cadence(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        user = await api.person("u@x.test", workspaces=[{"id": place, "role": "member"}])
+        owned = {"workspace_id": place, "user_id": user, "scopes": ["completions.write"]}
+        before, _ = await api.key_of("workspace/user", **owned)
+        await api.good("PUT", "admin/organisation/settings", {"user_api_key_rotation_period": "weekly"})
+        after, _ = await api.key_of("workspace/user", **owned)
+        own_policy = {"rotation_policy": {"rotation_period_days": 7}}
+        own, _ = await api.key_of("workspace/service", workspace_id=place, scopes=owned["scopes"], **own_policy)
+        for key in (before, after, own):
+            path = f"api-keys/{key}/rotate"
+            for long in (7 * DAY, 365 * DAY):
+                await api.refused(400, "key_transition_period_ms", "POST", path, {"key_transition_period_ms": long})
+            await api.good("POST", path, {"key_transition_period_ms": 7 * DAY - 1})
+
+    played(store_url, scene)
+
+
+def test_the_next_reset_is_to_come_and_stays_where_the_period_does(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        usage = {"credit_limit": 10, "periodic_reset_days": 9}
+        body = {"name": "k", "workspace_id": place, "scopes": ["completions.write"], "usage_limits": usage}
+        for past in (day(-1), day(0), "2001-01-01T00:00:00Z"):
+            spoilt = {**usage, "next_usage_reset_at": past}
+            await api.refused(
+                400, "usage_limits.next_usage_reset_at", "POST", SERVICE, {**body, "usage_limits": spoilt}
+            )
+        key = (await api.good("POST", SERVICE, {**body, "usage_limits": {**usage, "next_usage_reset_at": day(3)}}))[
+            "id"
+        ]
+        path, third = f"api-keys/{key}", day(3).replace("Z", ".000Z")
+
+        async def due() -> str:
+            return (await api.good("GET", path))["next_usage_reset_at"]
+
+        assert await due() == third
+        shown = (await api.good("GET", path))["usage_limits"]
+        for same in (usage, shown, {**usage, "credit_limit": 20}):
+            await api.good("PUT", path, {"usage_limits": same})
+            assert await due() == third
+        await api.good("PUT", path, {"usage_limits": {**usage, "periodic_reset_days": 8}})
+        assert await due() == day(8).replace("Z", ".000Z")
+        # What has passed comes back as it was shown.
+        passed = {**shown, "next_usage_reset_at": "2001-01-01T00:00:00.000Z"}
+        async with api.database.writing() as connection:
+            await connection.execute(update(api_keys).where(api_keys.c.id == key).values(usage_limits=passed))
+        await api.good("PUT", path, {"usage_limits": passed})
+        async with api.database.reading() as connection:
+            kept = await connection.scalar(select(api_keys.c.usage_limits).where(api_keys.c.id == key))
+        assert kept == passed
+        limits = {"usage_limits": [{**usage, "next_usage_reset_at": day(4)}]}
+        await api.good("PUT", f"workspaces/{place}", limits)
+        await api.good("PUT", f"workspaces/{place}", {"usage_limits": [usage]})
+        (found,) = (await api.good("GET", f"workspaces/{place}"))["usage_limits"]
+        assert found["next_usage_reset_at"] == day(4).replace("Z", ".000Z")
+
+    played(store_url, scene)

@@ -1,0 +1,30 @@
+"""Configs that others need stay as they are used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.unit.resources.managed import Plane, played
+
+if TYPE_CHECKING:
+    from penstock.secret import Secret
+
+
+def test_a_config_that_is_needed_is_archived_as_little_as_deleted(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        of_key, of_workspace, of_nobody = [(await api.good("POST", "configs", wanted))["slug"] for _ in range(3)]
+        key, _ = await api.key_of(
+            "workspace/service", workspace_id=place, scopes=["completions.write"], defaults={"config_id": of_key}
+        )
+        await api.good("PUT", f"workspaces/{place}", {"defaults": {"user_api_key_config": of_workspace}})
+        for slug, word in ((of_key, "the key"), (of_workspace, "the workspace")):
+            await api.refused(409, word, "PUT", f"configs/{slug}", {"status": "archived"})
+            await api.refused(409, word, "DELETE", f"configs/{slug}")
+            await api.good("PUT", f"configs/{slug}", {"status": "active", "name": "renamed"})
+        await api.good("PUT", f"configs/{of_nobody}", {"status": "archived"})
+        await api.good("DELETE", f"api-keys/{key}")
+        await api.good("PUT", f"configs/{of_key}", {"status": "archived"})
+
+    played(store_url, scene)

@@ -1,0 +1,153 @@
+"""Whose credential goes where: an integration keeps its own at its address, and is not mistaken for another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import update
+
+from penstock.store.tables import integrations
+from tests.unit.resources.managed import Plane, played
+
+if TYPE_CHECKING:
+    from penstock.secret import Secret
+
+KEY = "sk-0123456789abcdef"
+HOST, OTHER = {"custom_host": "https://a.example"}, {"custom_host": "https://b.example"}
+ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+def test_a_slug_that_looks_like_an_id_is_refused_wherever_one_is_given(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
+        vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "t"}
+        secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
+        await api.good("POST", "integrations", {**made, "slug": "shared"})
+        for slug in (ID, ID.upper()):
+            for path, body in (
+                ("integrations", {**made, "slug": slug}),
+                ("integrations", {**made, "default_provider_slug": slug}),
+                ("providers", {"name": "p", "integration_id": "shared", "workspace_id": place, "slug": slug}),
+                ("virtual-keys", {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place, "slug": slug}),
+                ("secret-references", {**secret, "slug": slug}),
+            ):
+                await api.refused(400, "slug", "POST", path, body)
+            access = {"id": place, "enabled": True, "default_provider_slug": slug}
+            await api.refused(400, "slug", "PUT", "integrations/shared/workspaces", {"workspaces": [access]})
+            # Neither is one made of a name.
+            wanted = {"name": slug, "provider": "openai", "key": KEY, "workspace_id": place}
+            named = await api.good("POST", "virtual-keys", wanted)
+            assert named["slug"].startswith("key-")
+
+    played(store_url, scene)
+
+
+def test_an_id_means_what_has_it_and_not_what_has_it_as_its_slug(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        made = {"ai_provider_id": "openai", "key": KEY}
+        ours, theirs = [await api.good("POST", "integrations", {**made, "name": name}) for name in ("ours", "theirs")]
+        # As it could be written before.
+        async with api.database.writing() as connection:
+            taken = update(integrations).where(integrations.c.id == theirs["id"]).values(slug=ours["id"])
+            await connection.execute(taken)
+            # Another order of the rows on the disk.
+            await connection.execute(
+                update(integrations).where(integrations.c.id == ours["id"]).values(description="x")
+            )
+        assert (await api.good("GET", f"integrations/{ours['id']}"))["name"] == "ours"
+        place = (await api.workspace())["id"]
+        every = {"workspaces": [{"id": place, "enabled": True, "create_default_provider": False}]}
+        for row in (ours, theirs):
+            await api.good("PUT", f"integrations/{row['id']}/workspaces", every)
+        body = {"name": "p", "integration_id": ours["id"], "workspace_id": place}
+        provider = await api.good("POST", "providers", body)
+        shown = await api.good("GET", f"providers/{provider['slug']}?workspace_id={place}")
+        assert shown["integration_id"] == ours["slug"]
+
+    played(store_url, scene)
+
+
+AZURE = {"azure_auth_mode": "default", "azure_foundry_url": "https://a.example"}
+MOVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "from the provider's own": ("openai", {}, HOST),
+    "to another host": ("openai", HOST, OTHER),
+    "back to the provider's own": ("openai", HOST, {}),
+    "to another foundry": ("azure-ai", AZURE, {**AZURE, "azure_foundry_url": "https://b.example"}),
+    "to another endpoint": ("huggingface", {}, {"huggingface_base_url": "https://b.example"}),
+}
+
+
+@pytest.mark.parametrize("move", list(MOVES))
+def test_a_key_is_sent_anew_where_it_is_to_go_elsewhere(store_url: Secret, move: str):
+    provider, before, after = MOVES[move]
+
+    async def scene(api: Plane) -> None:
+        body = {"name": "i", "ai_provider_id": provider, "key": KEY, "configurations": before}
+        path = f"integrations/{(await api.good('POST', 'integrations', body))['id']}"
+        masked = (await api.good("GET", path))["masked_key"]
+        for said in ({}, {"key": masked}):
+            await api.refused(400, "'path': 'key'", "PUT", path, {"configurations": after, **said})
+        assert (await api.good("GET", path))["configurations"] == before
+        # At its own address it stays.
+        await api.good("PUT", path, {"configurations": before, "key": masked, "name": "renamed"})
+        await api.good("PUT", path, {"configurations": after, "key": KEY})
+        assert (await api.good("GET", path))["configurations"] == after
+
+    played(store_url, scene)
+
+
+def test_secrets_among_configurations_are_sent_anew_too(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        headers = {"custom_headers": {"x-team": "a-secret-of-the-team"}}
+        made = {"name": "i", "ai_provider_id": "openai", "configurations": {**HOST, **headers}}
+        path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
+        shown = (await api.good("GET", path))["configurations"]
+        place = "configurations.custom_headers"
+        await api.refused(400, place, "PUT", path, {"configurations": {**shown, **OTHER}})
+        await api.good("PUT", path, {"configurations": {**OTHER, **headers}})
+        model = {"slug": "m", "enabled": True, "is_custom": True, "configurations": {**HOST, **headers}}
+        await api.good("PUT", f"{path}/models", {"models": [model]})
+        moved = {**model, "configurations": {**shown, **OTHER}}
+        await api.refused(400, f"models[0].{place}", "PUT", f"{path}/models", {"models": [moved]})
+        await api.good("PUT", f"{path}/models", {"models": [{**model, "configurations": {**OTHER, **headers}}]})
+
+    played(store_url, scene)
+
+
+def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        body = {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place, "model_config": HOST}
+        path = f"virtual-keys/{(await api.good('POST', 'virtual-keys', body))['slug']}?workspace_id={place}"
+        masked = (await api.good("GET", path))["masked_api_key"]
+        for said in ({}, {"key": masked}, {"key": ""}):
+            await api.refused(400, "'path': 'key'", "PUT", path, {"model_config": OTHER, **said})
+        await api.good("PUT", path, {"model_config": HOST, "name": "renamed"})
+        await api.good("PUT", path, {"model_config": OTHER, "key": KEY})
+        vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
+        made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
+        path = f"secret-references/{(await api.good('POST', 'secret-references', made))['id']}"
+        shown = (await api.good("GET", path))["auth_config"]
+        moved = {"vault_addr": "https://w.test"}
+        for said in (moved, {**shown, **moved}):
+            await api.refused(400, "auth_config.vault_token", "PUT", path, {"auth_config": said})
+        await api.good("PUT", path, {"auth_config": shown})
+        await api.good("PUT", path, {"auth_config": {**vault, **moved}})
+
+    played(store_url, scene)
+
+
+def test_a_workspace_that_is_named_by_its_slug_gets_no_provider_that_was_not_wanted(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        await api.good("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": KEY})
+        places = [await api.workspace() for _ in range(2)]
+        named = [places[0]["id"], places[1]["slug"]]
+        accesses = [{"id": name, "enabled": True, "create_default_provider": False} for name in named]
+        body = {"workspaces": accesses, "global_workspace_access": {"enabled": True}}
+        await api.good("PUT", "integrations/i/workspaces", body)
+        made = [(await api.good("GET", f"providers?workspace_id={place['id']}"))["total"] for place in places]
+        assert made == [0, 0]
+
+    played(store_url, scene)

@@ -1,0 +1,59 @@
+"""When sessions end: with the text that opened them, and with the password of before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select, update
+
+from penstock.store.tables import audit, key_digests, sessions
+from tests.unit.resources.managed import PASSWORD, Plane, played
+
+if TYPE_CHECKING:
+    from penstock.secret import Secret
+
+
+async def signed_in(api: Plane, body: dict[str, Any]) -> tuple[Plane, dict[str, str]]:
+    anybody = api.holding("")
+    status, answer, headers = await anybody("POST", "auth/sessions", body)
+    assert status == 200, answer
+    return anybody, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": answer["csrf_token"]}
+
+
+def test_a_session_ends_with_the_text_that_opened_it(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        made = await api.good("POST", "api-keys/organisation/service", {"name": "o", "scopes": ["workspaces.list"]})
+        anybody, old = await signed_in(api, {"api_key": made["key"]})
+        text = (await api.good("POST", f"api-keys/{made['id']}/rotate", {}))["key"]
+        _, new = await signed_in(api, {"api_key": text})
+        # In transition both are good.
+        assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
+        async with api.database.writing() as connection:
+            ended = key_digests.c.expires_at.is_not(None)
+            await connection.execute(update(key_digests).where(ended).values(expires_at=1))
+        api.forget()
+        assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [401, 200]
+        await api.good("DELETE", f"api-keys/{made['id']}")
+        assert (await anybody("GET", "workspaces", **new))[0] == 401
+
+    played(store_url, scene)
+
+
+def test_sessions_that_another_password_ends_are_noted(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        await api.person("a@x.test")
+        body = {"email": "a@x.test", "password": PASSWORD}
+        anybody, own = await signed_in(api, body)
+        others = [await signed_in(api, body) for _ in range(2)]
+        async with api.database.reading() as connection:
+            begun = (await connection.execute(select(sessions.c.id).order_by(sessions.c.id))).scalars().all()
+        change = {"current_password": PASSWORD, "new_password": "another password of twelve"}
+        await anybody.good("PUT", "auth/password", change, **own)
+        for _, fields in others:
+            assert (await anybody("GET", "auth/self", **fields))[0] == 401
+        query = select(audit.c.resource_id).where(audit.c.resource_type == "sessions", audit.c.action == "delete")
+        async with api.database.reading() as connection:
+            noted = (await connection.execute(query)).scalars().all()
+        assert sorted(noted) == sorted(begun[1:])
+
+    played(store_url, scene)
