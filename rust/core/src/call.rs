@@ -305,16 +305,9 @@ impl<'c> Choice<'c> {
     /// What is read must be what it says it is.
     fn refuse_kind(&self) -> Result<()> {
         let operation = self.call.route.operation;
-        let (is_allowed, allowed): (fn(&[u8]) -> bool, _) = if operation.takes_json() {
-            (headers::is_json, "application/json")
-        } else if operation.takes_model_in_form() || operation == Operation::UploadFile {
-            (headers::is_form, "multipart/form-data, application/json or audio/*")
-        } else {
-            return Ok(());
-        };
-        let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !is_allowed(value);
-        if self.call.head.headers.iter().any(is_other) {
-            let message = format!("{} takes {allowed}", operation.id());
+        let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !headers::is_json(value);
+        if operation.takes_json() && self.call.head.headers.iter().any(is_other) {
+            let message = format!("{} takes application/json", operation.id());
             return Err(Error::HeaderInvalid { name: "content-type", message });
         }
         Ok(())

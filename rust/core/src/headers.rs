@@ -340,19 +340,9 @@ pub fn is_json(kind: &[u8]) -> bool {
     if kind == b"application/json" {
         return true;
     }
-    let kind = essence(kind);
+    let kind = String::from_utf8_lossy(kind);
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind == "application/json" || kind == "text/json" || kind.starts_with("application/") && kind.ends_with("+json")
-}
-
-/// Whether it may be said of what is uploaded: a form, or what stands for one.
-pub fn is_form(kind: &[u8]) -> bool {
-    let essence = essence(kind);
-    is_json(kind) || essence == "multipart/form-data" || essence.starts_with("audio/")
-}
-
-/// The kind without its parameters.
-fn essence(kind: &[u8]) -> String {
-    String::from_utf8_lossy(kind).split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
 /// A request without its body, shared between the walk and the record.
