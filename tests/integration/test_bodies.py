@@ -229,6 +229,6 @@ def test_an_answer_that_comes_in_pieces_before_the_body_is_all_there_is_passed_o
     )
     with Canned(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned, Wire(served.base_url) as wire:
         unfinished = b"%x\r\n%s\r\n" % (2_000_000, b" " * 2_000_000)
-        wire.send(request("POST", FILES, {**canned.headers, "transfer-encoding": "chunked"}, unfinished))
+        wire.send(request("POST", "/v1/proxy/files", {**canned.headers, "transfer-encoding": "chunked"}, unfinished))
         answer = wire.answer()
     assert (answer.status, answer.end, answer.body) == (413, "chunk", b"large")
