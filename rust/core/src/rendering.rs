@@ -269,9 +269,7 @@ impl Passing<'_> {
         // Wherever else somebody put it.
         is_wanted && !self.target.sets(name) && !self.target.gateway_key.is_some_and(|key| holds(value, key))
     }
-}
 
-impl Passing<'_> {
     /// Who is asked in another dialect is told nothing of the one that the request came in.
     fn is_of_the_provider(&self, name: &[u8]) -> bool {
         name.starts_with(self.target.provider.slug().as_bytes()) || !is_of_a_dialect(name) && self.is_read_there(name)
