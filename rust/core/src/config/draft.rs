@@ -305,7 +305,7 @@ impl StrategyDraft {
         target.strategy = match self.mode {
             None | Some(Mode::Single) => Strategy::Single,
             Some(Mode::Fallback) => Strategy::Fallback(Fallback { statuses: self.statuses, hedge: self.hedge }),
-            Some(Mode::LoadBalance) => Strategy::LoadBalance(balance(&target.targets, self.sticky, reading)),
+            Some(Mode::LoadBalance) => Strategy::LoadBalance(balance(target, self.sticky, reading)),
             Some(Mode::Conditional) => Strategy::Conditional(conditions(&target.targets, self.conditional, reading)),
         };
     }
@@ -325,9 +325,9 @@ fn mode(value: &Value, reading: &mut Reading) -> Option<Mode> {
     mode
 }
 
-fn balance(targets: &[Node], sticky: Option<Sticky>, reading: &mut Reading) -> LoadBalance {
-    let weights = targets.iter().map(|target| (target.name.as_deref(), target.weight));
-    let balance = LoadBalance::new(weights, sticky);
+fn balance(group: &Node, sticky: Option<Sticky>, reading: &mut Reading) -> LoadBalance {
+    let weights = group.targets.iter().map(|target| (target.name.as_deref(), target.weight));
+    let balance = LoadBalance::new(&group.path, weights, sticky);
     if balance.total() <= 0.0 {
         reading.within("targets", |reading| reading.refuse("needs one target with a weight above 0"));
     }

@@ -12,7 +12,7 @@ const SHARED: &str = r##"{
     "recovery": {"enum": ["off", "hold", "continue"]},
     "sticky": {"type": "object", "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
         "hash_fields": {"type": "array", "items": {"$ref": "#/$defs/field"}, "description": "such as metadata.user_id: requests that agree in them go to the same target"},
-        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds after which the target is chosen anew"}},
+        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which workers that share through Redis remember a target; without Redis it is the same for ever"}},
         "anyOf": [{"required": ["hash_fields"], "properties": {"hash_fields": {"minItems": 1}}}, {"required": ["enabled"], "properties": {"enabled": {"const": false}}}]},
     "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
     "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",

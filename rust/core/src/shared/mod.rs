@@ -11,6 +11,7 @@ pub mod news;
 pub mod paces;
 pub mod redis;
 pub mod room;
+pub mod sessions;
 
 use std::{
     collections::HashMap,
@@ -28,6 +29,7 @@ use news::Ears;
 use paces::Paces;
 use redis::Redis;
 use room::Room;
+use sessions::Sessions;
 
 use crate::{credentials::Wallet, error::Problem, settings::Settings};
 
@@ -40,6 +42,7 @@ pub struct Shared {
     pub paces: Paces,
     /// For streams that are held, and what was said of those that may be continued.
     pub recovery: Room,
+    pub sessions: Sessions,
     pub clock: Arc<Clock>,
     pub redis: Option<Arc<Redis>>,
     seed: DefaultHasher,
@@ -66,6 +69,7 @@ impl Shared {
             wallet: Wallet::default(),
             paces: Paces::default(),
             recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
+            sessions: Sessions::new(redis.clone()),
             clock,
             redis,
             seed,
