@@ -77,8 +77,6 @@ pub struct Node {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Within {
     pub has_breaker: bool,
-    /// More than one attempt is asked for.
-    pub is_persistent: bool,
 }
 
 /// What a target inherits from those around it.
@@ -136,7 +134,7 @@ impl Features {
             && circuit_breaker.policy().is_none()
             && parameters.is_none()
             && recovery.mode() == recovery::Mode::Off
-            && retry.attempts() == 0
+            && !retry.is_said()
     }
 }
 
@@ -258,14 +256,8 @@ impl Node {
             target.features.inherit(&self.features);
             target.bequeath();
         }
-        let is_below = |is_so: fn(&Within) -> bool| self.targets.iter().any(|target| is_so(&target.within));
-        let falls = matches!(self.strategy, Strategy::Fallback(_)) && self.targets.len() > 1;
-        let retries = self.targets.is_empty() && self.features.retry.attempts() > 0;
-        let breaks = self.features.circuit_breaker.policy().is_some();
-        self.within = Within {
-            has_breaker: breaks || is_below(|within| within.has_breaker),
-            is_persistent: falls || retries || is_below(|within| within.is_persistent),
-        };
+        let is_below = self.targets.iter().any(|target| target.within.has_breaker);
+        self.within = Within { has_breaker: is_below || self.features.circuit_breaker.policy().is_some() };
     }
 
     /// Of it and all below it.

@@ -258,7 +258,7 @@ impl Facts {
         )
     }
 
-    /// Whether it failed after all that the config allows was tried: a client that sends it again only repeats that.
+    /// Whether it failed after all that the config allows on its way was tried: a client that sends it again only repeats that.
     pub fn is_spent(&self) -> bool {
         let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
         is_ours && self.status >= 400 && self.error != Some("draining")

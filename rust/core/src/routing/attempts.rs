@@ -107,6 +107,7 @@ impl<'w> Walk<'w> {
             decision.option.clone_from(&node.path);
             // What was so of another target says nothing of this one.
             (decision.retries, decision.cache) = (0, CacheStatus::Disabled);
+            decision.is_persistent |= node.features.retry.is_said();
         });
         let failed = |walk: &mut Self, error: Error| {
             let (at, code) = (node.path.clone(), error.code());

@@ -222,6 +222,7 @@ impl<'w> Walk<'w> {
             let first = self.next_of(&mut level);
             let second = fallback.hedge.as_ref().and_then(|hedge| Some((hedge, self.peek(&level)?)));
             levels.push(level);
+            self.decide(|decision| decision.is_persistent = true);
             node = first.ok_or(Error::NoTarget)?;
             if let Some((hedge, second)) = second {
                 return Ok(First::Both((node, second), fallback, hedge));
