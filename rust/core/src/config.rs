@@ -17,7 +17,7 @@ pub use reading::{Reading, Unknown};
 use crate::{
     error::Problem,
     features::{
-        cache::Cache,
+        cache::{self, Cache},
         circuit_breaker::CircuitBreaker,
         custom_host::CustomHost,
         forward_headers::ForwardHeaders,
@@ -28,6 +28,7 @@ use crate::{
         strict::Strict,
         timeout::RequestTimeout,
     },
+    route::Route,
     routing::Strategy,
     secret::Secret,
 };
@@ -125,6 +126,13 @@ impl Features {
     fn held(&self) -> usize {
         let Self { circuit_breaker, custom_host, forward_headers, parameters, retry, .. } = self;
         circuit_breaker.held() + custom_host.held() + forward_headers.held() + parameters.held() + retry.held()
+    }
+
+    /// Whether answers to this request are looked into: they are kept, held or gone on from. Those must not come compressed.
+    pub fn read(&self, route: Route<'_>, method: &str) -> bool {
+        let Self { cache, recovery, .. } = self;
+        let is_wanted = *cache != Cache::default() || recovery.mode() != recovery::Mode::Off;
+        is_wanted && cache::asks(route.operation, method, route.path)
     }
 
     /// Whether the one attempt at a target is all there is to it.

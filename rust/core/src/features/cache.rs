@@ -51,12 +51,17 @@ impl Cache {
     /// How long an answer to this operation may be kept, if at all: to one that asks for something. Where something is made,
     /// whoever asks again wants another one.
     pub fn age(&self, operation: Operation, method: &str, path: &str) -> Option<Duration> {
-        let asks = match operation {
-            Operation::Proxy => is_question(path),
-            operation => operation.is_question(),
-        };
-        self.0.filter(|_| asks && method == "POST")
+        self.0.filter(|_| asks(operation, method, path))
     }
+}
+
+/// Whether a request asks for something, and makes nothing.
+pub fn asks(operation: Operation, method: &str, path: &str) -> bool {
+    let is_question = match operation {
+        Operation::Proxy => is_question(path),
+        operation => operation.is_question(),
+    };
+    is_question && method == "POST"
 }
 
 /// How paths end, after which answers are told and nothing is made. All else may make something.

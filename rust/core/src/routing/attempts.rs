@@ -163,6 +163,7 @@ impl<'w> Walk<'w> {
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
+        target.is_read = node.features.read(self.call.route, &self.call.head.method);
         Ok(target)
     }
 
