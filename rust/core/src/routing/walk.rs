@@ -293,7 +293,7 @@ impl<'w> Walk<'w> {
         self.passage.is_some()
     }
 
-    fn pass_over(&mut self, node: &Node) {
+    pub fn pass_over(&mut self, node: &Node) {
         if !self.is_dry {
             self.gateway.sink.metrics.breaker_skips.add(1);
         }
