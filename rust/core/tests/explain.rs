@@ -264,3 +264,21 @@ async fn the_traces_are_those_of_the_files() {
     }
     assert!(count >= 9, "the cases are not where they should be");
 }
+
+#[tokio::test]
+async fn the_time_that_is_told_is_the_callers_where_that_is_shorter() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"provider": "mock", "request_timeout": 5_000});
+    for (patience, expected) in [("2", 1_500..=1_900), ("60", 5_000..=5_000)] {
+        let headers = json!({"x-gateway-config": config.to_string(), "x-stainless-read-timeout": patience});
+        let asked =
+            json!({"path": "/v1/chat/completions", "headers": headers, "body": {"model": "mock", "messages": []}});
+        let told = rig.send(post("/v1/explain", asked.to_string())).await.json();
+        assert!(expected.contains(&told["targets"][0]["timeout_ms"].as_u64().unwrap()), "{told}");
+        let ask = by(&config).header("x-gateway-explain", "true").header("x-stainless-read-timeout", patience);
+        let told = rig.send(ask).await;
+        let said: Value = serde_json::from_str(told.header("x-gateway-explanation").unwrap()).unwrap();
+        assert!(expected.contains(&said["target"]["timeout_ms"].as_u64().unwrap()), "{said}");
+    }
+}

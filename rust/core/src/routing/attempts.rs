@@ -286,7 +286,7 @@ impl<'w> Walk<'w> {
     }
 
     /// How long the caller still waits, where that is known.
-    fn left(&self) -> Option<Duration> {
+    pub fn left(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
     }
 
