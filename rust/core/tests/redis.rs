@@ -222,8 +222,12 @@ async fn what_it_refuses_or_cannot_be_read_costs_nobody_an_answer() {
     }
 }
 
-fn guarded(failing: &str, threshold: u32) -> Value {
-    let breaker = json!({"failure_threshold": threshold, "cooldown_interval": 30_000});
+/// Closed off after so many failures.
+fn guarded(failing: &str, failures: u32) -> Value {
+    let breaker = match failures {
+        1 => touchy(),
+        _ => json!({"failure_threshold": failures - 1, "cooldown_interval": 30_000}),
+    };
     json!({"strategy": {"mode": "fallback", "cb_config": breaker}, "targets": [target(failing), target("chunks=1")]})
 }
 
