@@ -53,7 +53,7 @@ impl Tries {
         let waits = Waits::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
         let mut account = 0;
         if retry.attempts() > 0 {
-            account = gateway.shared.mark((&target.base.origin, target.credential.as_deref()));
+            account = gateway.shared.mark_within(false, (&target.base.origin, target.credential.as_deref()));
             gateway.shared.budgets.request(account, gateway.shared.now());
         }
         Self { retries: 0, waits, account, is_replayable: false, is_probe }

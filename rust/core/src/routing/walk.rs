@@ -434,7 +434,7 @@ impl<'w> Walk<'w> {
 
     /// What stands for a target of this config.
     pub fn mark(&self, node: &Node) -> u64 {
-        self.gateway.shared.mark((self.family(), &node.path))
+        self.gateway.shared.mark_within(self.plan.slug.is_some(), (self.family(), &node.path))
     }
 
     /// What stands for the config: for the saved one of this workspace, or for one that this caller sent.
