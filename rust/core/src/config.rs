@@ -225,6 +225,9 @@ impl Config {
         if root.passthrough {
             refuse_beside_passthrough(&value, &mut reading);
         }
+        if reading.tells() && value.as_object().is_some_and(|config| config.keys().all(|key| IDLE.contains(&&**key))) {
+            reading.refuse("says nothing of what becomes of a request: needs a provider, targets or a feature");
+        }
         let sizes = Sizes::of(&root);
         let excess = limits.map(|limits| sizes.excess(&root, limits)).unwrap_or_default();
         let params = match reading.end() {
@@ -248,6 +251,9 @@ impl Config {
         size_of::<Self>() + self.root.sum(&Node::held)
     }
 }
+
+/// Keys that do nothing by themselves.
+const IDLE: [&str; 3] = ["name", "on_status_codes", "weight"];
 
 fn refuse_beside_passthrough(value: &Value, reading: &mut Reading) {
     for key in ["targets", "strategy", "override_params", "overrideParams"] {
@@ -373,6 +379,32 @@ mod tests {
             {"provider": "a"}, {"provider": "b", "cb_config": breaker(2)}]}));
         let policy = |index: usize| config.root.targets[index].features.circuit_breaker.policy().cloned();
         assert!(policy(0).is_some() && policy(0) != policy(1));
+    }
+
+    #[test]
+    fn what_would_do_nothing_is_told_to_who_saves_it_and_to_nobody_else() {
+        let group = |strategy: Value| json!({"strategy": strategy, "targets": [{"provider": "p", "name": "a"}]});
+        let sticky = json!({"hash_fields": ["metadata.user"]});
+        let conditions = json!([{"query": {"metadata.a": 1}, "then": "a"}]);
+        for (config, path) in [
+            (json!({}), "$"),
+            (json!({"name": "x", "weight": 2}), "$"),
+            (group(json!({"mode": "conditional", "conditions": conditions})), "$.strategy"),
+            (group(json!({"mode": "fallback", "sticky": sticky})), "$.strategy.sticky"),
+            (group(json!({"mode": "single", "sticky_session": sticky})), "$.strategy.sticky_session"),
+            (group(json!({"mode": "loadbalance", "conditions": conditions})), "$.strategy.conditions"),
+            (group(json!({"mode": "loadbalance", "default": "a"})), "$.strategy.default"),
+        ] {
+            let found = Config::parse(config.to_string().as_bytes(), Unknown::Told).unwrap_err();
+            assert_eq!(found.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");
+            for unknown in [Unknown::Refused, Unknown::Ignored] {
+                assert!(Config::parse(config.to_string().as_bytes(), unknown).is_ok(), "{config}");
+            }
+        }
+        let whole = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
+        for config in [whole, json!({"retry": {"attempts": 0}}), json!({"provider": "@mine"})] {
+            assert!(Config::parse(config.to_string().as_bytes(), Unknown::Told).is_ok(), "{config}");
+        }
     }
 
     #[test]
