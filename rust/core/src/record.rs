@@ -129,6 +129,8 @@ pub struct Facts {
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
     pub first_byte: Option<Duration>,
+    /// What said which provider is meant, where nothing was decided on the way.
+    pub named_by: Option<&'static str>,
     /// Where it was routed through a config that asks for more than one attempt at one target.
     pub decision: Option<Box<Decision>>,
     /// An answer that will be kept.
