@@ -326,8 +326,7 @@ impl<'w> Walk<'w> {
 
     /// The target of a session: where workers share, the one that the first of them gave it to.
     async fn given(&self, node: &Node, balance: &LoadBalance, session: Session) -> Given {
-        let shared = &self.gateway.shared;
-        let key = shared.mark((self.family(), &node.path, session.mark));
+        let (shared, key) = (&self.gateway.shared, self.key(node, &session));
         let wanted = Wanted { key, target: balance.first_of(&session), ttl: session.ttl };
         let is_there = |target: u64| balance.place_of(target).is_some();
         let target = shared.sessions.give(wanted, shared.now(), is_there).await;
@@ -337,9 +336,13 @@ impl<'w> Walk<'w> {
     /// The same, as far as this worker knows: for who only wants to know it.
     fn remembered(&self, node: &Node, balance: &LoadBalance, session: Session) -> Given {
         let shared = &self.gateway.shared;
-        let key = shared.mark((self.family(), &node.path, session.mark));
-        let target = shared.sessions.look(key, shared.now());
+        let target = shared.sessions.look(self.key(node, &session), shared.now());
         Given { session, place: target.and_then(|target| balance.place_of(target)) }
+    }
+
+    /// What stands for a session of a group of this config.
+    fn key(&self, node: &Node, session: &Session) -> u64 {
+        self.gateway.shared.mark((self.family(), &node.path, session.mark))
     }
 
     /// The place of one of those that are open, by weight; of any where none is.
