@@ -113,13 +113,13 @@ def test_the_timeout_of_an_sdk_bounds_all_that_a_config_tries(gateway: Callable[
     for client in (open_ai(served, config), claude(served, config)):
         began, before = time.monotonic(), len(mock.ledger())
         with client, pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as caught:
-            client.with_options(timeout=1).post(
+            client.with_options(timeout=4).post(
                 "/chat/completions" if isinstance(client, openai.OpenAI) else "/v1/messages",
                 cast_to=object,
                 body={"model": "mock", "max_tokens": 9, "messages": ASK},
             )
         assert caught.value.status_code == 408
-        assert time.monotonic() - began < 2
+        assert 3 < time.monotonic() - began < 6
         assert len(mock.ledger()) == before + 1
 
 
