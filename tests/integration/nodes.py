@@ -20,7 +20,7 @@ KEPT = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
 def guarded(failures: int) -> dict[str, Any]:
     """Make a config whose first target fails, and is closed off after so many of them."""
     return {
-        "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": failures, "cooldown_interval": 30000}},
+        "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": failures - 1, "cooldown_interval": 30000}},
         "targets": [
             {"provider": "mock", "override_params": {"model": "mock?status=503"}},
             {"provider": "mock", "override_params": {"model": "mock?chunks=1"}},

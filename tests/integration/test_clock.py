@@ -36,11 +36,10 @@ SKEW = 300
 STEADY, BRIEF = "pk-steady-0123456789", "pk-brief-0123456789"
 MOCK = {"provider": "mock"}
 GUARDED = guarded(2)
-# Spans of `ttl` go by the date: no leap of these is as long as this one.
 STICKY = {
     "strategy": {
         "mode": "loadbalance",
-        "sticky_session": {"enabled": True, "hash_fields": ["metadata.user"], "ttl": 10**12},
+        "sticky_session": {"enabled": True, "hash_fields": ["metadata.user"], "ttl": 60},
     },
     "targets": [{**MOCK, "override_params": {"model": f"mock?chunks={count}"}} for count in (1, 2, 3, 4)],
 }

@@ -113,6 +113,21 @@ def test_a_config_of_many_targets_is_saved_and_every_problem_of_another_is_told(
     ]
 
 
+def test_a_config_that_does_nothing_or_has_what_its_mode_makes_nothing_of_is_not_saved(admin: Client, workspace: str):
+    targets = [{"provider": "mock", "name": "a"}]
+    sticky = {"hash_fields": ["metadata.user"]}
+    without = {name: value for name, value in NAMED.items() if name != "default"}
+    for config, path in (
+        ({}, "config"),
+        ({"name": "x"}, "config"),
+        ({"strategy": {"mode": "fallback", "sticky": sticky}, "targets": targets}, "config.strategy.sticky"),
+        ({"strategy": {**NAMED, "mode": "single"}, "targets": targets}, "config.strategy.conditions"),
+        ({"strategy": without, "targets": targets}, "config.strategy"),
+    ):
+        answer = admin.post("/v1/configs", {"name": "Idle", "config": config, "workspace_id": workspace})
+        assert (answer.status, answer.json()["data"]["errors"][0]["path"]) == (400, path)
+
+
 SECRET, OTHER = "sk-canary-0123456789", "sk-canary-9876543789"
 
 

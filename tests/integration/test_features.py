@@ -45,7 +45,14 @@ PAID = {"query": {"$or": [{"metadata.plan": "paid"}], "params.max_tokens": {"$lt
 ROUTED = {"conditions": [PAID], "default": "a"}
 NAMED = (target("chunks=1", name="a"), target("chunks=2", name="b"))
 SLOW = {"hedge": {"after_ms": 30, "max_ratio": 1}}
-GUARDED = {"cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}}
+GUARDED = {
+    "cb_config": {
+        "failure_threshold": 1,
+        "failure_threshold_percentage": 1,
+        "minimum_requests": 1,
+        "cooldown_interval": 30_000,
+    }
+}
 STICKY = {"sticky": {"hash_fields": ["metadata.plan"]}}
 LISTED = {"on_status_codes": [429]}
 

@@ -50,16 +50,17 @@ class Writer:
         def named() -> str:
             return f"t{self.random.randrange(count)}"
 
-        strategy = self.object(
-            on_status_codes=self.statuses,
-            conditions=lambda: [{"query": self.query(2), "then": named()}],
-            default=named,
-            sticky=lambda: self.object(
-                enabled=lambda: self.random.random() < 0.3, hash_fields=lambda: ["metadata.user"], ttl=lambda: 5
-            ),
-            cb_config=self.breaker,
-        )
-        strategy["mode"] = self.either("single", "fallback", "loadbalance", "conditional")
+        strategy = self.object(on_status_codes=self.statuses, cb_config=self.breaker)
+        strategy["mode"] = mode = self.either("single", "fallback", "loadbalance", "conditional")
+        if (mode == "conditional") == (self.random.random() < 0.95):
+            strategy |= self.object(conditions=lambda: [{"query": self.query(2), "then": named()}])
+            strategy["default"] = named()
+        if (mode == "loadbalance") == (self.random.random() < 0.95):
+            strategy |= self.object(
+                sticky=lambda: self.object(
+                    enabled=lambda: self.random.random() < 0.3, hash_fields=lambda: ["metadata.user"], ttl=lambda: 5
+                )
+            )
         if self.random.random() < 0.2:
             strategy["hedge"] = self.object(after_ms=lambda: 20, percentile=lambda: 95, max_ratio=lambda: 0.1)
         return strategy

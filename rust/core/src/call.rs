@@ -84,6 +84,8 @@ pub struct Target<'c> {
     pub patience: Duration,
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
+    /// Its answers are looked into, and must not come compressed.
+    pub is_read: bool,
     /// Answers keep strictly to the shapes of `OpenAI`.
     pub strict: bool,
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
@@ -268,6 +270,7 @@ impl<'c> Choice<'c> {
             timeout,
             patience,
             inspects,
+            is_read: false,
             strict,
             passthrough,
             saved,

@@ -17,7 +17,7 @@ pub use reading::{Reading, Unknown};
 use crate::{
     error::Problem,
     features::{
-        cache::Cache,
+        cache::{self, Cache},
         circuit_breaker::CircuitBreaker,
         custom_host::CustomHost,
         forward_headers::ForwardHeaders,
@@ -28,6 +28,7 @@ use crate::{
         strict::Strict,
         timeout::RequestTimeout,
     },
+    route::Route,
     routing::Strategy,
     secret::Secret,
 };
@@ -77,8 +78,6 @@ pub struct Node {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Within {
     pub has_breaker: bool,
-    /// More than one attempt is asked for.
-    pub is_persistent: bool,
 }
 
 /// What a target inherits from those around it.
@@ -129,6 +128,13 @@ impl Features {
         circuit_breaker.held() + custom_host.held() + forward_headers.held() + parameters.held() + retry.held()
     }
 
+    /// Whether answers to this request are looked into: they are kept, held or gone on from. Those must not come compressed.
+    pub fn read(&self, route: Route<'_>, method: &str) -> bool {
+        let Self { cache, recovery, .. } = self;
+        let is_wanted = *cache != Cache::default() || recovery.mode() != recovery::Mode::Off;
+        is_wanted && cache::asks(route.operation, method, route.path)
+    }
+
     /// Whether the one attempt at a target is all there is to it.
     fn is_plain(&self) -> bool {
         let Self { cache, circuit_breaker, parameters, recovery, retry, .. } = self;
@@ -136,7 +142,7 @@ impl Features {
             && circuit_breaker.policy().is_none()
             && parameters.is_none()
             && recovery.mode() == recovery::Mode::Off
-            && retry.attempts() == 0
+            && !retry.is_said()
     }
 }
 
@@ -219,6 +225,9 @@ impl Config {
         if root.passthrough {
             refuse_beside_passthrough(&value, &mut reading);
         }
+        if reading.tells() && value.as_object().is_some_and(|config| config.keys().all(|key| IDLE.contains(&&**key))) {
+            reading.refuse("says nothing of what becomes of a request: needs a provider, targets or a feature");
+        }
         let sizes = Sizes::of(&root);
         let excess = limits.map(|limits| sizes.excess(&root, limits)).unwrap_or_default();
         let params = match reading.end() {
@@ -243,6 +252,9 @@ impl Config {
     }
 }
 
+/// Keys that do nothing by themselves.
+const IDLE: [&str; 3] = ["name", "on_status_codes", "weight"];
+
 fn refuse_beside_passthrough(value: &Value, reading: &mut Reading) {
     for key in ["targets", "strategy", "override_params", "overrideParams"] {
         if value.get(key).is_some() {
@@ -258,14 +270,8 @@ impl Node {
             target.features.inherit(&self.features);
             target.bequeath();
         }
-        let is_below = |is_so: fn(&Within) -> bool| self.targets.iter().any(|target| is_so(&target.within));
-        let falls = matches!(self.strategy, Strategy::Fallback(_)) && self.targets.len() > 1;
-        let retries = self.targets.is_empty() && self.features.retry.attempts() > 0;
-        let breaks = self.features.circuit_breaker.policy().is_some();
-        self.within = Within {
-            has_breaker: breaks || is_below(|within| within.has_breaker),
-            is_persistent: falls || retries || is_below(|within| within.is_persistent),
-        };
+        let is_below = self.targets.iter().any(|target| target.within.has_breaker);
+        self.within = Within { has_breaker: is_below || self.features.circuit_breaker.policy().is_some() };
     }
 
     /// Of it and all below it.
@@ -373,6 +379,32 @@ mod tests {
             {"provider": "a"}, {"provider": "b", "cb_config": breaker(2)}]}));
         let policy = |index: usize| config.root.targets[index].features.circuit_breaker.policy().cloned();
         assert!(policy(0).is_some() && policy(0) != policy(1));
+    }
+
+    #[test]
+    fn what_would_do_nothing_is_told_to_who_saves_it_and_to_nobody_else() {
+        let group = |strategy: Value| json!({"strategy": strategy, "targets": [{"provider": "p", "name": "a"}]});
+        let sticky = json!({"hash_fields": ["metadata.user"]});
+        let conditions = json!([{"query": {"metadata.a": 1}, "then": "a"}]);
+        for (config, path) in [
+            (json!({}), "$"),
+            (json!({"name": "x", "weight": 2}), "$"),
+            (group(json!({"mode": "conditional", "conditions": conditions})), "$.strategy"),
+            (group(json!({"mode": "fallback", "sticky": sticky})), "$.strategy.sticky"),
+            (group(json!({"mode": "single", "sticky_session": sticky})), "$.strategy.sticky_session"),
+            (group(json!({"mode": "loadbalance", "conditions": conditions})), "$.strategy.conditions"),
+            (group(json!({"mode": "loadbalance", "default": "a"})), "$.strategy.default"),
+        ] {
+            let found = Config::parse(config.to_string().as_bytes(), Unknown::Told).unwrap_err();
+            assert_eq!(found.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");
+            for unknown in [Unknown::Refused, Unknown::Ignored] {
+                assert!(Config::parse(config.to_string().as_bytes(), unknown).is_ok(), "{config}");
+            }
+        }
+        let whole = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
+        for config in [whole, json!({"retry": {"attempts": 0}}), json!({"provider": "@mine"})] {
+            assert!(Config::parse(config.to_string().as_bytes(), Unknown::Told).is_ok(), "{config}");
+        }
     }
 
     #[test]

@@ -244,6 +244,7 @@ impl Gateway {
         let until = call.control.patience.and_then(timeout::until);
         facts.metadata.check()?;
         facts.provider = target.provider.slug();
+        facts.named_by = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
         token_count::refuse_unserved(call.route.operation, &target)?;
         let body = self.read(call, body, facts).await?;
         if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {

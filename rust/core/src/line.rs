@@ -9,7 +9,7 @@ use crate::{
     members::{Members, write_object},
     prices::Cost,
     record::{Facts, Outcome, Record},
-    routing::decision::Decision,
+    routing::decision::Step,
 };
 
 /// Writes it. All times are milliseconds.
@@ -21,7 +21,7 @@ pub fn write(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome:
         answered(line, &record.facts, outcome, took);
         asked(line, &record.facts);
         used(line, record.facts.usage.as_ref(), cost);
-        decided(line, record.facts.decision.as_deref());
+        decided(line, &record.facts);
         some(line, "api_key_id", record.facts.api_key_id.as_deref());
         some(line, "config", record.facts.config.as_deref());
         if !record.facts.metadata.is_empty() {
@@ -121,14 +121,15 @@ fn tell_parts(parts: &mut Members<'_>, usage: &Usage) {
     }
 }
 
-fn decided(line: &mut Members<'_>, decision: Option<&Decision>) {
+fn decided(line: &mut Members<'_>, facts: &Facts) {
+    let decision = facts.decision.as_deref();
     line.text("cache_status", decision.map_or("disabled", |decision| decision.cache.name()));
     line.number("retry_success_count", decision.map_or(0, |decision| decision.retries));
     line.text("last_used_option_index", decision.map_or("config", |decision| &decision.option));
-    if let Some(decision) = decision
-        && !decision.steps.is_empty()
-    {
-        line.value("decisions", &decision.steps);
+    match (decision, facts.named_by) {
+        (Some(decision), _) if !decision.steps.is_empty() => line.value("decisions", &decision.steps),
+        (None, Some(by)) => line.value("decisions", &[Step::Named { at: "config", provider: facts.provider, by }]),
+        _ => (),
     }
 }
 

@@ -129,6 +129,8 @@ pub struct Facts {
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
     pub first_byte: Option<Duration>,
+    /// What said which provider is meant, where nothing was decided on the way.
+    pub named_by: Option<&'static str>,
     /// Where it was routed through a config that asks for more than one attempt at one target.
     pub decision: Option<Box<Decision>>,
     /// An answer that will be kept.
@@ -258,7 +260,7 @@ impl Facts {
         )
     }
 
-    /// Whether it failed after all that the config allows was tried: a client that sends it again only repeats that.
+    /// Whether it failed after all that the config allows on its way was tried: a client that sends it again only repeats that.
     pub fn is_spent(&self) -> bool {
         let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
         is_ours && self.status >= 400 && self.error != Some("draining")

@@ -96,8 +96,8 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     if let Some(kind) = said.content_type {
         field(&mut out, b"content-type", kind.as_bytes());
     }
-    if said.manner != Manner::AsItCame {
-        // What comes compressed cannot be changed.
+    if passing.asks_plainly() {
+        // What comes compressed cannot be changed or read.
         field(&mut out, b"accept-encoding", b"identity");
     }
     credential(&mut out, target, said.issued);
@@ -256,7 +256,7 @@ impl Passing<'_> {
         }
         let is_wanted = match name {
             b"content-type" if self.said.content_type.is_some() => false,
-            b"accept-encoding" if self.said.manner != Manner::AsItCame => false,
+            b"accept-encoding" if self.asks_plainly() => false,
             _ if self.target.forward.contains(name) => true,
             // Nothing is read of these answers: whatever was asked for of them may be.
             _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
@@ -268,6 +268,11 @@ impl Passing<'_> {
         // What is said under the gateway's prefix, or was stored, is meant.
         // Wherever else somebody put it.
         is_wanted && !self.target.sets(name) && !self.target.gateway_key.is_some_and(|key| holds(value, key))
+    }
+
+    /// Whether the answer must not come compressed, whoever could read it.
+    fn asks_plainly(&self) -> bool {
+        self.said.manner != Manner::AsItCame || self.target.is_read
     }
 
     /// Who is asked in another dialect is told nothing of the one that the request came in.
@@ -337,6 +342,7 @@ mod tests {
             timeout: Duration::ZERO,
             patience: Duration::ZERO,
             inspects: false,
+            is_read: false,
             strict: true,
             passthrough: false,
             saved: None,

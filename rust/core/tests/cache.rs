@@ -196,3 +196,72 @@ async fn options_that_choose_whom_is_asked_and_how_strict_a_caller_is_make_anoth
     let asked: Vec<_> = played.lines.lock().unwrap().clone();
     assert!(asked[0].contains("/deployments/one/") && asked[1].contains("/deployments/two/"), "{asked:?}");
 }
+
+#[tokio::test]
+async fn what_clients_and_balancers_write_anew_each_time_makes_no_other_question() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (count, name) in [
+        "x-amz-date",
+        "amz-sdk-invocation-id",
+        "amz-sdk-request",
+        "x-amzn-trace-id",
+        "cf-ray",
+        "x-cloud-trace-context",
+        "x-client-request-id",
+        "x-ms-client-request-id",
+        "x-datadog-trace-id",
+        "sentry-trace",
+        "baggage",
+        "x-request-id",
+        "via",
+        "forwarded",
+        "x-forwarded-for",
+        "x-stainless-retry-count",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let body = words("mock?chunks=3", false).replace("hi", name);
+        let asked = |value: &str| by_with(&kept(), CHAT, body.clone()).header(name, value);
+        let (first, second) = (rig.send(asked("one")).await, rig.send(asked("two")).await);
+        assert_eq!((way(&first)[2], way(&second)[2]), ("MISS", "HIT"), "{name}");
+        settled(&provider, count + 1).await;
+    }
+}
+
+#[tokio::test]
+async fn who_signs_requests_is_known_by_the_key_and_not_by_the_signature() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let key = |id: &str| json!({"id": id, "name": id, "sha256": sha256(id)});
+    rig.apply(&json!({"epoch": "1", "keys": [key("a"), key("b")]}));
+    let signed = |id: &str, signature: &str| {
+        let value =
+            format!("AWS4-HMAC-SHA256 Credential={id}/20261121/eu-west-1/bedrock/aws4_request, Signature={signature}");
+        by_with(&kept(), "/model/mock%3Fchunks%3D1/converse", r#"{"messages":[]}"#).header("authorization", &value)
+    };
+    for (id, signature, expected) in [("a", "00", "MISS"), ("a", "11", "HIT"), ("b", "00", "MISS"), ("b", "22", "HIT")]
+    {
+        let told = rig.send(signed(id, signature)).await;
+        assert_eq!((told.status, way(&told)[2]), (200, expected), "{id} {signature} {}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn what_is_kept_does_not_come_compressed_and_all_else_may() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let path = "/v1/proxy/chat/completions";
+    let packing =
+        |config: &Value| by_with(config, path, words("mock?gzip=on", false)).header("accept-encoding", "gzip, deflate");
+    let (first, second) = (rig.send(packing(&kept())).await, rig.send(packing(&kept())).await);
+    assert_eq!((way(&first)[2], way(&second)[2]), ("MISS", "HIT"));
+    assert!(first.json()["choices"].is_array() && first.body == second.body);
+    let told = rig.send(packing(&json!({"provider": "mock"}))).await;
+    assert_eq!(told.header("content-encoding"), Some("gzip"));
+    // Nor is more read than what is kept: a list is nobody's question.
+    let list = Ask::new("GET", "/v1/proxy/files").header("x-gateway-config", &kept().to_string());
+    assert_eq!(rig.send(list.header("accept-encoding", "gzip")).await.status, 200);
+    assert_eq!(provider.ledger().last().unwrap().header("accept-encoding"), Some("gzip"));
+}

@@ -11,14 +11,14 @@ use std::{
 use harness::{
     CHAT, Rig, by, by_with,
     ill::{Ill, median, storm},
-    settled, target, way, words,
+    settled, target, touchy, way, words,
 };
 use penstock_core::body::{Body, End, feed};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
 fn guarded(targets: &[Value], more: &Value) -> Value {
-    let mut breaker = json!({"failure_threshold": 2, "cooldown_interval": 30_000});
+    let mut breaker = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
     breaker.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"strategy": {"mode": "fallback", "cb_config": breaker}, "targets": targets})
 }
@@ -42,9 +42,9 @@ async fn what_failed_too_often_is_passed_over_under_its_own_name() {
 async fn where_all_are_closed_off_all_are_tried() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    let config = guarded(&[target("status=503"), target("status=500")], &json!({"failure_threshold": 1}));
+    let config = guarded(&[target("status=503"), target("status=502")], &touchy());
     for _ in 0..3 {
-        assert_eq!(rig.send(by(&config)).await.status, 500);
+        assert_eq!(rig.send(by(&config)).await.status, 502);
     }
     settled(&provider, 6).await;
 }
@@ -53,7 +53,7 @@ async fn where_all_are_closed_off_all_are_tried() {
 async fn a_share_goes_to_those_that_are_open() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    let mut config = guarded(&[target("status=503"), target("chunks=1")], &json!({"failure_threshold": 1}));
+    let mut config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
     config["strategy"]["mode"] = json!("loadbalance");
     let mut failed = 0;
     for _ in 0..40 {
@@ -66,7 +66,7 @@ async fn a_share_goes_to_those_that_are_open() {
 async fn who_has_no_weight_is_no_help_where_all_others_are_closed_off() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    let mut config = guarded(&[target("status=503"), target("chunks=1")], &json!({"failure_threshold": 1}));
+    let mut config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
     config["strategy"]["mode"] = json!("loadbalance");
     config["targets"][1]["weight"] = json!(0);
     for _ in 0..3 {
@@ -79,13 +79,13 @@ async fn who_has_no_weight_is_no_help_where_all_others_are_closed_off() {
 async fn refusals_do_not_count_and_another_config_has_breakers_of_its_own() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    let config = guarded(&[target("status=429"), target("chunks=1")], &json!({"failure_threshold": 1}));
+    let config = guarded(&[target("status=429"), target("chunks=1")], &touchy());
     for _ in 0..3 {
         rig.send(by(&config)).await;
     }
     settled(&provider, 6).await;
     let broken = |note: &str| {
-        let mut config = guarded(&[target("status=503"), target("chunks=1")], &json!({"failure_threshold": 1}));
+        let mut config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
         config["note"] = json!(note);
         config
     };
@@ -99,7 +99,7 @@ async fn refusals_do_not_count_and_another_config_has_breakers_of_its_own() {
 async fn a_saved_config_has_one_breaker_for_all_who_use_it_across_snapshots() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    let config = guarded(&[target("status=503"), target("chunks=1")], &json!({"failure_threshold": 1}));
+    let config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
     for epoch in ["1", "2", "3"] {
         rig.apply(&json!({"epoch": epoch, "configs": [{"slug": "pc-1", "config": config}]}));
         let ask = harness::post(harness::CHAT, harness::words("mock", false)).header("x-gateway-config", "pc-1");
@@ -123,7 +123,7 @@ async fn half_open(rig: &Rig, provider: &Server, mut config: Value) -> Value {
 }
 
 fn with_two(mode: &str) -> Value {
-    json!({"strategy": {"mode": mode, "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}},
+    json!({"strategy": {"mode": mode, "cb_config": touchy()},
         "retry": {"attempts": 2, "on_status_codes": [503]},
         "targets": [{}, {"provider": "mock", "override_params": {"model": "mock?chunks=1"}}]})
 }
@@ -149,10 +149,7 @@ async fn one_request_alone_tries_a_target_that_may_be_well_again_and_once() {
 async fn a_member_of_a_group_is_asked_for_when_its_turn_comes() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    let mut config = guarded(
-        &[json!({"provider": "mock"}), target("status=500"), target("chunks=1")],
-        &json!({"failure_threshold": 1}),
-    );
+    let mut config = guarded(&[json!({"provider": "mock"}), target("status=502"), target("chunks=1")], &touchy());
     config["targets"][0]["cb_config"] = json!({"failure_threshold": 99, "cooldown_interval": 30_000});
     let ask = |behaviour: &str| by_with(&config, CHAT, words(&format!("mock?{behaviour}"), false));
     // While the first is slow, another request closes the second off.
@@ -162,7 +159,7 @@ async fn a_member_of_a_group_is_asked_for_when_its_turn_comes() {
     });
     assert_eq!((way(&slow)[0], way(&quick)[0]), ("config.targets[2]", "config.targets[2]"));
     let models: Vec<_> = settled(&provider, 5).await.into_iter().map(|entry| entry.model).collect();
-    assert_eq!(models.iter().filter(|model| model.contains("500")).count(), 1, "{models:?}");
+    assert_eq!(models.iter().filter(|model| model.contains("502")).count(), 1, "{models:?}");
 }
 
 #[tokio::test]
@@ -213,7 +210,7 @@ async fn a_caller_in_a_hurry_closes_nothing_off_and_a_slow_target_does() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     let config = json!({"provider": "mock", "request_timeout": 60,
-        "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}});
+        "cb_config": touchy()});
     let slow = |config: &Value| by_with(config, CHAT, words("mock?first_ms=3000", false));
     for hurry in [("x-gateway-request-timeout", "20"), ("x-stainless-timeout", "0.02")] {
         assert_eq!(rig.send(slow(&config).header(hurry.0, hurry.1)).await.status, 408);
@@ -229,7 +226,7 @@ async fn what_cannot_be_said_to_a_provider_is_not_its_failure() {
     let provider = Server::start().await;
     let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let config = json!({"provider": "anthropic", "api_key": "sk", "custom_host": format!("{}/v1", provider.url()),
-        "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}});
+        "cb_config": touchy()});
     for _ in 0..3 {
         let told = rig.send(by_with(&config, CHAT, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
         assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
@@ -242,7 +239,7 @@ async fn what_cannot_be_said_to_a_provider_is_not_its_failure() {
 async fn in_a_storm_of_failures_it_opens_within_a_second_costs_little_and_recovers_within_five() {
     let ill = Ill::start().await;
     let rig = Rig::with(&ill.provider.url(), |settings| settings.retry_backoff_ms = 1);
-    let mut config = guarded(&[target("ill"), target("well")], &json!({"failure_threshold": 5}));
+    let mut config = guarded(&[target("ill"), target("well")], &json!({"failure_threshold": 4}));
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let usual = storm(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [target("well")]}), 300, 300).await;
     let began = Instant::now();

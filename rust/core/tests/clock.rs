@@ -15,7 +15,7 @@ async fn leaps_end_what_is_kept_and_closed_off_and_refuse_nobody() {
     let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 0);
     let kept = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
     let guarded = json!({"strategy": {"mode": "fallback",
-        "cb_config": {"failure_threshold": 2, "cooldown_interval": 60_000}},
+        "cb_config": {"failure_threshold": 1, "cooldown_interval": 60_000}},
         "retry": {"attempts": 1, "on_status_codes": [503]},
         "targets": [target("status=503"), target("chunks=1")]});
     let (hour, day) = (Duration::from_hours(1), Duration::from_hours(24));

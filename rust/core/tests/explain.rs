@@ -3,7 +3,7 @@
 
 mod harness;
 
-use harness::{Ask, CHAT, Rig, by, by_with, get, pick, post, target, words};
+use harness::{Ask, CHAT, Rig, by, by_with, get, pick, post, target, touchy, words};
 use penstock_mock::Server;
 use serde_json::{Map, Value, json};
 
@@ -23,7 +23,7 @@ async fn every_target_is_told_in_its_order_with_what_it_would_get() {
     let inner = json!({"name": "paid", "strategy": {"mode": "fallback"}, "retry": {"attempts": 2}, "request_timeout": 50, "targets": [
         {"provider": "mock", "override_params": {"model": "a"}, "default_params": {"seed": 7}, "drop_params": ["user"]},
         {"provider": "mock", "api_key": "sk-stored", "cache": "simple",
-            "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}},
+            "cb_config": touchy()},
         {"provider": "nobody"}]});
     let config = json!({"strategy": {"mode": "conditional", "default": "paid",
         "conditions": [{"query": {"metadata.plan": "paid"}, "then": "paid"}]}, "targets": [inner]});
@@ -66,7 +66,7 @@ async fn an_open_breaker_and_a_kept_answer_are_told() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     let mut failing = target("status=503");
-    failing["cb_config"] = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
+    failing["cb_config"] = touchy();
     let config =
         json!({"strategy": {"mode": "fallback"}, "targets": [failing, {"provider": "mock", "cache": "simple"}]});
     let same = |path: &str, body: String| by_with(&config, path, body).header("x-gateway-cache-namespace", "n");
@@ -115,7 +115,7 @@ async fn it_leaves_no_trace_in_what_decides() {
     let rig = Rig::before(&provider);
     let guarded = |behaviour: &str| {
         let mut target = target(behaviour);
-        target["cb_config"] = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
+        target["cb_config"] = touchy();
         target
     };
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [guarded("status=503"), guarded("chunks=1")]});
@@ -263,4 +263,22 @@ async fn the_traces_are_those_of_the_files() {
         count += 1;
     }
     assert!(count >= 9, "the cases are not where they should be");
+}
+
+#[tokio::test]
+async fn the_time_that_is_told_is_the_callers_where_that_is_shorter() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"provider": "mock", "request_timeout": 5_000});
+    for (patience, expected) in [("2", 1_500..=1_900), ("60", 5_000..=5_000)] {
+        let headers = json!({"x-gateway-config": config.to_string(), "x-stainless-read-timeout": patience});
+        let asked =
+            json!({"path": "/v1/chat/completions", "headers": headers, "body": {"model": "mock", "messages": []}});
+        let told = rig.send(post("/v1/explain", asked.to_string())).await.json();
+        assert!(expected.contains(&told["targets"][0]["timeout_ms"].as_u64().unwrap()), "{told}");
+        let ask = by(&config).header("x-gateway-explain", "true").header("x-stainless-read-timeout", patience);
+        let told = rig.send(ask).await;
+        let said: Value = serde_json::from_str(told.header("x-gateway-explanation").unwrap()).unwrap();
+        assert!(expected.contains(&said["target"]["timeout_ms"].as_u64().unwrap()), "{said}");
+    }
 }

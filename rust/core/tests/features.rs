@@ -6,7 +6,7 @@ mod harness;
 use harness::{
     Ask, CHAT, MESSAGES, Rig, Told,
     scripted::{Scripted, request, whole},
-    settled, target, way,
+    settled, target, touchy, way,
 };
 use penstock_core::realtime::{self, Connected};
 use penstock_mock::{Entry, Server};
@@ -125,7 +125,7 @@ fn strategies() -> Vec<Case> {
     let named = |name: &str| json!({"provider": "mock", "name": name});
     let listed = json!({"mode": "fallback", "on_status_codes": [429]});
     let hedged = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
-    let guarded = json!({"mode": "fallback", "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}});
+    let guarded = json!({"mode": "fallback", "cb_config": touchy()});
     let shared = json!({"mode": "loadbalance"});
     let stuck = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["params.max_tokens"], "ttl": 60}});
     let condition = json!({"query": {"$and": [{"params.max_tokens": {"$gte": 5}}], "metadata.plan": "paid",
@@ -287,7 +287,7 @@ impl Ill {
         let retry = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
         let listed = json!({"mode": "fallback", "on_status_codes": [503]});
         let hedged = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
-        let guarded = json!({"mode": "fallback", "cb_config": {"failure_threshold": 1, "cooldown_interval": 30_000}});
+        let guarded = json!({"mode": "fallback", "cb_config": touchy()});
         let stuck = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.plan"], "ttl": 60}});
         let query = json!({"$and": [{"url.pathname": {"$regex": "^/v1/"}}], "metadata.plan": "paid"});
         let routed = json!({"mode": "conditional", "conditions": [{"query": query, "then": "b"}], "default": "a"});

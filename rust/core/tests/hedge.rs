@@ -5,7 +5,7 @@ mod harness;
 
 use std::time::{Duration, Instant};
 
-use harness::{Ask, CHAT, Rig, by, by_with, pick, settled, target, way, words};
+use harness::{Ask, CHAT, Rig, by, by_with, pick, settled, target, touchy, way, words};
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 
@@ -153,7 +153,7 @@ async fn nothing_is_raced_beyond_the_callers_time_or_past_a_breaker() {
     assert_eq!((told.status, settled(&provider, 1).await.len()), (408, 1));
     provider.clear_ledger();
     let mut closed = target("status=503");
-    closed["cb_config"] = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
+    closed["cb_config"] = touchy();
     let config = hedged(&always(30), &[target("first_ms=120"), closed]);
     for expected in [2, 1] {
         assert_eq!(rig.send(by(&config)).await.status, 200);

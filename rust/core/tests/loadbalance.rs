@@ -3,7 +3,7 @@
 
 mod harness;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use harness::{Rig, by, target, way};
 use penstock_mock::Server;
@@ -49,9 +49,11 @@ async fn a_user_stays_with_a_target_in_every_worker() {
     let (one, other) = (Rig::before(&provider), Rig::before(&provider));
     let mut config = balanced(&[target("chunks=1"), target("chunks=2"), target("chunks=3")]);
     config["strategy"]["sticky"] =
-        json!({"enabled": true, "hash_fields": ["metadata.user_id", "params.user"], "ttl": 30_000_000});
+        json!({"enabled": true, "hash_fields": ["metadata.user_id", "params.user"], "ttl": 60});
     let mut seen = HashMap::new();
     for round in 0..3 {
+        // No clock moves a session.
+        one.gateway.shared.clock.jump(Duration::from_secs(45));
         for user in 0..30 {
             let metadata = json!({"user_id": format!("u{user}")}).to_string();
             let rig = if round % 2 == 0 { &one } else { &other };

@@ -10,6 +10,7 @@ use harness::{
     scripted::{Scripted, request, whole},
     settled, sha256,
     tls::{acceptor, file},
+    touchy,
 };
 use penstock_core::{
     answer::{Answer, Contents},
@@ -414,7 +415,7 @@ async fn a_session_is_asked_for_again_and_a_target_that_fails_is_closed_off() {
     let (provider, (bad, mut target)) = (Server::start().await, refusing("503 Service Unavailable").await);
     let rig = house(&provider);
     target["retry"] = json!({"attempts": 2});
-    target["cb_config"] = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
+    target["cb_config"] = touchy();
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [target, {"provider": "mock"}]});
     open(&rig, asked_by(&config)).await.close(1000, "").await;
     assert_eq!((bad.connections(), rig.gateway.sink.metrics.retries.get()), (3, 2));

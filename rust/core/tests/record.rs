@@ -335,3 +335,15 @@ async fn records_can_be_off_while_counting_goes_on() {
     }
     until("the provider is left", || provider.ledger().iter().all(|entry| entry.outcome != Outcome::Open)).await;
 }
+
+#[tokio::test]
+async fn where_there_was_nothing_to_choose_the_record_says_what_named_the_provider() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"provider": "mock"});
+    for (ask, by) in [(harness::chat("mock"), "headers"), (harness::by(&config), "config")] {
+        assert_eq!(rig.send(ask).await.status, 200);
+        let named = json!([{"step": "named", "at": "config", "provider": "mock", "by": by}]);
+        assert_eq!(rig.record()["decisions"], named);
+    }
+}

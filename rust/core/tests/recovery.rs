@@ -502,3 +502,49 @@ async fn explain_says_how_a_target_recovers() {
     let said: Vec<_> = said["targets"].as_array().unwrap().iter().map(|target| target["recovery"].clone()).collect();
     assert_eq!(said, [json!({"mode": "continue", "continues": true}), json!({"mode": "off", "continues": false})]);
 }
+
+#[tokio::test]
+async fn what_would_come_compressed_is_held_and_gone_on_from_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    for mode in ["hold", "continue"] {
+        let targets = [well("&fault=cut&after=20&gzip=on"), well("&prefix=on&gzip=on")];
+        let mut config = config(&json!({"mode": mode, "prefill": true}), &targets);
+        config["targets"][1]["provider"] = json!("mock");
+        let ask = streamed(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
+        let told = rig.send(ask).await;
+        assert_eq!((told.status, text(&told)), (200, canon.clone()), "{mode}: {}", told.text());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_however_long_ago_its_caller_would_have_given_up_a_single_read() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let canon = canon(&rig).await;
+    let slow = well("&fault=cut&after=30&chunk_ms=20");
+    let config = config(&json!({"mode": "continue", "prefill": true}), &[slow, well("&prefix=on")]);
+    for name in ["x-stainless-read-timeout", "x-stainless-timeout"] {
+        let told = rig.send(streamed(&config, CHAT).header(name, "0.3")).await;
+        assert_eq!(text(&told), canon, "{name}: {}", told.text());
+        assert_eq!(rig.record()["last_used_option_index"], "config.targets[1]");
+    }
+}
+
+#[tokio::test]
+async fn the_record_says_why_nobody_went_on() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let cut = || well("&fault=cut&after=20");
+    let unread = target("status=201");
+    for (other, expected) in
+        [(json!({"provider": "@nobody"}), json!(["failed", "targets[1]"])), (unread, json!(["unable", "targets[1]"]))]
+    {
+        let config = config(&json!({"mode": "continue", "prefill": true}), &[cut(), other]);
+        let told = rig.send(streamed(&config, CHAT)).await;
+        assert!(events(&told).pop().unwrap()["error"].is_object(), "{}", told.text());
+        let record = rig.record();
+        assert_eq!(steps(&record).as_array().unwrap().last(), Some(&expected), "{record:#}");
+    }
+}

@@ -13,7 +13,7 @@ use harness::{
     ill::Ill,
     in_time,
     redis_server::{RedisServer, Relay},
-    settled, sha256, target, tls, until, way, words,
+    settled, sha256, target, tls, touchy, until, way, words,
 };
 use penstock_core::secret::Secret;
 use penstock_mock::Server;
@@ -222,8 +222,12 @@ async fn what_it_refuses_or_cannot_be_read_costs_nobody_an_answer() {
     }
 }
 
-fn guarded(failing: &str, threshold: u32) -> Value {
-    let breaker = json!({"failure_threshold": threshold, "cooldown_interval": 30_000});
+/// Closed off after so many failures.
+fn guarded(failing: &str, failures: u32) -> Value {
+    let breaker = match failures {
+        1 => touchy(),
+        _ => json!({"failure_threshold": failures - 1, "cooldown_interval": 30_000}),
+    };
     json!({"strategy": {"mode": "fallback", "cb_config": breaker}, "targets": [target(failing), target("chunks=1")]})
 }
 
@@ -308,16 +312,63 @@ async fn the_same_go_to_the_same_target_on_every_node() {
     // One shares, the other has nothing to do with it: the answer follows from the request alone.
     let (one, other) = (node(&provider.url(), &server.url()).await, Rig::before(&provider));
     let config = json!({"strategy": {"mode": "loadbalance",
-        "sticky_session": {"enabled": true, "hash_fields": ["metadata.user"], "ttl": 30_000_000}},
+        "sticky_session": {"enabled": true, "hash_fields": ["metadata.user"], "ttl": 60}},
         "targets": [target("chunks=1"), target("chunks=2"), target("chunks=3")]});
     let mut used = std::collections::HashSet::new();
     for number in 0..200 {
         let ask = || by(&config).header("x-gateway-metadata", &json!({"user": format!("u-{number}")}).to_string());
+        one.gateway.shared.clock.jump(Duration::from_secs(7));
         let (here, there) = (one.send(ask()).await, other.send(ask()).await);
         assert_eq!(way(&here)[0], way(&there)[0], "{number}");
         used.insert(way(&here)[0].to_owned());
     }
     assert_eq!(used.len(), 3);
+}
+
+#[tokio::test]
+async fn a_session_stays_where_it_was_given_for_its_time_and_no_longer_whatever_becomes_of_the_weights() {
+    let (provider, mut server) = (Server::start().await, RedisServer::start().await);
+    let nodes = [node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await];
+    let weighted = |epoch: &str, weights: [f64; 2]| {
+        let [mut first, mut second] = [target("chunks=1"), target("chunks=2")];
+        (first["name"], first["weight"]) = (json!("a"), json!(weights[0]));
+        (second["name"], second["weight"]) = (json!("b"), json!(weights[1]));
+        let strategy = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.user"], "ttl": 2}});
+        let config = json!({"strategy": strategy, "targets": [first, second]});
+        nodes
+            .iter()
+            .for_each(|rig| rig.apply(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]})));
+    };
+    let place = async |rig: &Rig, user: &str| {
+        let metadata = json!({"user": user}).to_string();
+        let ask = harness::post(CHAT, words("mock", false)).header("x-gateway-config", "pc-s");
+        let told = rig.send(ask.header("x-gateway-metadata", &metadata)).await;
+        assert_eq!(told.status, 200);
+        way(&told)[0].strip_prefix("config.targets").unwrap().to_owned()
+    };
+    weighted("1", [1.0, 1e-9]);
+    let began = Instant::now();
+    assert_eq!(place(&nodes[0], "ann").await, "[0]");
+    assert_eq!(place(&nodes[0], "leaves").await, "[0]");
+    let given = Instant::now();
+    weighted("2", [1e-9, 1.0]);
+    // Neither has the other node seen it, nor is the second of its requests its first.
+    assert_eq!((place(&nodes[1], "ann").await.as_str(), place(&nodes[0], "ann").await.as_str()), ("[0]", "[0]"));
+    assert_eq!(place(&nodes[1], "bob").await, "[1]");
+    while place(&nodes[1], "ann").await == "[0]" {
+        assert!(given.elapsed() < Duration::from_secs(5), "it stays for ever");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(began.elapsed() > Duration::from_millis(1_900), "{:?}", began.elapsed());
+    assert_eq!(place(&nodes[0], "ann").await, "[1]");
+    // Nobody is held to a target that nobody is sent to any more.
+    weighted("3", [1.0, 0.0]);
+    assert_eq!((place(&nodes[0], "ann").await.as_str(), place(&nodes[1], "ann").await.as_str()), ("[0]", "[0]"));
+    // What a node knows it knows without Redis; all else follows from the request.
+    weighted("4", [1e-9, 1.0]);
+    server.kill();
+    assert_eq!(place(&nodes[0], "ann").await, "[0]");
+    assert_eq!((place(&nodes[0], "new").await.as_str(), place(&nodes[1], "new").await.as_str()), ("[1]", "[1]"));
 }
 
 /// Sends this many at once, all new, several times; gives the longest time that one took.

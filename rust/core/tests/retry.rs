@@ -195,3 +195,38 @@ async fn where_all_fails_there_are_few_more_attempts_than_requests() {
     assert!(requests > 500 && attempts > requests && attempts <= most, "{attempts} for {requests}, {most} allowed");
     assert!(rig.gateway.sink.metrics.retries_refused.get() > 0);
 }
+
+#[tokio::test]
+async fn a_client_is_told_not_to_try_again_where_the_config_says_something_of_that_on_the_way_that_it_went() {
+    let provider = Server::start().await;
+    let rig = quick(&provider.url());
+    let [none, once] = [0, 1].map(|attempts| retried(attempts, "status=503"));
+    let (bad, well) = (target("status=503"), target("chunks=1"));
+    let balanced = |chosen: &Value, other: &Value| {
+        let mut other = other.clone();
+        other["weight"] = json!(0);
+        json!({"strategy": {"mode": "loadbalance"}, "targets": [chosen, other]})
+    };
+    let group = json!({"strategy": {"mode": "fallback"}, "targets": [bad, bad]});
+    let mut inherited = balanced(&bad, &bad);
+    inherited["retry"] = json!({"attempts": 0});
+    let hedged = json!({"strategy": {"mode": "fallback", "hedge": {"after_ms": 1000}}, "targets": [bad, bad]});
+    for (config, expected, attempts) in [
+        (&none, Some("false"), 1),
+        (&once, Some("false"), 2),
+        (&bad, None, 1),
+        (&balanced(&bad, &once), None, 1),
+        (&balanced(&bad, &group), None, 1),
+        (&balanced(&none, &bad), Some("false"), 1),
+        (&balanced(&group, &bad), Some("false"), 2),
+        (&inherited, Some("false"), 1),
+        (&hedged, Some("false"), 2),
+        (&retried(1, "chunks=1"), None, 1),
+        (&balanced(&well, &once), None, 1),
+    ] {
+        provider.clear_ledger();
+        let told = rig.send(by(config)).await;
+        assert_eq!(told.header("x-should-retry"), expected, "{config}");
+        settled(&provider, attempts).await;
+    }
+}

@@ -24,6 +24,8 @@ pub struct Behaviour {
     /// Size of a whole answer's body.
     pub answer_bytes: Option<usize>,
     pub fault: Option<Fault>,
+    /// Compressed where the request says that it may be. Heeded in a model's name.
+    pub gzip: bool,
     /// Chunks before the fault.
     pub after: Option<u32>,
     /// Status and fault are for the first so many requests for this model; after them it is well.
@@ -57,6 +59,7 @@ impl Default for Behaviour {
             burst: false,
             answer_bytes: None,
             fault: None,
+            gzip: false,
             after: None,
             times: None,
             code: None,
@@ -109,6 +112,7 @@ impl Behaviour {
             "burst" => self.burst = switch(key, value)?,
             "answer_bytes" => self.answer_bytes = Some(number(key, value)?),
             "fault" => self.fault = Some(fault(value)?),
+            "gzip" => self.gzip = switch(key, value)?,
             "after" => self.after = Some(number(key, value)?),
             "times" => self.times = Some(number(key, value)?),
             "code" => self.code = Some(value.to_owned()),

@@ -172,7 +172,7 @@ fn refused(shape: &dyn Shape, question: Question<'_>, marks: Marks) -> Option<Ve
 
 /// Whether the answer depends on more than what the plans are kept by.
 fn depends_on_more(raw_model: &[u8]) -> bool {
-    [&b"times="[..], b"prefix="].iter().any(|key| memchr::memmem::find(raw_model, key).is_some())
+    [&b"times="[..], b"prefix=", b"gzip"].iter().any(|key| memchr::memmem::find(raw_model, key).is_some())
 }
 
 fn write_key(key: &mut Vec<u8>, question: Question<'_>, raw_model: &[u8], marks: Marks) {
@@ -229,6 +229,9 @@ fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Beh
         }
     };
     behaviour.recover_after(turn);
+    if behaviour.gzip && takes_gzip(question.head) {
+        behaviour.fault = Some(Fault::Gzip);
+    }
     if let Some(is_taken) = behaviour.prefix
         && let Some(beginning) = beginning(question.body, &text(&behaviour))
     {
@@ -251,6 +254,11 @@ fn plan(question: Question<'_>, model: &str, turn: u32, answer: impl FnOnce(&Beh
         None => whole(status, family, &error(status, family, &behaviour), &behaviour, question.marks),
     };
     Plan { steps, fault: behaviour.fault }
+}
+
+/// Whether who asks reads what is compressed.
+fn takes_gzip(head: &[u8]) -> bool {
+    describe(head).2.iter().any(|(name, value)| name == "accept-encoding" && value.contains("gzip"))
 }
 
 const NO_PREFIX: &str =

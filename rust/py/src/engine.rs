@@ -230,7 +230,7 @@ impl Engine {
 pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usize, usize)>) -> PyResult<()> {
     let limits = limits.map(|(root, conditional, nested)| TargetLimits { root, conditional, nested });
     let problems = match kind {
-        "config" => Config::within(limits, data, Unknown::Refused).err(),
+        "config" => Config::within(limits, data, Unknown::Told).err(),
         "snapshot" => Snapshot::check(data).err(),
         other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
     };

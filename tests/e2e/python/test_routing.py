@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import anthropic
@@ -24,6 +25,10 @@ def target(behaviour: str, **more: object) -> dict[str, Any]:
 
 def fallback(*targets: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"strategy": {"mode": "fallback"}, "targets": list(targets), **more}
+
+
+def shared(chosen: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {"strategy": {"mode": "loadbalance"}, "targets": [chosen, {**other, "weight": 0}]}
 
 
 def open_ai(served: Gateway, config: object) -> openai.OpenAI:
@@ -61,6 +66,8 @@ def test_a_fallback_answers_both_sdks_whole_and_streamed(gateway: Callable[..., 
         (fallback(target("status=503"), target("status=429")), 2),
         (fallback(target("status=500"), target("status=500"), retry={"attempts": 1}), 4),
         (fallback(target("fault=reset"), target("fault=reset")), 2),
+        (target("status=503", retry={"attempts": 0}), 1),
+        (shared(target("status=503", retry={"attempts": 1}), target("status=503")), 2),
     ],
 )
 def test_one_permanent_failure_costs_no_more_attempts_than_the_config_asks_for(
@@ -84,6 +91,36 @@ def test_without_a_config_the_sdks_retries_are_its_own(gateway: Callable[..., Ga
     ):
         client.chat.completions.create(model="mock?fault=429&retry_after=0.01", messages=ASK)
     assert len(mock.ledger()) == 3
+
+
+def test_a_target_of_which_the_config_says_nothing_leaves_retries_to_the_sdks(
+    gateway: Callable[..., Gateway], mock: Mock
+):
+    served = gateway(QUICK)
+    config = shared(target("fault=429&retry_after=0.01"), target("status=503", retry={"attempts": 2}))
+    with open_ai(served, config) as client, pytest.raises(openai.RateLimitError) as caught:
+        client.chat.completions.create(model="mock", messages=ASK)
+    assert "x-should-retry" not in caught.value.response.headers
+    assert len(mock.ledger()) == 3
+    with claude(served, config) as client, pytest.raises(anthropic.RateLimitError):
+        client.messages.create(model="mock", max_tokens=9, messages=ASK)
+    assert len(mock.ledger()) == 6
+
+
+def test_the_timeout_of_an_sdk_bounds_all_that_a_config_tries(gateway: Callable[..., Gateway], mock: Mock):
+    served = gateway(QUICK)
+    config = fallback(*[target("fault=silence")] * 3, retry={"attempts": 2}, request_timeout=20_000)
+    for client in (open_ai(served, config), claude(served, config)):
+        began, before = time.monotonic(), len(mock.ledger())
+        with client, pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as caught:
+            client.with_options(timeout=4).post(
+                "/chat/completions" if isinstance(client, openai.OpenAI) else "/v1/messages",
+                cast_to=object,
+                body={"model": "mock", "max_tokens": 9, "messages": ASK},
+            )
+        assert caught.value.status_code == 408
+        assert 3 < time.monotonic() - began < 6
+        assert len(mock.ledger()) == before + 1
 
 
 def test_a_saved_config_keeps_answers_for_both_kinds_of_asking(gateway: Callable[..., Gateway], mock: Mock):

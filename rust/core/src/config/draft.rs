@@ -36,6 +36,8 @@ struct StrategyDraft {
     sticky: Option<Sticky>,
     hedge: Option<Hedge>,
     circuit_breaker: CircuitBreaker,
+    /// Keys that were there, and the mode that they belong to.
+    beside: Vec<(String, Mode)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +86,9 @@ pub(super) const FIELDS: &[Field] = &[
             "percentile":{"type":"number","minimum":50,"maximum":99.9,"description":"of the times in which the first target answered lately"},
             "max_ratio":{"type":"number","minimum":0,"maximum":1,"default":0.1,"description":"share of the requests that may be sent twice"}}},
         "cb_config":{"$ref":"#/$defs/cb_config"}},
-        "if":{"required":["hedge"]},"then":{"properties":{"mode":{"const":"fallback"}}}}"##,
+        "allOf":[{"if":{"required":["hedge"]},"then":{"properties":{"mode":{"const":"fallback"}}}},
+            {"if":{"anyOf":[{"required":["sticky"]},{"required":["sticky_session"]}]},"then":{"properties":{"mode":{"const":"loadbalance"}}}},
+            {"if":{"anyOf":[{"required":["conditions"]},{"required":["default"]}]},"then":{"properties":{"mode":{"const":"conditional"}}}}]}"##,
         read: |draft, value, reading| draft.strategy = Some(StrategyDraft::read(value, reading)),
     },
     Field {
@@ -268,6 +272,9 @@ impl StrategyDraft {
     fn read(value: &Value, reading: &mut Reading) -> Self {
         let mut draft = Self::default();
         reading.keys(value, |reading, key, value| {
+            if let Some((_, mode)) = BESIDE.iter().find(|(known, _)| *known == key) {
+                draft.beside.push((key.to_owned(), *mode));
+            }
             match key {
                 "mode" => draft.mode = mode(value, reading),
                 "on_status_codes" => draft.statuses = reading.statuses(value),
@@ -296,6 +303,7 @@ impl StrategyDraft {
             let refuse = |reading: &mut Reading| reading.refuse("needs mode `fallback`: it says which target is next");
             reading.within("strategy", |reading| reading.within("hedge", refuse));
         }
+        reading.within("strategy", |reading| self.tell_of_idle(reading));
         // Targets take it from their strategy, and that from the ones around it.
         self.circuit_breaker.inherit(&target.features.circuit_breaker);
         target.features.circuit_breaker = self.circuit_breaker;
@@ -305,9 +313,31 @@ impl StrategyDraft {
         target.strategy = match self.mode {
             None | Some(Mode::Single) => Strategy::Single,
             Some(Mode::Fallback) => Strategy::Fallback(Fallback { statuses: self.statuses, hedge: self.hedge }),
-            Some(Mode::LoadBalance) => Strategy::LoadBalance(balance(&target.targets, self.sticky, reading)),
+            Some(Mode::LoadBalance) => Strategy::LoadBalance(balance(target, self.sticky, reading)),
             Some(Mode::Conditional) => Strategy::Conditional(conditions(&target.targets, self.conditional, reading)),
         };
+    }
+}
+
+/// Keys of a strategy that mean something beside one mode alone.
+const BESIDE: [(&str, Mode); 4] = [
+    ("conditions", Mode::Conditional),
+    ("default", Mode::Conditional),
+    ("sticky", Mode::LoadBalance),
+    ("sticky_session", Mode::LoadBalance),
+];
+
+impl StrategyDraft {
+    /// Says what the mode makes nothing of, and what it lacks.
+    fn tell_of_idle(&self, reading: &mut Reading) {
+        let Some(own) = self.mode.filter(|_| reading.tells()) else { return };
+        for (key, mode) in self.beside.iter().filter(|(_, mode)| *mode != own) {
+            let name = if *mode == Mode::LoadBalance { "loadbalance" } else { "conditional" };
+            reading.within(key, |reading| reading.refuse(format!("needs mode `{name}`: others make nothing of it")));
+        }
+        if own == Mode::Conditional && !self.conditional.has_default() {
+            reading.refuse("needs `default`, the name of the target where no condition holds");
+        }
     }
 }
 
@@ -325,9 +355,9 @@ fn mode(value: &Value, reading: &mut Reading) -> Option<Mode> {
     mode
 }
 
-fn balance(targets: &[Node], sticky: Option<Sticky>, reading: &mut Reading) -> LoadBalance {
-    let weights = targets.iter().map(|target| (target.name.as_deref(), target.weight));
-    let balance = LoadBalance::new(weights, sticky);
+fn balance(group: &Node, sticky: Option<Sticky>, reading: &mut Reading) -> LoadBalance {
+    let weights = group.targets.iter().map(|target| (target.name.as_deref(), target.weight));
+    let balance = LoadBalance::new(&group.path, weights, sticky);
     if balance.total() <= 0.0 {
         reading.within("targets", |reading| reading.refuse("needs one target with a weight above 0"));
     }

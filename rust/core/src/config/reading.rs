@@ -9,6 +9,8 @@ use crate::{error::Problem, routing::pattern::Patterns};
 /// Whether keys that no feature knows are refused (saved configs) or ignored (inline ones).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
+    /// And so is what would do nothing: somebody is saving it now, and can mend it.
+    Told,
     Refused,
     Ignored,
 }
@@ -40,7 +42,12 @@ impl Reading {
 
     /// Whether what can mean nothing is refused: it is to be saved.
     pub fn is_strict(&self) -> bool {
-        self.unknown == Unknown::Refused
+        self.unknown != Unknown::Ignored
+    }
+
+    /// Whether it is being saved now: what would do nothing is told.
+    pub fn tells(&self) -> bool {
+        self.unknown == Unknown::Told
     }
 
     pub fn refuse(&mut self, message: impl Into<String>) {
@@ -91,7 +98,7 @@ impl Reading {
             let snake = if self.unknown == Unknown::Ignored { in_snake_case(key) } else { key.clone() };
             let unknown = self.unknown;
             self.within(key, |reading| {
-                if !known(reading, &snake, value) && unknown == Unknown::Refused {
+                if !known(reading, &snake, value) && unknown != Unknown::Ignored {
                     reading.refuse("is not a known key");
                 }
             });

@@ -12,16 +12,16 @@ const SHARED: &str = r##"{
     "recovery": {"enum": ["off", "hold", "continue"]},
     "sticky": {"type": "object", "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
         "hash_fields": {"type": "array", "items": {"$ref": "#/$defs/field"}, "description": "such as metadata.user_id: requests that agree in them go to the same target"},
-        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds after which the target is chosen anew"}},
+        "ttl": {"type": "integer", "minimum": 1, "default": 3600, "description": "seconds for which workers that share through Redis remember a target; without Redis it is the same for ever"}},
         "anyOf": [{"required": ["hash_fields"], "properties": {"hash_fields": {"minItems": 1}}}, {"required": ["enabled"], "properties": {"enabled": {"const": false}}}]},
     "statuses": {"type": "array", "items": {"type": "integer", "minimum": 100, "maximum": 599}},
     "cb_config": {"type": "object", "description": "a target that fails too often is left alone for a while",
         "required": ["failure_threshold", "cooldown_interval"], "additionalProperties": false, "properties": {
-        "failure_threshold": {"type": "integer", "minimum": 1},
+        "failure_threshold": {"type": "integer", "minimum": 1, "description": "failures; with one more it is left alone"},
         "failure_threshold_percentage": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
         "minimum_requests": {"type": "integer", "minimum": 0, "default": 10},
         "cooldown_interval": {"type": "integer", "minimum": 30000, "description": "milliseconds"},
-        "failure_status_codes": {"$ref": "#/$defs/statuses", "description": "default: 500 and above"}}},
+        "failure_status_codes": {"$ref": "#/$defs/statuses", "description": "default: above 500"}}},
     "bound": {"type": ["number", "string"], "pattern": "^\\s*[+-]?\\.?[0-9]", "description": "a number, or a text that begins with one"},
     "query": {"type": "object", "description": "`metadata.<key>`, `params.<field>` and `url.pathname`, each with a value or operators; all must hold",
         "properties": {"$and": {"type": "array", "items": {"$ref": "#/$defs/query"}},
@@ -42,7 +42,7 @@ const RULES: &str = r#"[
     {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"const": "loadbalance"}}}}},
         "then": {"properties": {"targets": {"contains": {"properties": {"weight": {"exclusiveMinimum": 0}}}}}}},
     {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"const": "conditional"}}}}},
-        "then": {"properties": {"strategy": {"anyOf": [{"required": ["default"]}, {"required": ["conditions"], "properties": {"conditions": {"minItems": 1}}}]}}}},
+        "then": {"properties": {"strategy": {"required": ["default"]}}}},
     {"if": {"required": ["passthrough"], "properties": {"passthrough": {"const": true}}},
         "then": {"not": {"anyOf": [{"required": ["provider"]}, {"required": ["virtual_key"]}]}}}
 ]"#;
@@ -52,6 +52,9 @@ const ALONE: &str = r#"{
     "if": {"required": ["passthrough"], "properties": {"passthrough": {"const": true}}},
     "then": {"not": {"anyOf": [{"required": ["targets"]}, {"required": ["strategy"]}, {"required": ["override_params"]}]}}
 }"#;
+
+/// What does nothing by itself.
+const IDLE: &str = r#"{"not": {"propertyNames": {"enum": ["name", "on_status_codes", "weight"]}}}"#;
 
 /// The schema of a saved config.
 pub fn schema() -> Value {
@@ -74,7 +77,7 @@ pub fn schema() -> Value {
         "title": "Config",
         "description": "A routing config of Penstock",
         "$ref": "#/$defs/config",
-        "allOf": [read(ALONE)],
+        "allOf": [read(ALONE), read(IDLE)],
         "$defs": shared,
     })
 }

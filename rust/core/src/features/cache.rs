@@ -51,12 +51,17 @@ impl Cache {
     /// How long an answer to this operation may be kept, if at all: to one that asks for something. Where something is made,
     /// whoever asks again wants another one.
     pub fn age(&self, operation: Operation, method: &str, path: &str) -> Option<Duration> {
-        let asks = match operation {
-            Operation::Proxy => is_question(path),
-            operation => operation.is_question(),
-        };
-        self.0.filter(|_| asks && method == "POST")
+        self.0.filter(|_| asks(operation, method, path))
     }
+}
+
+/// Whether a request asks for something, and makes nothing.
+pub fn asks(operation: Operation, method: &str, path: &str) -> bool {
+    let is_question = match operation {
+        Operation::Proxy => is_question(path),
+        operation => operation.is_question(),
+    };
+    is_question && method == "POST"
 }
 
 /// How paths end, after which answers are told and nothing is made. All else may make something.
@@ -115,32 +120,80 @@ fn mode(value: &Value, reading: &mut Reading) {
     }
 }
 
-/// Fields that say nothing about what is asked: they differ from one sending of a request to the next.
+/// Fields that say neither what is asked nor who asks: clients, and what stands between them and here, write them anew each time.
+const INCIDENTAL: [&str; 50] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "amz-sdk-invocation-id",
+    "amz-sdk-request",
+    "b3",
+    "baggage",
+    "cache-control",
+    "cdn-loop",
+    "connection",
+    "content-length",
+    "date",
+    "expect",
+    "forwarded",
+    "host",
+    "idempotency-key",
+    "newrelic",
+    "pragma",
+    "request-id",
+    "sentry-trace",
+    "traceparent",
+    "tracestate",
+    "transfer-encoding",
+    "true-client-ip",
+    "uber-trace-id",
+    "user-agent",
+    "via",
+    "x-amz-date",
+    "x-amz-user-agent",
+    "x-amzn-requestid",
+    "x-amzn-trace-id",
+    "x-azure-ref",
+    "x-client-ip",
+    "x-client-request-id",
+    "x-client-trace-id",
+    "x-cloud-trace-context",
+    "x-correlation-id",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-path",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-scheme",
+    "x-forwarded-server",
+    "x-forwarded-ssl",
+    "x-ms-client-request-id",
+    "x-real-ip",
+    "x-request-id",
+    "x-request-start",
+];
+
+/// How others of them begin.
+const INCIDENTAL_FAMILIES: [&str; 6] = ["cf-", "x-b3-", "x-datadog-", "x-envoy-", "x-fastly-", "x-stainless-"];
+
+/// How those of these begin that say who asks all the same.
+const TELLING: [&str; 2] = ["cf-access-", "cf-aig-"];
+
 fn is_incidental(name: &[u8]) -> bool {
-    let is_trace = name.starts_with(b"x-b3-") || name.starts_with(b"x-stainless-") || name.starts_with(b"x-forwarded-");
-    is_trace
-        || matches!(
-            name,
-            b"host"
-                | b"connection"
-                | b"content-length"
-                | b"transfer-encoding"
-                | b"date"
-                | b"user-agent"
-                | b"accept"
-                | b"accept-encoding"
-                | b"accept-language"
-                | b"traceparent"
-                | b"tracestate"
-                | b"baggage"
-                | b"idempotency-key"
-                | b"x-request-id"
-                | b"x-real-ip"
-                | b"via"
-                | b"expect"
-                | b"cache-control"
-                | b"pragma"
-        )
+    let begins = |families: &[&str]| families.iter().any(|family| name.starts_with(family.as_bytes()));
+    INCIDENTAL.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
+        || begins(&INCIDENTAL_FAMILIES) && !begins(&TELLING)
+}
+
+/// What of a value stays the same from one sending to the next: of a signed request the id of the key that signed it.
+fn lasting<'v>(name: &[u8], value: &'v [u8]) -> &'v [u8] {
+    let id = || {
+        let signed = std::str::from_utf8(value).ok()?.strip_prefix("AWS4-HMAC-SHA256 ")?;
+        let (_, scope) = signed.split_once("Credential=")?;
+        scope.split(['/', ',']).next().filter(|id| !id.is_empty())
+    };
+    if name == b"authorization" { id().map_or(value, str::as_bytes) } else { value }
 }
 
 /// Control fields that do not change an answer either.
@@ -191,15 +244,19 @@ impl Key {
         match partition {
             Partition::Namespace(name) => [b"namespace", name.as_bytes()].into_iter().for_each(&mut add),
             Partition::Headers(headers, aliases) => {
-                for (name, value) in headers.iter().filter(|(name, _)| !is_incidental(name)) {
+                let said = headers.iter().filter(|(name, _)| !is_incidental(name)).filter_map(|(name, value)| {
                     // An alias says the same as the name.
-                    let rest = control_name(name, aliases).map(|(_, rest)| rest);
-                    if rest.is_some_and(is_aside) {
-                        continue;
+                    match control_name(name, aliases) {
+                        Some((_, rest)) if is_aside(rest) => None,
+                        Some((_, rest)) => Some((PREFIX, rest, value)),
+                        None => Some((&b""[..], name, lasting(name, value))),
                     }
-                    add(rest.map_or(&b""[..], |_| PREFIX));
-                    add(rest.unwrap_or(name));
-                    add(value);
+                });
+                let mut said: Vec<_> = said.collect();
+                // Fields of different names may come in any order.
+                said.sort_by_key(|(prefix, name, _)| (*prefix, *name));
+                for (prefix, name, value) in said {
+                    [prefix, name, value].into_iter().for_each(&mut add);
                 }
             }
         }
@@ -291,6 +348,42 @@ mod tests {
         assert_ne!(plain, key(&[("authorization", "Bearer a"), ("x-gateway-metadata", "{}")], b"{}"));
         assert_ne!(plain, key(&[("authorization", "Bearer a")], b"{ }"));
         assert_eq!(key(&[("x-portkey-metadata", "{}")], b""), key(&[("x-gateway-metadata", "{}")], b""));
+    }
+
+    #[test]
+    fn what_is_written_anew_each_time_makes_no_other_question() {
+        assert!(INCIDENTAL.is_sorted());
+        let plain = key(&[("authorization", "Bearer a")], b"{}");
+        let families = ["cf-ray", "cf-connecting-ip", "x-b3-traceid", "x-datadog-trace-id", "x-envoy-attempt-count"];
+        for name in INCIDENTAL.into_iter().chain(families) {
+            assert_eq!(plain, key(&[("authorization", "Bearer a"), (name, "one")], b"{}"), "{name}");
+        }
+        for name in ["cookie", "cf-access-jwt-assertion", "x-forwarded-user", "x-amz-security-token", "anthropic-beta"]
+        {
+            assert_ne!(plain, key(&[("authorization", "Bearer a"), (name, "one")], b"{}"), "{name}");
+        }
+    }
+
+    #[test]
+    fn who_signs_is_told_from_others_by_the_key_and_not_by_the_signature() {
+        let signed = |id: &str, date: &str, signature: &str| {
+            let value = format!(
+                "AWS4-HMAC-SHA256 Credential={id}/{date}/eu-west-1/bedrock/aws4_request, SignedHeaders=host, Signature={signature}"
+            );
+            key(&[("authorization", &value), ("x-amz-date", date)], b"{}")
+        };
+        assert_eq!(signed("one", "20261121", "aa"), signed("one", "20261122", "bb"));
+        assert_ne!(signed("one", "20261121", "aa"), signed("two", "20261121", "aa"));
+        let odd = |value: &str| key(&[("authorization", value)], b"{}");
+        assert_ne!(odd("AWS4-HMAC-SHA256 Credential=/a"), odd("AWS4-HMAC-SHA256 Credential=/b"));
+    }
+
+    #[test]
+    fn fields_may_come_in_any_order_but_those_of_one_name() {
+        let (a, b) = (("authorization", "Bearer a"), ("x-gateway-metadata", "{}"));
+        assert_eq!(key(&[a, b], b""), key(&[b, a], b""));
+        let (one, two) = (("anthropic-beta", "one"), ("anthropic-beta", "two"));
+        assert_ne!(key(&[one, two], b""), key(&[two, one], b""));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::Reading;
 
-/// From here on a status is the provider's failure where the config lists none.
+/// Beyond this a status is the provider's failure where the config lists none.
 const FAILURE: u16 = 500;
 const LEAST_COOLDOWN: u64 = 30_000;
 /// A share of fewer requests than this says nothing, unless the config says it does.
@@ -86,7 +86,7 @@ impl Policy {
     /// Whether a status counts against its target; no status at all does.
     pub fn is_failure(&self, status: Option<u16>) -> bool {
         status.is_none_or(|status| match &self.statuses[..] {
-            [] => status >= FAILURE,
+            [] => status > FAILURE,
             listed => listed.contains(&status),
         })
     }
@@ -210,7 +210,7 @@ impl Breaker {
         let is_share = policy.percentage.is_some_and(|percentage| {
             requests >= policy.minimum.max(1) && failures as f64 * 100.0 > percentage * requests as f64
         });
-        failures >= policy.threshold || is_share
+        failures > policy.threshold || is_share
     }
 }
 
@@ -222,12 +222,17 @@ mod tests {
     use crate::config::Unknown;
 
     fn policy(more: &Value) -> Policy {
-        let mut value = json!({"failure_threshold": 3, "cooldown_interval": 30_000});
+        let mut value = json!({"failure_threshold": 2, "cooldown_interval": 30_000});
         value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let mut reading = Reading::new(Unknown::Refused);
         let CircuitBreaker(policy) = CircuitBreaker::parse(&value, &mut reading);
         reading.end().unwrap();
         *policy.unwrap()
+    }
+
+    /// Opens with the first failure.
+    fn touchy() -> Value {
+        json!({"failure_threshold_percentage": 1, "minimum_requests": 1})
     }
 
     const fn at(seconds: u64) -> Duration {
@@ -240,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_after_so_many_failures_and_closes_when_one_request_succeeds() {
+    fn opens_after_more_failures_than_that_and_closes_when_one_request_succeeds() {
         let (policy, mut breaker) = (policy(&json!({})), Breaker::default());
         assert!(!fail(&mut breaker, &policy, at(0)) && !fail(&mut breaker, &policy, at(1)));
         assert!(fail(&mut breaker, &policy, at(2)));
@@ -257,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_request_that_tries_and_fails_opens_it_for_as_long_again() {
-        let (policy, mut breaker) = (policy(&json!({"failure_threshold": 1})), Breaker::default());
+        let (policy, mut breaker) = (policy(&touchy()), Breaker::default());
         fail(&mut breaker, &policy, at(0));
         assert!(breaker.begin(&policy, at(30)));
         breaker.end(&policy, at(40), true, true);
@@ -267,7 +272,7 @@ mod tests {
 
     #[test]
     fn one_that_tried_and_left_makes_room_for_the_next() {
-        let (policy, mut breaker) = (policy(&json!({"failure_threshold": 1})), Breaker::default());
+        let (policy, mut breaker) = (policy(&touchy()), Breaker::default());
         fail(&mut breaker, &policy, at(0));
         assert!(breaker.begin(&policy, at(30)));
         breaker.forget();
@@ -295,7 +300,8 @@ mod tests {
     #[test]
     fn what_counts_as_a_failure_can_be_listed() {
         let usual = policy(&json!({}));
-        assert!(usual.is_failure(None) && usual.is_failure(Some(503)) && !usual.is_failure(Some(429)));
+        assert!(usual.is_failure(None) && usual.is_failure(Some(501)) && usual.is_failure(Some(503)));
+        assert!(!usual.is_failure(Some(500)) && !usual.is_failure(Some(429)));
         let listed = policy(&json!({"failure_status_codes": [401]}));
         assert!(listed.is_failure(None) && listed.is_failure(Some(401)) && !listed.is_failure(Some(503)));
     }

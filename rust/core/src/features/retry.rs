@@ -60,6 +60,11 @@ impl Retry {
         self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.statuses[..]))
     }
 
+    /// Whether a config says anything of it, were it that there is to be none.
+    pub fn is_said(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Attempts besides the first.
     pub fn attempts(&self) -> u32 {
         self.0.as_ref().map_or(0, |policy| policy.attempts)

@@ -53,7 +53,7 @@ impl Tries {
         let waits = Waits::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
         let mut account = 0;
         if retry.attempts() > 0 {
-            account = gateway.shared.mark((&target.base.origin, target.credential.as_deref()));
+            account = gateway.shared.mark_within(false, (&target.base.origin, target.credential.as_deref()));
             gateway.shared.budgets.request(account, gateway.shared.now());
         }
         Self { retries: 0, waits, account, is_replayable: false, is_probe }
@@ -107,6 +107,7 @@ impl<'w> Walk<'w> {
             decision.option.clone_from(&node.path);
             // What was so of another target says nothing of this one.
             (decision.retries, decision.cache) = (0, CacheStatus::Disabled);
+            decision.is_persistent |= node.features.retry.is_said();
         });
         let failed = |walk: &mut Self, error: Error| {
             let (at, code) = (node.path.clone(), error.code());
@@ -162,6 +163,7 @@ impl<'w> Walk<'w> {
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
+        target.is_read = node.features.read(self.call.route, &self.call.head.method);
         Ok(target)
     }
 
@@ -284,7 +286,7 @@ impl<'w> Walk<'w> {
     }
 
     /// How long the caller still waits, where that is known.
-    fn left(&self) -> Option<Duration> {
+    pub fn left(&self) -> Option<Duration> {
         self.until.map(|until| until.saturating_duration_since(tokio::time::Instant::now()))
     }
 

@@ -101,6 +101,10 @@ impl Draft {
         conditional
     }
 
+    pub fn has_default(&self) -> bool {
+        self.default.is_some()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.default.is_none()
     }

@@ -12,7 +12,6 @@ use penstock_llm::{
     tokens,
     usage::Usage,
 };
-use tokio::time::Instant;
 
 use super::{Strategy, carried::Carried, decision::Step, walk::Walk};
 use crate::{
@@ -22,6 +21,7 @@ use crate::{
     caller,
     config::Node,
     delivery::{self, Served},
+    error::Error,
     features::recovery::Mode,
     gateway::Gateway,
     headers::{Control, Head},
@@ -40,7 +40,6 @@ pub struct Place {
     body: Bytes,
     model: String,
     at: Arc<str>,
-    until: Option<Instant>,
     /// How it says its text, where that can be the beginning of another answer.
     form: Option<Form>,
 }
@@ -53,7 +52,7 @@ impl Place {
         }
         let (body, model) = (walk.carried.json()?.clone(), walk.carried.model.clone());
         let form = Form::of(delivery::asked_for(walk.call), served.dialect);
-        Some(Box::new(Self { body, model, at: node.path.clone(), until: walk.until, form }))
+        Some(Box::new(Self { body, model, at: node.path.clone(), form }))
     }
 }
 
@@ -140,31 +139,37 @@ impl Continuation {
     }
 
     /// The answer of a target that goes on.
-    async fn found(&self, error: &'static str, facts: &mut Facts) -> Option<Rest> {
+    async fn found(&self, broke: &'static str, facts: &mut Facts) -> Option<Rest> {
         let Self { gateway, snapshot, head, place, said, .. } = self;
         let said = said.as_ref()?;
         let control = Control::read(&head.headers, &gateway.settings.header_aliases);
         let call = Call { route: Route::of(&head.method, &head.path)?, head, control };
-        let passport = caller::passport(snapshot, &head.headers, &call.control).ok()?;
+        // A token may have run out since the request came.
+        let mut refused = |error: Error| {
+            if let Some(decision) = &mut facts.decision {
+                decision.add(Step::Broke { at: place.at.clone(), error: broke });
+                decision.add(Step::Failed { at: place.at.clone(), error: error.code() });
+            }
+        };
         let require = gateway.settings.require_key;
-        let caller = caller::admit(passport.as_ref(), snapshot, require, &head.headers, &call.control).ok()?;
+        let passport = caller::passport(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
+        let admitted = caller::admit(passport.as_ref(), snapshot, require, &head.headers, &call.control);
+        let caller = admitted.map_err(&mut refused).ok()?;
         let choice = gateway.choice(snapshot, &call, &caller);
-        let plan = choice.plan().ok()?;
+        let plan = choice.plan().map_err(&mut refused).ok()?;
         let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts);
         (carried.model, carried.stream) = (place.model.clone(), true);
         let (known, decision) = (facts.twin(), facts.decision.take());
         let mut walk = Walk::new(gateway, &choice, &plan, facts, carried);
-        (walk.facts.decision, walk.until) = (decision, place.until);
+        // How long a client waits counts for each of its reads, and it reads: what bounds an answer is the gateway's own time.
+        (walk.facts.decision, walk.until) = (decision, None);
         let at = place.at.clone();
-        walk.note(|| Step::Broke { at, error });
+        walk.note(|| Step::Broke { at, error: broke });
         // Whom to ask is only thought over: each is asked for a passage when its turn comes.
         walk.is_dry = true;
         let successors = successors(&mut walk, &plan.config.root, &place.at);
         walk.is_dry = false;
         for node in successors {
-            if walk.must_stop().is_some() {
-                break;
-            }
             if let Some(rest) = walk.go_on_at(node, said).await {
                 return Some(rest);
             }
@@ -229,10 +234,19 @@ fn descend<'w>(walk: &mut Walk<'w>, node: &'w Node, path: &str, after: &mut Vec<
 impl<'w> Walk<'w> {
     /// Asks one target to go on, where it can.
     async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<Rest> {
-        let mut prepared = self.carried.prepare(&node.features.parameters).await.ok()?;
-        let mut target = self.aim(node, &mut prepared).ok()?;
-        let Body::Whole(body) = &prepared.body else { return None };
         let at = node.path.clone();
+        let aimed = match self.carried.prepare(&node.features.parameters).await {
+            Ok(mut prepared) => self.aim(node, &mut prepared).map(|target| (target, prepared)),
+            Err(error) => Err(error),
+        };
+        let (mut target, prepared) = match aimed {
+            Ok(aimed) => aimed,
+            Err(error) => {
+                self.note(|| Step::Failed { at, error: error.code() });
+                return None;
+            }
+        };
+        let Body::Whole(body) = &prepared.body else { return None };
         let Again { body: asked, beginning } = match self.asked_again(node, &target, (said, body)) {
             Ok(again) => again,
             Err(because) => {
@@ -241,6 +255,7 @@ impl<'w> Walk<'w> {
             }
         };
         if !self.may_go(node) {
+            self.pass_over(node);
             return None;
         }
         let passage = self.passage.take();
@@ -250,6 +265,7 @@ impl<'w> Walk<'w> {
         let served = self.send(node, &mut target, Body::Whole(asked.clone()), passage).await.ok()?;
         if !is_readable(&served) {
             served.discard().await;
+            self.note(|| Step::Unable { at, because: "it did not answer with a stream that can be read" });
             return None;
         }
         let length = said.text().len();

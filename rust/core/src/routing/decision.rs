@@ -46,6 +46,8 @@ impl CacheStatus {
 #[derive(Debug, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
+    /// There was nothing to choose: headers or a config name the one provider.
+    Named { at: &'static str, provider: &'static str, by: &'static str },
     /// A strategy chose a target.
     Chose {
         at: Arc<str>,
@@ -104,7 +106,7 @@ pub struct Decision {
     /// 0: none was made, n: the nth one answered, -1: all were spent or could not be made.
     pub retries: i32,
     pub cache: CacheStatus,
-    /// Retries or further targets were asked for: a caller who tries again only repeats them.
+    /// On the way that it went the config says how often it is tried: a caller who tries again only repeats that.
     pub is_persistent: bool,
     pub steps: Vec<Step>,
     /// What the target that answered was given and how often, for a caller who asks.
@@ -119,7 +121,7 @@ impl Decision {
             option: Arc::clone(&root.path),
             retries: 0,
             cache: CacheStatus::Disabled,
-            is_persistent: root.within.is_persistent,
+            is_persistent: false,
             steps: Vec::new(),
             target: None,
         }

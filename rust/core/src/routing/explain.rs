@@ -150,6 +150,7 @@ async fn told(
         Some(question) => question.status(walk).await,
         None => CacheStatus::Disabled,
     };
+    let timeout = walk.left().map_or(target.timeout, |left| left.min(target.timeout));
     json!({
         "target": node.path,
         "name": node.name,
@@ -157,7 +158,7 @@ async fn told(
         "host": target.base.origin.authority(),
         "model": prepared.model,
         "stream": prepared.stream,
-        "timeout_ms": target.timeout.as_millis() as u64,
+        "timeout_ms": timeout.as_millis() as u64,
         "retries": node.features.retry.attempts(),
         "breaker": walk.verdict(node).map(Verdict::name),
         "cache": {"status": status.name(), "key": question.map(ToString::to_string)},

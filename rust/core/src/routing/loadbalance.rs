@@ -1,5 +1,7 @@
 //! The strategy that shares requests out by weight; with sticky fields the same always go to the same target.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -15,16 +17,25 @@ pub struct LoadBalance {
     /// What each target is known by, whatever its place.
     marks: Vec<u64>,
     sticky: Option<Sticky>,
+    /// What the group is known by: groups within groups give sessions to their targets each in its own way.
+    own: u64,
 }
 
-/// Requests that agree in these fields belong together. Which target is theirs follows from the fields and the date alone: no
-/// worker or node has to remember it. It holds for spans of the time that was asked for, after each of which the target is
-/// chosen anew; where they begin differs from one to the next, so that not all change at once.
+/// Requests that agree in these fields belong together. Which target is theirs follows from the fields, the group and its targets
+/// alone: no worker or node has to remember it, and no clock moves it. Where workers share through Redis they remember it
+/// together for as long as was asked for, whatever becomes of the weights.
 #[derive(Debug, Clone)]
 pub struct Sticky {
     fields: Vec<Source>,
     /// Seconds.
     ttl: u64,
+}
+
+/// Requests that belong together, by what stands for them, and how long a target is theirs.
+#[derive(Debug, Clone, Copy)]
+pub struct Session {
+    pub mark: u64,
+    pub ttl: Duration,
 }
 
 impl Sticky {
@@ -52,15 +63,11 @@ impl Sticky {
         enabled.then_some(Self { fields, ttl })
     }
 
-    /// What stands for the fields of a request for as long as it holds; `None` where it has none of them. `now` in seconds.
-    fn mark(&self, asked: &Asked<'_>, now: u64) -> Option<u64> {
+    /// What stands for the fields of a request; `None` where it has none of them.
+    fn mark(&self, asked: &Asked<'_>) -> Option<u64> {
         let found: Vec<_> = self.fields.iter().map(|field| field.find(asked).text()).collect();
-        if found.iter().all(Option::is_none) {
-            return None;
-        }
-        let mark = mark(found.iter().map(|text| text.as_deref().unwrap_or_default()));
-        let span = now.wrapping_add(mark % self.ttl) / self.ttl;
-        Some(mixed(mark, span))
+        let is_said = found.iter().any(Option::is_some);
+        is_said.then(|| mark(found.iter().map(|text| text.as_deref().unwrap_or_default())))
     }
 }
 
@@ -84,9 +91,10 @@ fn mixed(one: u64, other: u64) -> u64 {
 }
 
 impl LoadBalance {
-    /// Of targets with these names and weights.
-    pub fn new<'t>(targets: impl Iterator<Item = (Option<&'t str>, f64)>, sticky: Option<Sticky>) -> Self {
-        let mut balance = Self { sums: Vec::new(), marks: Vec::new(), sticky };
+    /// Of a group at this place with targets of these names and weights.
+    pub fn new<'t>(path: &str, targets: impl Iterator<Item = (Option<&'t str>, f64)>, sticky: Option<Sticky>) -> Self {
+        let own = mark([path].into_iter());
+        let mut balance = Self { sums: Vec::new(), marks: Vec::new(), sticky, own };
         let mut sum = 0.0;
         for (place, (name, weight)) in targets.enumerate() {
             sum += weight;
@@ -105,17 +113,20 @@ impl LoadBalance {
         self.sums.last().copied().unwrap_or_default()
     }
 
-    /// The place of the target, of those that are open; `now` in seconds, `chance` from 0 up to 1.
-    pub fn choose(
-        &self,
-        asked: &Asked<'_>,
-        (now, chance): (u64, f64),
-        is_open: Option<&dyn Fn(usize) -> bool>,
-    ) -> usize {
-        match self.sticky.as_ref().and_then(|sticky| sticky.mark(asked, now)) {
-            Some(mark) => self.nearest(mark, is_open),
-            None => self.pick(chance, is_open),
-        }
+    /// Which requests this one belongs to, where some stay together and it has what they are known by.
+    pub fn session(&self, asked: &Asked<'_>) -> Option<Session> {
+        let sticky = self.sticky.as_ref()?;
+        Some(Session { mark: mixed(sticky.mark(asked)?, self.own), ttl: Duration::from_secs(sticky.ttl) })
+    }
+
+    /// What stands for the target of a session that nobody remembers.
+    pub fn first_of(&self, session: &Session) -> u64 {
+        self.marks[self.nearest(session.mark, None)]
+    }
+
+    /// The place of the target that this stands for, unless it is gone or nobody is sent there any more.
+    pub fn place_of(&self, mark: u64) -> Option<usize> {
+        self.marks.iter().position(|own| *own == mark).filter(|place| self.weight(*place) > 0.0)
     }
 
     /// By chance.
@@ -137,7 +148,7 @@ impl LoadBalance {
 
     /// The one whose draw for this mark is best: each wins as often as its weight says, and where one is closed or comes
     /// only its own marks move (weighted rendezvous hashing).
-    fn nearest(&self, of: u64, is_open: Option<&dyn Fn(usize) -> bool>) -> usize {
+    pub fn nearest(&self, of: u64, is_open: Option<&dyn Fn(usize) -> bool>) -> usize {
         let draw = |place: usize| {
             let unit = ((mixed(of, self.marks[place]) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
             -unit.ln() / self.weight(place)
@@ -168,10 +179,8 @@ mod tests {
         let mut reading = Reading::new(Unknown::Refused);
         let sticky = sticky.and_then(|value| Sticky::parse(value, &mut reading));
         reading.end().unwrap();
-        LoadBalance::new(weights.iter().map(|weight| (None, *weight)), sticky)
+        LoadBalance::new("config", weights.iter().map(|weight| (None, *weight)), sticky)
     }
-
-    const NOW: u64 = 1_800_000_000;
 
     fn choose(
         balance: &LoadBalance,
@@ -179,7 +188,10 @@ mod tests {
         chance: f64,
         is_open: Option<&dyn Fn(usize) -> bool>,
     ) -> usize {
-        balance.choose(&Asked { metadata, params: &[], path: "/" }, (NOW, chance), is_open)
+        match balance.session(&Asked { metadata, params: &[], path: "/" }) {
+            Some(session) => balance.nearest(session.mark, is_open),
+            None => balance.pick(chance, is_open),
+        }
     }
 
     #[test]
@@ -230,30 +242,35 @@ mod tests {
     }
 
     #[test]
-    fn an_assignment_holds_for_its_time_and_not_all_change_at_once() {
-        let sticky = json!({"hash_fields": ["metadata.user"], "ttl": 100});
-        let balance = balance(&[1.0; 4], Some(&sticky));
-        let (mut at_once, mut changed) = ([0; 300], 0);
-        for number in 0..400 {
-            let metadata = user(number);
-            let asked = Asked { metadata: &metadata, params: &[], path: "/" };
-            let at = |second: usize| balance.choose(&asked, (NOW + second as u64, 0.5), None);
-            let own: Vec<_> = (1..300).filter(|second| at(second - 1) != at(*second)).collect();
-            assert!(own.iter().all(|second| second % 100 == own[0] % 100), "{own:?}");
-            for second in &own {
-                at_once[*second] += 1;
-            }
-            changed += own.len();
-        }
-        // In three spans of time there are about three changes of four targets to another one for three of four.
-        assert!((750..1050).contains(&changed), "{changed}");
-        assert!(at_once.iter().all(|count| *count < 20), "{at_once:?}");
+    fn groups_give_the_same_session_to_their_targets_each_in_its_own_way() {
+        let sticky = || Sticky { fields: vec![Source::Metadata("user".into())], ttl: 60 };
+        let group = |path| LoadBalance::new(path, [(None, 1.0), (None, 1.0)].into_iter(), Some(sticky()));
+        let (outer, inner) = (group("config"), group("config.targets[0]"));
+        let alike =
+            |number: &u32| choose(&outer, &user(*number), 0.0, None) == choose(&inner, &user(*number), 0.0, None);
+        let alike = (0..1000).filter(alike).count();
+        assert!((400..600).contains(&alike), "{alike}");
+    }
+
+    #[test]
+    fn a_target_is_found_by_its_mark_while_anybody_is_sent_there() {
+        let sticky = || Sticky { fields: vec![Source::Metadata("user".into())], ttl: 60 };
+        let of = |targets: &[(Option<&'static str>, f64)]| {
+            LoadBalance::new("config", targets.iter().copied(), Some(sticky()))
+        };
+        let (before, after) = (of(&[(Some("a"), 1.0)]), of(&[(Some("b"), 1.0), (Some("a"), 0.5)]));
+        let metadata = user(1);
+        let session = before.session(&Asked { metadata: &metadata, params: &[], path: "/" }).unwrap();
+        let given = before.first_of(&session);
+        assert_eq!((before.place_of(given), after.place_of(given)), (Some(0), Some(1)));
+        assert_eq!(of(&[(Some("b"), 1.0), (Some("a"), 0.0)]).place_of(given), None);
+        assert_eq!(of(&[(Some("b"), 1.0)]).place_of(given), None);
     }
 
     #[test]
     fn two_targets_of_one_name_are_two() {
         let sticky = Sticky { fields: vec![Source::Metadata("user".into())], ttl: 60 };
-        let balance = LoadBalance::new([(Some("same"), 1.0), (Some("same"), 1.0)].into_iter(), Some(sticky));
+        let balance = LoadBalance::new("config", [(Some("same"), 1.0), (Some("same"), 1.0)].into_iter(), Some(sticky));
         let first = (0..1000).filter(|number| choose(&balance, &user(*number), 0.0, None) == 0).count();
         assert!((400..600).contains(&first), "{first}");
     }

@@ -16,7 +16,7 @@ use super::{
     decision::{Decision, Step},
     fallback::Fallback,
     hedge::Hedge,
-    loadbalance::LoadBalance,
+    loadbalance::{LoadBalance, Session},
 };
 use crate::{
     body::Body,
@@ -28,7 +28,7 @@ use crate::{
     gateway::Gateway,
     headers,
     record::Facts,
-    shared::breakers::Passage,
+    shared::{breakers::Passage, sessions::Wanted},
 };
 
 /// The way of a request whose config asks for more than one attempt at one target.
@@ -93,6 +93,13 @@ impl<'w> Level<'w> {
     fn new(node: &'w Node, fallback: &'w Fallback) -> Self {
         Self { node, fallback, place: 0, has_tried: false, is_desperate: !node.within.has_breaker }
     }
+}
+
+/// A session, and the place of the target that it was given to where that is remembered.
+#[derive(Clone, Copy)]
+struct Given {
+    session: Session,
+    place: Option<usize>,
 }
 
 /// What is tried first below a node.
@@ -176,7 +183,7 @@ impl<'w> Walk<'w> {
         let mut node = start;
         let mut levels: Vec<Level<'w>> = Vec::new();
         loop {
-            let result = match self.descend(node, &mut levels) {
+            let result = match self.descend(node, &mut levels).await {
                 Ok(First::One(target)) => self.try_target(target).await,
                 Ok(First::Both((first, second), fallback, hedge)) => {
                     let Some(level) = levels.last_mut() else { return Err(Error::NoTarget) };
@@ -200,16 +207,22 @@ impl<'w> Walk<'w> {
 
     /// Down to what is tried first: through groups that choose one target, and those that fall from one to the next, which are
     /// levels to come back to.
-    fn descend(&mut self, mut node: &'w Node, levels: &mut Vec<Level<'w>>) -> Result<First<'w>> {
+    async fn descend(&mut self, mut node: &'w Node, levels: &mut Vec<Level<'w>>) -> Result<First<'w>> {
         while !node.targets.is_empty() {
             let Strategy::Fallback(fallback) = &node.strategy else {
-                node = self.choose(node)?;
+                let given = match self.session(node) {
+                    // In a box: few wait there, and all walks would be larger.
+                    Some((balance, session)) => Some(Box::pin(self.given(node, balance, session)).await),
+                    None => None,
+                };
+                node = self.choose(node, given)?;
                 continue;
             };
             let mut level = Level::new(node, fallback);
             let first = self.next_of(&mut level);
             let second = fallback.hedge.as_ref().and_then(|hedge| Some((hedge, self.peek(&level)?)));
             levels.push(level);
+            self.decide(|decision| decision.is_persistent = true);
             node = first.ok_or(Error::NoTarget)?;
             if let Some((hedge, second)) = second {
                 return Ok(First::Both((node, second), fallback, hedge));
@@ -280,7 +293,7 @@ impl<'w> Walk<'w> {
         self.passage.is_some()
     }
 
-    fn pass_over(&mut self, node: &Node) {
+    pub fn pass_over(&mut self, node: &Node) {
         if !self.is_dry {
             self.gateway.sink.metrics.breaker_skips.add(1);
         }
@@ -289,10 +302,10 @@ impl<'w> Walk<'w> {
     }
 
     /// The one target of a group that the request goes on to.
-    fn choose(&mut self, node: &'w Node) -> Result<&'w Node> {
+    fn choose(&mut self, node: &'w Node, given: Option<Given>) -> Result<&'w Node> {
         let (place, condition) = match &node.strategy {
             Strategy::Single | Strategy::Fallback(_) => (0, None),
-            Strategy::LoadBalance(balance) => (self.pick(node, balance), None),
+            Strategy::LoadBalance(balance) => (self.pick(node, balance, given), None),
             Strategy::Conditional(conditional) => conditional.choose(&self.asked()).ok_or(Error::NoTarget)?,
         };
         let (at, strategy) = (node.path.clone(), node.strategy.name());
@@ -305,14 +318,44 @@ impl<'w> Walk<'w> {
         Ok(chosen)
     }
 
+    /// The requests that this one belongs to in a group that keeps some together.
+    fn session(&self, node: &'w Node) -> Option<(&'w LoadBalance, Session)> {
+        let Strategy::LoadBalance(balance) = &node.strategy else { return None };
+        Some((balance, balance.session(&self.asked())?))
+    }
+
+    /// The target of a session: where workers share, the one that the first of them gave it to.
+    async fn given(&self, node: &Node, balance: &LoadBalance, session: Session) -> Given {
+        let (shared, key) = (&self.gateway.shared, self.key(node, &session));
+        let wanted = Wanted { key, target: balance.first_of(&session), ttl: session.ttl };
+        let is_there = |target: u64| balance.place_of(target).is_some();
+        let target = shared.sessions.give(wanted, shared.now(), is_there).await;
+        Given { session, place: target.and_then(|target| balance.place_of(target)) }
+    }
+
+    /// The same, as far as this worker knows: for who only wants to know it.
+    fn remembered(&self, node: &Node, balance: &LoadBalance, session: Session) -> Given {
+        let shared = &self.gateway.shared;
+        let target = shared.sessions.look(self.key(node, &session), shared.now());
+        Given { session, place: target.and_then(|target| balance.place_of(target)) }
+    }
+
+    /// What stands for a session of a group of this config.
+    fn key(&self, node: &Node, session: &Session) -> u64 {
+        self.gateway.shared.mark((self.family(), &node.path, session.mark))
+    }
+
     /// The place of one of those that are open, by weight; of any where none is.
-    fn pick(&mut self, node: &Node, balance: &LoadBalance) -> usize {
+    fn pick(&mut self, node: &Node, balance: &LoadBalance, given: Option<Given>) -> usize {
         let mut open = self.open(node);
         loop {
             let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
             let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
-            let now = self.gateway.shared.clock.date();
-            let place = balance.choose(&self.asked(), (now, fastrand::f64()), is_open);
+            let place = match given {
+                None => balance.pick(fastrand::f64(), is_open),
+                Some(Given { place: Some(place), .. }) if is_open.is_none_or(|is_open| is_open(place)) => place,
+                Some(Given { session, .. }) => balance.nearest(session.mark, is_open),
+            };
             let chosen = &node.targets[place];
             // None with a weight is open where one was chosen that is not.
             let is_last = open.as_ref().is_none_or(|open| !open[place]);
@@ -332,7 +375,8 @@ impl<'w> Walk<'w> {
             return Ok(vec![node]);
         }
         let Strategy::Fallback(fallback) = &node.strategy else {
-            let chosen = self.choose(node)?;
+            let given = self.session(node).map(|(balance, session)| self.remembered(node, balance, session));
+            let chosen = self.choose(node, given)?;
             return self.order(chosen);
         };
         let mut all = Vec::new();
@@ -393,7 +437,7 @@ impl<'w> Walk<'w> {
 
     /// What stands for a target of this config.
     pub fn mark(&self, node: &Node) -> u64 {
-        self.gateway.shared.mark((self.family(), &node.path))
+        self.gateway.shared.mark_within(self.plan.slug.is_some(), (self.family(), &node.path))
     }
 
     /// What stands for the config: for the saved one of this workspace, or for one that this caller sent.

@@ -2,7 +2,7 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 /// Counts from the start of a worker.
@@ -22,12 +22,6 @@ impl Default for Clock {
 impl Clock {
     pub fn now(&self) -> Duration {
         self.started.elapsed() + Duration::from_millis(self.ahead.load(Ordering::Relaxed))
-    }
-
-    /// Seconds of the date, as all nodes have it that keep time; it may be set. What it runs ahead here is in it.
-    pub fn date(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        since.as_secs() + self.ahead.load(Ordering::Relaxed) / 1000
     }
 
     /// Lets it run ahead, as after a machine that slept; tests do.

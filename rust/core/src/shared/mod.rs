@@ -11,6 +11,7 @@ pub mod news;
 pub mod paces;
 pub mod redis;
 pub mod room;
+pub mod sessions;
 
 use std::{
     collections::HashMap,
@@ -28,6 +29,7 @@ use news::Ears;
 use paces::Paces;
 use redis::Redis;
 use room::Room;
+use sessions::Sessions;
 
 use crate::{credentials::Wallet, error::Problem, settings::Settings};
 
@@ -40,6 +42,7 @@ pub struct Shared {
     pub paces: Paces,
     /// For streams that are held, and what was said of those that may be continued.
     pub recovery: Room,
+    pub sessions: Sessions,
     pub clock: Arc<Clock>,
     pub redis: Option<Arc<Redis>>,
     seed: DefaultHasher,
@@ -66,6 +69,7 @@ impl Shared {
             wallet: Wallet::default(),
             paces: Paces::default(),
             recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
+            sessions: Sessions::new(redis.clone()),
             clock,
             redis,
             seed,
@@ -85,6 +89,11 @@ impl Shared {
         }
     }
 
+    /// The same, for something of a config: one that is saved, or one that a request brought.
+    pub fn mark_within(&self, is_saved: bool, of: impl Hash) -> u64 {
+        self.mark(of) & !SAVED | u64::from(is_saved) * SAVED
+    }
+
     /// A number that stands for something among those who share; nobody outside can choose what has the same.
     pub fn mark(&self, of: impl Hash) -> u64 {
         let mut hasher = self.seed.clone();
@@ -96,36 +105,69 @@ impl Shared {
 /// So many states of targets are kept.
 const MOST: usize = 10_000;
 
+/// A number with this bit stands for something of a saved config, one without it for something of a request's own.
+const SAVED: u64 = 1;
+
 /// A small state for each of many targets.
 #[derive(Debug)]
-struct Ledger<T>(Mutex<HashMap<u64, T>>);
+struct Ledger<T>(Mutex<States<T>>);
+
+#[derive(Debug)]
+struct States<T> {
+    kept: HashMap<u64, State<T>>,
+    /// Counts all that is done with any of them.
+    turn: u64,
+}
+
+#[derive(Debug, Default)]
+struct State<T> {
+    own: T,
+    /// When something was last done with it.
+    touched: u64,
+}
 
 impl<T> Default for Ledger<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(Mutex::new(States { kept: HashMap::new(), turn: 0 }))
+    }
+}
+
+impl<T> States<T> {
+    /// Leaves one half. What saved configs made stays before what requests brought, of which there can be any number; then
+    /// what still says something; then what was used last.
+    fn shrink(&mut self, is_idle: impl Fn(&T) -> bool) {
+        let rank =
+            |target: u64, state: &State<T>| (target & SAVED != SAVED, is_idle(&state.own), u64::MAX - state.touched);
+        let mut ranks: Vec<_> = self.kept.iter().map(|(target, state)| rank(*target, state)).collect();
+        let (_, first_to_go, _) = ranks.select_nth_unstable(MOST / 2);
+        let first_to_go = *first_to_go;
+        self.kept.retain(|target, state| rank(*target, state) < first_to_go);
     }
 }
 
 impl<T: Default> Ledger<T> {
-    /// Does something with the state of a target. Where there are too many, those that say nothing any more go, then all.
+    /// Does something with the state of a target. Where there are too many, one half goes.
     fn with<R>(&self, target: u64, is_idle: impl Fn(&T) -> bool, work: impl FnOnce(&mut T) -> R) -> R {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if states.len() >= MOST && !states.contains_key(&target) {
-            states.retain(|_, state| !is_idle(state));
-            if states.len() >= MOST {
-                states.clear();
-            }
+        if states.kept.len() >= MOST && !states.kept.contains_key(&target) {
+            states.shrink(is_idle);
         }
-        work(states.entry(target).or_default())
+        states.turn += 1;
+        let touched = states.turn;
+        let state = states.kept.entry(target).or_default();
+        state.touched = touched;
+        work(&mut state.own)
     }
 
     /// The same with a state that is there.
     fn look<R>(&self, target: u64, work: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&target).map(work)
+        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        states.kept.get_mut(&target).map(|state| work(&mut state.own))
     }
 
     fn count(&self, is_counted: impl Fn(&T) -> bool) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().filter(|state| is_counted(state)).count()
+        let states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        states.kept.values().filter(|state| is_counted(&state.own)).count()
     }
 }
 
@@ -141,6 +183,22 @@ mod tests {
             ledger.with(target, |state| *state == 0, |_| ());
         }
         assert_eq!(ledger.look(u64::MAX, |state| *state), Some(7));
-        assert!(ledger.0.lock().unwrap().len() <= MOST);
+        assert!(ledger.0.lock().unwrap().kept.len() <= MOST);
+    }
+
+    #[test]
+    fn what_requests_bring_takes_no_room_from_saved_configs_nor_from_what_is_in_use() {
+        let ledger = Ledger::<u64>::default();
+        let saved = |number: u64| number << 1 | SAVED;
+        (0..MOST as u64 / 4).for_each(|number| ledger.with(saved(number), |_| true, |state| *state = number));
+        let used = u64::MAX - 1;
+        for number in 0..MOST as u64 * 3 {
+            // All of them say something, and one of them is somebody else's who goes on.
+            ledger.with(number << 1, |_| false, |state| *state = 1);
+            ledger.with(used, |_| false, |state| *state += 1);
+        }
+        assert!((0..MOST as u64 / 4).all(|number| ledger.look(saved(number), |state| *state) == Some(number)));
+        assert_eq!(ledger.look(used, |state| *state), Some(MOST as u64 * 3));
+        assert!(ledger.0.lock().unwrap().kept.len() <= MOST);
     }
 }

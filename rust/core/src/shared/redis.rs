@@ -13,15 +13,18 @@ use std::{
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind,
-    RedisResult, TlsCertificates, Value, aio::MultiplexedConnection, pipe,
+    AsyncConnectionConfig, Client, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Pipeline, ProtocolVersion,
+    PushInfo, PushKind, RedisResult, TlsCertificates, Value, aio::MultiplexedConnection, pipe,
 };
 use tokio::{
     sync::{Notify, mpsc},
     time::{Instant, sleep, timeout},
 };
 
-use super::news::{Ears, News};
+use super::{
+    news::{Ears, News},
+    sessions::Wanted,
+};
 use crate::{error::Problem, features::cache::Key, metrics::Counter, settings::Settings, upstream::tls};
 
 /// To connect, and for what nobody waits for.
@@ -39,6 +42,8 @@ const MOST_AT_ONCE: usize = 256 * 1024;
 const MOST_BREAKERS: isize = 10_000;
 /// No breaker stays open for so long without being opened anew.
 const FORGOTTEN_MS: i64 = 24 * 3600 * 1000;
+/// No session is remembered for longer.
+const LONGEST_SESSION: Duration = Duration::from_hours(365 * 24);
 /// How an answer is written down; another version is not read.
 const FORMAT: u8 = 1;
 
@@ -192,34 +197,56 @@ impl Redis {
 
     /// The answer that it has. A request waits for this, so it is given up soon.
     pub async fn find(&self, key: &Key) -> Found {
-        // Before it is looked for: what is told after that is heard.
-        let left = self.left.notified();
-        let Some(near) = self.near.load_full() else { return Found::Unknown };
+        if !self.is_there() {
+            return Found::Unknown;
+        }
         self.figures.lookups.add(1);
-        let (mut near, name) = (MultiplexedConnection::clone(&near), self.answer(key));
-        let mut asked = pipe();
+        let (name, mut asked) = (self.answer(key), pipe());
         asked.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
-        let asking = timeout(self.wait, asked.query_async::<(Option<Vec<u8>>, i64)>(&mut near));
-        let told = tokio::select! {
-            biased;
-            () = left => return Found::Unknown,
-            told = asking => told,
-        };
-        match told {
-            Ok(Ok((Some(value), left))) => {
+        match self.ask::<(Option<Vec<u8>>, i64)>(&asked).await {
+            Some((Some(value), left)) => {
                 self.figures.hits.add(1);
                 read(value, Duration::from_millis(left.try_into().unwrap_or(0)))
             }
-            Ok(Ok((None, _))) => Found::Nothing,
+            Some((None, _)) => Found::Nothing,
+            None => Found::Unknown,
+        }
+    }
+
+    /// The target that a session was given to and for how long that still holds; it is given to this one where it has none, or
+    /// the old one is gone. Given up as soon as a look-up is.
+    pub async fn give(&self, wanted: Wanted, replaces: bool) -> Option<(u64, Duration)> {
+        let (name, mut asked) = (format!("{}session:{}", self.prefix, wanted.key), pipe());
+        let ttl = wanted.ttl.min(LONGEST_SESSION).as_millis() as u64;
+        let given = asked.cmd("SET").arg(&name).arg(wanted.target).arg("PX").arg(ttl);
+        if replaces { given } else { given.arg("NX") }.ignore();
+        asked.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
+        let (target, left) = self.ask::<(Option<u64>, i64)>(&asked).await?;
+        Some((target?, Duration::from_millis(left.try_into().unwrap_or(0))))
+    }
+
+    /// What it says, where it does in time. A request waits for this.
+    async fn ask<T: FromRedisValue>(&self, asked: &Pipeline) -> Option<T> {
+        // Before it is looked for: what is told after that is heard.
+        let left = self.left.notified();
+        let mut near = MultiplexedConnection::clone(&*self.near.load_full()?);
+        let asking = timeout(self.wait, asked.query_async::<T>(&mut near));
+        let told = tokio::select! {
+            biased;
+            () = left => return None,
+            told = asking => told,
+        };
+        match told {
+            Ok(Ok(told)) => Some(told),
             Ok(Err(_)) => {
                 self.figures.refused.add(1);
-                Found::Unknown
+                None
             }
             Err(_) => {
                 // Whoever else waits, or comes next, need not wait as long to learn the same.
                 self.leave();
                 self.figures.slow.add(1);
-                Found::Unknown
+                None
             }
         }
     }

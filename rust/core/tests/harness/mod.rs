@@ -38,6 +38,11 @@ pub async fn in_time<F: Future>(work: F) -> F::Output {
     tokio::time::timeout(PATIENCE, work).await.expect("it ends in time")
 }
 
+/// A breaker that opens with the first failure.
+pub fn touchy() -> Value {
+    json!({"failure_threshold": 1, "failure_threshold_percentage": 1, "minimum_requests": 1, "cooldown_interval": 30_000})
+}
+
 /// Looks again until it is so.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
