@@ -96,6 +96,9 @@ pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
 
 /// The answer as the caller's own provider would give it.
 pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+    if incoming.head.status == mending::LIMIT {
+        return Ok(mending::named(incoming));
+    }
     let Incoming { mut head, mut body } = incoming;
     let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
     let kind = head.headers.text("content-type").unwrap_or_default();
