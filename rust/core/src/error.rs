@@ -5,6 +5,7 @@ use penstock_llm::dialect::{self, Dialect, Failure};
 use crate::{
     headers::{Answered, Headers, Whole},
     route::METHODS,
+    snapshot::Lack,
 };
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -37,6 +38,7 @@ pub enum Error {
     KeyMissing,
     KeyUnknown,
     KeyExpired,
+    KeyForbidden { lack: Lack },
     TokenInvalid,
     TokenExpired,
     TokenForbidden { what: &'static str },
@@ -82,7 +84,7 @@ impl Error {
             Self::NotFound => "not_found",
             Self::MethodUnknown => "method_not_allowed",
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => "03",
-            Self::TokenForbidden { .. } => "AB03",
+            Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => "AB03",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
             Self::ProviderUnresolved => "provider_unresolved",
@@ -141,7 +143,7 @@ impl Error {
             | Self::LinesUnreadable { .. }
             | Self::BadFraming
             | Self::BrokenBody => 400,
-            Self::ModelRefused { .. } | Self::TokenForbidden { .. } => 403,
+            Self::ModelRefused { .. } | Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => 403,
             Self::MethodUnknown => 405,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
@@ -193,10 +195,11 @@ impl Error {
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),
-            Self::MethodUnknown => format!("method not allowed; allowed are {}", METHODS.join(", ")),
+            Self::MethodUnknown => "method not allowed; CONNECT, TRACE and TRACK are not, nor is what is no token".into(),
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
+            Self::KeyForbidden { lack } => format!("this key may not call models: {}", lack.why()),
             Self::TokenInvalid => "Invalid token. Error Code: 03".into(),
             Self::TokenExpired => "token has expired or is not good yet. Error Code: 03".into(),
             Self::TokenForbidden { what } => format!("the {what} of this token is not allowed here"),
@@ -294,7 +297,7 @@ impl Error {
                     .collect();
                 serde_json::json!({"status": "failure", "message": message, "errors": errors, "error": error})
             }
-            Self::TokenForbidden { .. } => {
+            Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => {
                 serde_json::json!({"success": false, "data": {"message": message, "errorCode": self.code()}})
             }
             Self::InlineBlocked { field, .. } => serde_json::json!({"status": "failure", "message": message,
