@@ -71,13 +71,23 @@ pub enum Error {
     ConnectTimeout { host: String, step: &'static str },
     ConnectFailed { host: String, cause: String },
     UpstreamBroke { cause: String },
+    AnswerInvalid { provider: &'static str, status: u16, said: String },
     ControlDown,
     Overloaded,
     Draining,
     Panicked,
 }
 
+/// Most of an answer that cannot be read is told with the error.
+const MOST_SAID: usize = 2048;
+
 impl Error {
+    /// An answer that is read, and is none of this provider's.
+    pub fn invalid_answer(provider: &'static str, status: u16, answer: &[u8]) -> Self {
+        let said = String::from_utf8_lossy(&answer[..answer.len().min(MOST_SAID)]).into_owned();
+        Self::AnswerInvalid { provider, status, said }
+    }
+
     /// The identifier that clients and metrics use.
     pub fn code(&self) -> &'static str {
         match self {
@@ -114,6 +124,7 @@ impl Error {
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
             Self::ConnectFailed { .. } => "upstream_connect_failed",
             Self::UpstreamBroke { .. } => "upstream_broke",
+            Self::AnswerInvalid { .. } => "invalid_response",
             Self::ControlDown => "control_down",
             Self::Overloaded => "overloaded",
             Self::Draining => "draining",
@@ -143,6 +154,7 @@ impl Error {
             | Self::LinesUnreadable { .. }
             | Self::BadFraming
             | Self::BrokenBody => 400,
+            Self::AnswerInvalid { status, .. } => *status,
             Self::ModelRefused { .. } | Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => 403,
             Self::MethodUnknown => 405,
             Self::BodyTooLarge { .. } => 413,
@@ -160,6 +172,7 @@ impl Error {
             | Self::ConnectTimeout { .. }
             | Self::ConnectFailed { .. }
             | Self::CredentialUnavailable { .. }
+            | Self::AnswerInvalid { .. }
             | Self::UpstreamBroke { .. } => Origin::Upstream,
             Self::ControlDown | Self::Overloaded | Self::Draining | Self::Panicked => Origin::Gateway,
             _ => Origin::Caller,
@@ -171,9 +184,15 @@ impl Error {
         self.origin() != Origin::Caller
     }
 
-    /// Whether it says that no answer came over the network.
+    /// Whether it says that no answer came over the network, or none that is one.
     pub fn is_of_network(&self) -> bool {
-        matches!(self, Self::ConnectTimeout { .. } | Self::ConnectFailed { .. } | Self::UpstreamBroke { .. })
+        matches!(
+            self,
+            Self::ConnectTimeout { .. }
+                | Self::ConnectFailed { .. }
+                | Self::UpstreamBroke { .. }
+                | Self::AnswerInvalid { .. }
+        )
     }
 
     /// Whether it would be the same whatever target is tried.
@@ -247,6 +266,7 @@ impl Error {
             Self::ConnectTimeout { host, step } => format!("no connection to {host} in time: its {step} took too long"),
             Self::ConnectFailed { host, cause } => format!("no connection to {host}: {cause}"),
             Self::UpstreamBroke { cause } => format!("the provider's answer broke off: {cause}"),
+            Self::AnswerInvalid { provider, said, .. } => format!("{provider} returned an invalid response: {said}"),
             Self::ControlDown => "the management service is restarting".into(),
             Self::Overloaded => "too many requests in flight".into(),
             Self::Draining => "the gateway is shutting down; send the request again".into(),
@@ -289,6 +309,10 @@ impl Error {
             Self::NotFound => serde_json::json!({"message": message, "ok": false}),
             Self::Timeout { .. } | Self::Silence { .. } => {
                 serde_json::json!({"error": {"message": message, "type": self.kind(), "param": null, "code": null}})
+            }
+            Self::AnswerInvalid { provider, .. } => {
+                let error = serde_json::json!({"message": message, "type": null, "param": null, "code": null});
+                serde_json::json!({"error": error, "provider": provider})
             }
             Self::ConfigInvalid(problems) | Self::RequestInvalid(problems) => {
                 let errors: Vec<_> = problems

@@ -3,12 +3,13 @@
 
 use bytes::Bytes;
 use penstock_llm::{operation::Operation, translation::Mending};
+use serde::de::IgnoredAny;
 
 use crate::{
     call::{Call, Target},
     deadline::Deadline,
     delivery,
-    error::Result,
+    error::{Error, Result},
     headers::Headers,
     packed,
     translation::{MOST, retyped},
@@ -20,6 +21,9 @@ const IDS: [&str; 5] = ["x-request-id", "request-id", "x-amzn-requestid", "apim-
 
 /// An error that says more passes as it came, packed or not: it is read where other requests wait meanwhile.
 const MOST_OF_ERROR: usize = 256 * 1024;
+
+/// May stand before any text.
+const BOM: &[u8] = b"\xef\xbb\xbf";
 
 /// The status of a budget that is spent: whoever says so says it to the caller.
 pub const LIMIT: u16 = 412;
@@ -56,6 +60,9 @@ pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline)
         200 if is_plain && is_json && body.expected().is_none_or(|length| length <= MOST) => {
             let Incoming { head, mut body } = incoming;
             if let Some(answer) = deadline.bound(upstream::collect(&mut body, MOST)).await? {
+                if serde_json::from_slice::<IgnoredAny>(answer.strip_prefix(BOM).unwrap_or(&answer)).is_err() {
+                    return Err(Error::invalid_answer(mending.provider(), head.status, &answer));
+                }
                 body = AnswerBody::whole(mending.whole(answer));
             }
             Ok(Incoming { head, body })

@@ -49,6 +49,10 @@ impl Mending {
         }
     }
 
+    pub fn provider(self) -> &'static str {
+        self.provider
+    }
+
     /// Whether good answers are mended; else nobody looks at them.
     pub fn mends(self) -> bool {
         self.ends || self.names
