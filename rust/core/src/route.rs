@@ -140,7 +140,14 @@ mod tests {
             route("/model/%40mine%2Fgpt%3A0/converse-stream"),
             ("converseStream", "/model/%40mine%2Fgpt%3A0/converse-stream", named("@mine/gpt:0"))
         );
-        for raw in ["/upload/v1/files", "/upload/v1beta/files", "/v1beta/models/m:predict", "/v1beta/files", "/guardrail/g/version/1/apply", "/v2/chat"] {
+        for raw in [
+            "/upload/v1/files",
+            "/upload/v1beta/files",
+            "/v1beta/models/m:predict",
+            "/v1beta/files",
+            "/guardrail/g/version/1/apply",
+            "/v2/chat",
+        ] {
             assert_eq!(route(raw), ("proxy", raw, None));
         }
         assert_eq!(
@@ -152,7 +159,8 @@ mod tests {
     #[test]
     fn an_upload_goes_on_here() {
         let here = |there| upload_here(there, "https", "gw.example:8787");
-        let there = "https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
+        let there =
+            "https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
         let expected = "https://gw.example:8787/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
         assert_eq!(here(there).as_deref(), Some(expected));
         for elsewhere in ["https://storage.example/bucket/x?upload_id=A", "/upload/v1/files", "https://x", ""] {
