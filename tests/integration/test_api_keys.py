@@ -239,7 +239,7 @@ def test_a_change_leaves_out_what_stays_and_null_takes_away(admin: Client, body:
     good(admin.put(path, {"rate_limits": None, "rotation_policy": None, "scopes": ["logs.write"]}))
     after = admin.shown(path)
     assert (after["rate_limits"], after["rotation_policy"], after["scopes"]) == (None, None, ["logs.write"])
-    served(admin.gateway, made["key"], 401)
+    served(admin.gateway, made["key"], 403)
 
 
 def test_a_rotated_key_has_two_texts_until_the_transition_is_over(admin: Client, body: dict[str, Any]):

@@ -112,8 +112,16 @@ def test_a_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
         ("[[keys]]\nname = 'a'\nkey = 1", "keys[0].key", "expected `str`, got `int`"),
         ("[[keys]]\nname = 'a'\nsha256 = 'zz'", "keys[0].sha256", "64 hexadecimal digits"),
         ("[[keys]]\nname = 'a'\nkey = '${NOT_SET}'", "keys[0].key", "'NOT_SET' is not set"),
-        ("[[keys]]\nname = 'a'\nkey = 'key-of-x'\n[[keys]]\nname = 'a'\nkey = 'key-of-y'", "keys[1]", "same name as keys[0]"),
-        ("[[keys]]\nname = 'a'\nkey = 'key-of-x'\n[[keys]]\nname = 'b'\nkey = 'key-of-x'", "keys[1]", "same key as keys[0]"),
+        (
+            "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n[[keys]]\nname = 'a'\nkey = 'key-of-y'",
+            "keys[1]",
+            "same name as keys[0]",
+        ),
+        (
+            "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n[[keys]]\nname = 'b'\nkey = 'key-of-x'",
+            "keys[1]",
+            "same key as keys[0]",
+        ),
         ("[[providers]]\nslug = 'a'", "providers[0]", "missing required field `provider`"),
         ("[[providers]]\nslug = 'a b'\nprovider = 'openai'", "providers[0].slug", "'a b' is not allowed"),
         ("[[configs]]\nslug = 'a'\nconfig = '{'", "configs[0].config", "is not valid JSON"),

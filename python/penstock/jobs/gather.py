@@ -6,7 +6,21 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, LargeBinary, String, Text, and_, case, cast, func, literal_column, null, or_, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    LargeBinary,
+    String,
+    Text,
+    and_,
+    case,
+    cast,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+)
 
 from penstock import engine
 from penstock.journal import Piece
