@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Integer,
     LargeBinary,
     String,
     Text,
@@ -215,7 +216,9 @@ def _configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         workspace=configs.c.workspace_id,
         config=_document(is_postgres, configs.c.config),
     )
-    rows = select(row.label("row"), cast(null(), BigInteger).label("ends"), literal_column("1").label("counts"))
+    rows = select(
+        row.label("row"), cast(null(), BigInteger).label("ends"), literal_column("1", Integer).label("counts")
+    )
     return rows.where(configs.c.status == "active", configs.c.sealed.is_(None))
 
 
