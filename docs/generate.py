@@ -53,7 +53,10 @@ def errors_page() -> str:
         "Errors",
         "A provider's own error comes with the provider's status, in the shape of the caller's dialect (OpenAI's: "
         '`{"error": {"message", "type", "param", "code"}, "provider"}`). What has that shape already passes as it came; so '
-        "does everything with `passthrough` and on `/v1/proxy/`. These are the gateway's.",
+        "does everything with `passthrough` and on `/v1/proxy/`, what comes with 412, and what says more than 256 KiB. A good "
+        "answer that the gateway reads, because it is told in another dialect or something of it is mended, and that is none "
+        "of its provider's, is `invalid_response` with the provider's status; what passes as it came passes also where it is "
+        "no JSON. These are the gateway's.",
         "## Requests to models",
         "The body has the shape that the client's dialect expects; words in braces are filled in.",
         table(["code", "status", "message"], sorted(data_plane())),
@@ -70,6 +73,8 @@ def data_plane() -> list[list[str]]:
     codes, statuses, messages = (arms(source, method) for method in ("code", "status", "message"))
     # One variant carries its code; the pairs of code and field stand where it is made.
     carried = re.findall(r'\("(\w+_blocked)", (?:"([\w-]+)"|field)\)', (CORE / "inline.rs").read_text())
+    # One has the status of the provider.
+    statuses = {name: status.replace("*status", "the provider's") for name, status in statuses.items()}
     rows = [[f"`{codes[name]}`", statuses[name], messages[name]] for name in names if codes[name] != "code"]
     blocked = next(name for name in names if codes[name] == "code")
     return rows + [

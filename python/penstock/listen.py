@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 CONTROL_BACKLOG = 1024
+# After so many seconds without a word a caller is asked, so often, and so many times.
+KEEP_ALIVE = (
+    {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4} if sys.platform == "linux" else {}
+)
 
 
 def refuse_open_host(settings: Settings, keys: int) -> None:
@@ -51,6 +55,10 @@ def _listen(settings: Settings, port: int, *, shared: bool) -> socket.socket:
     if sys.platform == "linux":
         # What was handed to the server is out of the engine's sight: who does not read it is left by the kernel.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.server.write_stall_ms)
+        # Who vanished without a word is asked, where nothing is said to them: a WebSocket may be silent both ways.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEP_ALIVE.items():
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
     if shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+# What is shorter is guessed, and stands by chance in what has nothing to do with it.
+SHORTEST_KEY = 8
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -385,8 +387,8 @@ def _key(path: str, row: KeyRow, problems: list[Problem]) -> dict[str, object]:
     if (row.key is None) == (row.sha256 is None):
         problems.append(Problem(path, "needs either key or sha256"))
     elif row.key is not None:
-        if not row.key.reveal():
-            problems.append(Problem(f"{path}.key", "must not be empty"))
+        if len(row.key.reveal()) < SHORTEST_KEY:
+            problems.append(Problem(f"{path}.key", f"must have {SHORTEST_KEY} characters or more"))
         digest = hashlib.sha256(row.key.reveal().encode()).hexdigest()
     elif not DIGEST.fullmatch(digest):
         problems.append(Problem(f"{path}.sha256", "must be 64 hexadecimal digits"))

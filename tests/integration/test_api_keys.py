@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import wait
 
 if TYPE_CHECKING:
-    from tests.gateway import Gateway
+    from tests.gateway import Gateway, Mock
 
 HALF_AN_HOUR = 1_800_000
 
@@ -80,13 +81,29 @@ def test_the_data_plane_knows_a_new_key_and_forgets_a_deleted_one_within_a_secon
     refused(admin.get(f"/v1/api-keys/{made['id']}"), 404, "AB08")
 
 
-def test_a_key_without_the_scope_calls_no_model_and_an_expired_one_nothing(admin: Client, body: dict[str, Any]):
+def test_a_key_without_the_scope_calls_no_model_and_an_expired_one_nothing(
+    admin: Client, body: dict[str, Any], provider: Mock
+):
     reader = admin.with_key(**{**body, "scopes": ["configs.list"]})
     assert reader.shown("/v1/configs")["total"] == 0
     soon = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2)).isoformat()
     short = admin.with_key(**{**body, "scopes": ["configs.list", "completions.write"], "expires_at": soon})
     served(admin.gateway, short.key)
-    assert ask(admin.gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": reader.key}).status == 401
+    # A key that is known is told what it lacks, wherever a client puts it; the organisation's is of the wrong type.
+    places = ("x-gateway-api-key", "{}"), ("x-api-key", "{}"), ("authorization", "Bearer {}")
+    served(admin.gateway, reader.key, 403)
+    for key, why in ((reader.key, "completions.write"), (admin.key, "organisation")):
+        for name, value in places:
+            told = ask(admin.gateway.base_url, CHAT, asked(), {**MOCK, name: value.format(key)})
+            refused(told, 403, "AB03", why)
+    # Neither is a provider's credential: the data plane knows both.
+    before = len(provider.ledger())
+    for key in (reader.key, admin.key):
+        beside = {**MOCK, "x-gateway-api-key": short.key, "authorization": f"Bearer {key}", "x-note": key}
+        assert ask(admin.gateway.base_url, "/v1/proxy/echo", headers=beside).status == 200
+    sent = provider.ledger()[before:]
+    assert len(sent) == 2
+    assert not any(key in json.dumps(entry) for entry in sent for key in (reader.key, admin.key))
     served(admin.gateway, short.key, 401, 4)
     wait("the end", lambda: short.get("/v1/configs").status == 401 or None, 3)
     refused(short.get("/v1/configs"), 401, "AB05", "expired")
@@ -222,7 +239,7 @@ def test_a_change_leaves_out_what_stays_and_null_takes_away(admin: Client, body:
     good(admin.put(path, {"rate_limits": None, "rotation_policy": None, "scopes": ["logs.write"]}))
     after = admin.shown(path)
     assert (after["rate_limits"], after["rotation_policy"], after["scopes"]) == (None, None, ["logs.write"])
-    served(admin.gateway, made["key"], 401)
+    served(admin.gateway, made["key"], 403)
 
 
 def test_a_rotated_key_has_two_texts_until_the_transition_is_over(admin: Client, body: dict[str, Any]):

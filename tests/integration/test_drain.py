@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-KEY = {"x-gateway-api-key": "pk-1"}
+KEY = {"x-gateway-api-key": "pk-of-one"}
 NOTICE, DRAIN = 1.0, 8.0
 
 
@@ -29,7 +29,7 @@ def tables(provider: Mock, drain: float = DRAIN) -> dict:
     # Only what is known to more than this machine gives notice; a key makes that allowed.
     return {
         "server": {"host": "0.0.0.0", "notice_seconds": NOTICE, "drain_seconds": drain},  # noqa: S104
-        "keys": [{"name": "k", "key": "pk-1"}],
+        "keys": [{"name": "k", "key": "pk-of-one"}],
         "mock": {"host": provider.url},
     }
 

@@ -271,12 +271,12 @@ def test_an_upload_that_does_not_come_does_not_hold_the_end_up(fresh: Gateway):
 
 def test_it_is_not_ready_while_it_drains(provider: Mock, tmp_path: Path):
     # Known to more than this machine it gives notice; a key makes that allowed.
-    chosen = {**tables(provider, host="0.0.0.0", notice_seconds=1.0), "keys": [{"name": "k", "key": "pk-1"}]}  # noqa: S104
+    chosen = {**tables(provider, host="0.0.0.0", notice_seconds=1.0), "keys": [{"name": "k", "key": "pk-of-one"}]}  # noqa: S104
     with running(tmp_path, chosen) as gateway:
         began = end(gateway)
         with Probes(gateway) as probes:
             wait("not ready", lambda: ask(gateway.base_url, "/ready").status == 503 or None, 2)
-            assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": "pk-1"}).status == 200
+            assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": "pk-of-one"}).status == 200
         assert not probes.refused
         assert ended(gateway, began, DRAIN + 1) >= 1.0
 

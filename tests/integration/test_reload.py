@@ -93,7 +93,7 @@ def test_a_stream_under_way_outlives_its_key(fresh: Gateway):
         ('keys = [{name = "a", kye = "x"}]', "keys[0].kye: is not known; allowed: name, id, key"),
         ('keys = [{name = "a"}]', "keys[0]: needs either key or sha256"),
         ('keys = [{name = "a", key = "${NOT_SET_ANYWHERE}"}]', "'NOT_SET_ANYWHERE' is not set"),
-        ('keys = [{name = "a", key = "x"}, {name = "a", key = "y"}]', "has the same name as keys[0]"),
+        ('keys = [{name = "a", key = "key-of-x"}, {name = "a", key = "key-of-y"}]', "has the same name as keys[0]"),
         ('providers = [{slug = "p", provider = "nobody"}]', "providers[0]"),
         ('configs = [{slug = "c", config = {provider = "mock", retyr = 1}}]', "configs[0].config.retyr"),
         ("keys = 1", "keys: must be a list of tables"),

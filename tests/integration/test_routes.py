@@ -110,3 +110,9 @@ def test_a_file_of_100_megabytes_comes_down_through_little_memory(served: Gatewa
     assert got.hexdigest() == hashlib.sha256((row * (LARGE // len(row) + 1))[:LARGE]).hexdigest()
     grown = memory.peak(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for a download of 100 MB"
+
+
+@pytest.mark.parametrize("method", ["PROPFIND", "REPORT", "QUERY", "M-SEARCH"])
+def test_a_method_that_extensions_of_http_know_reaches_the_provider(served: Gateway, method: str):
+    echo = ask(served.base_url, "/v1/proxy/echo", b"what", MOCK, method=method)
+    assert (echo.status, echo.json()["method"], echo.json()["body_bytes"]) == (200, method, 4)

@@ -323,13 +323,13 @@ def test_with_the_embedded_database_spoilt_the_kept_snapshot_serves(tmp_path: Pa
 
 def test_keys_of_the_settings_file_go_on_beside_the_store(tmp_path: Path, tables: Tables):
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
-    with running(tmp_path, {**tables, "keys": [{"name": "file", "key": "pk-file"}]}, env=env) as gateway:
+    with running(tmp_path, {**tables, "keys": [{"name": "file", "key": "pk-of-file"}]}, env=env) as gateway:
         key = key_of_an_app(Client(gateway))
-        assert (chat(gateway, "pk-file"), chat(gateway, key)) == (200, 200)
-        refused(Client(gateway, "pk-file").get("/v1/configs"), 401, "AB05")
-        gateway.configure({**tables, "keys": [{"name": "file", "key": "pk-new"}]})
-        wait("the new key", lambda: chat(gateway, "pk-new") == 200 or None, 3)
-        assert (chat(gateway, "pk-file"), chat(gateway, key)) == (401, 200)
+        assert (chat(gateway, "pk-of-file"), chat(gateway, key)) == (200, 200)
+        refused(Client(gateway, "pk-of-file").get("/v1/configs"), 401, "AB05")
+        gateway.configure({**tables, "keys": [{"name": "file", "key": "pk-of-new"}]})
+        wait("the new key", lambda: chat(gateway, "pk-of-new") == 200 or None, 3)
+        assert (chat(gateway, "pk-of-file"), chat(gateway, key)) == (401, 200)
 
 
 def test_a_change_that_another_node_made_is_noticed(tmp_path: Path, tables: Tables, postgres: Postgres):

@@ -129,7 +129,7 @@ def test_the_readmes_settings_file_is_good(tmp_path: Path, monkeypatch: pytest.M
     (block,) = re.findall(r"```toml\n(.*?)```", text("README.md"), re.DOTALL)
     file = tmp_path / "penstock.toml"
     file.write_text(block)
-    environ = {"TEAM_A_KEY": "pk-a", "OPENAI_API_KEY": "sk-a"}
+    environ = {"TEAM_A_KEY": "pk-of-team-a", "OPENAI_API_KEY": "sk-a"}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert gather_good(load(str(file), environ)).keys == 1

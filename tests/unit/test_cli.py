@@ -67,7 +67,7 @@ def test_a_config_that_cannot_be_read_is_told_as_every_problem_is(tmp_path: Path
 
 def test_a_good_file_is_called_good(tmp_path: Path):
     file = tmp_path / "penstock.toml"
-    file.write_text("[[keys]]\nname = 'a'\nkey = 'canary'\n")
+    file.write_text("[[keys]]\nname = 'a'\nkey = 'canary-1'\n")
     done = run("check", str(file))
     assert (done.exit_code, "is good: 1 keys" in done.output) == (0, True)
     assert "canary" not in done.output
@@ -86,7 +86,7 @@ def test_prices_that_cannot_be_used_are_told_with_their_places(tmp_path: Path):
 
 def test_a_bad_file_is_refused_with_its_problems_and_without_its_secrets(tmp_path: Path):
     file = tmp_path / "penstock.toml"
-    file.write_text("[[keys]]\nname = 'a'\nkey = 'canary'\nport = 1\n")
+    file.write_text("[[keys]]\nname = 'a'\nkey = 'canary-1'\nport = 1\n")
     done = run("check", str(file))
     assert done.exit_code == 1
     assert "keys[0].port: is not known" in done.output

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import msgspec
@@ -39,6 +41,19 @@ def test_each_worker_has_a_socket_of_its_own_on_the_same_port():
     assert len({one.getsockname() for one in sockets}) == 1
     assert len(sockets) == 3
     close(sockets)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names")
+def test_a_connection_whose_caller_vanished_is_noticed_by_the_kernel():
+    for workers in (1, 2):
+        sockets = listen.open_ports(given(workers=workers))
+        asking = socket.create_connection(sockets[0].getsockname(), timeout=1)
+        ready, _, _ = select.select(sockets, [], [], 1)
+        accepted, _ = ready[0].accept()
+        asked = {option: accepted.getsockopt(socket.IPPROTO_TCP, option) for option in listen.KEEP_ALIVE}
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert asked == {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+        close([accepted, asking, *sockets])
 
 
 def test_connections_wait_while_nobody_accepts():

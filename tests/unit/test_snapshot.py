@@ -96,7 +96,7 @@ def test_the_epoch_follows_the_content_alone(tmp_path: Path):
 
 
 def test_a_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
-    one, two = "[[keys]]\nname = 'a'\nkey = 'x'\n", "[[keys]]\nname = 'b'\nkey = 'y'\n"
+    one, two = "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n", "[[keys]]\nname = 'b'\nkey = 'key-of-y'\n"
     ids = {key["name"]: key["id"] for key in read(gather(settings(tmp_path, one + two)))["keys"]}
     assert {key["name"]: key["id"] for key in read(gather(settings(tmp_path, two + one)))["keys"]} == ids
 
@@ -106,13 +106,22 @@ def test_a_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
     [
         ("[[keys]]\nname = 'a'\nkye = 'x'", "keys[0].kye", "allowed: name, id, key, sha256, expires_at"),
         ("[[keys]]\nname = 'a'", "keys[0]", "needs either key or sha256"),
-        ("[[keys]]\nname = 'a'\nkey = ''", "keys[0].key", "must not be empty"),
-        ("[[keys]]\nname = ''\nkey = 'x'", "keys[0].name", "must not be empty"),
+        ("[[keys]]\nname = 'a'\nkey = ''", "keys[0].key", "must have 8 characters or more"),
+        ("[[keys]]\nname = 'a'\nkey = 'seven-7'", "keys[0].key", "must have 8 characters or more"),
+        ("[[keys]]\nname = ''\nkey = 'key-of-x'", "keys[0].name", "must not be empty"),
         ("[[keys]]\nname = 'a'\nkey = 1", "keys[0].key", "expected `str`, got `int`"),
         ("[[keys]]\nname = 'a'\nsha256 = 'zz'", "keys[0].sha256", "64 hexadecimal digits"),
         ("[[keys]]\nname = 'a'\nkey = '${NOT_SET}'", "keys[0].key", "'NOT_SET' is not set"),
-        ("[[keys]]\nname = 'a'\nkey = 'x'\n[[keys]]\nname = 'a'\nkey = 'y'", "keys[1]", "same name as keys[0]"),
-        ("[[keys]]\nname = 'a'\nkey = 'x'\n[[keys]]\nname = 'b'\nkey = 'x'", "keys[1]", "same key as keys[0]"),
+        (
+            "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n[[keys]]\nname = 'a'\nkey = 'key-of-y'",
+            "keys[1]",
+            "same name as keys[0]",
+        ),
+        (
+            "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n[[keys]]\nname = 'b'\nkey = 'key-of-x'",
+            "keys[1]",
+            "same key as keys[0]",
+        ),
         ("[[providers]]\nslug = 'a'", "providers[0]", "missing required field `provider`"),
         ("[[providers]]\nslug = 'a b'\nprovider = 'openai'", "providers[0].slug", "'a b' is not allowed"),
         ("[[configs]]\nslug = 'a'\nconfig = '{'", "configs[0].config", "is not valid JSON"),

@@ -6,7 +6,22 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, LargeBinary, String, Text, case, cast, func, literal_column, null, or_, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    and_,
+    case,
+    cast,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+)
 
 from penstock import engine
 from penstock.journal import Piece
@@ -43,10 +58,10 @@ log = logging.getLogger("penstock")
 Rows = list[dict[str, Any]]
 # Rows of a part, how many, and when the first one ends.
 Written = tuple[bytes, int, "int | None"]
-# The scope without which a key is of no use to the data plane.
+# The scope without which a key may do nothing on the data plane.
 CALLS = "completions.write"
 # What we made ourselves, of letters and digits: it is always there, and nothing in it needs to be escaped.
-PLAIN = {"id", "sha256", "workspace"}
+PLAIN = {"id", "sha256", "workspace", "lacks"}
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -93,7 +108,8 @@ class Large:
             joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
         else:
             joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
-        query = select(inner.c.digits, joined, func.count(), func.min(inner.c.ends)).group_by(inner.c.digits)
+        query = select(inner.c.digits, joined, func.count(inner.c.counts), func.min(inner.c.ends))
+        query = query.group_by(inner.c.digits)
         found = (await connection.execute(query)).all()
         return {own: (rows, count, end) for own, rows, count, end in found}
 
@@ -168,21 +184,26 @@ def _is_over(end: int | None, moment: int) -> bool:
 def _keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
     own, texts = api_keys.c.expires_at, key_digests.c.expires_at
     ends = case((own.is_(None), texts), (texts.is_(None), own), (own < texts, own), else_=texts)
+    named = {"id": api_keys.c.id, "sha256": key_digests.c.sha256}
     row = _object(
         is_postgres,
-        id=api_keys.c.id,
+        **named,
         name=api_keys.c.name,
-        sha256=key_digests.c.sha256,
         workspace=api_keys.c.workspace_id,
         expires_at=ends // 1000,
         defaults=_document(is_postgres, api_keys.c.defaults),
     )
+    # Of keys that may do nothing there it is said why: that is no reason to take them for no keys, or for a provider's.
+    is_of_none = api_keys.c.workspace_id.is_(None)
+    is_good = and_(~is_of_none, cast(api_keys.c.scopes, Text).contains(f'"{CALLS}"'))
+    lacks = case((is_of_none, "workspace"), else_="scope")
+    refused = _object(is_postgres, **named, lacks=lacks)
     return (
-        select(row.label("row"), ends.label("ends"))
+        select(case((is_good, row), else_=refused).label("row"), ends.label("ends"))
+        .add_columns(case((is_good, 1)).label("counts"))
         .join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
-        .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
-        .where(workspaces.c.status == "active", api_keys.c.status == "active")
-        .where(cast(api_keys.c.scopes, Text).contains(f'"{CALLS}"'))
+        .outerjoin(workspaces, workspaces.c.id == api_keys.c.workspace_id)
+        .where(or_(is_of_none, workspaces.c.status == "active"), api_keys.c.status == "active")
         .where(_alive(own), _alive(texts))
     )
 
@@ -195,7 +216,9 @@ def _configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
         workspace=configs.c.workspace_id,
         config=_document(is_postgres, configs.c.config),
     )
-    rows = select(row.label("row"), cast(null(), BigInteger).label("ends"))
+    rows = select(
+        row.label("row"), cast(null(), BigInteger).label("ends"), literal_column("1", Integer).label("counts")
+    )
     return rows.where(configs.c.status == "active", configs.c.sealed.is_(None))
 
 

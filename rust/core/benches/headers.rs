@@ -97,7 +97,7 @@ fn target() -> Option<Target<'static>> {
         options: Options::default(),
         credential: Some("sk-0123456789abcdef0123456789abcdef".into()),
         authorization: None,
-        gateway_key: None,
+        caller: penstock_core::caller::Caller::default(),
         forward: ForwardHeaders::default(),
         timeout: Duration::from_mins(5),
         patience: Duration::from_mins(5),

@@ -76,8 +76,8 @@ pub struct Target<'c> {
     pub credential: Option<Cow<'c, str>>,
     /// A whole `authorization` of the caller's, where it is more than a key and there is no other credential.
     pub authorization: Option<&'c str>,
-    /// The gateway's own key, which goes no further.
-    pub gateway_key: Option<&'c str>,
+    /// Who calls: no key of the gateway's goes further.
+    pub caller: Caller<'c>,
     pub forward: ForwardHeaders,
     pub timeout: Duration,
     /// How long it may take by config or settings, whatever the caller says.
@@ -256,7 +256,6 @@ impl<'c> Choice<'c> {
         // What Amazon's clients sign is good for the host that they were given, and nowhere else.
         let is_meant = is_callers && self.call.dialect() != Dialect::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.authorization(headers) };
-        let gateway_key = self.caller.sent;
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
         let (strict, passthrough) = (features.strict.resolve(control.strict), node.passthrough);
         let target = Target {
@@ -265,7 +264,7 @@ impl<'c> Choice<'c> {
             options,
             credential,
             authorization,
-            gateway_key,
+            caller: *self.caller,
             forward,
             timeout,
             patience,

@@ -41,6 +41,13 @@ const PLACES: [Place; 6] = [bearer, access_key_id, x_api_key, api_key, x_goog_ap
 /// Header fields that hold a key and nothing else.
 pub const KEY_FIELDS: [&str; 3] = ["x-api-key", "api-key", "x-goog-api-key"];
 
+/// So many letters and digits has a key that was made here.
+const MADE: usize = 48;
+/// Words of a text that are shorter are no keys.
+const SHORTEST: usize = 8;
+/// What may stand around a key in a text.
+const BETWEEN: [char; 14] = [',', ';', '=', '&', '"', '\'', '(', ')', '<', '>', '[', ']', '{', '}'];
+
 /// What one client sends as its bearer token where nobody gave it one.
 const PLACEHOLDER: &str = "OPENAI_API_KEY";
 
@@ -56,18 +63,25 @@ pub fn admit<'c>(
         return Ok(Caller { key: Some(&passport.key), sent: Some(text), keys: Some(snapshot) });
     }
     if !require && !snapshot.has_keys() {
-        return Ok(Caller::default());
+        return Ok(Caller { keys: snapshot.has_own().then_some(snapshot), ..Caller::default() });
     }
     // Who says which key is meant is taken at their word: nothing else is tried.
     let (key, sent) = match control.api_key {
-        Some(text) => (snapshot.key(text).ok_or(Error::KeyUnknown)?, text),
+        Some(text) => {
+            (snapshot.key(text).ok_or_else(|| refusal(snapshot, std::iter::once(text), Error::KeyUnknown))?, text)
+        }
         None => PLACES
             .iter()
             .filter_map(|place| place(headers))
             .find_map(|text| snapshot.key(text).map(|key| (key, text)))
-            .ok_or(Error::KeyMissing)?,
+            .ok_or_else(|| refusal(snapshot, PLACES.iter().filter_map(|place| place(headers)), Error::KeyMissing))?,
     };
     Ok(Caller { key: Some(valid(key)?), sent: Some(sent), keys: Some(snapshot) })
+}
+
+/// Of a key that is known and may do nothing here it is told why.
+fn refusal<'t>(snapshot: &Snapshot, mut sent: impl Iterator<Item = &'t str>, otherwise: Error) -> Error {
+    sent.find_map(|text| snapshot.lack(text)).map_or(otherwise, |lack| Error::KeyForbidden { lack })
 }
 
 /// Who showed a token in the place of a key, and its text. One that is not ours may be a provider's: then a key is looked for.
@@ -98,17 +112,30 @@ impl<'c> Caller<'c> {
     }
 
     fn is_ours(&self, text: &str) -> bool {
-        Some(text) == self.sent || self.keys.is_some_and(|keys| keys.key(text).is_some())
+        Some(text) == self.sent || self.keys.is_some_and(|keys| keys.is_own(text))
+    }
+
+    /// Whether there is a key of ours in a text, or a token that is shown in the place of one. Of what the settings file calls
+    /// a key no more is known than its digest: it is found where it stands by itself.
+    pub fn is_told(&self, text: &str) -> bool {
+        if self.sent.is_some_and(|own| text.contains(own)) {
+            return true;
+        }
+        let Some(keys) = self.keys else { return false };
+        let text = text.trim();
+        let made = text.split(|one: char| !one.is_ascii_alphanumeric()).filter(|run| run.len() == MADE);
+        let words = text.split(|one: char| one.is_whitespace() || BETWEEN.contains(&one));
+        let parts = made.chain(words.filter(|word| word.len() >= SHORTEST)).filter(|part| part.len() < text.len());
+        keys.is_own(text) || parts.into_iter().any(|part| keys.is_own(part))
     }
 
     /// An `authorization` that is more than a key, such as Basic or AWS4-HMAC-SHA256, and not the gateway's.
     pub fn authorization(&self, headers: &'c Headers) -> Option<&'c str> {
         let value = filled(headers, "authorization").filter(|value| token(value).is_none())?;
-        let is_ours = match basic(value) {
-            Some(pair) => pair.split(':').any(|part| self.is_ours(part)),
-            None => self.sent.is_some_and(|own| value.contains(own)),
-        };
-        (!is_ours).then_some(value)
+        let is_ours = basic(value).is_some_and(|pair| pair.split(':').any(|part| self.is_ours(part)));
+        // What stands behind the scheme may be a key that is shorter than what is looked for in the middle of texts.
+        let rest = value.split_once(' ').map_or(value, |(_, rest)| rest.trim());
+        (!is_ours && !self.is_told(value) && !self.is_told(rest)).then_some(value)
     }
 }
 

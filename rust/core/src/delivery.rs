@@ -20,10 +20,10 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Headers, Whole},
-    packed,
+    packed, pretty,
     realtime::Opened,
     record::{Outcome, Record},
-    route::Route,
+    route::{self, Route},
     routing::Place,
     upstream::{self, AnswerBody, AnswerHead, Incoming},
 };
@@ -31,6 +31,9 @@ use crate::{
 /// The kinds of streams.
 const EVENTS: &str = "text/event-stream";
 const FRAMES: &str = "application/vnd.amazon.eventstream";
+
+/// Where Google says that an upload goes on.
+const UPLOAD_URL: &str = "x-goog-upload-url";
 
 /// Answers up to this size are read whole before they are passed on.
 pub const WHOLE: usize = 256 * 1024;
@@ -86,10 +89,12 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         match collected {
             Ok(Some(bytes)) => {
                 let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
-                let length = if is_bodiless { declared } else { Some(bytes.len()) };
+                let shown = (is_json && is_plain && pretty::is_asked(call)).then(|| pretty::indented(bytes.clone()));
+                let length = if is_bodiless { declared } else { Some(shown.as_ref().unwrap_or(&bytes).len()) };
                 reply.set_length(length);
                 let cost = (has_cost && is_json).then_some((dialect, is_packed));
-                return whole(reply, bytes, cost, record);
+                let Answer { reply, body } = whole(reply, bytes, cost, record);
+                return Answer { reply, body: shown.map_or(body, Into::into) };
             }
             Ok(None) => (),
             Err(error) => return refuse(&error, call, record),
@@ -187,8 +192,20 @@ fn passed_on(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers
             name.starts_with(headers::PREFIX) || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
         !is_the_connections && !matches!(name, b"content-length" | b"x-powered-by") && !is_ours
     });
+    lead_back(&mut answered, call);
     mark(&mut answered, call, record);
     answered
+}
+
+/// An upload that began here goes on here: the credential that it needs is not the caller's.
+fn lead_back(answered: &mut Headers, call: &Call<'_>) {
+    let Some(there) = answered.text(UPLOAD_URL) else { return };
+    let fields = &call.head.headers;
+    let scheme = if fields.text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    if let Some(here) = fields.text("host").and_then(|host| route::upload_here(there, scheme, host)) {
+        answered.retain(|name| name != UPLOAD_URL.as_bytes());
+        answered.push(UPLOAD_URL.as_bytes(), here.as_bytes());
+    }
 }
 
 /// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed.
@@ -215,7 +232,10 @@ fn whole(reply: Reply, bytes: Bytes, cost: Option<(Dialect, bool)>, mut record: 
 pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
-    let Whole { mut answered, body } = error.answer(call.dialect(), Some(id));
+    let Whole { mut answered, mut body } = error.answer(call.dialect(), Some(id));
+    if pretty::is_asked(call) {
+        body = pretty::indented(body);
+    }
     record.facts.status = answered.status;
     record.facts.error = Some(error.code());
     mark(&mut answered.headers, call, &record);

@@ -5,6 +5,7 @@ use penstock_llm::dialect::{self, Dialect, Failure};
 use crate::{
     headers::{Answered, Headers, Whole},
     route::METHODS,
+    snapshot::Lack,
 };
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -37,6 +38,7 @@ pub enum Error {
     KeyMissing,
     KeyUnknown,
     KeyExpired,
+    KeyForbidden { lack: Lack },
     TokenInvalid,
     TokenExpired,
     TokenForbidden { what: &'static str },
@@ -69,20 +71,30 @@ pub enum Error {
     ConnectTimeout { host: String, step: &'static str },
     ConnectFailed { host: String, cause: String },
     UpstreamBroke { cause: String },
+    AnswerInvalid { provider: &'static str, status: u16, said: String },
     ControlDown,
     Overloaded,
     Draining,
     Panicked,
 }
 
+/// Most of an answer that cannot be read is told with the error.
+const MOST_SAID: usize = 2048;
+
 impl Error {
+    /// An answer that is read, and is none of this provider's.
+    pub fn invalid_answer(provider: &'static str, status: u16, answer: &[u8]) -> Self {
+        let said = String::from_utf8_lossy(&answer[..answer.len().min(MOST_SAID)]).into_owned();
+        Self::AnswerInvalid { provider, status, said }
+    }
+
     /// The identifier that clients and metrics use.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
             Self::MethodUnknown => "method_not_allowed",
             Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => "03",
-            Self::TokenForbidden { .. } => "AB03",
+            Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => "AB03",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
             Self::ProviderUnresolved => "provider_unresolved",
@@ -112,6 +124,7 @@ impl Error {
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
             Self::ConnectFailed { .. } => "upstream_connect_failed",
             Self::UpstreamBroke { .. } => "upstream_broke",
+            Self::AnswerInvalid { .. } => "invalid_response",
             Self::ControlDown => "control_down",
             Self::Overloaded => "overloaded",
             Self::Draining => "draining",
@@ -141,7 +154,8 @@ impl Error {
             | Self::LinesUnreadable { .. }
             | Self::BadFraming
             | Self::BrokenBody => 400,
-            Self::ModelRefused { .. } | Self::TokenForbidden { .. } => 403,
+            Self::AnswerInvalid { status, .. } => *status,
+            Self::ModelRefused { .. } | Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => 403,
             Self::MethodUnknown => 405,
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
@@ -158,6 +172,7 @@ impl Error {
             | Self::ConnectTimeout { .. }
             | Self::ConnectFailed { .. }
             | Self::CredentialUnavailable { .. }
+            | Self::AnswerInvalid { .. }
             | Self::UpstreamBroke { .. } => Origin::Upstream,
             Self::ControlDown | Self::Overloaded | Self::Draining | Self::Panicked => Origin::Gateway,
             _ => Origin::Caller,
@@ -169,9 +184,15 @@ impl Error {
         self.origin() != Origin::Caller
     }
 
-    /// Whether it says that no answer came over the network.
+    /// Whether it says that no answer came over the network, or none that is one.
     pub fn is_of_network(&self) -> bool {
-        matches!(self, Self::ConnectTimeout { .. } | Self::ConnectFailed { .. } | Self::UpstreamBroke { .. })
+        matches!(
+            self,
+            Self::ConnectTimeout { .. }
+                | Self::ConnectFailed { .. }
+                | Self::UpstreamBroke { .. }
+                | Self::AnswerInvalid { .. }
+        )
     }
 
     /// Whether it would be the same whatever target is tried.
@@ -193,10 +214,11 @@ impl Error {
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),
-            Self::MethodUnknown => format!("method not allowed; allowed are {}", METHODS.join(", ")),
+            Self::MethodUnknown => "method not allowed; CONNECT, TRACE and TRACK are not, nor is what is no token".into(),
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
+            Self::KeyForbidden { lack } => format!("this key may not call models: {}", lack.why()),
             Self::TokenInvalid => "Invalid token. Error Code: 03".into(),
             Self::TokenExpired => "token has expired or is not good yet. Error Code: 03".into(),
             Self::TokenForbidden { what } => format!("the {what} of this token is not allowed here"),
@@ -244,6 +266,7 @@ impl Error {
             Self::ConnectTimeout { host, step } => format!("no connection to {host} in time: its {step} took too long"),
             Self::ConnectFailed { host, cause } => format!("no connection to {host}: {cause}"),
             Self::UpstreamBroke { cause } => format!("the provider's answer broke off: {cause}"),
+            Self::AnswerInvalid { provider, said, .. } => format!("{provider} returned an invalid response: {said}"),
             Self::ControlDown => "the management service is restarting".into(),
             Self::Overloaded => "too many requests in flight".into(),
             Self::Draining => "the gateway is shutting down; send the request again".into(),
@@ -287,6 +310,10 @@ impl Error {
             Self::Timeout { .. } | Self::Silence { .. } => {
                 serde_json::json!({"error": {"message": message, "type": self.kind(), "param": null, "code": null}})
             }
+            Self::AnswerInvalid { provider, .. } => {
+                let error = serde_json::json!({"message": message, "type": null, "param": null, "code": null});
+                serde_json::json!({"error": error, "provider": provider})
+            }
             Self::ConfigInvalid(problems) | Self::RequestInvalid(problems) => {
                 let errors: Vec<_> = problems
                     .iter()
@@ -294,7 +321,7 @@ impl Error {
                     .collect();
                 serde_json::json!({"status": "failure", "message": message, "errors": errors, "error": error})
             }
-            Self::TokenForbidden { .. } => {
+            Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => {
                 serde_json::json!({"success": false, "data": {"message": message, "errorCode": self.code()}})
             }
             Self::InlineBlocked { field, .. } => serde_json::json!({"status": "failure", "message": message,

@@ -36,7 +36,7 @@ use crate::{
     include_usage, mending, models,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Manner, Said},
-    route::{METHODS, Route},
+    route::{self, Route},
     routing::{self, Continuation},
     settings::Settings,
     shared::Shared,
@@ -198,7 +198,7 @@ impl Gateway {
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call, &self.sink);
         record.facts.tariff.prices = Arc::clone(&snapshot.prices);
-        let is_odd = || !METHODS.contains(&call.head.method.as_str());
+        let is_odd = || !route::is_passed(&call.head.method);
         if let Some(fault) = fault.or_else(|| is_odd().then_some(Error::MethodUnknown)) {
             return delivery::refuse(&fault, &call, record);
         }

@@ -186,9 +186,14 @@ pub struct Control<'a> {
     /// From `traceparent`.
     pub trace: Option<Trace<'a>>,
     pub has_baggage: bool,
+    /// As the client calls what several requests belong to.
+    pub session: Option<&'a str>,
     /// How long the client says that it waits.
     pub patience: Option<Duration>,
 }
+
+/// What a coding assistant says of the session that a request is part of: for gateways to group by, and not for providers.
+pub const SESSION: &[u8] = b"x-claude-code-session-id";
 
 /// Stands for a value that is no text: it is there, and it is nothing that anyone could mean.
 const NO_TEXT: &str = "\u{fffd}";
@@ -210,6 +215,8 @@ impl<'a> Control<'a> {
                 traceparent = Some(if traceparent.is_none() { value } else { b"" });
             } else if name == b"baggage" {
                 control.has_baggage = true;
+            } else if name == SESSION {
+                control.session = std::str::from_utf8(value).ok().map(str::trim);
             } else if matches!(name, b"x-stainless-timeout" | b"x-stainless-read-timeout") {
                 control.patience = control.patience.into_iter().chain(seconds(value)).min();
             }

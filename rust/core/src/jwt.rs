@@ -150,6 +150,18 @@ impl Tokens {
         })
     }
 
+    /// Whether a text is a token of one of the issuers, whatever else is said of it.
+    pub fn are_from(&self, text: &str) -> bool {
+        let mut parts = text.split('.');
+        let (Some(head), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return false;
+        };
+        let is_token = head.starts_with("eyJ") && text.len() <= LARGEST;
+        is_token && self.verify(head, claims, signature).is_some()
+    }
+
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<Passport>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -35,6 +35,7 @@ pub mod models;
 pub mod outbox;
 pub mod packed;
 mod place;
+mod pretty;
 pub mod prices;
 pub mod realtime;
 pub mod record;

@@ -3,20 +3,30 @@
 
 use bytes::Bytes;
 use penstock_llm::{operation::Operation, translation::Mending};
+use serde::de::IgnoredAny;
 
 use crate::{
     call::{Call, Target},
     deadline::Deadline,
     delivery,
-    error::Result,
+    error::{Error, Result},
     headers::Headers,
     packed,
-    translation::{MOST, MOST_OF_ERROR, retyped},
+    translation::{MOST, retyped},
     upstream::{self, AnswerBody, Incoming},
 };
 
 /// Under these names providers say how they call a request.
 const IDS: [&str; 5] = ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-ms-request-id"];
+
+/// An error that says more passes as it came, packed or not: it is read where other requests wait meanwhile.
+const MOST_OF_ERROR: usize = 256 * 1024;
+
+/// May stand before any text.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// The status of a budget that is spent: whoever says so says it to the caller.
+pub const LIMIT: u16 = 412;
 
 /// What is mended of the answers of this target; `None` where they are to stay as they are.
 pub fn of(call: &Call<'_>, target: &Target<'_>) -> Option<Mending> {
@@ -38,6 +48,8 @@ pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline)
     let (is_plain, is_events) = (delivery::is_plain(&head.headers), delivery::is_events(&head.headers));
     let is_json = head.headers.text("content-type").is_some_and(|kind| kind.starts_with("application/json"));
     match head.status {
+        // What a limit says passes untouched.
+        LIMIT => Ok(named(incoming)),
         400.. if !is_events && (is_plain || packed::is_packed(&head.headers)) => {
             Box::pin(mend_error(mending, incoming, deadline)).await
         }
@@ -48,6 +60,9 @@ pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline)
         200 if is_plain && is_json && body.expected().is_none_or(|length| length <= MOST) => {
             let Incoming { head, mut body } = incoming;
             if let Some(answer) = deadline.bound(upstream::collect(&mut body, MOST)).await? {
+                if serde_json::from_slice::<IgnoredAny>(answer.strip_prefix(BOM).unwrap_or(&answer)).is_err() {
+                    return Err(Error::invalid_answer(mending.provider(), head.status, &answer));
+                }
                 body = AnswerBody::whole(mending.whole(answer));
             }
             Ok(Incoming { head, body })
@@ -61,7 +76,8 @@ async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadlin
     let Some(answer) = deadline.bound(upstream::collect(&mut body, MOST_OF_ERROR)).await? else {
         return Ok(Incoming { head, body });
     };
-    let plain = if delivery::is_plain(&head.headers) { Some(answer.clone()) } else { packed::plain(&answer) };
+    let plain =
+        if delivery::is_plain(&head.headers) { Some(answer.clone()) } else { packed::plain(&answer, MOST_OF_ERROR) };
     name_request(&mut head.headers);
     let id = request_id(&head.headers).map(ToOwned::to_owned);
     let told = plain.and_then(|plain| mending.error(head.status, &plain, id.as_deref()));
@@ -73,6 +89,12 @@ async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadlin
         }
     };
     Ok(Incoming { head, body: AnswerBody::whole(answer) })
+}
+
+/// An error as it came, under the provider's own name for its request.
+pub fn named(mut incoming: Incoming) -> Incoming {
+    name_request(&mut incoming.head.headers);
+    incoming
 }
 
 /// Has clients know a failed request by the provider's own name for it, where that came in a field that they do not read.

@@ -15,6 +15,8 @@ use crate::{
 const LONGEST: usize = 128;
 /// The name of the person behind a request.
 const USER: &str = "_user";
+/// The name of what several requests belong to.
+pub const SESSION: &str = "session_id";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {

@@ -29,11 +29,11 @@ pub fn is_packed(headers: &Headers) -> bool {
     headers.text("content-encoding").is_some_and(|coding| matches!(coding, "gzip" | "x-gzip"))
 }
 
-/// What a small compressed answer says; `None` where it is too much, or cannot be read.
-pub fn plain(bytes: &[u8]) -> Option<Bytes> {
+/// What a small compressed answer says; `None` where that is more than `most`, or cannot be read: no more of it is unpacked.
+pub fn plain(bytes: &[u8], most: usize) -> Option<Bytes> {
     let mut plain = Vec::new();
-    MultiGzDecoder::new(bytes).take(LARGEST_PLAIN + 1).read_to_end(&mut plain).ok()?;
-    (plain.len() as u64 <= LARGEST_PLAIN).then(|| plain.into())
+    MultiGzDecoder::new(bytes).take(most as u64 + 1).read_to_end(&mut plain).ok()?;
+    (plain.len() <= most).then(|| plain.into())
 }
 
 /// A compressed answer.

@@ -21,7 +21,7 @@ use crate::{
     headers::{Control, Head},
     line,
     masking::may_be_secret,
-    metadata::Metadata,
+    metadata::{self, Metadata},
     metrics::Metrics,
     outbox::Outbox,
     packed::Packed,
@@ -220,6 +220,9 @@ impl Facts {
         }
         let listed = sink.noted.iter().filter(|name| !self.masked.contains(name));
         self.metadata.add_fields(&head.headers, listed);
+        if let Some(session) = control.session {
+            self.metadata.add(metadata::SESSION, session);
+        }
         if control.has_baggage {
             self.metadata.add_baggage(&head.headers);
         }

@@ -7,9 +7,11 @@ use penstock_llm::{
     providers::{Asked, Credential},
     translation::Translation,
 };
+use percent_encoding::percent_decode_str;
 
 use crate::{
     call::{Call, Target},
+    caller::Caller,
     credentials::Issued,
     error::{Error, Result},
     headers, trace,
@@ -149,7 +151,7 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
     out.push(b' ');
     let prefix = prefix(target);
     out.extend_from_slice(prefix.as_bytes());
-    let query = query(&call.head.query, target.gateway_key);
+    let query = query(&call.head.query, &target.caller);
     let asked = Asked {
         operation: call.route.operation,
         path: call.route.path,
@@ -172,16 +174,15 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
     Ok(())
 }
 
-/// The query as it came, but for the gateway's key, should somebody have put it there too.
-fn query<'q>(query: &'q str, gateway_key: Option<&str>) -> Cow<'q, str> {
-    match gateway_key.filter(|key| query.contains(key)) {
-        None => Cow::Borrowed(query),
-        Some(key) => query.split('&').filter(|pair| !pair.contains(key)).collect::<Vec<_>>().join("&").into(),
+/// The query as it came, but for a key of the gateway's, should somebody have put it there too.
+fn query<'q>(query: &'q str, caller: &Caller<'_>) -> Cow<'q, str> {
+    let holds = |pair: &&str| {
+        caller.is_told(pair) || pair.contains('%') && caller.is_told(&percent_decode_str(pair).decode_utf8_lossy())
+    };
+    if query.is_empty() || !query.split('&').any(|pair| holds(&pair)) {
+        return Cow::Borrowed(query);
     }
-}
-
-fn holds(value: &[u8], key: &str) -> bool {
-    value.len() >= key.len() && memchr::memmem::find(value, key.as_bytes()).is_some()
+    query.split('&').filter(|pair| !holds(pair)).collect::<Vec<_>>().join("&").into()
 }
 
 /// A credential is written once, from where it was decided.
@@ -258,6 +259,7 @@ impl Passing<'_> {
             b"content-type" if self.said.content_type.is_some() => false,
             b"accept-encoding" if self.asks_plainly() => false,
             _ if self.target.forward.contains(name) => true,
+            headers::SESSION => false,
             // Nothing is read of these answers: whatever was asked for of them may be.
             _ if matches!(self.call.route.operation.takes(), None | Some(Takes::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
@@ -265,9 +267,14 @@ impl Passing<'_> {
             _ if self.said.manner.is_translated() && !self.is_of_the_provider(name) => false,
             _ => is_of_a_dialect(name) || self.is_read_there(name),
         };
-        // What is said under the gateway's prefix, or was stored, is meant.
-        // Wherever else somebody put it.
-        is_wanted && !self.target.sets(name) && !self.target.gateway_key.is_some_and(|key| holds(value, key))
+        // A key of the gateway's goes no further, wherever else somebody put it.
+        is_wanted && !self.target.sets(name) && !self.holds_key(name, value)
+    }
+
+    fn holds_key(&self, name: &[u8], value: &[u8]) -> bool {
+        // These say what they say by chance: a provider needs them.
+        let is_needed = matches!(name, b"accept" | b"content-type" | b"user-agent");
+        !is_needed && self.target.caller.is_told(&String::from_utf8_lossy(value))
     }
 
     /// Whether the answer must not come compressed, whoever could read it.
@@ -335,7 +342,7 @@ mod tests {
             options: Options::default(),
             credential: key.map(Into::into),
             authorization: None,
-            gateway_key: None,
+            caller: Caller::default(),
             forward: ForwardHeaders::default()
                 .resolve(Some("x-team, x-hop, cookie, authorization, host, x-gateway-api-key"))
                 .unwrap(),

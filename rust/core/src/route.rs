@@ -13,8 +13,28 @@ pub struct Route<'r> {
     pub stated: Stated<'r>,
 }
 
-/// The methods of the data plane. TRACE above all is none: its answer holds the credential that the provider was sent.
+/// The methods that are told to who asked with none of the data plane.
 pub const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+/// Those that are none. The answers to TRACE and TRACK hold the credential that the provider was sent.
+const NONE: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
+
+/// Where Google's own clients begin to upload files, and go on.
+const UPLOADS: [&str; 2] = ["/upload/v1/files", "/upload/v1beta/files"];
+
+/// The address with the same path and query here, where that is one under which an upload goes on.
+pub fn upload_here(there: &str, scheme: &str, host: &str) -> Option<String> {
+    let (_, rest) = there.split_once("://")?;
+    let asked = &rest[rest.find('/')?..];
+    let path = asked.split('?').next()?;
+    UPLOADS.contains(&path).then(|| format!("{scheme}://{host}{asked}"))
+}
+
+/// Whether requests with this method go anywhere: all do of which a provider may know what they mean.
+pub fn is_passed(method: &str) -> bool {
+    METHODS.contains(&method)
+        || !NONE.iter().any(|none| none.eq_ignore_ascii_case(method))
+            && http::Method::from_bytes(method.as_bytes()).is_ok()
+}
 
 impl<'r> Route<'r> {
     /// `None` where the path is not one of the data plane.
@@ -46,6 +66,9 @@ impl<'r> Route<'r> {
 
     /// The paths of Google's own clients, whose API has versions of its own; what is not read goes on under the same.
     fn of_google(method: &str, path: &'r str) -> Option<Self> {
+        if UPLOADS.contains(&path) {
+            return Some(Self { operation: Operation::Proxy, path, stated: Stated::default() });
+        }
         let rest = below(path, "/v1beta")?;
         let route = Self::plain(method, rest);
         let is_read = route.operation.dialect() == Some(Dialect::Gemini);
@@ -117,13 +140,32 @@ mod tests {
             route("/model/%40mine%2Fgpt%3A0/converse-stream"),
             ("converseStream", "/model/%40mine%2Fgpt%3A0/converse-stream", named("@mine/gpt:0"))
         );
-        for raw in ["/v1beta/models/m:predict", "/v1beta/files", "/guardrail/g/version/1/apply", "/v2/chat"] {
+        for raw in [
+            "/upload/v1/files",
+            "/upload/v1beta/files",
+            "/v1beta/models/m:predict",
+            "/v1beta/files",
+            "/guardrail/g/version/1/apply",
+            "/v2/chat",
+        ] {
             assert_eq!(route(raw), ("proxy", raw, None));
         }
         assert_eq!(
             (Route::of("GET", "/model"), Route::of("GET", "/models/x"), Route::of("GET", "/v1beta")),
             (None, None, None)
         );
+    }
+
+    #[test]
+    fn an_upload_goes_on_here() {
+        let here = |there| upload_here(there, "https", "gw.example:8787");
+        let there =
+            "https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
+        let expected = "https://gw.example:8787/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
+        assert_eq!(here(there).as_deref(), Some(expected));
+        for elsewhere in ["https://storage.example/bucket/x?upload_id=A", "/upload/v1/files", "https://x", ""] {
+            assert_eq!(here(elsewhere), None, "{elsewhere}");
+        }
     }
 
     #[test]

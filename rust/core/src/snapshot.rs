@@ -42,6 +42,24 @@ pub struct Key {
     pub(crate) defaults: Option<Box<KeyDefaults>>,
 }
 
+/// Why a key that is known may do nothing on the data plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Lack {
+    /// It is an organisation's.
+    Workspace,
+    Scope,
+}
+
+impl Lack {
+    pub fn why(self) -> &'static str {
+        match self {
+            Self::Workspace => "it is an organisation's, and only a workspace's may",
+            Self::Scope => "it lacks the scope completions.write",
+        }
+    }
+}
+
 /// What requests with a key have unless they say otherwise; most keys say nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyDefaults {
@@ -148,8 +166,28 @@ impl Snapshot {
 
     /// The key with this text.
     pub fn key(&self, text: &str) -> Option<&Key> {
-        let digest = <[u8; 32]>::from(Sha256::digest(text.as_bytes()));
+        let digest = digest(text);
         self.tables().find_map(|tables| tables.key(&digest))
+    }
+
+    /// Why the key with this text may do nothing here, where it is one of those.
+    pub fn lack(&self, text: &str) -> Option<Lack> {
+        let mut refusing = self.tables().filter(|tables| tables.has_refused()).peekable();
+        refusing.peek()?;
+        let digest = digest(text);
+        refusing.find_map(|tables| tables.lack(&digest))
+    }
+
+    /// Whether there is anything that must not reach a provider.
+    pub fn has_own(&self) -> bool {
+        self.has_keys() || self.tables().any(Tables::has_refused)
+    }
+
+    /// Whether a text is a key of the gateway's, whatever it may do, or a token of somebody whose tokens it takes.
+    pub fn is_own(&self, text: &str) -> bool {
+        let digest = digest(text);
+        self.tables().any(|tables| tables.key(&digest).is_some() || tables.lack(&digest).is_some())
+            || self.tokens.as_ref().is_some_and(|tokens| tokens.are_from(text))
     }
 
     pub fn provider(&self, workspace: Option<&str>, slug: &str) -> Option<&SavedProvider> {
@@ -185,6 +223,10 @@ impl Snapshot {
             path.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })
     }
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
 }
 
 /// Lets go of a snapshot where nobody waits: to free a hundred thousand keys takes longer than a request may. The thread

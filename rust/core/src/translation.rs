@@ -96,6 +96,9 @@ pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
 
 /// The answer as the caller's own provider would give it.
 pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+    if incoming.head.status == mending::LIMIT {
+        return Ok(mending::named(incoming));
+    }
     let Incoming { mut head, mut body } = incoming;
     let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
     let kind = head.headers.text("content-type").unwrap_or_default();
@@ -114,7 +117,7 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
         mending::name_request(&mut head.headers);
     }
     let told = match answer {
-        Some(answer) if head.status < 300 => whole(translation, answer).await?,
+        Some(answer) if head.status < 300 => whole(translation, answer, head.status).await?,
         Some(answer) => translation.error(head.status, &answer, mending::request_id(&head.headers)),
         None if head.status < 300 => return Err(unread("it is too large, or compressed")),
         None => translation.error(head.status, b"", mending::request_id(&head.headers)),
@@ -125,14 +128,15 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
     Ok(Incoming { head, body: AnswerBody::whole(told.into()) })
 }
 
-async fn whole(translation: Translation, answer: Bytes) -> Result<Vec<u8>> {
+async fn whole(translation: Translation, answer: Bytes, status: u16) -> Result<Vec<u8>> {
+    let (provider, said) = (translation.answering.provider, answer.clone());
     let told = if answer.len() > SAID_HERE {
         // Telling neither panics nor is cancelled, unless the process ends.
         tokio::task::spawn_blocking(move || translation.whole(&answer)).await.map_err(|_| Error::Draining)?
     } else {
         translation.whole(&answer)
     };
-    told.map_err(|broken| unread(&broken.0))
+    told.map_err(|_| Error::invalid_answer(provider, status, &said))
 }
 
 fn unread(cause: &str) -> Error {

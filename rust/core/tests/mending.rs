@@ -72,6 +72,31 @@ async fn errors_that_are_as_they_should_be_and_those_of_a_passthrough_are_the_pr
 }
 
 #[tokio::test]
+async fn an_error_that_says_too_much_to_be_read_on_the_way_passes_as_it_came() {
+    for (length, is_mended) in [(200 * 1024, true), (260 * 1024, false)] {
+        let said = json!({"error": {"message": "A".repeat(length)}}).to_string();
+        for (kind, body) in
+            [(JSON, said.clone().into_bytes()), ("application/json\r\ncontent-encoding: gzip", packed(&said))]
+        {
+            let played = Played::answering(400, kind, body.clone(), 64 * 1024).await;
+            let answer = Played::rig().send(chat(&played, "groq")).await;
+            assert_eq!((answer.status, answer.body[..] != body[..]), (400, is_mended), "{kind}, {length}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_limit_says_passes_untouched() {
+    // Groq is asked in the caller's own dialect, Anthropic in another.
+    for (provider, body) in [("groq", r#"{"odd":1}"#), ("anthropic", r#"{"odd":2}"#), ("groq", "<h1>spent</h1>")] {
+        let played = Played::answering(412, JSON, body.into(), 9).await;
+        let answer = Played::rig().send(chat(&played, provider)).await;
+        assert_eq!((answer.status, answer.text().as_str()), (412, body), "{provider}");
+        assert_eq!(answer.header("x-request-id"), Some("up-1"));
+    }
+}
+
+#[tokio::test]
 async fn who_speaks_anthropics_dialect_is_told_errors_in_it() {
     let played = Played::answering(503, "text/plain", b"upstream connect error".to_vec(), 9).await;
     let answer = Played::rig().send(played.ask("anthropic", MESSAGES, words("m", false).into_bytes())).await;

@@ -3,13 +3,19 @@
 
 mod harness;
 
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD as STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
 use harness::{
     Ask, CHAT, Rig, chat, direct, get, post,
     scripted::{Scripted, request, whole},
     settled, words,
 };
 use penstock_mock::Server;
-use serde_json::json;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
 fn ask(method: &str, target: &str) -> Ask {
@@ -70,7 +76,7 @@ async fn any_method_on_any_path_reaches_the_provider() {
 async fn a_method_that_is_none_of_the_data_plane_reaches_nobody() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
-    for method in ["TRACE", "CONNECT", "TRACK", "get"] {
+    for method in ["TRACE", "CONNECT", "TRACK", "trace", "G T", "GÉT"] {
         for path in [CHAT, "/v1/proxy/x", "/v1/files"] {
             let told = rig.send(ask(method, path)).await;
             assert_eq!((told.status, told.code().as_str()), (405, "method_not_allowed"), "{method} {path}");
@@ -81,7 +87,70 @@ async fn a_method_that_is_none_of_the_data_plane_reaches_nobody() {
     assert!(provider.ledger().is_empty());
 }
 
-/// `pk-1` and `pk-2` are both keys of the gateway's.
+#[tokio::test]
+async fn a_method_that_is_no_usual_one_passes_with_its_body() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for method in ["PROPFIND", "REPORT", "QUERY", "M-SEARCH", "get"] {
+        for path in ["/v1/proxy/x", "/v1/files", CHAT] {
+            let told = rig.send(ask(method, path).body("what is meant")).await;
+            let echo = told.json();
+            assert_eq!(json!([told.status, echo["method"], echo["body_bytes"]]), json!([200, method, 13]), "{path}");
+            assert_eq!(rig.record()["outcome"], "complete");
+        }
+    }
+}
+
+/// A key as the gateway makes them.
+const MADE: &str = "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbC";
+/// Tokens of this issuer are taken.
+const ISSUER: [u8; 32] = [7; 32];
+
+fn token() -> String {
+    let encoded = |part: &str| BASE64_URL_SAFE_NO_PAD.encode(part);
+    let head = encoded(r#"{"alg":"EdDSA","kid":"e","typ":"JWT"}"#);
+    // It is over: it is one of ours all the same.
+    let message = format!("{head}.{}", encoded(r#"{"exp":1,"sub":"s","organisation_id":"o","workspace_slug":"w"}"#));
+    let pair = Ed25519KeyPair::from_seed_unchecked(&ISSUER).unwrap();
+    format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(pair.sign(message.as_bytes())))
+}
+
+fn digest(text: &str) -> String {
+    let digits = |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap());
+    Sha256::digest(text).iter().flat_map(digits).collect()
+}
+
+fn with_keys() -> Value {
+    let public = Ed25519KeyPair::from_seed_unchecked(&ISSUER).unwrap();
+    let key = BASE64_URL_SAFE_NO_PAD.encode(public.public_key().as_ref());
+    json!({"epoch": "1",
+        "keys": [
+            {"id": "1", "name": "new", "sha256": digest("key-of-the-caller")},
+            {"id": "2", "name": "old", "sha256": digest("key-from-before")},
+            {"id": "3", "name": "made", "sha256": digest(MADE)},
+            {"id": "4", "sha256": digest("key-of-an-admin"), "lacks": "workspace"}],
+        "jwt": {"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [], "leeway_seconds": 60,
+            "issuers": [{}], "keys": [{"issuer": 0, "kid": "e", "kty": "OKP", "crv": "Ed25519", "x": key}]}})
+}
+
+/// Where a key may stand beside the one that is meant; what stands in the place of `{}` is the key.
+const PLACES: [(&str, &str, &str); 14] = [
+    ("/v1/proxy/x", "authorization", "Bearer {}"),
+    ("/v1/proxy/x", "authorization", "{}"),
+    ("/v1/proxy/x", "authorization", "Token {}"),
+    ("/v1/proxy/x", "authorization", "Key id=1, secret={}"),
+    ("/v1/proxy/x", "api-key", "{}"),
+    ("/v1/proxy/x", "x-goog-api-key", "{}"),
+    ("/v1/proxy/x", "x-note", "{}"),
+    ("/v1/proxy/x", "x-note", "{};v=1"),
+    ("/v1/proxy/x", "x-note", "a ({}) b"),
+    ("/v1/proxy/x", "x-note", r#"{"key":"{}"}"#),
+    ("/v1/proxy/x?a=1&token={}&b=2", "x-note", "1"),
+    ("/v1/proxy/x?a=1&token={}%20&b=2", "x-note", "1"),
+    ("/v1/proxy/x?a=1&{}&b=2", "x-note", "1"),
+    ("/v1/proxy/x?a=1&t%6Fken=%28{%}%29&b=2", "x-note", "1"),
+];
+
 #[tokio::test]
 async fn no_key_of_the_gateway_reaches_a_provider_wherever_it_stands() {
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -96,27 +165,122 @@ async fn no_key_of_the_gateway_reaches_a_provider_wherever_it_stands() {
     })
     .await;
     let rig = Rig::at(&provider.url());
-    rig.apply(&json!({"epoch": "1", "keys": [
-        {"id": "1", "name": "new", "sha256": "174ef0b606f67f2149d5b3793dec3b05b7dd4fc683e60e8666051506c0a0e03f"},
-        {"id": "2", "name": "old", "sha256": "4b0df943bf9e7a9d79ebb17c074e13787f067d613402394f0738e78e593d76e9"}]}));
-    let cases = [
-        ("/v1/proxy/x", "authorization", "Bearer pk-2"),
-        ("/v1/proxy/x", "api-key", "pk-2"),
-        ("/v1/proxy/x", "authorization", "Basic OnBrLTE="),
-        ("/v1/proxy/x", "authorization", "Basic cGstMjo="),
-        ("/v1/proxy/x", "x-note", "pk-1;v=1"),
-        ("/v1/proxy/x", "x-note", "(pk-1)"),
-        ("/v1/proxy/x?a=1&token=pk-1%20&b=2", "x-note", "1"),
-        ("/v1/proxy/x?a=1&pk-1&b=2", "x-note", "1"),
-    ];
-    for (path, name, value) in cases {
-        let ask = ask("GET", path).header("x-gateway-api-key", "pk-1").header(name, value);
+    rig.apply(&with_keys());
+    let token = token();
+    let kinds = ["key-of-the-caller", "key-from-before", "key-of-an-admin", MADE, &token];
+    let mut cases = vec![];
+    for kind in kinds {
+        // Its first letter, escaped.
+        let escaped = format!("%{:02X}{}", kind.as_bytes()[0], &kind[1..]);
+        let put = |text: &str| text.replace("{%}", &escaped).replace("{}", kind);
+        cases.extend(PLACES.map(|(path, name, value)| (put(path), name, put(value), kind)));
+        let pairs = [format!(":{kind}"), format!("{kind}:"), format!("user:{kind}")].map(|pair| STANDARD.encode(pair));
+        cases.extend(pairs.map(|pair| ("/v1/proxy/x".into(), "authorization", format!("Basic {pair}"), kind)));
+    }
+    for (path, name, value, kind) in cases {
+        let ask = ask("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
         assert_eq!(rig.send(ask).await.status, 200, "{name}: {value}");
         let sent = told.recv().await.unwrap();
-        for absent in ["pk-1", "pk-2", "OnBrLTE=", "cGstMjo="] {
-            assert!(!sent.contains(absent), "{path} {name}: {value}\n{sent}");
+        let absent = [kind, &kind[1..], value.strip_prefix("Basic ").unwrap_or(kind)];
+        assert!(!absent.iter().any(|text| sent.contains(text)), "{path} {name}: {value}\n{sent}");
+        assert!(sent.contains("?a=1&b=2 ") || !path.contains('?'), "{sent}");
+    }
+    // What is no key stays, and what a provider needs however it reads.
+    for (name, value) in [
+        ("authorization", "Token sk-of-the-provider"),
+        ("x-note", "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbD"),
+        ("user-agent", "key-of-the-caller/1.0"),
+        ("content-type", "application/key-of-the-caller"),
+    ] {
+        let ask = ask("GET", "/v1/proxy/x?k=%41").header("x-gateway-api-key", "key-of-the-caller").header(name, value);
+        rig.send(ask).await;
+        let sent = told.recv().await.unwrap();
+        assert!(sent.contains(&format!("{name}: {value}\r\n")) && sent.contains("?k=%41 "), "{sent}");
+    }
+}
+
+#[tokio::test]
+async fn where_no_key_is_asked_for_those_that_there_are_reach_nobody_either() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut snapshot = with_keys();
+    snapshot["keys"] = json!([snapshot["keys"][3]]);
+    snapshot.as_object_mut().unwrap().remove("jwt");
+    rig.apply(&snapshot);
+    let told = rig.send(get("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
+    assert_eq!(told.status, 200);
+    let sent = provider.ledger().last().unwrap().headers.clone();
+    assert!(!sent.is_empty() && sent.iter().all(|(_, value)| !value.contains("key-of-an-admin")), "{sent:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_may_not_call_is_told_why_and_is_no_unknown_one() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut snapshot = with_keys();
+    let scopeless = json!({"id": "5", "sha256": digest("key-without-scope"), "lacks": "scope"});
+    snapshot["keys"].as_array_mut().unwrap().push(scopeless);
+    rig.apply(&snapshot);
+    for (key, why) in [("key-of-an-admin", "organisation"), ("key-without-scope", "completions.write")] {
+        for (name, value) in [("x-gateway-api-key", key.to_owned()), ("authorization", format!("Bearer {key}"))] {
+            for path in [CHAT, "/v1/proxy/x"] {
+                let told = rig.send(ask("POST", path).header(name, &value).body(words("mock", false))).await;
+                let body = told.json();
+                assert_eq!(
+                    (told.status, &body["data"]["errorCode"], &body["success"]),
+                    (403, &json!("AB03"), &json!(false))
+                );
+                assert!(body["data"]["message"].as_str().unwrap().contains(why), "{body}");
+                assert_eq!(rig.record()["error"], "AB03");
+            }
         }
-        assert!(sent.contains("a=1&b=2") || !path.contains('?'), "{sent}");
+    }
+    // A good key beside it goes before.
+    let both = ask("POST", CHAT).header("authorization", "Bearer key-of-an-admin").header("api-key", "key-from-before");
+    assert_eq!(rig.send(both.body(words("mock", false))).await.status, 200);
+    let unknown = rig.send(ask("POST", CHAT).header("x-gateway-api-key", "nobodys").body(words("mock", false))).await;
+    assert_eq!((unknown.status, unknown.code().as_str()), (401, "03"));
+    assert_eq!(provider.ledger().len(), 1);
+    // What is said no more is known no more.
+    rig.apply(&json!({"epoch": "2", "keys": [snapshot["keys"][0]]}));
+    let gone = rig.send(ask("POST", CHAT).header("x-gateway-api-key", "key-of-an-admin")).await;
+    assert_eq!(gone.status, 401);
+}
+
+#[tokio::test]
+async fn an_upload_of_googles_own_client_goes_on_through_the_gateway() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let provider = Scripted::start(move |mut io, _| {
+        let tell = tell.clone();
+        async move {
+            while let Some(sent) = request(&mut io).await {
+                tell.send(String::from_utf8(sent).unwrap()).unwrap();
+                let more = "x-goog-upload-status: active\r\nx-goog-upload-url: https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A\r\n";
+                io.write_all(&whole("200 OK", more, "{}")).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let (mut target, url) = ("/upload/v1beta/files".to_owned(), provider.url());
+    for (command, scheme) in [("start", "http"), ("upload, finalize", "https")] {
+        let ask = Ask::new("POST", &target)
+            .header("host", "gw.example")
+            .header("x-gateway-provider", "google")
+            .header("x-gateway-custom-host", &url)
+            .header("x-goog-api-key", "sk-1")
+            .header("x-goog-upload-command", command)
+            .header("x-forwarded-proto", scheme);
+        let answer = rig.send(ask.body("bytes")).await;
+        let here = format!("{scheme}://gw.example/upload/v1beta/files?upload_id=A");
+        assert_eq!((answer.status, answer.header("x-goog-upload-url")), (200, Some(here.as_str())));
+        let sent = told.recv().await.unwrap();
+        assert!(sent.starts_with(&format!("POST {target} HTTP/1.1\r\n")) && sent.ends_with("\r\n\r\nbytes"), "{sent}");
+        assert!(
+            sent.contains("x-goog-api-key: sk-1\r\n")
+                && sent.contains(&format!("x-goog-upload-command: {command}\r\n"))
+        );
+        target = here.split_once("gw.example").unwrap().1.to_owned();
     }
 }
 

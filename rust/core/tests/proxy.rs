@@ -7,6 +7,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use harness::{
@@ -155,6 +156,35 @@ async fn a_proxy_is_no_way_around_what_is_forbidden() {
         }
     }
     assert!(proxy.asked().is_empty());
+}
+
+/// Names are looked up for nothing here; the proxy knows them.
+#[tokio::test]
+async fn a_name_that_is_not_found_here_holds_up_nobody_who_goes_through_a_proxy() {
+    let provider = provider().await;
+    let proxy = Proxy::before(provider.addr).await;
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&asked);
+    let hanging: LookUp = Arc::new(move |name| {
+        if name == "proxy.internal" {
+            return Ok(vec![[127, 0, 0, 1].into()]);
+        }
+        noted.lock().unwrap().push(name.to_owned());
+        std::thread::sleep(Duration::from_millis(700));
+        Ok(vec![[10, 0, 0, 5].into()])
+    });
+    let rig = Rig::looking_up(hanging, |settings| settings.http_proxy = Some(Secret::new(proxy.url())));
+    for (longest, path) in [(600, "/v1"), (100, "/v1/again")] {
+        let began = Instant::now();
+        // Each by a connection of its own: the ports differ.
+        let port = 8080 + path.len();
+        assert_eq!(rig.send(to(&format!("http://unheard.example:{port}{path}"))).await.status, 200);
+        assert!(began.elapsed() < Duration::from_millis(longest), "{:?}", began.elapsed());
+    }
+    assert_eq!(*asked.lock().unwrap(), ["unheard.example"]);
+    // What stands here for a provider's own host has nobody chosen who calls: it is not even asked for.
+    assert_eq!(rig.send(to("http://api.openai.com/v1")).await.status, 200);
+    assert_eq!(asked.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use harness::{
     Ask, Rig, in_time, pick,
-    scripted::{Scripted, request, whole},
+    scripted::{Scripted, chunks, request, whole},
     settled, sha256,
     tls::{acceptor, file},
     touchy,
@@ -395,6 +395,22 @@ fn house(provider: &Server) -> Rig {
     Rig::with(&provider.url(), |settings| {
         (settings.retry_backoff_ms, settings.trusted_custom_hosts) = (1, vec!["127.0.0.1".into()]);
     })
+}
+
+#[tokio::test]
+async fn what_a_provider_says_instead_of_opening_one_is_told_also_where_it_comes_in_pieces() {
+    let head =
+        "HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (length, told) in [(9, 9), (65_536, 65_536), (300_000, 65_536)] {
+        let said = "n".repeat(length);
+        let body = [head.as_bytes(), &chunks(said.as_bytes(), 5000), b"0\r\n\r\n"].concat();
+        let provider = Scripted::closing(body).await;
+        let rig = Rig::at(&provider.url());
+        let Connected::Refused(answer) = connect(&rig, ask(REALTIME)).await else { panic!("it was opened") };
+        let Contents::Whole(body) = &answer.body else { panic!("a stream") };
+        assert_eq!((status(&answer), body.len(), &body[..9]), (403, told, &said.as_bytes()[..9]));
+        assert_eq!(answer.reply.headers.text("content-length"), Some(told.to_string().as_str()));
+    }
 }
 
 #[tokio::test]

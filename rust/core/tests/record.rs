@@ -30,6 +30,23 @@ fn assert_aborted(rig: &Rig, status: u16) -> Value {
 }
 
 #[tokio::test]
+async fn the_session_of_an_assistant_groups_its_records_and_goes_no_further() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let session = "x-claude-code-session-id";
+    for (asked, more, kept) in [
+        (post(MESSAGES, words("mock", false)), None, "s-1"),
+        (get("/v1/proxy/x"), None, "s-1"),
+        (get("/v1/proxy/x"), Some(r#"{"session_id":"own"}"#), "own"),
+    ] {
+        let asked = more.into_iter().fold(asked, |ask, own| ask.header("x-gateway-metadata", own));
+        assert_eq!(rig.send(asked.header(session, " s-1")).await.status, 200);
+        assert_eq!(rig.record()["metadata"], json!({"key": ["session_id"], "value": [kept]}));
+        assert_eq!(provider.ledger().pop().unwrap().header(session), None);
+    }
+}
+
+#[tokio::test]
 async fn a_complete_request_has_one_record_that_tells_all() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -6,7 +6,7 @@ mod harness;
 use std::{fs, path::Path};
 
 use harness::{
-    Ask, CHAT, MESSAGES, pick,
+    Ask, CHAT, MESSAGES, by_with, pick,
     played::{Played, frames, golden, timeless, without_model},
     words,
 };
@@ -157,9 +157,26 @@ async fn an_error_that_is_no_json_is_told_all_the_same() {
 
 #[tokio::test]
 async fn an_answer_that_is_none_of_the_providers_is_an_error_of_the_provider() {
-    let played = Played::answering(200, "application/json", b"{\"content\": 1}".to_vec(), 50).await;
-    let told = Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
+    // Anthropic's is told in another dialect; of what together-ai says the end is told in OpenAI's words.
+    for (provider, said) in [("anthropic", r#"{"content": 1}"#), ("anthropic", "{"), ("together-ai", r#"{"choices":["#)]
+    {
+        let played = Played::answering(200, "application/json", said.into(), 50).await;
+        let rig = Played::rig();
+        let told = rig.send(played.ask(provider, CHAT, words("claude-x", false).into())).await;
+        let message = format!("{provider} returned an invalid response: {said}");
+        let error = json!({"message": message, "type": null, "param": null, "code": null});
+        let expected = json!({"error": error, "provider": provider});
+        assert_eq!((told.status, told.json()), (200, expected));
+        let record = rig.record();
+        assert_eq!((&record["error"], &record["is_success"]), (&"invalid_response".into(), &false.into()), "{record}");
+        // Another target is asked, whatever the status.
+        let good = Played::answering(200, "application/json", br#"{"choices":[]}"#.to_vec(), 50).await;
+        let at = |provider: &str, url: &str| json!({"provider": provider, "custom_host": url, "api_key": "k"});
+        let config = json!({"strategy": {"mode": "fallback"},
+            "targets": [at(provider, &played.provider.url()), at("openai", &good.provider.url())]});
+        let told = rig.send(by_with(&config, CHAT, words("m", false).into_bytes())).await;
+        assert_eq!((told.status, told.text().as_str()), (200, r#"{"choices":[]}"#), "{provider}");
+    }
 }
 
 #[tokio::test]

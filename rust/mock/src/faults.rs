@@ -29,6 +29,7 @@ pub enum Fault {
     ShortLength,
     LongLength,
     Gzip,
+    GzipBomb,
     HugeEvent,
     RedirectMetadata,
     HalfClose,
@@ -44,7 +45,7 @@ pub enum Fault {
     DoneThenData,
 }
 
-const NAMES: [(Fault, &str); 28] = [
+const NAMES: [(Fault, &str); 29] = [
     (Fault::TooManyRequests, "429"),
     (Fault::Reset, "reset"),
     (Fault::Silence, "silence"),
@@ -60,6 +61,7 @@ const NAMES: [(Fault, &str); 28] = [
     (Fault::ShortLength, "short_length"),
     (Fault::LongLength, "long_length"),
     (Fault::Gzip, "gzip"),
+    (Fault::GzipBomb, "gzip_bomb"),
     (Fault::HugeEvent, "huge_event"),
     (Fault::RedirectMetadata, "redirect_metadata"),
     (Fault::HalfClose, "half_close"),
@@ -137,6 +139,10 @@ impl Fault {
             Self::Crlf => script.map(|text| line_ends(text, b"\r\n")),
             Self::Cr => script.map(|text| line_ends(text, b"\r")),
             Self::Gzip => zip(script),
+            Self::GzipBomb => {
+                *script = Script::only(String::new());
+                script.opening = gzip::bomb().to_vec();
+            }
             _ => {}
         }
     }
@@ -148,6 +154,7 @@ impl Fault {
             Self::InvalidUtf8 => spoil([&body[..], b"~"].concat()),
             Self::Bom => [b"\xef\xbb\xbf", &body[..]].concat(),
             Self::Gzip => gzip::member(&body),
+            Self::GzipBomb => gzip::bomb().to_vec(),
             _ => body,
         }
     }
@@ -163,7 +170,7 @@ impl Fault {
 
     pub fn headers(self) -> &'static str {
         match self {
-            Self::Gzip => "content-encoding: gzip\r\n",
+            Self::Gzip | Self::GzipBomb => "content-encoding: gzip\r\n",
             Self::RedirectMetadata => "location: http://169.254.169.254/latest/meta-data/\r\n",
             _ => "",
         }

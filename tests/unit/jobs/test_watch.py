@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-ONE, TWO = "[[keys]]\nname = 'a'\nkey = 'one'\n", "[[keys]]\nname = 'a'\nkey = 'two'\n"
+ONE, TWO = "[[keys]]\nname = 'a'\nkey = 'key-of-one'\n", "[[keys]]\nname = 'a'\nkey = 'key-of-two'\n"
 PART = b'{"name":"configs/00","configs":[{"slug":"pc-new","config":{"provider":"mock"}}]}'
 
 

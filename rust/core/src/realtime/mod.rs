@@ -3,16 +3,18 @@
 mod open;
 mod relay;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use penstock_llm::dialect::Dialect;
+use tokio::time::timeout;
 pub use tokio_tungstenite::tungstenite::{
     Message, Utf8Bytes,
     protocol::{CloseFrame, frame::coding::CloseCode},
 };
 
 use crate::{
-    answer::Answer,
+    answer::{Answer, Contents},
     call::Call,
     delivery::{self, Served},
     error::Error,
@@ -26,6 +28,10 @@ pub use relay::Session;
 
 /// What names a key among the protocols that a client offers.
 const KEY: &str = "openai-insecure-api-key.";
+
+/// So much is told of what a provider says instead of opening one, and so long it is waited for.
+const MOST_OF_REFUSAL: usize = 64 * 1024;
+const LONGEST_REFUSAL: Duration = Duration::from_secs(5);
 
 /// What becomes of a request for a WebSocket.
 pub enum Connected {
@@ -65,9 +71,31 @@ pub async fn connect(gateway: &Gateway, head: Head) -> Connected {
             let protocol = protocol.or_else(|| offered(&head.headers).first().map(|name| (*name).to_owned()));
             Connected::Open(Box::new(Session { protocol, socket, record }))
         }
-        Ok(served) => Connected::Refused(Box::pin(delivery::deliver(gateway, served, &call, record)).await),
+        Ok(served) => Connected::Refused(
+            Box::pin(async { held(delivery::deliver(gateway, served, &call, record).await).await }).await,
+        ),
         Err(error) => Connected::Refused(delivery::refuse(&error, &call, record)),
     }
+}
+
+/// A provider's refusal, which is told at once: of one that comes in pieces what is there soon.
+async fn held(answer: Answer) -> Answer {
+    let Contents::Stream(mut stream) = answer.body else { return answer };
+    let mut bytes = Vec::new();
+    let reading = async {
+        while bytes.len() < MOST_OF_REFUSAL
+            && let Ok(Some(piece)) = stream.next().await
+        {
+            bytes.extend_from_slice(&piece);
+        }
+    };
+    // What is not there by then is not waited for.
+    drop(timeout(LONGEST_REFUSAL, reading).await);
+    bytes.truncate(MOST_OF_REFUSAL);
+    let mut reply = answer.reply;
+    reply.headers.retain(|name| name != b"content-length");
+    reply.set_length(Some(bytes.len()));
+    Answer { reply, body: Bytes::from(bytes).into() }
 }
 
 /// The protocols that a client offers, without the keys that it puts among them.

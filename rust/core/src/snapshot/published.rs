@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
-    Key, KeyDefaults, SavedProvider, Snapshot, Workspace,
+    Key, KeyDefaults, Lack, SavedProvider, Snapshot, Workspace,
     tables::{Named, Saved, Tables},
 };
 use crate::{
@@ -70,6 +70,7 @@ struct Part<'a> {
 #[serde(deny_unknown_fields)]
 struct PublishedKey<'a> {
     id: Box<str>,
+    #[serde(default)]
     name: Box<str>,
     #[serde(borrow)]
     sha256: Cow<'a, str>,
@@ -79,6 +80,9 @@ struct PublishedKey<'a> {
     workspace: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     defaults: Option<PublishedDefaults<'a>>,
+    /// Why it may do nothing here; of such a key nothing else is kept.
+    #[serde(default)]
+    lacks: Option<Lack>,
 }
 
 /// What a key is published with, and what a token says in `defaults`.
@@ -219,6 +223,10 @@ fn add_keys(tables: &mut Tables, place: &Place, keys: Vec<PublishedKey<'_>>, pro
             problems.push(Problem::new(path, "must be 64 hexadecimal digits"));
             continue;
         };
+        if let Some(lack) = row.lacks {
+            tables.add_refused(&place.part, digest, lack);
+            continue;
+        }
         let workspace = row.workspace.map(|id| shared(&mut workspaces, &id));
         let defaults = row.defaults.and_then(compile_defaults);
         let key = Key { id: row.id, name: row.name, expires_at: row.expires_at, workspace, defaults };

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::Key;
+use super::{Key, Lack};
 use crate::config::Config;
 
 /// What was saved under slugs: of everybody, and of one workspace each.
@@ -67,6 +67,8 @@ impl<T> Clone for Row<T> {
 
 /// Found by the digests of what callers send.
 type Keys = HashMap<[u8; 32], Row<Key>>;
+/// Keys that may do nothing here, and the parts that say so.
+type Refused = HashMap<[u8; 32], (Arc<str>, Lack)>;
 
 #[derive(Debug, Default, Clone)]
 struct Configs {
@@ -79,6 +81,7 @@ struct Configs {
 #[derive(Debug, Default, Clone)]
 pub(super) struct Tables {
     keys: Arc<Keys>,
+    refused: Arc<Refused>,
     configs: Arc<Configs>,
 }
 
@@ -88,11 +91,19 @@ impl Tables {
     }
 
     pub fn count(&self) -> usize {
-        self.keys.len() + self.configs.slugs.len()
+        self.keys.len() + self.refused.len() + self.configs.slugs.len()
     }
 
     pub fn key(&self, digest: &[u8; 32]) -> Option<&Key> {
         self.keys.get(digest).map(|row| &*row.what)
+    }
+
+    pub fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    pub fn lack(&self, digest: &[u8; 32]) -> Option<Lack> {
+        self.refused.get(digest).map(|(_, lack)| *lack)
     }
 
     pub fn config(&self, workspace: Option<&str>, named: &str) -> Option<&Config> {
@@ -109,6 +120,9 @@ impl Tables {
     pub fn forget_keys(&mut self, parts: &HashSet<&str>) {
         if !parts.is_empty() {
             Arc::make_mut(&mut self.keys).retain(|_, row| !parts.contains(&*row.part));
+            if self.has_refused() {
+                Arc::make_mut(&mut self.refused).retain(|_, (part, _)| !parts.contains(&**part));
+            }
         }
     }
 
@@ -130,6 +144,10 @@ impl Tables {
 
     pub fn add_key(&mut self, part: &Arc<str>, digest: [u8; 32], key: Key) {
         Arc::make_mut(&mut self.keys).insert(digest, Row::new(part, key));
+    }
+
+    pub fn add_refused(&mut self, part: &Arc<str>, digest: [u8; 32], lack: Lack) {
+        Arc::make_mut(&mut self.refused).insert(digest, (Arc::clone(part), lack));
     }
 
     pub fn add_config(&mut self, part: &Arc<str>, named: Named, config: Config) {

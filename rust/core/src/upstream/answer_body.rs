@@ -131,11 +131,8 @@ impl AnswerBody {
 
     /// All that is ready, in one piece (an empty one after a silence, where that was asked for); `None` at the end; an error where it was cut, stalled or is not HTTP.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        if let Some(mut bytes) = self.returned.take() {
-            if bytes.len() > self.most {
-                self.returned = Some(bytes.split_off(self.most));
-            }
-            return Some(Ok(bytes));
+        if let Some(bytes) = self.returned.take() {
+            return Some(Ok(self.cut(bytes)));
         }
         loop {
             let read = match &mut self.source {
@@ -151,34 +148,47 @@ impl AnswerBody {
                 None => {
                     let last = (through.0)(None);
                     self.through = None;
-                    return Some(Ok(last)).filter(|last| !matches!(last, Ok(last) if last.is_empty()));
+                    return (!last.is_empty()).then(|| Ok(self.cut(last)));
                 }
             };
             if !made.is_empty() {
-                return Some(Ok(made));
+                return Some(Ok(self.cut(made)));
             }
         }
+    }
+
+    /// As much as may be passed on at once; the rest is read next.
+    fn cut(&mut self, mut bytes: Bytes) -> Bytes {
+        if bytes.len() > self.most {
+            self.returned = Some(bytes.split_off(self.most));
+        }
+        bytes
     }
 }
 
 const SECONDS: Duration = Duration::from_secs(1);
 const TOGETHER: Duration = Duration::from_millis(20);
+/// So many pieces that are there at once come without a look at the clock.
+const MOST_UNWATCHED: u8 = 8;
 
 /// How long a provider may say nothing within its answer, how long that may take in all, and in which steps its reader
 /// wants to know of a silence.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     idle: Duration,
-    total: Duration,
+    /// In milliseconds.
+    total: u64,
     step: Duration,
     silent: Duration,
-    /// Of all of it; known when it was waited for first.
+    /// Of all of it; known when it was waited for first, or much of it had come.
     end: Option<Instant>,
+    /// Pieces since somebody looked at the clock.
+    unwatched: u8,
 }
 
 impl Patience {
     pub fn new(idle: Duration, total: Duration) -> Self {
-        Self { idle, total, step: idle, silent: Duration::ZERO, end: None }
+        Self { idle, total: total.as_millis() as u64, step: idle, silent: Duration::ZERO, end: None, unwatched: 0 }
     }
 
     pub fn in_steps(&mut self, step: Duration) {
@@ -188,14 +198,15 @@ impl Patience {
     /// Waits for what comes next; `None` where only a step has passed, an error where nothing came for too long.
     pub async fn bound<F: Future>(&mut self, work: F) -> Result<Option<F::Output>> {
         let mut work = pin!(work);
-        // The clock is looked at only when there is something to wait for.
+        // The clock is looked at only when there is something to wait for, and now and then where there never is.
         let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
         if let Poll::Ready(output) = first {
             self.silent = Duration::ZERO;
-            return Ok(Some(output));
+            self.unwatched += 1;
+            return if self.unwatched < MOST_UNWATCHED { Ok(Some(output)) } else { self.look().map(|()| Some(output)) };
         }
         let (now, step) = (Instant::now(), self.step.min(self.idle.saturating_sub(self.silent)));
-        let end = *self.end.get_or_insert_with(|| deadline::after(now, self.total));
+        let end = self.end_of_all(now);
         tokio::select! {
             biased;
             output = work => {
@@ -204,14 +215,23 @@ impl Patience {
             }
             () = sleep_until(shared(now + step, step).min(end)) => (),
         }
-        if end <= Instant::now() {
-            return Err(Error::Timeout { milliseconds: self.total.as_millis() as u64 });
-        }
+        self.look()?;
         self.silent += step;
         if self.silent < self.idle {
             return Ok(None);
         }
         Err(Error::Silence { milliseconds: self.idle.as_millis() as u64 })
+    }
+
+    /// Fails where the time of all of it is over.
+    fn look(&mut self) -> Result<()> {
+        self.unwatched = 0;
+        let now = Instant::now();
+        if self.end_of_all(now) > now { Ok(()) } else { Err(Error::Timeout { milliseconds: self.total }) }
+    }
+
+    fn end_of_all(&mut self, now: Instant) -> Instant {
+        *self.end.get_or_insert_with(|| deadline::after(now, Duration::from_millis(self.total)))
     }
 }
 
@@ -223,4 +243,37 @@ fn shared(end: Instant, limit: Duration) -> Instant {
     }
     let over = end.duration_since(*START).as_millis() % TOGETHER.as_millis();
     end + TOGETHER - Duration::from_millis(over as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_never_has_to_be_waited_for_has_an_end_in_time_too() {
+        let total = Duration::from_secs(9);
+        let mut patience = Patience::new(Duration::from_secs(1), total);
+        for _ in 0..u16::from(MOST_UNWATCHED) * 2 {
+            assert!(patience.bound(std::future::ready(())).await.is_ok());
+        }
+        tokio::time::advance(total).await;
+        let mut ends = Vec::new();
+        for _ in 0..MOST_UNWATCHED {
+            ends.push(patience.bound(std::future::ready(())).await.is_err());
+        }
+        assert_eq!(ends.iter().filter(|is_over| **is_over).count(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_made_of_bytes_is_handed_on_in_pieces_too() {
+        let mut body = AnswerBody::whole(Bytes::from_static(b"a"));
+        body = body.through(|piece| if piece.is_some() { Bytes::new() } else { Bytes::from(vec![7; 20_000]) });
+        body.in_small_pieces();
+        let mut lengths = Vec::new();
+        while let Some(piece) = body.next().await {
+            lengths.push(piece.unwrap().len());
+        }
+        assert_eq!(lengths, [SMALL_PIECE, SMALL_PIECE, 20_000 - 2 * SMALL_PIECE]);
+        assert!(body.is_done());
+    }
 }

@@ -1,12 +1,14 @@
 //! The one place where connections begin: the host is judged, its name looked up once, and exactly the judged addresses dialled.
 
 use std::{
+    collections::HashSet,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, OnceLock},
+    sync::{Arc, LazyLock, OnceLock},
     time::Duration,
 };
 
+use penstock_llm::providers;
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,7 +23,7 @@ use super::{
     address::{Kind, Trusted},
     connection::{Connection, Io},
     proxy::{Proxies, Proxy},
-    resolver::{LookUp, Resolver},
+    resolver::{LookUp, Resolver, Unknown},
     tls,
 };
 use crate::{
@@ -33,6 +35,8 @@ use crate::{
 const STAGGER: Duration = Duration::from_millis(250);
 /// A name with more addresses is not worth more attempts.
 const MOST_ATTEMPTS: usize = 16;
+/// Longest look-up of a name that lies behind a proxy, which is dialled meanwhile.
+const BESIDE: Duration = Duration::from_millis(250);
 /// Longest head of a proxy's answer.
 const LARGEST_ANSWER: usize = 16 * 1024;
 
@@ -53,6 +57,8 @@ struct Limits {
 pub struct Dialer {
     trusted: Trusted,
     resolver: Resolver,
+    /// Hosts behind a proxy of which nothing is known here.
+    unknown: Unknown,
     limits: Limits,
     /// Where the pretend provider listens: that port may be dialled, no other of its host.
     mock: Option<Origin>,
@@ -83,6 +89,7 @@ impl Dialer {
         Ok(Self {
             trusted: Trusted::new(&settings.trusted_custom_hosts),
             resolver: Resolver::new(look_up),
+            unknown: Unknown::default(),
             limits,
             mock,
             proxies: Proxies::new(settings)?,
@@ -133,19 +140,36 @@ impl Dialer {
         };
         // Where the proxy is, is the operator's choice. Where it leads is for itself to judge, but what is forbidden here by
         // what a name stands for here is not asked of it; a name may well be known to the proxy alone.
-        if !is_mock && let Ok(addresses) = self.resolved(origin, host).await {
-            addresses
-                .iter()
-                .try_for_each(|address| self.trusted.allows(host, *address))
-                .map_err(|reason| refused(host, reason))?;
-        }
-        let addresses = self.resolved(origin, &proxy.host).await?;
-        let mut stream = self.raced(origin, &addresses, proxy.port).await?;
+        let judged = async { if is_mock { Ok(()) } else { self.judged_beside(host).await } };
+        let reached = async {
+            let addresses = self.resolved(origin, &proxy.host).await?;
+            self.raced(origin, &addresses, proxy.port).await
+        };
+        let ((), mut stream) = tokio::try_join!(judged, reached)?;
         if secure {
             let tunnelled = tunnel(&mut stream, proxy.connect(host, port));
             step(origin, "proxy", self.limits.connect, tunnelled).await?;
         }
         Ok(stream)
+    }
+
+    /// Judges a host that lies behind a proxy by what its name stands for here, as far as that is known soon. What providers
+    /// call their own hosts is not judged: what stands for them here, nobody who calls has chosen.
+    async fn judged_beside(&self, host: &str) -> Result<()> {
+        let addresses = match Kind::of(host).map_err(|reason| refused(host, reason))?.address() {
+            Some(address) => Arc::from([address]),
+            None if is_providers(host) || self.unknown.has(host) => return Ok(()),
+            None => match timeout(BESIDE, self.resolver.resolve_beside(host)).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(Ok(addresses))) => addresses,
+                Ok(Some(Err(_))) | Err(_) => {
+                    self.unknown.add(host);
+                    return Ok(());
+                }
+            },
+        };
+        let judge = |address: &IpAddr| self.trusted.allows(host, *address);
+        addresses.iter().try_for_each(judge).map_err(|reason| refused(host, reason))
     }
 
     async fn resolved(&self, origin: &Origin, host: &str) -> Result<Arc<[IpAddr]>> {
@@ -201,6 +225,19 @@ impl Dialer {
         let name = ServerName::try_from(name).map_err(|error| failed(origin, &io::Error::other(error)))?;
         step(origin, "TLS handshake", self.limits.tls, TlsConnector::from(client).connect(name, stream)).await
     }
+}
+
+/// Whether a host is one of a provider's own, by the table.
+fn is_providers(host: &str) -> bool {
+    static OWN: LazyLock<HashSet<Arc<str>>> = LazyLock::new(|| {
+        let bases = providers::all().filter_map(|provider| Base::parse(provider.base_url()).ok());
+        let hosts = bases.filter_map(|base| match base.origin {
+            Origin::Network { host, .. } => Some(host),
+            Origin::Unix(_) => None,
+        });
+        hosts.filter(|host| matches!(Kind::of(host), Ok(kind) if kind.address().is_none())).collect()
+    });
+    OWN.contains(host)
 }
 
 /// One step of making a connection, within its time.

@@ -21,6 +21,31 @@ const MOST_THREADS: usize = 128;
 const JOINED: Duration = Duration::from_secs(1);
 const STACK: usize = 512 * 1024;
 
+/// So long a name that could not be resolved is not asked for again where it is not needed.
+const FORGOTTEN: Duration = Duration::from_secs(30);
+/// Most names that are remembered so; those on top are asked for each time.
+const MOST_UNKNOWN: usize = 1024;
+
+/// Names that could not be resolved of late.
+#[derive(Default)]
+pub struct Unknown(Mutex<HashMap<String, Instant>>);
+
+impl Unknown {
+    pub fn has(&self, name: &str) -> bool {
+        lock(&self.0).get(name).is_some_and(|since| since.elapsed() < FORGOTTEN)
+    }
+
+    pub fn add(&self, name: &str) {
+        let mut names = lock(&self.0);
+        if names.len() >= MOST_UNKNOWN {
+            names.retain(|_, since| since.elapsed() < FORGOTTEN);
+        }
+        if names.len() < MOST_UNKNOWN {
+            names.insert(name.to_owned(), Instant::now());
+        }
+    }
+}
+
 type Answer = Result<Arc<[IpAddr]>, Arc<str>>;
 
 /// A look-up under way.
@@ -59,6 +84,13 @@ impl Resolver {
             Some(Err(message)) => Err(io::Error::other(message.to_string())),
             None => Err(io::ErrorKind::Interrupted.into()),
         }
+    }
+
+    /// The same where it is not needed: `None` where so many names are looked up already that those that are needed may have to
+    /// wait for a thread.
+    pub async fn resolve_beside(&self, name: &str) -> Option<io::Result<Arc<[IpAddr]>>> {
+        let has_room = self.threads.available_permits() > MOST_THREADS / 2;
+        if has_room || self.under_way(name).is_some() { Some(self.resolve(name).await) } else { None }
     }
 
     fn under_way(&self, name: &str) -> Option<Flight> {
@@ -171,6 +203,29 @@ mod tests {
         gate.1.notify_all();
         assert!(resolver.resolve("quick").await.is_ok());
         assert_eq!(asked.load(Ordering::Relaxed), MOST_THREADS + 3);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_needed_leaves_threads_for_what_is() {
+        let gate = Arc::default();
+        let (resolver, asked) = counting(Arc::clone(&gate));
+        for number in 0..MOST_THREADS {
+            drop(within_a_moment(resolver.resolve_beside(&format!("slow-{number}"))).await);
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), MOST_THREADS / 2);
+        assert!(within(resolver.resolve("quick")).await.unwrap().is_ok());
+        assert!(resolver.resolve_beside("quick").await.is_none());
+        *lock(&gate.0) = true;
+        gate.1.notify_all();
+    }
+
+    #[test]
+    fn only_so_many_names_are_remembered() {
+        let unknown = Unknown::default();
+        for number in 0..=MOST_UNKNOWN {
+            unknown.add(&number.to_string());
+        }
+        assert!(unknown.has("0") && !unknown.has(&MOST_UNKNOWN.to_string()));
     }
 
     async fn within_a_moment<F: Future>(work: F) -> Option<F::Output> {

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use memchr::{memchr, memmem::Finder, memrchr2};
+use memchr::{memchr, memchr2, memmem::Finder, memrchr2};
 
 use super::{
     failing::{self, Whose},
@@ -21,8 +21,8 @@ use crate::{
 static FINISH: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 static PROVIDER: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provider\""));
 
-/// A line of a stream that is longer passes as it comes.
-const LONGEST: usize = 8 * 1024 * 1024;
+/// A line of a stream that is longer passes as it comes: nobody waits for its end, and none of it is kept.
+const LONGEST: usize = 1024 * 1024;
 
 /// What is mended of the answers to one request.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +47,10 @@ impl Mending {
             ends: strict && completes && provider.has_own_ends(),
             names: !strict && says_whose,
         }
+    }
+
+    pub fn provider(self) -> &'static str {
+        self.provider
     }
 
     /// Whether good answers are mended; else nobody looks at them.
@@ -75,15 +79,27 @@ impl Mending {
     /// Takes the pieces of a stream of events, `None` for its end, and gives what is to be sent of them.
     pub fn stream(self) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
         let mut begun = Vec::new();
+        // Within a line of which the beginning has gone already.
+        let mut passes = false;
         move |piece| {
-            let Some(piece) = piece else { return self.lines(&std::mem::take(&mut begun)) };
-            let Some(end) = memrchr2(b'\n', b'\r', &piece) else {
-                begun.extend_from_slice(&piece);
-                return if begun.len() > LONGEST { std::mem::take(&mut begun).into() } else { Bytes::new() };
-            };
-            begun.extend_from_slice(&piece[..=end]);
-            let lines = std::mem::replace(&mut begun, piece[end + 1..].to_vec());
-            self.lines(&lines)
+            let Some(mut piece) = piece else { return self.lines(&std::mem::take(&mut begun)) };
+            let mut out = Vec::new();
+            if passes {
+                let Some(end) = memchr2(b'\n', b'\r', &piece) else { return piece };
+                passes = false;
+                out.extend_from_slice(&piece.split_to(end + 1));
+            }
+            let end = memrchr2(b'\n', b'\r', &piece).map_or(0, |end| end + 1);
+            begun.extend_from_slice(&piece[..end]);
+            if end > 0 {
+                out.extend_from_slice(&self.lines(&std::mem::take(&mut begun)));
+            }
+            begun.extend_from_slice(&piece[end..]);
+            if begun.len() > LONGEST {
+                passes = true;
+                out.append(&mut begun);
+            }
+            out.into()
         }
     }
 
@@ -213,6 +229,29 @@ mod tests {
                 told.extend_from_slice(&stream(None));
                 assert_eq!(text(&told), expected, "in pieces of {length}");
             }
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_passes_as_it_comes_and_those_around_it_are_mended() {
+        let end = "data: {\"choices\":[{\"finish_reason\":\"eos\"}]}\n\n";
+        // It looks like a line of its own where it is cut.
+        let long = format!("data: {{\"a\":\"{}", "data:{\"finish_reason\":\"eos\"}".repeat(80_000));
+        let said = format!("{end}{long}\"}}\n\n{end}");
+        let expected = format!("{0}{long}\"}}\n\n{0}", end.replace("eos", "stop"));
+        for length in [999, 28 * 1024, said.len()] {
+            let mut stream = mending("together-ai", true).stream();
+            let mut told = Vec::new();
+            let mut held = 0;
+            for piece in said.as_bytes().chunks(length) {
+                held += piece.len();
+                let given = stream(Some(Bytes::copy_from_slice(piece)));
+                held -= given.len().min(held);
+                told.extend_from_slice(&given);
+                assert!(held <= LONGEST + 64, "{held}");
+            }
+            told.extend_from_slice(&stream(None));
+            assert!(length == said.len() || text(&told) == expected, "in pieces of {length}");
         }
     }
 
