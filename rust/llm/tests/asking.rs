@@ -1,0 +1,76 @@
+//! What providers are asked and what they answer, where the two sides of a translation say the same thing in unlike shapes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
+
+use penstock_llm::{
+    operation::Operation,
+    providers,
+    translation::{Beside, Question, Refusal, Translation},
+};
+use serde_json::{Value, json};
+
+const CHAT: Operation = Operation::ChatComplete;
+
+fn asked(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), Refusal> {
+    let provider = providers::find(slug).unwrap();
+    let model = body["model"].as_str().unwrap_or_default().to_owned();
+    let body = body.to_string();
+    let wire = provider.wire(operation, &model).unwrap();
+    let (body, beside) = (body.as_bytes(), Beside::default());
+    let question =
+        Question { operation, provider, body, model: &model, beside, strict: true, now: 1_700_000_000_000, mark: 7 };
+    let (translation, sent) = Translation::of(&question, wire)?;
+    Ok((translation, serde_json::from_slice(&sent).unwrap()))
+}
+
+/// What is sent, and what is named as lost.
+fn said(slug: &str, operation: Operation, body: &Value) -> (Value, String) {
+    let (translation, sent) = asked(slug, operation, body).unwrap();
+    (sent, translation.answering.unsaid.text(&translation.lost).unwrap_or_default())
+}
+
+fn refused(slug: &str, operation: Operation, body: &Value) -> String {
+    asked(slug, operation, body).err().unwrap_or_else(|| panic!("{slug} takes {body}")).to_string()
+}
+
+fn talk(model: &str, more: &Value) -> Value {
+    let mut body = json!({"model": model, "messages": [{"role": "user", "content": "Hi"}]});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn function(parameters: &Value) -> Value {
+    json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]})
+}
+
+#[test]
+fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
+    for (operation, id) in [
+        (CHAT, "cohere-1700000000000-7"),
+        (Operation::Complete, "cohere-1700000000000-7"),
+        (Operation::Messages, "msg_1700000000000-7"),
+        (Operation::CreateModelResponse, "resp_1700000000000-7"),
+    ] {
+        let body = match operation {
+            Operation::Complete => json!({"model": "m", "prompt": "Hi"}),
+            Operation::CreateModelResponse => json!({"model": "m", "input": "Hi"}),
+            _ => talk("m", &json!({"max_tokens": 9})),
+        };
+        let (translation, _) = asked("cohere", operation, &body).unwrap();
+        let answer = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
+        let told: Value = serde_json::from_slice(&translation.whole(answer.to_string().as_bytes()).unwrap()).unwrap();
+        assert_eq!(told["id"], id, "{}", operation.id());
+        let created = told.get("created").or_else(|| told.get("created_at"));
+        assert!(created.is_none_or(|created| *created == 1_700_000_000), "{told}");
+        let mut stream = translation.stream();
+        let events = [
+            json!({"type": "message-start"}),
+            json!({"type": "content-delta", "delta": {"message": {"content": {"text": "Hello"}}}}),
+            json!({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
+        ];
+        let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+        let out = [stream.push(events.into()), stream.finish()].concat();
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains(&format!("\"id\":\"{id}\"")), "{out}");
+        assert!(!out.contains("\"id\":\"\""), "{out}");
+    }
+}
