@@ -43,6 +43,22 @@ fn function(parameters: &Value) -> Value {
 }
 
 #[test]
+fn what_tools_gave_back_stands_together_whatever_pictures_come_with_it() {
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"});
+    let seen =
+        json!([{"type": "input_text", "text": "here"}, {"type": "input_image", "image_url": "https://e.com/a.png"}]);
+    let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": seen});
+    let body = json!({"model": "m", "input": [{"role": "user", "content": "Look."},
+        {"type": "reasoning", "summary": []}, {"role": "assistant", "content": "I look."}, call("a"), call("b"), output("a"), output("b")]});
+    let (sent, lost) = said("deepseek", Operation::CreateModelResponse, &body);
+    let roles: Vec<_> = sent["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "{sent}");
+    assert_eq!(sent["messages"][1]["content"], "I look.");
+    assert_eq!(sent["messages"][1]["tool_calls"].as_array().unwrap().len(), 2);
+    assert_eq!(lost, "thinking");
+}
+
+#[test]
 fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
     for (operation, id) in [
         (CHAT, "cohere-1700000000000-7"),
