@@ -59,6 +59,33 @@ fn what_tools_gave_back_stands_together_whatever_pictures_come_with_it() {
 }
 
 #[test]
+fn gemini_is_told_every_parameter_whatever_a_schema_is_built_of() {
+    let named = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    for schema in [
+        json!({"$defs": {"a": named}, "$ref": "#/$defs/a"}),
+        json!({"allOf": [named]}),
+        json!({"type": "object", "properties": {}, "allOf": [named, {"required": ["city"]}]}),
+        named.clone(),
+    ] {
+        let (sent, lost) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&schema)));
+        assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], named, "{schema}");
+        assert_eq!(lost, "", "{schema}");
+    }
+    let either = json!({"anyOf": [named, {"type": "string"}]});
+    let (sent, _) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&either)));
+    assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], either);
+    for (empty, named) in [
+        (json!({"type": "object"}), ""),
+        (json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false}), ""),
+        (json!({"type": "object", "additionalProperties": {"type": "string"}}), "additionalProperties"),
+    ] {
+        let (sent, lost) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&empty)));
+        assert_eq!(sent["tools"][0]["functionDeclarations"], json!([{"name": "f"}]), "{empty}");
+        assert_eq!(lost, named);
+    }
+}
+
+#[test]
 fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
     for (operation, id) in [
         (CHAT, "cohere-1700000000000-7"),

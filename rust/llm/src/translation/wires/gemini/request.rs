@@ -240,7 +240,7 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
                 if strict == Some(Value::Bool(true)) {
                     asked.lose("strict");
                 }
-                functions.push(declaration(&name, description, &schema));
+                functions.push(declaration(&name, description, &schema, asked));
             }
             Tool::Native { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
@@ -271,14 +271,18 @@ fn native_name(name: &str) -> Option<&'static str> {
     NATIVE.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
 }
 
-fn declaration(name: &str, description: Option<String>, schema: &Value) -> Value {
+fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut Asked) -> Value {
     let mut function = json!({"name": name});
     if let Some(description) = description {
         function["description"] = description.into();
     }
     // An object without properties is refused; no parameters at all are not.
-    if schema["properties"].as_object().is_some_and(|properties| !properties.is_empty()) {
-        function["parameters"] = schema::clean(schema);
+    let parameters = schema::clean(schema);
+    if !schema::is_empty(&parameters) {
+        function["parameters"] = parameters;
+    }
+    if schema::has_free_names(schema) {
+        asked.lose("additionalProperties");
     }
     function
 }
