@@ -86,6 +86,36 @@ fn gemini_is_told_every_parameter_whatever_a_schema_is_built_of() {
 }
 
 #[test]
+fn calls_without_ids_and_numbers_are_told_apart() {
+    let call = |name: &str, arguments: &str| json!({"function": {"name": name, "arguments": arguments}});
+    let (translation, _) = asked("groq", Operation::Messages, &talk("m", &json!({"max_tokens": 9}))).unwrap();
+    let answer = json!({"id": "c1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
+        "tool_calls": [call("f", "{\"a\":1}"), call("f", "{\"a\":2}"), call("g", "{}")]}}]});
+    let told: Value = serde_json::from_slice(&translation.whole(answer.to_string().as_bytes()).unwrap()).unwrap();
+    let expected = json!([{"type": "tool_use", "id": "call_c1_0", "name": "f", "input": {"a": 1}},
+        {"type": "tool_use", "id": "call_c1_1", "name": "f", "input": {"a": 2}},
+        {"type": "tool_use", "id": "call_c1_2", "name": "g", "input": {}}]);
+    assert_eq!(told["content"], expected);
+    for number in [json!({}), json!({"index": 0})] {
+        let numbered = |mut call: Value| {
+            call.as_object_mut().unwrap().extend(number.as_object().unwrap().clone());
+            call
+        };
+        let mut stream = translation.stream();
+        let mut out = Vec::new();
+        for piece in [call("f", "{\"a\""), json!({"function": {"arguments": ":1}"}}), call("g", "{}")] {
+            let chunk = json!({"id": "c1", "choices": [{"index": 0, "delta": {"tool_calls": [numbered(piece)]}}]});
+            out.extend(stream.push(format!("data: {chunk}\n\n").into()));
+        }
+        let out = String::from_utf8(out).unwrap();
+        for expected in ["\"id\":\"call_c1_0\",\"name\":\"f\"", "\"id\":\"call_c1_1\",\"name\":\"g\""] {
+            assert!(out.contains(expected), "{expected} is not in {out}");
+        }
+        assert_eq!(out.matches("content_block_start").count(), 4, "{out}");
+    }
+}
+
+#[test]
 fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
     for (operation, id) in [
         (CHAT, "cohere-1700000000000-7"),
