@@ -116,6 +116,29 @@ fn calls_without_ids_and_numbers_are_told_apart() {
 }
 
 #[test]
+fn documents_have_names_that_bedrock_takes_each_another() {
+    let file = |name: Value| json!({"type": "file", "file": {"file_data": "data:application/pdf;base64,AA==", "filename": name}});
+    let long = "a".repeat(300);
+    let names = [
+        json!("a.pdf"),
+        json!("a_pdf"),
+        json!("a  b\t(1) [2]"),
+        json!("  "),
+        json!(null),
+        json!(null),
+        json!(long),
+        json!(long),
+    ];
+    let content: Vec<_> = names.into_iter().map(file).chain([json!({"type": "text", "text": "Read."})]).collect();
+    let body = json!({"model": "amazon.nova-pro-v1:0", "messages": [{"role": "user", "content": content}]});
+    let (sent, _) = said("bedrock", CHAT, &body);
+    let blocks = sent["messages"][0]["content"].as_array().unwrap().iter();
+    let told: Vec<_> = blocks.filter_map(|block| block["document"]["name"].as_str()).collect();
+    let (cut, second) = ("a".repeat(200), format!("{} 2", "a".repeat(198)));
+    assert_eq!(told, ["a-pdf", "a-pdf 2", "a b (1) [2]", "document", "document 2", "document 3", &cut, &second]);
+}
+
+#[test]
 fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
     for (operation, id) in [
         (CHAT, "cohere-1700000000000-7"),

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::vendor::{self, Vendor};
+use super::{
+    documents,
+    vendor::{self, Vendor},
+};
 use crate::translation::{
     asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool},
     wires::messages,
@@ -86,10 +89,11 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
             _ => turns.push((role, said)),
         }
     }
-    let turns = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    turns.retain(|(_, blocks)| !blocks.is_empty());
+    documents::name_apart(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
-    out.insert("messages".into(), turns.map(turn).collect());
+    out.insert("messages".into(), turns.into_iter().map(turn).collect());
     if !system.is_empty() {
         out.insert("system".into(), system.into());
     }
@@ -195,10 +199,7 @@ fn document(source: Source, name: Option<String>) -> Option<Value> {
         }
         _ => return None,
     };
-    // Letters, digits, spaces, dashes and brackets are all it takes.
-    let name = name.unwrap_or_else(|| "document".into());
-    let is_allowed = |one: char| one.is_ascii_alphanumeric() || "-()[] ".contains(one);
-    let name: String = name.chars().map(|one| if is_allowed(one) { one } else { '-' }).collect();
+    let name = name.unwrap_or_default();
     Some(json!({"document": {"format": format, "name": name, "source": place}}))
 }
 
