@@ -139,6 +139,40 @@ fn documents_have_names_that_bedrock_takes_each_another() {
 }
 
 #[test]
+fn how_much_is_thought_is_said_or_named_and_leaves_room_for_the_answer() {
+    let claude = "claude-sonnet-4-5";
+    for (slug, model) in
+        [("anthropic", claude), ("google", "gemini-2.5-pro"), ("bedrock", "anthropic.claude-sonnet-4-5")]
+    {
+        let body = talk(model, &json!({"reasoning_effort": "turbo"}));
+        assert!(refused(slug, CHAT, &body).starts_with("reasoning_effort: `turbo` is not known here"), "{slug}");
+        let both = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 3000}, "max_tokens": 4000});
+        let (sent, lost) = said(slug, CHAT, &talk(model, &both));
+        assert_eq!(lost, "reasoning_effort", "{slug}");
+        assert!(sent.to_string().contains("3000"), "{slug}: {sent}");
+    }
+    for (more, budget, named) in [
+        (json!({"reasoning_effort": "high", "max_tokens": 30_000}), json!(16_384), ""),
+        (json!({"reasoning_effort": "high", "max_tokens": 8000}), json!(4000), "reasoning_effort"),
+        (json!({"reasoning_effort": "medium", "max_tokens": 9000}), json!(8192), ""),
+        (json!({"reasoning_effort": "low", "max_tokens": 1025}), json!(null), "reasoning_effort"),
+        (json!({"thinking": {"type": "enabled", "budget_tokens": 9000}, "max_tokens": 9000}), json!(4500), "thinking"),
+        (json!({"thinking": {"type": "enabled", "budget_tokens": 8999}, "max_tokens": 9000}), json!(8999), ""),
+    ] {
+        let (sent, lost) = said("anthropic", CHAT, &talk(claude, &more));
+        assert_eq!((&sent["thinking"]["budget_tokens"], lost.as_str()), (&budget, named), "{more}");
+    }
+    for (effort, model, told, named) in [
+        ("high", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), ""),
+        ("max", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), "reasoning_effort"),
+        ("xhigh", "gemini-3-pro", json!({"thinkingLevel": "high"}), "reasoning_effort"),
+    ] {
+        let (sent, lost) = said("google", CHAT, &talk(model, &json!({"reasoning_effort": effort})));
+        assert_eq!((&sent["generationConfig"]["thinkingConfig"], lost.as_str()), (&told, named), "{effort}");
+    }
+}
+
+#[test]
 fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
     for (operation, id) in [
         (CHAT, "cohere-1700000000000-7"),

@@ -33,7 +33,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     for key in ["temperature", "top_p"] {
         asked.bound(key, &(0..=1));
     }
-    vendor::think(asked, may_think);
+    vendor::think(asked, may_think)?;
     for (key, name) in INFERENCE {
         asked.hand(key, &mut inference, name);
     }

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::schema;
-use crate::translation::asked::{
-    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined,
+use crate::translation::{
+    asked::{Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined},
+    wires::messages::thinking::effort,
 };
 
 /// Names of functions that mean a tool of Google's own.
@@ -305,7 +306,7 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         // As many of the most likely besides.
         asked.hand("top_logprobs", &mut config, "logprobs");
     }
-    thinking(asked, &mut config);
+    thinking(asked, &mut config)?;
     if !config.is_empty() {
         out.insert("generationConfig".into(), config.into());
     }
@@ -322,12 +323,16 @@ fn format(asked: &mut Asked, config: &mut Fields) {
     }
 }
 
-fn thinking(asked: &mut Asked, config: &mut Fields) {
+fn thinking(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
     let is_levelled = asked.model.contains("gemini-3");
-    let effort = asked.take("reasoning_effort");
+    let effort = effort(asked)?.map(|(word, _)| word);
     let thinking = asked.take("thinking");
+    // What was said in so many words holds; and more than much is not known here.
+    if effort.is_some_and(|word| thinking.is_some() || matches!(word, "xhigh" | "max")) {
+        asked.lose("reasoning_effort");
+    }
     let mut told = Fields::new();
-    match (&thinking, effort.as_ref().and_then(Value::as_str)) {
+    match (&thinking, effort) {
         (Some(thinking), _) if thinking["type"] == "disabled" => drop(told.insert("thinkingBudget".into(), 0.into())),
         (Some(thinking), _) => {
             told.insert("includeThoughts".into(), true.into());
@@ -336,7 +341,8 @@ fn thinking(asked: &mut Asked, config: &mut Fields) {
             }
         }
         (None, Some("none")) => drop(told.insert("thinkingBudget".into(), 0.into())),
-        (None, Some(level @ ("minimal" | "low" | "medium" | "high"))) if is_levelled => {
+        (None, Some(level)) if is_levelled => {
+            let level = if matches!(level, "xhigh" | "max") { "high" } else { level };
             told.insert("thinkingLevel".into(), level.into());
         }
         (None, Some(level)) => {
@@ -347,7 +353,8 @@ fn thinking(asked: &mut Asked, config: &mut Fields) {
             };
             told.insert("thinkingBudget".into(), budget.into());
         }
-        (None, None) => return,
+        (None, None) => return Ok(()),
     }
     config.insert("thinkingConfig".into(), told.into());
+    Ok(())
 }

@@ -15,7 +15,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     messages(asked, &mut out)?;
     tools(asked, &mut out)?;
     sampling(asked, &mut out);
-    thinking::write(asked, &mut out, may_think);
+    thinking::write(asked, &mut out, may_think)?;
     format(asked, &mut out);
     if let Some(user) = asked.take("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
