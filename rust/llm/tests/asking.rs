@@ -204,3 +204,31 @@ fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
         assert!(!out.contains("\"id\":\"\""), "{out}");
     }
 }
+
+#[test]
+fn what_is_said_of_tools_that_are_not_there_is_refused() {
+    let body = talk("amazon.nova-pro-v1:0", &json!({"tool_choice": "required"}));
+    assert_eq!(refused("bedrock", CHAT, &body), "tool_choice: there are no tools");
+    let native = json!({"tools": [{"type": "web_search_20250305", "web_search_20250305": {"name": "web_search"}}], "tool_choice": "required"});
+    let (_, lost) = said("bedrock", CHAT, &talk("anthropic.claude-sonnet-4-5", &native));
+    assert_eq!(lost, "tool_choice");
+}
+
+#[test]
+fn who_says_nothing_is_told_so() {
+    for (slug, model) in
+        [("anthropic", "claude-sonnet-4-5"), ("google", "gemini-2.5-pro"), ("bedrock", "amazon.nova-pro-v1:0")]
+    {
+        let body = json!({"model": model, "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]});
+        assert!(refused(slug, CHAT, &body).starts_with("messages: "), "{slug}");
+    }
+    let wanted = talk("gemini-2.5-flash-image", &json!({"image_config": "16:9"}));
+    assert_eq!(refused("google", CHAT, &wanted), "image_config: must be an object");
+}
+
+#[test]
+fn names_beyond_the_first_are_counted() {
+    let more: Value = (0..40).map(|n| (format!("x{n:02}"), json!(1))).collect::<serde_json::Map<_, _>>().into();
+    let (_, lost) = said("anthropic", CHAT, &talk("claude-sonnet-4-5", &more));
+    assert!(lost.ends_with("x14, x15, and 24 more"), "{lost}");
+}

@@ -94,6 +94,17 @@ impl Asked {
         }
     }
 
+    /// Refuses messages of which nothing is left to say: an empty list of them is nobody's question.
+    pub fn refuse_silence(were: usize, are: usize) -> Result<(), Refusal> {
+        if were == 0 || are > 0 {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            "messages",
+            "nothing is said in them: a message of the user or the assistant must have content",
+        ))
+    }
+
     /// Whether images are wanted in so many words.
     pub fn asks_for_images(&self) -> bool {
         let kinds = self.fields.get("modalities").and_then(Value::as_array);

@@ -77,6 +77,7 @@ fn format(asked: &mut Asked, out: &mut Fields) {
 fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    let were = asked.messages.len();
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
         let Message { role, parts } = message;
         let mut said = Vec::new();
@@ -90,6 +91,7 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         }
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
+    Asked::refuse_silence(were, turns.len())?;
     documents::name_apart(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
@@ -250,11 +252,20 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
     if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
         asked.lose("parallel_tool_calls");
     }
+    let choice = asked.choice.take();
     if tools.is_empty() {
+        match choice {
+            Some(Choice::Any | Choice::Tool(_)) if native.is_empty() => {
+                return Err(Refusal::new("tool_choice", "there are no tools"));
+            }
+            // It is among functions.
+            Some(Choice::Any | Choice::Tool(_) | Choice::None) if !native.is_empty() => asked.lose("tool_choice"),
+            _ => (),
+        }
         return Ok(native);
     }
     let mut config = json!({"tools": tools});
-    match asked.choice.take() {
+    match choice {
         None => (),
         Some(Choice::Auto) => config["toolChoice"] = json!({"auto": {}}),
         Some(Choice::Any) => config["toolChoice"] = json!({"any": {}}),

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::schema;
 use crate::translation::{
-    asked::{Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined},
+    asked::{
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
+    },
     wires::messages::thinking::effort,
 };
 
@@ -36,6 +38,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
     let mut out = Fields::new();
     let called = names(&asked.messages);
+    let were = asked.messages.len();
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
@@ -49,9 +52,10 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     if !system.is_empty() {
         out.insert("systemInstruction".into(), json!({"role": "system", "parts": system}));
     }
-    let turns = turns.into_iter().filter(|(_, parts)| !parts.is_empty());
+    turns.retain(|(_, parts)| !parts.is_empty());
+    Asked::refuse_silence(were, turns.len())?;
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
-    out.insert("contents".into(), turns.map(turn).collect());
+    out.insert("contents".into(), turns.into_iter().map(turn).collect());
     tools(asked, &mut out);
     generation(asked, &mut out)?;
     for (key, name) in
@@ -90,8 +94,9 @@ fn modalities(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
 }
 
 /// How images are to be made.
-fn image_config(asked: &mut Asked, config: &mut Fields) {
-    let Some(Value::Object(mut wanted)) = asked.take("image_config") else { return };
+fn image_config(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
+    let Some(wanted) = asked.take("image_config") else { return Ok(()) };
+    let mut wanted = object(wanted, "image_config")?;
     let mut told = Fields::new();
     for (key, name) in [
         ("aspect_ratio", "aspectRatio"),
@@ -105,6 +110,7 @@ fn image_config(asked: &mut Asked, config: &mut Fields) {
     }
     wanted.keys().for_each(|key| asked.lose(&format!("image_config.{key}")));
     config.insert("imageConfig".into(), told.into());
+    Ok(())
 }
 
 /// The names behind the ids of calls: a result is told by name here.
@@ -300,7 +306,7 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     }
     format(asked, &mut config);
     modalities(asked, &mut config)?;
-    image_config(asked, &mut config);
+    image_config(asked, &mut config)?;
     if asked.take("logprobs") == Some(Value::Bool(true)) {
         config.insert("responseLogprobs".into(), true.into());
         // As many of the most likely besides.
