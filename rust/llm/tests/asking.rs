@@ -232,3 +232,13 @@ fn names_beyond_the_first_are_counted() {
     let (_, lost) = said("anthropic", CHAT, &talk("claude-sonnet-4-5", &more));
     assert!(lost.ends_with("x14, x15, and 24 more"), "{lost}");
 }
+
+#[test]
+fn a_result_of_a_call_that_is_gone_is_told_under_a_name_that_fills_its_place() {
+    let body = json!({"model": "gemini-2.5-pro", "messages": [{"role": "user", "content": "Go on."},
+        {"role": "tool", "tool_call_id": "gone", "content": "4 °C"}]});
+    let (sent, lost) = said("google", CHAT, &body);
+    let expected = json!({"functionResponse": {"name": "unknown_function", "response": {"output": "4 °C"}}});
+    assert_eq!(sent["contents"][0]["parts"][1], expected);
+    assert_eq!(lost, "tool_call_id");
+}

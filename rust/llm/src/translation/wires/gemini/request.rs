@@ -23,6 +23,9 @@ const NATIVE: &[(&str, &str)] = &[
 /// Parts that only Gemini has, under the kinds by which callers are told of them.
 pub(super) const OWN_PARTS: [&str; 2] = ["executableCode", "codeExecutionResult"];
 
+/// Stands for the name of a function whose call the caller left out.
+const FILLER: &str = "unknown_function";
+
 /// Parameters of `generationConfig`.
 const GENERATION: &[(&str, &str)] = &[
     ("temperature", "temperature"),
@@ -166,7 +169,8 @@ fn write_part(
         Part::Result { id, parts, is_error, cache } => {
             hint(cache.as_ref(), asked);
             let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
-            let name = name.ok_or_else(|| Refusal::new(path, format!("no call before it has the id `{id}`")))?;
+            asked.lose_some("tool_call_id", name.is_none().then_some(&id));
+            let name = name.unwrap_or(FILLER);
             let key = if is_error { "error" } else { "output" };
             let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
             out.push(json!({"functionResponse": {"name": name, "response": {key: joined(texts)}}}));
