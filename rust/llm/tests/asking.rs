@@ -242,3 +242,33 @@ fn a_result_of_a_call_that_is_gone_is_told_under_a_name_that_fills_its_place() {
     assert_eq!(sent["contents"][0]["parts"][1], expected);
     assert_eq!(lost, "tool_call_id");
 }
+
+#[test]
+fn a_field_of_the_wrong_type_is_named_or_refused() {
+    for (operation, more, named) in [
+        (CHAT, json!({"stream_options": "all"}), "stream_options"),
+        (CHAT, json!({"max_tokens": 5, "max_completion_tokens": 9}), "max_tokens"),
+        (
+            CHAT,
+            json!({"messages": [{"role": "assistant", "content": "a", "refusal": 5}, {"role": "user", "content": "b"}]}),
+            "messages.refusal",
+        ),
+        (Operation::Messages, json!({"metadata": "u-1"}), "metadata"),
+        (Operation::Messages, json!({"output_config": "high"}), "output_config"),
+        (
+            Operation::Messages,
+            json!({"output_config": {"format": {"type": "grammar", "grammar": "x"}}}),
+            "output_config.format",
+        ),
+        (
+            Operation::Messages,
+            json!({"tools": [{"name": "f", "input_schema": {}, "description": 5}]}),
+            "tools.description",
+        ),
+    ] {
+        let (_, lost) = said("cohere", operation, &talk("command-a", &more));
+        assert_eq!(lost, named, "{} {more}", operation.id());
+    }
+    let body = talk("claude-sonnet-4-5", &function(&json!("none")));
+    assert_eq!(refused("anthropic", CHAT, &body), "tools[0].function.parameters: must be an object");
+}

@@ -124,7 +124,7 @@ fn alternatives(value: &Value, cleaned: impl Fn(&Value) -> Value, out: &mut Map<
     if all.iter().any(|schema| is_null(&schema)) {
         out.insert("nullable".into(), true.into());
     }
-    let rest: Vec<_> = all.iter().filter(|schema| !is_null(schema)).map(|one| cleaned(one)).collect();
+    let rest: Vec<_> = all.iter().filter(|schema| !is_null(schema)).map(cleaned).collect();
     match <[Value; 1]>::try_from(rest) {
         Ok([Value::Object(only)]) => out.extend(only),
         Ok([other]) => drop(out.insert("anyOf".into(), vec![other].into())),
