@@ -269,6 +269,21 @@ fn a_field_of_the_wrong_type_is_named_or_refused() {
         let (_, lost) = said("cohere", operation, &talk("command-a", &more));
         assert_eq!(lost, named, "{} {more}", operation.id());
     }
+    for (more, named) in [
+        (json!({"reasoning": "high"}), "reasoning"),
+        (json!({"text": "short", "stream_options": 1}), "text, stream_options"),
+    ] {
+        let mut body = json!({"model": "command-a", "input": "Hi"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(said("cohere", Operation::CreateModelResponse, &body).1, named);
+    }
+    for (config, named) in [
+        (json!({"thinkingLevel": "THINKING_LEVEL_UNSPECIFIED"}), ""),
+        (json!({"thinkingLevel": "LOW", "thinkingBudget": 2000}), "thinkingLevel"),
+    ] {
+        let body = json!({"model": "claude-sonnet-4-5", "contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"thinkingConfig": config}});
+        assert_eq!(said("anthropic", Operation::GenerateContent, &body).1, named, "{body}");
+    }
     let body = talk("claude-sonnet-4-5", &function(&json!("none")));
     assert_eq!(refused("anthropic", CHAT, &body), "tools[0].function.parameters: must be an object");
 }

@@ -76,6 +76,9 @@ fn assistant(fields: &mut Fields, path: &str, cache: Option<Value>, lost: &mut L
         let path = |at| format!("{path}.content_blocks[{at}]");
         // They say all that is said.
         fields.shift_remove("content");
+        if cache.is_some() {
+            lost.add("cache_control");
+        }
         blocks.into_iter().enumerate().map(|(at, value)| block(value, &path(at), lost)).collect::<Result<_, _>>()?
     } else {
         let mut parts: Vec<_> = thought.map(|text| Part::Thinking { text, signature: None }).into_iter().collect();
