@@ -53,13 +53,22 @@ fn translated(line: Line<'_>) -> Result<(Translation, Vec<u8>), Problem> {
     let model = peek.model.unwrap_or_default();
     let unsupported = || Problem::new("url", format!("{} is not supported by {slug}", operation.id()));
     let wire = provider.wire(operation, &model).ok_or_else(unsupported)?;
-    let question =
-        Question { operation, provider, body, model: &model, beside: Beside::default(), strict: true, now: now() };
+    let question = Question {
+        operation,
+        provider,
+        body,
+        model: &model,
+        beside: Beside::default(),
+        strict: true,
+        now: now(),
+        mark: fastrand::u32(..),
+    };
     Translation::of(&question, wire).map_err(|refusal| Problem::new(format!("body.{}", refusal.path), refusal.message))
 }
 
+/// In milliseconds since 1970.
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

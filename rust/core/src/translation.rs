@@ -51,7 +51,16 @@ pub async fn say(
         let (betas, version) = (betas.as_deref(), version.as_deref());
         let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
         let beside = Beside { betas, version, is_anthropics, query, options, meant: meant.as_deref() };
-        let question = Question { operation, provider, body: &body, model: &model, beside, strict, now: now() };
+        let question = Question {
+            operation,
+            provider,
+            body: &body,
+            model: &model,
+            beside,
+            strict,
+            now: now(),
+            mark: fastrand::u32(..),
+        };
         Translation::of(&question, wire)
     };
     let said = if is_large {
@@ -150,6 +159,7 @@ pub fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
     headers
 }
 
+/// In milliseconds since 1970.
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }

@@ -22,7 +22,16 @@ fn begun(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translati
     let provider = providers::find(provider)?;
     let wire = provider.wire(operation, "m")?;
     Translation::of(
-        &Question { operation, provider, body, model: "", beside: Beside::default(), strict: true, now: 1_700_000_000 },
+        &Question {
+            operation,
+            provider,
+            body,
+            model: "",
+            beside: Beside::default(),
+            strict: true,
+            now: 1_700_000_000_000,
+            mark: 7,
+        },
         wire,
     )
     .ok()

@@ -66,7 +66,8 @@ fn translation() -> Option<Translation> {
         model: "claude",
         beside: Beside::default(),
         strict: true,
-        now: 1_700_000_000,
+        now: 1_700_000_000_000,
+        mark: 7,
     };
     Translation::of(&question, wire).ok().map(|(translation, _)| translation)
 }

@@ -136,6 +136,9 @@ pub(crate) struct Counts {
     image_out: u64,
     cached_audio: u64,
     cached_image: u64,
+    /// Where images are made, pictures of the request are told apart and what came of it is not: that is pictures.
+    draws: bool,
+    tells_output_apart: bool,
 }
 
 impl Counts {
@@ -226,9 +229,11 @@ impl Counts {
                 return raise_both([&mut self.cache_write_5m, &mut self.cache_write_1h], written);
             }
             b"cache_creation" | b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
+                self.draws |= key == b"input_tokens_details" && memmem::find(value, b"\"image_tokens\"").is_some();
                 return self.read_details(value, true);
             }
             b"completion_tokens_details" | b"output_tokens_details" | b"output_token_details" => {
+                self.tells_output_apart = true;
                 return self.read_details(value, false);
             }
             _ => return,
@@ -285,8 +290,10 @@ impl Counts {
         }
         let long = self.cache_write_1h;
         let short = self.cache_write_5m.max(self.cache_write.saturating_sub(long));
+        let is_summed = matches!(dialect, Dialect::OpenAi | Dialect::Gemini);
         match dialect {
             Dialect::OpenAi | Dialect::Gemini => {
+                usage.input = usage.input.saturating_add(self.cached_beside());
                 usage.cache_read = carve(&mut usage.input, self.cache_read);
                 usage.cache_read_audio = carve(&mut usage.cache_read, self.cached_audio);
                 usage.cache_read_image = carve(&mut usage.cache_read, self.cached_image);
@@ -302,20 +309,25 @@ impl Counts {
                 usage.cache_write_5m = short;
             }
         }
-        usage.reasoning = if dialect == Dialect::Gemini || self.reasoning_is_extra() {
-            self.reasoning
-        } else {
-            carve(&mut usage.output, self.reasoning)
-        };
+        if dialect == Dialect::Gemini {
+            usage.output = usage.output.saturating_add(self.reasoning);
+        }
+        // Some leave reasoning out of the completion's tokens; the total gives it away, and may be all that says so.
+        let untold = if is_summed { self.total.saturating_sub(usage.total()) } else { 0 };
+        usage.output = usage.output.saturating_add(untold);
+        usage.reasoning = carve(&mut usage.output, if self.reasoning == 0 { untold } else { self.reasoning });
         usage.audio_out = carve(&mut usage.output, self.audio_out);
-        usage.image_out = carve(&mut usage.output, self.image_out);
+        let is_drawn = self.draws && !self.tells_output_apart;
+        usage.image_out = carve(&mut usage.output, if is_drawn { u64::MAX } else { self.image_out });
         Some(usage)
     }
 
-    /// Some providers leave reasoning out of the completion's tokens; their total gives them away.
-    fn reasoning_is_extra(&self) -> bool {
-        let sum = self.input.saturating_add(self.output).saturating_add(self.reasoning);
-        self.reasoning > 0 && self.total == sum
+    /// What was cached, where it stands beside the prompt and not in it: the total gives that away.
+    fn cached_beside(&self) -> u64 {
+        let cached = [self.cache_read, self.cache_write.max(self.cache_write_5m.saturating_add(self.cache_write_1h))];
+        let cached = cached.into_iter().fold(0, u64::saturating_add);
+        let sum = self.input.saturating_add(self.output).saturating_add(cached);
+        if self.total == sum { cached } else { 0 }
     }
 }
 

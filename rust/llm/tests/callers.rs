@@ -44,7 +44,8 @@ fn translation(provider: &'static dyn Provider, operation: Operation, model: &st
         model,
         beside: Beside::default(),
         strict: true,
-        now: 1_700_000_000,
+        now: 1_700_000_000_000,
+        mark: 7,
     };
     Some(Translation::of(&question, wire).unwrap().0)
 }
@@ -169,8 +170,16 @@ fn googles_clients_embed_at_every_provider_that_embeds() {
         for (operation, body) in asks {
             let Some(wire) = provider.wire(operation, &model) else { continue };
             let (body, beside) = (body.to_string(), Beside::default());
-            let question =
-                Question { operation, provider, body: body.as_bytes(), model: &model, beside, strict: true, now: 0 };
+            let question = Question {
+                operation,
+                provider,
+                body: body.as_bytes(),
+                model: &model,
+                beside,
+                strict: true,
+                now: 0,
+                mark: 0,
+            };
             let translation = Translation::of(&question, wire).unwrap().0;
             let told: Value = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
             let values = told.pointer("/embedding/values").or_else(|| told.pointer("/embeddings/0/values"));

@@ -171,8 +171,16 @@ fn translations(case: &Case) -> Vec<Translation> {
         let told = |operation: Operation| {
             let (wire, body) = (provider.wire(operation, &model)?, asked(operation).to_string());
             let beside = Beside::default();
-            let question =
-                Question { operation, provider, body: body.as_bytes(), model: &model, beside, strict: false, now: 0 };
+            let question = Question {
+                operation,
+                provider,
+                body: body.as_bytes(),
+                model: &model,
+                beside,
+                strict: false,
+                now: 0,
+                mark: 0,
+            };
             Some(Translation::of(&question, wire).ok()?.0)
         };
         all.extend(CALLERS.into_iter().filter_map(told));

@@ -82,6 +82,31 @@ fn what_passes_passes_as_it_came_but_for_what_the_files_say() {
     }
 }
 
+/// As those who speak `OpenAI` take it: what calls tools is followed by what each of them gave back.
+#[test]
+fn every_history_that_is_sent_is_one_that_providers_take() {
+    let mut histories = 0;
+    for case in cases() {
+        let Ok((_, sent)) = case.translation() else { continue };
+        let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap_or_default();
+        let mut messages = sent["messages"].as_array().into_iter().flatten().peekable();
+        while let Some(message) = messages.next().filter(|message| message["role"].is_string()) {
+            let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let says = ["", "null", "[]", "\"\""].iter().all(|nothing| message["content"].to_string() != *nothing);
+            assert!(message["role"] != "assistant" || says || !calls.is_empty(), "{}: {message}", case.name());
+            assert_ne!(message["role"], "tool", "{}: nobody called {message}", case.name());
+            let mut asked: Vec<_> = calls.iter().map(|call| &call["id"]).collect();
+            while let Some(result) = messages.next_if(|next| !asked.is_empty() && next["role"] == "tool") {
+                let at = asked.iter().position(|id| **id == result["tool_call_id"]);
+                asked.remove(at.unwrap_or_else(|| panic!("{}: {result}", case.name())));
+            }
+            assert!(asked.is_empty(), "{}: {asked:?} are not answered", case.name());
+            histories += usize::from(!calls.is_empty());
+        }
+    }
+    assert!(histories > 5, "{histories} histories with tools");
+}
+
 #[test]
 fn the_same_request_is_written_the_same_way_twice() {
     for case in cases() {

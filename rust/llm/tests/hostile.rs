@@ -87,7 +87,7 @@ proptest! {
             let body = changed(&case.asked(), at, kind);
             let model = case.model();
             let Some(wire) = provider.wire(case.operation(), &model) else { continue };
-            let question = Question { operation: case.operation(), provider, body: &body, model: &model, beside: Beside { betas: Some("a,,b"), ..Beside::default() }, strict: at % 2 == 0, now: 0 };
+            let question = Question { operation: case.operation(), provider, body: &body, model: &model, beside: Beside { betas: Some("a,,b"), ..Beside::default() }, strict: at % 2 == 0, now: 0, mark: 0 };
             if let Ok((translation, _)) = Translation::of(&question, wire) {
                 answered(&translation, &case, at, kind);
             }

@@ -67,7 +67,8 @@ fn said(provider: &'static dyn Provider, operation: Operation, body: &Value) -> 
         model: &model,
         beside,
         strict: true,
-        now: 1_700_000_000,
+        now: 1_700_000_000_000,
+        mark: 7,
     };
     let (translation, sent) = Translation::of(&question, wire)?;
     let sent = [sent, translation.betas.clone().unwrap_or_default().into()].concat();

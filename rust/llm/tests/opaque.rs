@@ -284,7 +284,16 @@ fn said(operation: Operation, provider: &str, request: &Value) -> Option<(Transl
     let wire = provider.wire(operation, "m")?;
     let body = request.to_string().into_bytes();
     let beside = Beside::default();
-    let question = Question { operation, provider, body: &body, model: "m", beside, strict: true, now: 1_700_000_000 };
+    let question = Question {
+        operation,
+        provider,
+        body: &body,
+        model: "m",
+        beside,
+        strict: true,
+        now: 1_700_000_000_000,
+        mark: 7,
+    };
     Some(Translation::of(&question, wire).unwrap())
 }
 

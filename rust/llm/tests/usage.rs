@@ -98,6 +98,40 @@ fn reasoning_that_the_completion_leaves_out_is_not_taken_from_it() {
 }
 
 #[test]
+fn what_only_the_total_says_is_part_of_the_answer() {
+    let told = |body: &str| answer(OpenAi, body).unwrap();
+    let thought = told(r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115}}"#);
+    assert_eq!(thought, Usage { input: 10, output: 5, reasoning: 100, ..NONE });
+    let partly = told(
+        r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":90}}}"#,
+    );
+    assert_eq!(partly, Usage { input: 10, output: 15, reasoning: 90, ..NONE });
+    // What was cached may stand beside the prompt.
+    let cached = told(
+        r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":65,"prompt_tokens_details":{"cached_tokens":50}}}"#,
+    );
+    assert_eq!(cached, Usage { input: 10, output: 5, cache_read: 50, ..NONE });
+    let gemini = r#"{"usageMetadata":{"promptTokenCount":4,"candidatesTokenCount":2,"totalTokenCount":9}}"#;
+    assert_eq!(answer(Gemini, gemini), Some(Usage { input: 4, output: 2, reasoning: 3, ..NONE }));
+    for usage in [thought, partly] {
+        assert_eq!(usage.total(), 115);
+    }
+}
+
+#[test]
+fn what_is_drawn_is_pictures() {
+    let body = r#"{"created":1,"data":[{"b64_json":"AA=="}],"usage":{"total_tokens":310,"input_tokens":60,"output_tokens":250,
+        "input_tokens_details":{"text_tokens":10,"image_tokens":50}}}"#;
+    let expected = Usage { input: 10, image_in: 50, image_out: 250, ..NONE };
+    assert_eq!(answer(OpenAi, body), Some(expected));
+    let event = format!(
+        "data: {}\n\n",
+        body.replace("\"created\":1", "\"type\":\"image_generation.completed\"").replace('\n', "")
+    );
+    assert_eq!(meter(OpenAi, [event.as_bytes()]).usage, Some(expected));
+}
+
+#[test]
 fn odd_numbers_are_never_negative_and_never_more_than_the_total() {
     let usage = answer(
         OpenAi,

@@ -12,6 +12,8 @@ pub struct Answering {
     pub model: String,
     /// In seconds since 1970.
     pub created: u64,
+    /// What names an answer to which its provider gave no name: the moment in milliseconds, and what is its own.
+    pub mark: String,
     /// Nothing but what the dialect itself has.
     pub strict: bool,
     /// Blocks of thinking are shown: to who is not strict, or asked for them in so many words.
@@ -25,6 +27,11 @@ pub struct Answering {
 }
 
 impl Answering {
+    /// The name of an answer that has none.
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.provider, self.mark)
+    }
+
     /// Notes what the caller cannot be told.
     pub fn lose(&self, name: &str) {
         self.unsaid.add(name);

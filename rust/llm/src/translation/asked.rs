@@ -94,6 +94,17 @@ impl Asked {
         }
     }
 
+    /// Refuses messages of which nothing is left to say: an empty list of them is nobody's question.
+    pub fn refuse_silence(were: usize, are: usize) -> Result<(), Refusal> {
+        if were == 0 || are > 0 {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            "messages",
+            "nothing is said in them: a message of the user or the assistant must have content",
+        ))
+    }
+
     /// Whether images are wanted in so many words.
     pub fn asks_for_images(&self) -> bool {
         let kinds = self.fields.get("modalities").and_then(Value::as_array);
@@ -279,8 +290,9 @@ pub enum Choice {
     Tool(String),
 }
 
-/// A string behind a key.
+/// A string behind a key. What is none stays where it is, to be named with what else nobody took.
 pub fn string(fields: &mut Fields, key: &str) -> Option<String> {
+    fields.get(key).filter(|value| value.is_string())?;
     match fields.shift_remove(key)? {
         Value::String(text) => Some(text),
         _ => None,
@@ -296,6 +308,24 @@ pub fn object(value: Value, path: &str) -> Result<Fields, Refusal> {
     match value {
         Value::Object(fields) => Ok(fields),
         _ => Err(Refusal::new(path, "must be an object")),
+    }
+}
+
+/// An object that may be missing. What is none stays, likewise.
+pub fn some_object(fields: &mut Fields, key: &str) -> Option<Fields> {
+    fields.get(key).filter(|value| value.is_object())?;
+    match fields.shift_remove(key)? {
+        Value::Object(inner) => Some(inner),
+        _ => None,
+    }
+}
+
+/// What describes the arguments of a function: an object, or nothing.
+pub fn schema(fields: &mut Fields, key: &str, path: &str) -> Result<Value, Refusal> {
+    match fields.shift_remove(key) {
+        None | Some(Value::Null) => Ok(Value::Null),
+        Some(schema @ Value::Object(_)) => Ok(schema),
+        Some(_) => Err(Refusal::new(format!("{path}.{key}"), "must be an object")),
     }
 }
 

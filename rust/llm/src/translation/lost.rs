@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::asked::{Fields, says_nothing};
 use crate::usage::Usage;
 
-/// So many names at most are told.
-const MOST: usize = 16;
+/// So many names are told, and how many more there are.
+const TOLD: usize = 16;
+/// So many are kept.
+const MOST: usize = 256;
 /// A name that a caller made up may be of any length.
 const LONGEST: usize = 64;
 
@@ -41,7 +43,12 @@ impl Lost {
 
     /// As the value of a header.
     pub fn text(&self) -> String {
-        self.0.join(", ")
+        let told = self.0[..self.0.len().min(TOLD)].join(", ");
+        match self.0.len().saturating_sub(TOLD) {
+            0 => told,
+            more if self.0.len() == MOST => format!("{told}, and at least {more} more"),
+            more => format!("{told}, and {more} more"),
+        }
     }
 }
 
@@ -97,6 +104,9 @@ mod tests {
         }
         assert_eq!(lost.text(), "seed, a__x__y, __");
         (0..99).for_each(|n| lost.add(&n.to_string()));
+        assert!(lost.text().ends_with(", 12, and 86 more"), "{}", lost.text());
+        (0..999).for_each(|n| lost.add(&n.to_string()));
+        assert!(lost.text().ends_with(", 12, and at least 240 more"), "{}", lost.text());
         assert_eq!(lost.len(), MOST);
     }
 }

@@ -52,8 +52,10 @@ pub struct Question<'a> {
     pub beside: Beside<'a>,
     /// Nothing in the answer but what the caller's dialect has.
     pub strict: bool,
-    /// In seconds since 1970.
+    /// In milliseconds since 1970.
     pub now: u64,
+    /// Tells it from others of the same moment.
+    pub mark: u32,
 }
 
 /// What is said of a request outside its body.
@@ -242,7 +244,8 @@ impl Translation {
         let answering = Answering {
             provider: question.provider.slug(),
             model: question.model.to_owned(),
-            created: question.now,
+            created: question.now / 1000,
+            mark: format!("{}-{:x}", question.now, question.mark),
             strict: question.strict,
             blocks: false,
             images: false,

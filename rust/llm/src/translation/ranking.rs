@@ -84,7 +84,7 @@ impl Ranked {
             result
         };
         let results: Vec<_> = self.results.into_iter().map(one).collect();
-        let mut told = json!({"id": format!("{}-{}", answering.provider, answering.created), "model": answering.model,
+        let mut told = json!({"id": answering.name(), "model": answering.model,
             "provider": answering.provider, "results": results});
         if let Some(tokens) = self.tokens {
             told["usage"] = json!({"total_tokens": tokens});

@@ -20,7 +20,7 @@ use penstock_llm::{
 use serde_json::{Value, json};
 
 /// The same for all, so that the files stay as they are.
-const NOW: u64 = 1_700_000_000;
+const NOW: u64 = 1_700_000_000_000;
 
 #[derive(Clone)]
 pub struct Case {
@@ -169,7 +169,10 @@ impl Case {
         let is_anthropics = self.label.contains("anthropics");
         let meant = Some(provider.meant(&options, &model)).filter(|meant| *meant != model);
         let beside = Beside { betas, version: None, is_anthropics, query: &query, options: Some(&options), meant };
-        Translation::of(&Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW }, wire)
+        Translation::of(
+            &Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW, mark: 7 },
+            wire,
+        )
     }
 
     /// What a file says, if there is one.

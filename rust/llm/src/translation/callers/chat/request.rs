@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::translation::{
     asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, string,
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, schema,
+        some_object, string,
     },
     lost::Lost,
 };
@@ -22,12 +23,13 @@ pub fn read(json: &[u8]) -> Result<Asked, Refusal> {
     asked.tools = tools(fields.shift_remove("tools"), &mut asked.lost)?;
     asked.choice = choice(fields.shift_remove("tool_choice"))?;
     // Usage is always asked for; who wants to see it says this.
-    if let Some(Value::Object(mut options)) = fields.shift_remove("stream_options") {
+    if let Some(mut options) = some_object(&mut fields, "stream_options") {
         options.shift_remove("include_usage");
         asked.lost.rest("stream_options", &options);
     }
     if let Some(most) = fields.shift_remove("max_completion_tokens").filter(|value| !value.is_null()) {
-        fields.insert("max_tokens".into(), most);
+        let other = fields.insert("max_tokens".into(), most).filter(|other| !other.is_null());
+        asked.lose_some("max_tokens", other.filter(|other| *other != fields["max_tokens"]).as_ref());
     }
     for legacy in ["functions", "function_call"] {
         if fields.get(legacy).is_some_and(|value| !value.is_null()) {
@@ -74,6 +76,9 @@ fn assistant(fields: &mut Fields, path: &str, cache: Option<Value>, lost: &mut L
         let path = |at| format!("{path}.content_blocks[{at}]");
         // They say all that is said.
         fields.shift_remove("content");
+        if cache.is_some() {
+            lost.add("cache_control");
+        }
         blocks.into_iter().enumerate().map(|(at, value)| block(value, &path(at), lost)).collect::<Result<_, _>>()?
     } else {
         let mut parts: Vec<_> = thought.map(|text| Part::Thinking { text, signature: None }).into_iter().collect();
@@ -242,7 +247,7 @@ fn tool(value: Value, path: &str, lost: &mut Lost) -> Result<Tool, Refusal> {
     let tool = Tool::Function {
         name: needed(&mut function, "name", &path)?,
         description: string(&mut function, "description"),
-        schema: function.shift_remove("parameters").unwrap_or_default(),
+        schema: schema(&mut function, "parameters", &path)?,
         strict: function.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: cache.or_else(|| self::cache(&mut function)),
         more: fields.into(),

@@ -52,7 +52,7 @@ impl Stream {
 
     fn begin(&mut self, id: &str, model: &str) {
         let Answering { provider, created, .. } = &self.answering;
-        let id = if id.is_empty() { format!("{provider}-{created}") } else { id.to_owned() };
+        let id = if id.is_empty() { self.answering.name() } else { id.to_owned() };
         let head = json!({"id": id, "object": "chat.completion.chunk", "created": created, "model": model,
             "provider": provider});
         self.head = format!("data: {head}").into_bytes();

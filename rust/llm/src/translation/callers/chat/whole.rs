@@ -49,7 +49,7 @@ impl Whole {
     pub fn new(answering: Answering) -> Self {
         Self {
             model: answering.model.clone(),
-            id: format!("{}-{}", answering.provider, answering.created),
+            id: answering.name(),
             answering,
             text: None,
             refusal: None,

@@ -31,7 +31,7 @@ impl Stream {
     pub fn new(answering: Answering) -> Self {
         Self {
             out: Vec::new(),
-            id: format!("{}-{}", answering.provider, answering.created),
+            id: answering.name(),
             model: answering.model.clone(),
             answering,
             usage: None,

@@ -29,7 +29,7 @@ pub struct Whole {
 impl Whole {
     pub fn new(answering: Answering) -> Self {
         Self {
-            id: format!("{}-{}", answering.provider, answering.created),
+            id: answering.name(),
             model: answering.model.clone(),
             answering,
             text: String::new(),

@@ -81,8 +81,7 @@ impl Said<'_> {
         }
         let model = if model.is_empty() { &answering.model } else { model };
         told["modelVersion"] = model.into();
-        told["responseId"] =
-            if id.is_empty() { format!("{}-{}", answering.provider, answering.created).into() } else { id.into() };
+        told["responseId"] = if id.is_empty() { answering.name().into() } else { id.into() };
         told
     }
 }

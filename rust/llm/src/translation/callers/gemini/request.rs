@@ -335,14 +335,15 @@ fn generation(mut config: Fields, out: &mut Fields, lost: &mut Lost) -> Result<(
         }
     }
     answer_format(&mut config, out);
-    if let Some(Value::Array(kinds)) = take(&mut config, "responseModalities") {
+    if let Some(kinds) = take(&mut config, "responseModalities") {
+        let kinds = array(Some(kinds), "generationConfig.responseModalities")?;
         let kinds: Vec<_> = kinds.iter().filter_map(Value::as_str).map(str::to_ascii_lowercase).collect();
         if kinds != ["text"] {
             out.insert("modalities".into(), kinds.into());
         }
     }
     if let Some(thinking) = take(&mut config, "thinkingConfig") {
-        think(object(thinking, "generationConfig.thinkingConfig")?, out, lost);
+        think(object(thinking, "generationConfig.thinkingConfig")?, out, lost)?;
     }
     lost.rest("generationConfig", &config);
     Ok(())
@@ -369,9 +370,14 @@ fn answer_format(config: &mut Fields, out: &mut Fields) {
 }
 
 /// Whoever says how much is to be thought wants to see it.
-fn think(mut config: Fields, out: &mut Fields, lost: &mut Lost) {
-    let budget = take(&mut config, "thinkingBudget").and_then(|budget| budget.as_i64());
+fn think(mut config: Fields, out: &mut Fields, lost: &mut Lost) -> Result<(), Refusal> {
+    let wrong = || Refusal::new("generationConfig.thinkingConfig.thinkingBudget", "must be an integer");
+    let budget = take(&mut config, "thinkingBudget").map(|budget| budget.as_i64().ok_or_else(wrong)).transpose()?;
     let level = text(&mut config, "thinkingLevel").map(|level| level.to_ascii_lowercase());
+    let level = level.filter(|level| level != "thinking_level_unspecified");
+    if level.is_some() && budget.is_some_and(|budget| budget >= 0) {
+        lost.add("thinkingLevel");
+    }
     match (budget, level) {
         (Some(0), _) => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
         (Some(budget), _) if budget > 0 => {
@@ -383,6 +389,7 @@ fn think(mut config: Fields, out: &mut Fields, lost: &mut Lost) {
     }
     take(&mut config, "includeThoughts");
     lost.rest("thinkingConfig", &config);
+    Ok(())
 }
 
 /// Whether its caller wants to see what was thought.

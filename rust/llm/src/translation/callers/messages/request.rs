@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::translation::{
     asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, string,
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, schema,
+        some_object, string,
     },
     lost::Lost,
 };
@@ -42,7 +43,7 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
     if let Some(stop) = fields.shift_remove("stop_sequences") {
         fields.insert("stop".into(), stop);
     }
-    if let Some(Value::Object(mut metadata)) = fields.shift_remove("metadata") {
+    if let Some(mut metadata) = some_object(fields, "metadata") {
         if let Some(user) = metadata.shift_remove("user_id").filter(|user| !user.is_null()) {
             fields.insert("user".into(), user);
         }
@@ -52,11 +53,13 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
     if fields.shift_remove("service_tier").is_some_and(|tier| tier != "auto") {
         lost.add("service_tier");
     }
-    let Some(Value::Object(mut config)) = fields.shift_remove("output_config") else { return };
+    let Some(mut config) = some_object(fields, "output_config") else { return };
     if let Some(effort) = config.shift_remove("effort") {
         fields.insert("reasoning_effort".into(), effort);
     }
-    if let Some(Value::Object(mut format)) = config.shift_remove("format") {
+    if config.get("format").is_some_and(|format| format["type"] == "json_schema")
+        && let Some(mut format) = some_object(&mut config, "format")
+    {
         let schema = format.shift_remove("schema").unwrap_or_default();
         let schema = json!({"name": "answer", "schema": schema, "strict": true});
         fields.insert("response_format".into(), json!({"type": "json_schema", "json_schema": schema}));
@@ -157,7 +160,7 @@ fn tool(value: Value, path: &str) -> Result<Tool, Refusal> {
     Ok(Tool::Function {
         name: needed(&mut fields, "name", path)?,
         description: string(&mut fields, "description"),
-        schema: fields.shift_remove("input_schema").unwrap_or_default(),
+        schema: schema(&mut fields, "input_schema", path)?,
         strict: fields.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: fields.shift_remove("cache_control").filter(|cache| !cache.is_null()),
         more: fields.into(),

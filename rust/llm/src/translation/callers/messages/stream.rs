@@ -64,7 +64,7 @@ impl Stream {
             return;
         }
         let model = if model.is_empty() { &self.answering.model } else { model };
-        let id = if id.is_empty() { format!("msg_{}", self.answering.created) } else { id.to_owned() };
+        let id = if id.is_empty() { format!("msg_{}", self.answering.mark) } else { id.to_owned() };
         let message = json!({"id": id, "type": "message", "role": "assistant", "model": model, "content": [],
             "stop_reason": null, "stop_sequence": null, "usage": usage(&self.usage)});
         self.event("message_start", &json!({"type": "message_start", "message": message}));

@@ -37,7 +37,7 @@ pub(super) fn image(mime: &str, data: &str) -> Value {
 impl Whole {
     pub fn new(answering: Answering) -> Self {
         Self {
-            id: format!("msg_{}", answering.created),
+            id: format!("msg_{}", answering.mark),
             model: answering.model.clone(),
             blocks: Vec::new(),
             calls: Vec::new(),

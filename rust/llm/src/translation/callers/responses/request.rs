@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::whole::{REDACTED, SEAL};
 use crate::translation::{
     asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, string,
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, schema,
+        some_object, string,
     },
     lost::Lost,
 };
@@ -69,7 +70,7 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
     if fields.shift_remove("store") == Some(Value::Bool(true)) {
         lost.add("store");
     }
-    if let Some(Value::Object(options)) = fields.shift_remove("stream_options") {
+    if let Some(options) = some_object(fields, "stream_options") {
         lost.rest("stream_options", &options);
     }
     if fields.get("truncation").is_some_and(|word| word == "disabled") {
@@ -82,7 +83,7 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
     if let Some(most) = fields.shift_remove("max_output_tokens").filter(|most| !most.is_null()) {
         fields.insert("max_tokens".into(), most);
     }
-    if let Some(Value::Object(mut reasoning)) = fields.shift_remove("reasoning") {
+    if let Some(mut reasoning) = some_object(fields, "reasoning") {
         if let Some(effort) = reasoning.shift_remove("effort").filter(|effort| !effort.is_null()) {
             fields.insert("reasoning_effort".into(), effort);
         }
@@ -92,7 +93,7 @@ fn rename(fields: &mut Fields, lost: &mut Lost) {
         }
         lost.rest("reasoning", &reasoning);
     }
-    if let Some(Value::Object(mut text)) = fields.shift_remove("text") {
+    if let Some(mut text) = some_object(fields, "text") {
         if let Some(verbosity) = text.shift_remove("verbosity").filter(|word| !word.is_null()) {
             fields.insert("verbosity".into(), verbosity);
         }
@@ -229,7 +230,7 @@ fn tool(value: Value, path: &str) -> Result<Tool, Refusal> {
     Ok(Tool::Function {
         name: needed(&mut fields, "name", path)?,
         description: string(&mut fields, "description"),
-        schema: fields.shift_remove("parameters").unwrap_or_default(),
+        schema: schema(&mut fields, "parameters", path)?,
         strict: fields.shift_remove("strict").filter(|strict| !strict.is_null()),
         cache: None,
         more: fields.into(),

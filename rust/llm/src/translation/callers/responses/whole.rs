@@ -108,7 +108,7 @@ impl Item {
 impl Whole {
     pub fn new(answering: Answering) -> Self {
         Self {
-            id: format!("resp_{}", answering.created),
+            id: format!("resp_{}", answering.mark),
             model: answering.model.clone(),
             answering,
             items: Vec::new(),

@@ -104,7 +104,7 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
     if answer.choices.is_empty() {
         return Err(Broken("it has no choices".into()));
     }
-    let mut hearing = Hearing::default();
+    let mut hearing = Hearing { is_whole: true, ..Hearing::default() };
     hearing.take(&answer, taker);
     hearing.over(taker);
     Ok(())
@@ -112,15 +112,25 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
 
 /// Hears a streamed chat completion; a whole one is the same in one chunk.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
 pub struct Hearing {
+    /// All of it is in one chunk.
+    is_whole: bool,
     is_begun: bool,
     is_finished: bool,
     is_over: bool,
+    id: String,
     counts: Counts,
-    /// Index and id of each call.
-    calls: Vec<(Option<u64>, String)>,
+    calls: Vec<Known>,
     /// What stands beside the answer: chunks repeat it.
     beside: Vec<(&'static str, String)>,
+}
+
+/// A call that was begun, as its provider tells it from others.
+struct Known {
+    index: Option<u64>,
+    id: String,
+    name: String,
 }
 
 impl Listener for Hearing {
@@ -150,6 +160,7 @@ impl Hearing {
         let says_nothing = id.is_empty() && answer.choices.is_empty();
         if !self.is_begun && !says_nothing {
             self.is_begun = true;
+            id.clone_into(&mut self.id);
             taker.take(Piece::Start { id, model: answer.model.as_deref().unwrap_or_default() });
         }
         if let Some(choice) = answer.choices.iter().find(|choice| choice.index == 0) {
@@ -204,12 +215,14 @@ impl Hearing {
 
     fn call(&mut self, call: &Call<'_>, taker: &mut dyn Taker) {
         let id = call.id.as_deref().unwrap_or_default();
-        let at = self.find(call.index, id).unwrap_or_else(|| {
-            let name = call.function.as_ref().and_then(|function| function.name.as_deref()).unwrap_or_default();
+        let name = call.function.as_ref().and_then(|function| function.name.as_deref()).unwrap_or_default();
+        let at = self.find(call.index, id, name).unwrap_or_else(|| {
             let signature = call.extra_content.as_ref();
             let signature = signature.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
-            taker.take(Piece::Call { id, name, signature });
-            self.calls.push((call.index, id.to_owned()));
+            // Who gives no ids has them made; theirs must be the same however often the answer is read.
+            let own = format!("call_{}_{}", self.id, self.calls.len());
+            taker.take(Piece::Call { id: if id.is_empty() { &own } else { id }, name, signature });
+            self.calls.push(Known { index: call.index, id: id.to_owned(), name: name.to_owned() });
             self.calls.len() - 1
         });
         let arguments = call.function.as_ref().and_then(|function| function.arguments.as_deref());
@@ -218,11 +231,16 @@ impl Hearing {
         }
     }
 
-    /// Some number every call 0, and tell them apart by their ids.
-    fn find(&self, index: Option<u64>, id: &str) -> Option<usize> {
-        let is_it = |known: &(Option<u64>, String)| match index {
-            Some(_) => known.0 == index && (id.is_empty() || known.1 == id),
-            None => id.is_empty() || known.1 == id,
+    /// Some number every call 0, and tell them apart by their ids; who has no ids either begins each with its name. In a whole
+    /// answer each is another.
+    fn find(&self, index: Option<u64>, id: &str, name: &str) -> Option<usize> {
+        let is_it = |known: &Known| {
+            let is_more = match (id, name) {
+                ("", "") => true,
+                ("", name) => index.is_some() && known.name == name,
+                (id, _) => known.id == id,
+            };
+            !self.is_whole && is_more && (index.is_none() || known.index == index)
         };
         self.calls.iter().rposition(is_it)
     }

@@ -37,7 +37,7 @@ pub fn write(asked: &mut Asked, limit: &str) -> Result<Fields, Refusal> {
     let mut out = Fields::new();
     out.insert("model".into(), std::mem::take(&mut asked.model).into());
     let mut messages = Vec::new();
-    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+    for (at, message) in turns(std::mem::take(&mut asked.messages)) {
         write_message(message, &format!("messages[{at}]"), asked, &mut messages)?;
     }
     out.insert("messages".into(), messages.into());
@@ -66,10 +66,29 @@ pub fn write(asked: &mut Asked, limit: &str) -> Result<Fields, Refusal> {
     Ok(out)
 }
 
+/// What one side says in several messages, with where it begins. A message that calls a tool is followed by what the tool gave
+/// back, or refused: calls that were told one by one are one message, and so is what came of them.
+fn turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
+    let gives_back = |message: &Message| message.parts.iter().any(|part| matches!(part, Part::Result { .. }));
+    let mut turns: Vec<(usize, Message)> = Vec::new();
+    for (at, message) in messages.into_iter().enumerate() {
+        match turns.last_mut() {
+            Some((_, last))
+                if last.role == message.role
+                    && (last.role == Role::Assistant || gives_back(last) && gives_back(&message)) =>
+            {
+                last.parts.extend(message.parts);
+            }
+            _ => turns.push((at, message)),
+        }
+    }
+    turns
+}
+
 fn write_message(message: Message, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -> Result<(), Refusal> {
     let Message { role, parts } = message;
     if role == Role::Assistant {
-        out.push(assistant(parts, path, asked)?);
+        out.extend(assistant(parts, path, asked)?);
         return Ok(());
     }
     let mut said = Vec::new();
@@ -97,7 +116,8 @@ fn write_message(message: Message, path: &str, asked: &mut Asked, out: &mut Vec<
     Ok(())
 }
 
-fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
+/// Nothing where nothing is left to say.
+fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Option<Value>, Refusal> {
     let mut calls = Vec::new();
     let mut said = Vec::new();
     let mut seal = None;
@@ -113,10 +133,19 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, R
                 calls.push(told);
             }
             Part::Thinking { .. } | Part::Redacted { .. } => asked.lose("thinking"),
-            Part::Seal(signature) => seal = Some(signature),
+            Part::Seal(signature) => {
+                if seal.replace(signature).is_some() {
+                    asked.lose("thought_signature");
+                }
+            }
+            Part::Text { text, .. } if text.is_empty() => (),
             Part::Native { kind, .. } => asked.lose(&kind),
             other => said.push(other),
         }
+    }
+    if said.is_empty() && calls.is_empty() {
+        asked.lose_some("thought_signature", seal.as_ref());
+        return Ok(None);
     }
     let content = if said.is_empty() { Value::Null } else { content(said, path, asked)? };
     let mut message = json!({"role": "assistant", "content": content});
@@ -126,7 +155,7 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, R
     if let Some(signature) = seal {
         message["extra_content"] = json!({"google": {"thought_signature": signature}});
     }
-    Ok(message)
+    Ok(Some(message))
 }
 
 /// One string where all is text: not everybody takes parts.

@@ -1,6 +1,7 @@
 //! Amazon Bedrock's Converse: one shape for the models of all its vendors.
 
 mod answer;
+mod documents;
 mod request;
 mod vendor;
 

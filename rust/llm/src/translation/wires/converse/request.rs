@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::vendor::{self, Vendor};
+use super::{
+    documents,
+    vendor::{self, Vendor},
+};
 use crate::translation::{
     asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool},
     wires::messages,
@@ -30,7 +33,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     for key in ["temperature", "top_p"] {
         asked.bound(key, &(0..=1));
     }
-    vendor::think(asked, may_think);
+    vendor::think(asked, may_think)?;
     for (key, name) in INFERENCE {
         asked.hand(key, &mut inference, name);
     }
@@ -74,6 +77,7 @@ fn format(asked: &mut Asked, out: &mut Fields) {
 fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    let were = asked.messages.len();
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
         let Message { role, parts } = message;
         let mut said = Vec::new();
@@ -86,10 +90,12 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
             _ => turns.push((role, said)),
         }
     }
-    let turns = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    turns.retain(|(_, blocks)| !blocks.is_empty());
+    Asked::refuse_silence(were, turns.len())?;
+    documents::name_apart(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
-    out.insert("messages".into(), turns.map(turn).collect());
+    out.insert("messages".into(), turns.into_iter().map(turn).collect());
     if !system.is_empty() {
         out.insert("system".into(), system.into());
     }
@@ -195,10 +201,7 @@ fn document(source: Source, name: Option<String>) -> Option<Value> {
         }
         _ => return None,
     };
-    // Letters, digits, spaces, dashes and brackets are all it takes.
-    let name = name.unwrap_or_else(|| "document".into());
-    let is_allowed = |one: char| one.is_ascii_alphanumeric() || "-()[] ".contains(one);
-    let name: String = name.chars().map(|one| if is_allowed(one) { one } else { '-' }).collect();
+    let name = name.unwrap_or_default();
     Some(json!({"document": {"format": format, "name": name, "source": place}}))
 }
 
@@ -249,11 +252,20 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
     if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
         asked.lose("parallel_tool_calls");
     }
+    let choice = asked.choice.take();
     if tools.is_empty() {
+        match choice {
+            Some(Choice::Any | Choice::Tool(_)) if native.is_empty() => {
+                return Err(Refusal::new("tool_choice", "there are no tools"));
+            }
+            // It is among functions.
+            Some(Choice::Any | Choice::Tool(_) | Choice::None) if !native.is_empty() => asked.lose("tool_choice"),
+            _ => (),
+        }
         return Ok(native);
     }
     let mut config = json!({"tools": tools});
-    match asked.choice.take() {
+    match choice {
         None => (),
         Some(Choice::Auto) => config["toolChoice"] = json!({"auto": {}}),
         Some(Choice::Any) => config["toolChoice"] = json!({"any": {}}),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::translation::{
-    asked::{Asked, Fields},
+    asked::{Asked, Fields, Refusal},
     wires::messages::{self, thinking},
 };
 
@@ -36,9 +36,9 @@ pub fn may_think(asked: &Asked) -> bool {
 
 /// Says to Claude in its own words how much it is to think, where the caller has one word for all; and takes back what does not
 /// go with that.
-pub fn think(asked: &mut Asked, may: bool) {
+pub fn think(asked: &mut Asked, may: bool) -> Result<(), Refusal> {
     if Vendor::of(&asked.model) != Vendor::Anthropic || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
-        return;
+        return Ok(());
     }
     let mut said = Fields::new();
     let most = asked.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
@@ -46,9 +46,10 @@ pub fn think(asked: &mut Asked, may: bool) {
     for key in ["temperature", "top_k"] {
         asked.hand(key, &mut said, key);
     }
-    thinking::write(asked, &mut said, may);
+    thinking::write(asked, &mut said, may)?;
     said.shift_remove("max_tokens");
     asked.fields.extend(said);
+    Ok(())
 }
 
 /// Adds to what the caller said in the vendor's own words.

@@ -3,8 +3,11 @@
 use serde_json::{Value, json};
 
 use super::schema;
-use crate::translation::asked::{
-    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined,
+use crate::translation::{
+    asked::{
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
+    },
+    wires::messages::thinking::effort,
 };
 
 /// Names of functions that mean a tool of Google's own.
@@ -19,6 +22,9 @@ const NATIVE: &[(&str, &str)] = &[
 
 /// Parts that only Gemini has, under the kinds by which callers are told of them.
 pub(super) const OWN_PARTS: [&str; 2] = ["executableCode", "codeExecutionResult"];
+
+/// Stands for the name of a function whose call the caller left out.
+const FILLER: &str = "unknown_function";
 
 /// Parameters of `generationConfig`.
 const GENERATION: &[(&str, &str)] = &[
@@ -35,6 +41,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
     let mut out = Fields::new();
     let called = names(&asked.messages);
+    let were = asked.messages.len();
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
@@ -48,9 +55,10 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     if !system.is_empty() {
         out.insert("systemInstruction".into(), json!({"role": "system", "parts": system}));
     }
-    let turns = turns.into_iter().filter(|(_, parts)| !parts.is_empty());
+    turns.retain(|(_, parts)| !parts.is_empty());
+    Asked::refuse_silence(were, turns.len())?;
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
-    out.insert("contents".into(), turns.map(turn).collect());
+    out.insert("contents".into(), turns.into_iter().map(turn).collect());
     tools(asked, &mut out);
     generation(asked, &mut out)?;
     for (key, name) in
@@ -89,8 +97,9 @@ fn modalities(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
 }
 
 /// How images are to be made.
-fn image_config(asked: &mut Asked, config: &mut Fields) {
-    let Some(Value::Object(mut wanted)) = asked.take("image_config") else { return };
+fn image_config(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
+    let Some(wanted) = asked.take("image_config") else { return Ok(()) };
+    let mut wanted = object(wanted, "image_config")?;
     let mut told = Fields::new();
     for (key, name) in [
         ("aspect_ratio", "aspectRatio"),
@@ -104,6 +113,7 @@ fn image_config(asked: &mut Asked, config: &mut Fields) {
     }
     wanted.keys().for_each(|key| asked.lose(&format!("image_config.{key}")));
     config.insert("imageConfig".into(), told.into());
+    Ok(())
 }
 
 /// The names behind the ids of calls: a result is told by name here.
@@ -159,7 +169,8 @@ fn write_part(
         Part::Result { id, parts, is_error, cache } => {
             hint(cache.as_ref(), asked);
             let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
-            let name = name.ok_or_else(|| Refusal::new(path, format!("no call before it has the id `{id}`")))?;
+            asked.lose_some("tool_call_id", name.is_none().then_some(&id));
+            let name = name.unwrap_or(FILLER);
             let key = if is_error { "error" } else { "output" };
             let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
             out.push(json!({"functionResponse": {"name": name, "response": {key: joined(texts)}}}));
@@ -240,7 +251,7 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
                 if strict == Some(Value::Bool(true)) {
                     asked.lose("strict");
                 }
-                functions.push(declaration(&name, description, &schema));
+                functions.push(declaration(&name, description, &schema, asked));
             }
             Tool::Native { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
@@ -271,14 +282,18 @@ fn native_name(name: &str) -> Option<&'static str> {
     NATIVE.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
 }
 
-fn declaration(name: &str, description: Option<String>, schema: &Value) -> Value {
+fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut Asked) -> Value {
     let mut function = json!({"name": name});
     if let Some(description) = description {
         function["description"] = description.into();
     }
     // An object without properties is refused; no parameters at all are not.
-    if schema["properties"].as_object().is_some_and(|properties| !properties.is_empty()) {
-        function["parameters"] = schema::clean(schema);
+    let parameters = schema::clean(schema);
+    if !schema::is_empty(&parameters) {
+        function["parameters"] = parameters;
+    }
+    if schema::has_free_names(schema) {
+        asked.lose("additionalProperties");
     }
     function
 }
@@ -295,13 +310,13 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     }
     format(asked, &mut config);
     modalities(asked, &mut config)?;
-    image_config(asked, &mut config);
+    image_config(asked, &mut config)?;
     if asked.take("logprobs") == Some(Value::Bool(true)) {
         config.insert("responseLogprobs".into(), true.into());
         // As many of the most likely besides.
         asked.hand("top_logprobs", &mut config, "logprobs");
     }
-    thinking(asked, &mut config);
+    thinking(asked, &mut config)?;
     if !config.is_empty() {
         out.insert("generationConfig".into(), config.into());
     }
@@ -318,12 +333,16 @@ fn format(asked: &mut Asked, config: &mut Fields) {
     }
 }
 
-fn thinking(asked: &mut Asked, config: &mut Fields) {
+fn thinking(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
     let is_levelled = asked.model.contains("gemini-3");
-    let effort = asked.take("reasoning_effort");
+    let effort = effort(asked)?.map(|(word, _)| word);
     let thinking = asked.take("thinking");
+    // What was said in so many words holds; and more than much is not known here.
+    if effort.is_some_and(|word| thinking.is_some() || matches!(word, "xhigh" | "max")) {
+        asked.lose("reasoning_effort");
+    }
     let mut told = Fields::new();
-    match (&thinking, effort.as_ref().and_then(Value::as_str)) {
+    match (&thinking, effort) {
         (Some(thinking), _) if thinking["type"] == "disabled" => drop(told.insert("thinkingBudget".into(), 0.into())),
         (Some(thinking), _) => {
             told.insert("includeThoughts".into(), true.into());
@@ -332,7 +351,8 @@ fn thinking(asked: &mut Asked, config: &mut Fields) {
             }
         }
         (None, Some("none")) => drop(told.insert("thinkingBudget".into(), 0.into())),
-        (None, Some(level @ ("minimal" | "low" | "medium" | "high"))) if is_levelled => {
+        (None, Some(level)) if is_levelled => {
+            let level = if matches!(level, "xhigh" | "max") { "high" } else { level };
             told.insert("thinkingLevel".into(), level.into());
         }
         (None, Some(level)) => {
@@ -343,7 +363,8 @@ fn thinking(asked: &mut Asked, config: &mut Fields) {
             };
             told.insert("thinkingBudget".into(), budget.into());
         }
-        (None, None) => return,
+        (None, None) => return Ok(()),
     }
     config.insert("thinkingConfig".into(), told.into());
+    Ok(())
 }

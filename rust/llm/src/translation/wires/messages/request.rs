@@ -15,7 +15,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     messages(asked, &mut out)?;
     tools(asked, &mut out)?;
     sampling(asked, &mut out);
-    thinking::write(asked, &mut out, may_think);
+    thinking::write(asked, &mut out, may_think)?;
     format(asked, &mut out);
     if let Some(user) = asked.take("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
@@ -54,6 +54,7 @@ pub(in crate::translation::wires) fn most(model: &str) -> u64 {
 fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
+    let were = asked.messages.len();
     for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
         let path = format!("messages[{at}]");
         let Message { role, parts } = message;
@@ -69,10 +70,11 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     if !system.is_empty() {
         out.insert("system".into(), system.into());
     }
-    let turns = turns.into_iter().filter(|(_, blocks)| !blocks.is_empty());
+    turns.retain(|(_, blocks)| !blocks.is_empty());
+    Asked::refuse_silence(were, turns.len())?;
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
-    out.insert("messages".into(), turns.map(turn).collect());
+    out.insert("messages".into(), turns.into_iter().map(turn).collect());
     Ok(())
 }
 
