@@ -271,8 +271,8 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | N
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):
-            row = await desk.refer("defaults.user_api_key_config", configs, config, "config of this workspace")
-            kept["user_api_key_config"] = row["id"]
+            named = await desk.refer("defaults.user_api_key_config", configs, config, "config of this workspace")
+            kept["user_api_key_config"] = named["id"]
         values["defaults"] = kept
     if data.settings is not UNSET:
         values["settings"] = written(data.settings, row["settings"] if row else {})
