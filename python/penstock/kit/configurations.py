@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from penstock import engine
+from penstock.kit.addresses import whom
 from penstock.kit.ids import DOTS, mask
-from penstock.kit.masks import MOVED, whom
+from penstock.kit.masks import MOVED
 from penstock.kit.record import misfit, refuse
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ def split(
 
 
 def is_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether credentials would go elsewhere than before, or be used for someone else."""
+    """Whether credentials would go elsewhere than before."""
     one, other = ({name: item for name, item in whom(said).items() if name not in SECRET} for said in (before, after))
     return one != other
 

@@ -74,7 +74,7 @@ def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(store_url:
         (provider,) = (await api.good("GET", f"providers?workspace_id={place}"))["data"]
         behind = f"providers/{provider['slug']}?workspace_id={place}"
         _, _, headers = await api("GET", behind)
-        told = {"configurations": {"openai_project": "p"}, "key": "sk-0123456789"}
+        told = {"configurations": {"openai_project": "p"}}
         await api.good("PUT", f"integrations/{integration['id']}", told)
         status, body, _ = await api("GET", behind, if_none_match=headers["etag"])
         assert (status, body["model_config"]) == (200, {"openai_project": "p"})
