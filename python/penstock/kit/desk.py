@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
 from sqlalchemy import bindparam, or_, select
 
-from penstock.caller import Caller, lacking
+from penstock.caller import Caller, lacking, shown
 from penstock.errors import ForbiddenError, Problem, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.kit.identities import Identities
     from penstock.kit.proxies import Proxies
     from penstock.kit.secrets import Vault
     from penstock.routing import TargetLimits
@@ -232,6 +233,7 @@ class Work:
         if self._request.headers.get("if-match") is not None:
             raise _stale("names a state, and this depends on none")
         async with self._office.writing_as(self.caller, self._asked()) as desk:
+            desk.caller = await self._still(desk.connection)
             yield desk
         self._hold(desk)
 
@@ -240,6 +242,7 @@ class Work:
         """Change something; it is kept when this ends well."""
         async with self._office.database.writing() as connection:
             await self._office.turn(connection, self.caller)
+            await self._still(connection)
             desk = await self._enter(connection, workspace, among=OPEN)
             await claim(desk, self._request)
             desk.about.expected = expected(self._request.headers.get("if-match"))
@@ -249,6 +252,11 @@ class Work:
             self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)
         self._hold(desk)
+
+    async def _still(self, connection: AsyncConnection) -> Caller:
+        """See who the caller is after the wait for a turn: what was taken away meanwhile is gone."""
+        self.caller = await self._office.identities.again(connection, shown(self._request))
+        return self.caller
 
     def _hold(self, desk: Desk) -> None:
         """Have the answer held until the data plane goes by what was changed, if that is a matter of its."""
@@ -312,14 +320,14 @@ class Office:
         database: Database,
         vault: Vault,
         limits: TargetLimits,
-        forget: Callable[[], None],
+        identities: Identities,
         news: News,
     ) -> None:
         """Take the parts."""
         self.database = database
         self.vault = vault
         self.limits = limits
-        self._forget = forget
+        self.identities = identities
         self._news = news
 
     def work(self, request: Request[Any, Caller, Any]) -> Work:
@@ -341,11 +349,11 @@ class Office:
 
     def forget(self) -> None:
         """Have callers looked up anew."""
-        self._forget()
+        self.identities.forget()
 
     def changed(self, *, published: bool) -> None:
         """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""
-        self._forget()
+        self.forget()
         if published:
             self._news.ring()
 

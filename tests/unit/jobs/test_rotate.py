@@ -79,7 +79,7 @@ class Scene:
         self.identities = Identities(self.database, None)
         self.news = News()
         self.office = Office(
-            self.database, self.vault, settings.routing.target_limits, self.identities.forget, self.news
+            self.database, self.vault, settings.routing.target_limits, self.identities, self.news
         )
         self.rotator = Rotator(self.office)
 

@@ -43,6 +43,7 @@ async def update(
     await passwords.check(row["email"], row["password"], data.current_password)
     hashed = await passwords.hash(data.new_password)
     async with work.at_home() as desk:
+        await passwords.refuse_changed(desk.connection, caller.user_id, row["password"])
         await USERS.change(desk, row, {"password": hashed})
         others = [sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id]
         ended = await desk.rows(select(sessions).where(*others), sessions)
