@@ -19,7 +19,7 @@ from penstock.kit.ids import is_uuid, mask, new_key
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited, LimitsChange
 from penstock.kit.listing import Page
-from penstock.kit.record import Done, Listed, given, life, refuse, when, write_out
+from penstock.kit.record import Done, Listed, given, life, next_reset, refuse, when, write_out
 from penstock.kit.rotation import RotationPolicy, Transition, policy
 from penstock.store.tables import api_keys, configs, users, workspaces
 
@@ -318,14 +318,13 @@ async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
 
 
 def _shown(row: Row) -> Key:
-    usage: dict[str, Any] = row["usage_limits"] or {}
     defaults = KeyDefaults(**row["defaults"])
     return write_out(
         Key,
         row,
         key=row["masked"],
         status=life(row),
-        next_usage_reset_at=usage.get("next_usage_reset_at"),
+        next_usage_reset_at=next_reset(row["usage_limits"] or {}),
         defaults=defaults,
         expiry_enforced=int(row["expires_at"] is not None),
         allow_config_override=int(defaults.allow_config_override) if defaults.config_id else None,
