@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from penstock import engine
 from penstock.kit.addresses import whom
-from penstock.kit.ids import DOTS, mask
+from penstock.kit.ids import DOTS, END, URL, mask
 from penstock.kit.masks import MOVED
 from penstock.kit.record import misfit, refuse
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-Host = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
-HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}$")]
+Host = Annotated[str, Meta(pattern=URL, max_length=2048)]
+HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END)]
 Headers = Annotated[dict[HeaderName, Annotated[str, Meta(max_length=8192)]], Meta(max_length=64)]
 
 # Values that are masked when they are shown, and mean themselves when they come back masked.
