@@ -62,7 +62,7 @@ async def create(
     request: Request[Any, Any, Any],
 ) -> Response[SignedIn]:
     """Sign in. After ten wrong passwords for an e-mail address, or 100 failures from one place, within five minutes: 429."""
-    about = asked(request)
+    about = await asked(request)
     passwords.from_address.refuse(about.client)
     try:
         caller, known = await _caller(data, office, passwords, identities)
