@@ -44,5 +44,8 @@ def written(given: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -
 
 def shown(row: Row) -> GlobalAccessShown:
     """Show what all workspaces may do."""
-    said = {**row["global_access"], "usage_limits": with_next_reset(row["global_access"].get("usage_limits"))}
+    said: dict[str, Any] = {
+        **row["global_access"],
+        "usage_limits": with_next_reset(row["global_access"].get("usage_limits")),
+    }
     return GlobalAccessShown(**{name: said.get(name) for name in GlobalAccessShown.__struct_fields__ if name in said})

@@ -63,7 +63,9 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ] = UNSET
     key: Annotated[
         Annotated[str, Meta(min_length=1, max_length=65536)] | UnsetType,
-        Meta(description="the integration's key, sent anew where a model's `custom_host` is a new place for it to go to"),
+        Meta(
+            description="the integration's key, sent anew where a model's `custom_host` is a new place for it to go to"
+        ),
     ] = UNSET
 
 

@@ -36,7 +36,9 @@ class AuditLog(msgspec.Struct, frozen=True, kw_only=True):
     uri: Annotated[str, Meta(description="path of the request")]
     query_params: Annotated[str, Meta(description="query of the request")]
     request_id: Annotated[str, Meta(description="id of the request")]
-    request_body: Annotated[str, Meta(description="JSON as it was sent, in a text of at most 64 KiB, credentials left out")]
+    request_body: Annotated[
+        str, Meta(description="JSON as it was sent, in a text of at most 64 KiB, credentials left out")
+    ]
     request_headers: Annotated[
         str, Meta(description="header fields as JSON in a text; where one may hold a credential, its name alone")
     ]

@@ -23,7 +23,7 @@ def fields() -> set[str]:
 def test_each_field_is_known_to_decide_where_a_credential_goes_or_not():
     secret = {name for name in fields() if name in configurations.SECRET or is_named_secret(name)}
     assert not DECIDING & BESIDE
-    assert DECIDING | BESIDE == fields() - secret
+    assert fields() - secret == DECIDING | BESIDE
 
 
 def test_what_nobody_thought_of_decides_and_what_is_secret_does_not():

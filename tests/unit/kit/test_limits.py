@@ -67,7 +67,11 @@ def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(store_url: Se
         await api.good("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"})
         share = {"enabled": True, "usage_limits": [WEEKLY]}
         said = {"workspaces": [{"id": place, **share}], "global_workspace_access": share}
-        paths = {f"api-keys/{key}": WEEKLY, f"virtual-keys/{made['slug']}{inside}": WEEKLY, f"workspaces/{place}": [WEEKLY]}
+        paths = {
+            f"api-keys/{key}": WEEKLY,
+            f"virtual-keys/{made['slug']}{inside}": WEEKLY,
+            f"workspaces/{place}": [WEEKLY],
+        }
         await api.good("PUT", f"workspaces/{place}", {"usage_limits": [WEEKLY]})
         await api.good("PUT", "integrations/i/workspaces", said)
 
@@ -76,7 +80,13 @@ def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(store_url: Se
             access = await api.good("GET", "integrations/i/workspaces")
             shown += [access["workspaces"][0]["usage_limits"], access["global_workspace_access"]["usage_limits"]]
             top = (await api.good("GET", f"api-keys/{key}"))["next_usage_reset_at"]
-            return {top, *(limit["next_usage_reset_at"] for limit in (one[0] if isinstance(one, list) else one for one in shown))}
+            return {
+                top,
+                *(
+                    limit["next_usage_reset_at"]
+                    for limit in (one[0] if isinstance(one, list) else one for one in shown)
+                ),
+            }
 
         assert await resets() == {FIRST}
         clock.set("2026-12-01T10:00:00")

@@ -37,7 +37,11 @@ def test_header_fields_and_the_body_are_kept_as_they_were_sent_without_credentia
         assert [row["resource_type"] for row in rows] == ["integrations", "virtual_keys"]
         for row in rows:
             said, kept = json.loads(row["request_body"]), json.loads(row["request_headers"])
-            assert said == {**body, "key": "*****", "model_config": {**configurations, "custom_headers": {"x-team": "*****"}}}
+            assert said == {
+                **body,
+                "key": "*****",
+                "model_config": {**configurations, "custom_headers": {"x-team": "*****"}},
+            }
             assert (kept["user-agent"], kept["content-type"]) == ("tests", "application/json")
             assert [kept[name] for name in ("authorization", "x-unheard-of", "x-gateway-api-key")] == ["*****"] * 3
             assert row["response_status_code"] == 200

@@ -83,7 +83,10 @@ def test_neither_do_those_who_are_its_managers_and_admins(store_url: Secret):
                 await api.good("PUT", path, HELD)
                 for more in LIFTED:
                     status, answer, _ = await caller("PUT", path, more, **fields)
-                    assert (status, loosens != 403 or "the organisation's keys and admins" in str(answer)) == (loosens, True)
+                    assert (status, loosens != 403 or "the organisation's keys and admins" in str(answer)) == (
+                        loosens,
+                        True,
+                    )
                     await api.good("PUT", path, HELD)
 
     played(store_url, scene, JWT)
