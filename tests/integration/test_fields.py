@@ -135,6 +135,20 @@ def test_each_field_that_is_changed_alone_is_read_back_and_others_stay(scene: Sc
         assert {other: after[other] for other in same} == {other: before[other] for other in same}
 
 
+@pytest.fixture(scope="module")
+def other_scene(admin: Client) -> Scene:
+    return set_scene(admin, "at-once")
+
+
+@pytest.mark.parametrize(("described", "path"), CHANGES, ids=[row[0] for row in CHANGES])
+def test_all_fields_that_are_changed_at_once_are_read_back(other_scene: Scene, described: str, path: str):
+    name, fields = fields_of(described, "put")
+    given = {field: sample for field, sample in samples(other_scene)[name].items() if field in fields}
+    where = path.format(**other_scene._asdict())
+    good(other_scene.admin.put(where, sent(given)))
+    assert not unread(other_scene.admin.shown(where), given)
+
+
 def test_models_and_workspaces_of_an_integration_are_read_back(scene: Scene):
     own = {"custom_host": "https://one.test", "custom_headers": {"x-model": "a-secret-field"}}
     model = {

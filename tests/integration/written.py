@@ -36,13 +36,13 @@ class Scene(NamedTuple):
     organisation: str
 
 
-def set_scene(admin: Client) -> Scene:
-    """Make one thing of each kind."""
+def set_scene(admin: Client, name: str = "fields") -> Scene:
+    """Make one thing of each kind; `name` tells one scene of a store from another."""
     workspace = admin.made("/v1/admin/workspaces", {"name": "Fields"})
     place = {"workspace_id": workspace["id"]}
     user = admin.shown("/v1/admin/users")["data"][0]["id"]
     good(admin.post(f"/v1/admin/workspaces/{workspace['id']}/users", {"users": [{"id": user, "role": "manager"}]}))
-    whole = {"name": "i", "slug": "fields", "ai_provider_id": "openai", "key": "sk-0123456789"}
+    whole = {"name": "i", "slug": name, "ai_provider_id": "openai", "key": "sk-0123456789"}
     integration = admin.made("/v1/integrations", {**whole, "create_default_provider": False})["slug"]
     spaces = {"workspaces": [{"id": workspace["id"], "enabled": True}], "create_default_provider": False}
     good(admin.put(f"/v1/integrations/{integration}/workspaces", spaces))
@@ -51,7 +51,7 @@ def set_scene(admin: Client) -> Scene:
     virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **place}
     vault = {"vault_addr": "https://vault.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
-    invited = {"email": "fields@example.test", "role": "member", "workspaces": []}
+    invited = {"email": f"{name}@example.test", "role": "member", "workspaces": []}
     key = {"name": "k", "scopes": ["completions.write"], **place}
     config = {"name": "c", "config": {"provider": "mock"}, **place}
     return Scene(

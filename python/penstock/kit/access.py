@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
+from penstock.kit.record import with_next_reset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,5 +44,8 @@ def written(given: GlobalAccess, before: Mapping[str, Any], *, provides: bool) -
 
 def shown(row: Row) -> GlobalAccessShown:
     """Show what all workspaces may do."""
-    said = row["global_access"]
+    said: dict[str, Any] = {
+        **row["global_access"],
+        "usage_limits": with_next_reset(row["global_access"].get("usage_limits")),
+    }
     return GlobalAccessShown(**{name: said.get(name) for name in GlobalAccessShown.__struct_fields__ if name in said})

@@ -1,17 +1,19 @@
-"""One row for each change: who did what, and how it looked before and after."""
+"""One row for each change: who did what, how it looked before and after, and what was asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.kit import credentials
 from penstock.kit.ids import DOTS, new_id
 from penstock.kit.record import now
-from penstock.store.tables import audit
+from penstock.store.tables import audit, requests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.caller import Caller
     from penstock.store.tenant import Tenant
@@ -20,14 +22,52 @@ if TYPE_CHECKING:
 HIDDEN = ("sealed", "sha256", "password")
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a request says of itself."""
+# Header fields whose values say nothing of who is calling; of others only the names are kept.
+PLAIN = frozenset(
+    [
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "cache-control",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "forwarded",
+        "host",
+        "if-match",
+        "if-none-match",
+        "origin",
+        "sec-fetch-dest",
+        "sec-fetch-mode",
+        "sec-fetch-site",
+        "traceparent",
+        "transfer-encoding",
+        "user-agent",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-request-id",
+    ]
+)
+LONGEST_FIELD, LARGEST_BODY, MOST_BYTES = 512, 64 * 1024, 4 * 1024 * 1024
+
+
+class Asked(msgspec.Struct):
+    """What a request says of itself; where it is kept once something is noted of it."""
 
     method: str
     uri: str
     query: str
     request_id: str
     client: str
+    # Fields by name, and the body as it came.
+    fields: Mapping[str, str] = {}
+    body: bytes = b""
+    status: int = 200
+    row_id: str | None = None
 
 
 # Before and after; nothing before what was made, nothing after what is gone.
@@ -35,7 +75,11 @@ Change = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
 
 
 async def note(tenant: Tenant, caller: Caller, asked: Asked, action: str, changes: Sequence[Change]) -> None:
-    """Write a row for each change, in the transaction of the changes themselves."""
+    """Write a row for each change, in the transaction of the changes themselves; once, what was asked for."""
+    if changes and asked.row_id is None and (asked.fields or asked.body):
+        asked.row_id = new_id()
+        sent = {"request_headers": written_fields(asked.fields), "request_body": written_body(asked.body)}
+        await tenant.insert(requests, {"id": asked.row_id, **sent, "created_at": now()})
     await tenant.insert_all(audit, [_row(caller, asked, action, *change) for change in changes])
 
 
@@ -57,11 +101,30 @@ def _row(
         "resource_type": resource_type,
         "resource_id": row.get("id"),
         "action": verb,
-        "response_status_code": 200,
+        "response_status_code": asked.status,
+        "asked_id": asked.row_id,
         "before": masked(before),
         "after": masked(after),
         "created_at": now(),
     }
+
+
+def written_fields(fields: Mapping[str, str]) -> str:
+    """Write header fields down as JSON, each by its name; values that may be a credential are left out."""
+    kept = {name: value[:LONGEST_FIELD] if name in PLAIN else DOTS for name, value in fields.items()}
+    return msgspec.json.encode(kept).decode()
+
+
+def written_body(body: bytes) -> str:
+    """Write a body of JSON down as it was sent, up to a length; credentials in it are left out, other bodies as a whole."""
+    if not body or len(body) > MOST_BYTES:
+        return ""
+    try:
+        sent = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    hidden = dict.fromkeys(credentials.divide(sent).hidden, DOTS)
+    return msgspec.json.encode(credentials.replaced(sent, hidden)).decode()[:LARGEST_BODY]
 
 
 def masked(row: Mapping[str, Any] | None) -> dict[str, Any] | None:

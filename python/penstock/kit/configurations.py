@@ -8,16 +8,17 @@ import msgspec
 from msgspec import Meta
 
 from penstock import engine
-from penstock.kit.ids import DOTS, mask
-from penstock.kit.masks import MOVED, whom
+from penstock.kit.addresses import whom
+from penstock.kit.ids import DOTS, END, URL, mask
+from penstock.kit.masks import MOVED
 from penstock.kit.record import misfit, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-Host = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
-HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}$")]
+Host = Annotated[str, Meta(pattern=URL, max_length=2048)]
+HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END)]
 Headers = Annotated[dict[HeaderName, Annotated[str, Meta(max_length=8192)]], Meta(max_length=64)]
 
 # Values that are masked when they are shown, and mean themselves when they come back masked.
@@ -320,7 +321,7 @@ def split(
 
 
 def is_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether credentials would go elsewhere than before, or be used for someone else."""
+    """Whether credentials would go elsewhere than before."""
     one, other = ({name: item for name, item in whom(said).items() if name not in SECRET} for said in (before, after))
     return one != other
 

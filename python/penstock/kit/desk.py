@@ -7,9 +7,10 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
+from litestar.enums import RequestEncodingType
 from sqlalchemy import bindparam, or_, select
 
-from penstock.caller import Caller, lacking
+from penstock.caller import Caller, lacking, shown
 from penstock.errors import ForbiddenError, Problem, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
@@ -18,11 +19,12 @@ from penstock.store.tables import workspaces
 from penstock.store.tenant import Tenant, naming
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 
     from sqlalchemy import ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.kit.identities import Identities
     from penstock.kit.proxies import Proxies
     from penstock.kit.secrets import Vault
     from penstock.routing import TargetLimits
@@ -66,7 +68,7 @@ class Desk(Tenant):
         caller: Caller,
         workspace_id: str | None,
         vault: Vault,
-        asked: Callable[[], Asked],
+        asked: Callable[[], Awaitable[Asked]],
     ) -> None:
         """Sit down."""
         super().__init__(connection, caller.organisation_id, workspace_id)
@@ -160,11 +162,11 @@ class Desk(Tenant):
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
         """Note a change in the audit log."""
-        await note(self, self.caller, self._asked(), action, [(before, after)])
+        await note(self, self.caller, await self._asked(), action, [(before, after)])
 
     async def note_gone(self, action: str, rows: Iterable[Row]) -> None:
         """Note of each of these rows that it is gone."""
-        await note(self, self.caller, self._asked(), action, [(row, None) for row in rows])
+        await note(self, self.caller, await self._asked(), action, [(row, None) for row in rows])
 
     async def seal(self, text: str, owner: str) -> str:
         """Seal a credential of a row."""
@@ -184,8 +186,10 @@ def _names(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns)
 
 
-def asked(request: Request[Any, Any, Any]) -> Asked:
-    """Read what a request says of itself."""
+async def asked(request: Request[Any, Any, Any]) -> Asked:
+    """Read what a request says of itself; of a form no more than that."""
+    is_json = request.content_type[0] == RequestEncodingType.JSON
+    body = await request.body() if is_json and request.method != "GET" else b""
     proxies: Proxies = request.app.state["proxies"]
     return Asked(
         request.method,
@@ -193,7 +197,14 @@ def asked(request: Request[Any, Any, Any]) -> Asked:
         request.url.query[:2048],
         request.headers.get("x-request-id", "")[:128],
         proxies.client(request),
+        dict(request.headers),
+        body,
+        request.route_handler.status_code,
     )
+
+
+async def _known(asked: Asked) -> Asked:
+    return asked
 
 
 class Work:
@@ -208,7 +219,7 @@ class Work:
         self._office = office
         # Where the guard asked for no scope the route itself keeps to what is the caller's own.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
-        self._asked = partial(asked, request)
+        self._said: Asked | None = None
         # The workspace that the query names, where the route has it read.
         self.place: str | None = None
 
@@ -231,15 +242,19 @@ class Work:
         """Change what is the caller's own; the route itself narrows it to that."""
         if self._request.headers.get("if-match") is not None:
             raise _stale("names a state, and this depends on none")
-        async with self._office.writing_as(self.caller, self._asked()) as desk:
+        async with self._office.writing_as(self.caller, await self._asked()) as desk:
+            desk.caller = await self._still(desk.connection)
             yield desk
         self._hold(desk)
 
     @asynccontextmanager
     async def writing(self, workspace: str | None = None) -> AsyncGenerator[Desk]:
         """Change something; it is kept when this ends well."""
+        # Nobody waits for the rest of a body while holding the turn.
+        await self._asked()
         async with self._office.database.writing() as connection:
             await self._office.turn(connection, self.caller)
+            await self._still(connection)
             desk = await self._enter(connection, workspace, among=OPEN)
             await claim(desk, self._request)
             desk.about.expected = expected(self._request.headers.get("if-match"))
@@ -249,6 +264,16 @@ class Work:
             self._state["etag"] = await desk.tag()
         self._office.changed(published=desk.bell.rung)
         self._hold(desk)
+
+    async def _asked(self) -> Asked:
+        """Read what the request says of itself, once."""
+        self._said = self._said or await asked(self._request)
+        return self._said
+
+    async def _still(self, connection: AsyncConnection) -> Caller:
+        """See who the caller is after the wait for a turn: what was taken away meanwhile is gone."""
+        self.caller = await self._office.identities.again(connection, shown(self._request))
+        return self.caller
 
     def _hold(self, desk: Desk) -> None:
         """Have the answer held until the data plane goes by what was changed, if that is a matter of its."""
@@ -312,14 +337,14 @@ class Office:
         database: Database,
         vault: Vault,
         limits: TargetLimits,
-        forget: Callable[[], None],
+        identities: Identities,
         news: News,
     ) -> None:
         """Take the parts."""
         self.database = database
         self.vault = vault
         self.limits = limits
-        self._forget = forget
+        self.identities = identities
         self._news = news
 
     def work(self, request: Request[Any, Caller, Any]) -> Work:
@@ -331,7 +356,7 @@ class Office:
         """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
         async with self.database.writing() as connection:
             await self.turn(connection, caller)
-            desk = Desk(connection, caller, None, self.vault, lambda: asked)
+            desk = Desk(connection, caller, None, self.vault, partial(_known, asked))
             yield desk
         self.changed(published=desk.bell.rung)
 
@@ -341,11 +366,11 @@ class Office:
 
     def forget(self) -> None:
         """Have callers looked up anew."""
-        self._forget()
+        self.identities.forget()
 
     def changed(self, *, published: bool) -> None:
         """Tell that something changed: keys are looked up anew, and the data plane learns what it must know."""
-        self._forget()
+        self.forget()
         if published:
             self._news.ring()
 

@@ -62,13 +62,24 @@ class Identities:
         """Look everyone up again: something was changed here."""
         self._known.clear()
 
+    async def again(self, connection: AsyncConnection, sent: Sent) -> Caller:
+        """Say who this is by what is written now: somebody may have waited, and not be known any more."""
+        return await self._find(connection, sent, digest(sent.text), await self._claims(sent))
+
     async def _look_up(self, sent: Sent, text: str) -> Caller:
-        if sent.kind == "key" and self._tokens and self._tokens.looks_like_one(sent.text):
-            claims = await self._tokens.read(sent.text)
-            async with self._database.reading() as connection:
-                return await _of_token(connection, claims)
+        # Before a connection is taken: where keys are published may have to be asked.
+        claims = await self._claims(sent)
         async with self._database.reading() as connection:
-            return await (_of_session if sent.kind == "session" else _of_key)(connection, text)
+            return await self._find(connection, sent, text, claims)
+
+    async def _claims(self, sent: Sent) -> Claims | None:
+        is_token = sent.kind == "key" and self._tokens and self._tokens.looks_like_one(sent.text)
+        return await self._tokens.read(sent.text) if self._tokens and is_token else None
+
+    async def _find(self, connection: AsyncConnection, sent: Sent, text: str, claims: Claims | None) -> Caller:
+        if claims:
+            return await _of_token(connection, claims)
+        return await (_of_session if sent.kind == "session" else _of_key)(connection, text)
 
 
 async def _of_key(connection: AsyncConnection, text: str) -> Caller:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import and_, exists, or_, select
 
 from penstock import engine
@@ -22,7 +23,7 @@ from penstock.store.tables import integration_models, integration_workspaces, in
 from penstock.store.tenant import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement
 
@@ -35,6 +36,8 @@ MODELS = Resource("integration_models", integration_models, publishes=True)
 WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishes=True)
 PROVIDERS = Resource("providers", providers, publishes=True)
 LONGEST_ROOT = 200
+FOLLOW = "would follow; hint: take them away first, or give it a custom_host of its own"
+STRANGERS = "only who made the integration names one, or names one of those that it has already"
 
 ProviderSlug = Annotated[
     Annotated[str, Meta(pattern=CHOSEN_SLUG)] | None,
@@ -122,13 +125,41 @@ async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -
     return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key)}
 
 
-def refuse_moved(row: Row, change: Mapping[str, Any], configurations: str) -> None:
+async def refuse_moved(desk: Desk, row: Row, change: Mapping[str, Any], configurations: str) -> None:
     """Refuse to have credentials of an integration sent elsewhere, unless they come along; `configurations` is their field."""
     if not forms.is_moved(_where(row), _where({**row, **change})):
         return
     for path, kept in (("key", "sealed_key"), (configurations, "sealed_configurations")):
         if row[kept] and kept not in change:
             raise refuse(path, MOVED)
+    for model in await models_of(desk, row):
+        if model["sealed_configurations"] and not model["configurations"].get("custom_host"):
+            raise refuse(configurations, f"names another place, and custom_headers of {model['slug']!r} {FOLLOW}")
+
+
+def refuse_bound_elsewhere(
+    desk: Desk, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
+) -> None:
+    """Refuse a model's own host that credentials of its integration were never meant for; who made that says where to."""
+    if host is None or desk.caller.actor == row["owner_id"]:
+        return
+    if _origin(host) in {_origin(known) for known in (row["configurations"].get("custom_host"), *bound) if known}:
+        return
+    if row["sealed_configurations"]:
+        raise refuse(path, "is another place for this integration's custom_headers: " + STRANGERS)
+    if row["sealed_key"] and (key is UNSET or key == row["masked_key"]):
+        raise refuse("key", MOVED)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.lower()
+
+
+async def models_of(desk: Desk, row: Row) -> list[Row]:
+    """List what was said of an integration's models."""
+    query = select(integration_models).where(integration_models.c.integration_id == row["id"])
+    return await desk.organisation().rows(query.order_by(integration_models.c.slug), integration_models)
 
 
 def _where(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.errors import ForbiddenError, Problem
 from penstock.kit.fields import Reset
-from penstock.kit.record import midnight, milliseconds, moment, next_period, now, refuse
+from penstock.kit.record import midnight, milliseconds, moment, next_period, next_reset, now, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,8 +132,8 @@ def _next_reset(path: str, limits: UsageLimits, before: Mapping[str, Any]) -> st
     period = limits.periodic_reset or limits.periodic_reset_days
     if asked is None:
         if period and known and period == (before.get("periodic_reset") or before.get("periodic_reset_days")):
-            return known
-        return moment(milliseconds(next_period(period, datetime.now(UTC)))) if period else None
+            return next_reset(before)
+        return moment(milliseconds(next_period(period, datetime.fromtimestamp(now() / 1000, UTC)))) if period else None
     due = moment(milliseconds(midnight(asked)))
     # What comes back as it was shown is no news.
     if due != known and (milliseconds(asked) or 0) <= now():

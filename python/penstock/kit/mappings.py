@@ -9,6 +9,7 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.errors import ConflictError
+from penstock.kit.ids import END
 from penstock.kit.record import refuse, unknown
 from penstock.store.tables import integrations, secret_references
 
@@ -25,7 +26,7 @@ class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """One field, and the secret that is its value."""
 
     target_field: Annotated[
-        str, Meta(pattern=r"^(key|configurations\.[a-z0-9_]+)$", description="`key` or `configurations.…`")
+        str, Meta(pattern=rf"^(key|configurations\.[a-z0-9_]+){END}", description="`key` or `configurations.…`")
     ]
     secret_reference_id: Annotated[str, Meta(description="id or slug of the secret reference")]
     secret_key: Annotated[

@@ -9,42 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from penstock.errors import InvalidError, Problem
-from penstock.kit.credentials import DEEPEST, Divided, depth_of, is_named_secret, mask_of, replaced, texts_of
+from penstock.kit.addresses import whom
+from penstock.kit.credentials import DEEPEST, Divided, depth_of, mask_of, replaced, texts_of
 from penstock.kit.ids import DOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.kit.credentials import Path
 
     # Tells targets apart.
     Telling = Callable[[Path], bytes | None]
 
-# What of a target decides neither where its credential goes nor for whom: what is not named here does.
-BESIDE = frozenset(
-    {
-        "anthropic_inspect_stream_for_overloaded_error",
-        "azure_deployment_config",
-        "cache",
-        "cb_config",
-        "default_params",
-        "deploymentConfig",
-        "deployments",
-        "drop_params",
-        "fetch_integrated_models",
-        "forward_headers",
-        "name",
-        "on_status_codes",
-        "override_params",
-        "recovery",
-        "request_timeout",
-        "retry",
-        "strategy",
-        "strict_open_ai_compliance",
-        "targets",
-        "weight",
-    }
-)
 MOVED = (
     "must be sent anew: another place is named for it to go to, and nobody's credential is sent where its owner did not"
 )
@@ -63,15 +39,6 @@ class Likeness(NamedTuple):
     whom: bytes
     # What stands around it in parameters, where any text may be an address.
     row: bytes
-
-
-def whom(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what of a table decides where its credentials go, and for whom: one that stays, stays there."""
-    return {
-        name: item
-        for name, item in table.items()
-        if item is not None and name not in BESIDE and not is_named_secret(name)
-    }
 
 
 def has_strangers(sent: Any, before: Divided) -> bool:  # noqa: ANN401 - JSON

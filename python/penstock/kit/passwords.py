@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from msgspec import Meta
+from sqlalchemy import select
 
 from penstock.errors import TooManyError, UnauthorisedError
+from penstock.store.tables import users
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 Result = TypeVar("Result")
 
@@ -83,6 +87,11 @@ class Passwords:
             self._failed.note(who)
             raise UnauthorisedError("the e-mail address or the password is wrong")
         self._failed.forget(who)
+
+    async def refuse_changed(self, connection: AsyncConnection, user_id: str, known: str) -> None:
+        """Refuse what was let in by a password that is not the person's any more, where nobody else writes."""
+        if await connection.scalar(select(users.c.password).where(users.c.id == user_id)) != known:
+            raise UnauthorisedError("the password was changed meanwhile; use the new one")
 
     def _is(self, known: str | None, password: str) -> bool:
         if self._nobodys is None:

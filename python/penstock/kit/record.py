@@ -6,7 +6,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -87,6 +87,26 @@ def next_period(period: str | int, start: datetime) -> datetime:
     return today + timedelta(days=int(period))
 
 
+def next_reset(limit: Mapping[str, Any]) -> str | None:
+    """Say when counting begins anew next, whatever was so when the usage limit was written; null where it does not."""
+    due, period = limit.get("next_usage_reset_at"), limit.get("periodic_reset") or limit.get("periodic_reset_days")
+    today = datetime.fromtimestamp(now() / 1000, UTC)
+    if due is None or (first := datetime.fromisoformat(due)) > today:
+        return due
+    if isinstance(period, int):
+        # Whole periods since then, and one more.
+        first += timedelta(days=period * ((today - first).days // period + 1))
+        return moment(milliseconds(first))
+    return moment(milliseconds(next_period(period, today))) if period else None
+
+
+def with_next_reset(limits: Any) -> Any:  # noqa: ANN401 - one usage limit, several, or none
+    """Show usage limits with the reset that is to come."""
+    if isinstance(limits, list):
+        return [with_next_reset(limit) for limit in cast("list[dict[str, Any]]", limits)]
+    return {**limits, "next_usage_reset_at": next_reset(limits)} if limits else limits
+
+
 def write_out(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
     """Write a row down: each field is the column of its name, moments as the wire has them, unless more is said."""
     # A row of the database looks each name up anew, and slowly.
@@ -95,6 +115,8 @@ def write_out(shown: type[Struct], row: Mapping[str, Any], **more: object) -> St
     for name in _moments(shown):
         if name in written and name not in more:
             written[name] = moment(written[name])
+    if "usage_limits" in written:
+        written["usage_limits"] = with_next_reset(written["usage_limits"])
     return shown(**{**written, **more})
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from penstock.errors import PenstockError, SettingsError
 from penstock.kit import sources
+from penstock.kit.ids import URL
 from penstock.kit.mappings import BELOW
 from penstock.kit.record import misfit, refuse
 from penstock.store.tables import integrations, secret_references
@@ -34,7 +35,7 @@ AT_ONCE = 5
 AGAIN_SECONDS = 5
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
-Url = Annotated[str, Meta(pattern="^https?://", max_length=2048)]
+Url = Annotated[str, Meta(pattern=URL, max_length=2048)]
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -9,7 +9,6 @@ from litestar import delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
-from sqlalchemy import select
 
 from penstock.kit import configurations as forms
 from penstock.kit import integrations as kit
@@ -19,7 +18,6 @@ from penstock.kit.ids import new_id
 from penstock.kit.prices import PriceBook
 from penstock.kit.pricing import PricingConfig
 from penstock.kit.record import Done, refuse, unknown, write_out
-from penstock.store.tables import integration_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,6 +60,12 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     models: Annotated[list[ModelGiven], Meta(max_length=MOST, description="they are added, or changed")]
     allow_all_models: Annotated[
         bool | UnsetType, Meta(description="whether models may be used of which nothing is said")
+    ] = UNSET
+    key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=65536)] | UnsetType,
+        Meta(
+            description="the integration's key, sent anew where a model's `custom_host` is a new place for it to go to"
+        ),
     ] = UNSET
 
 
@@ -110,7 +114,7 @@ async def index(key: IdOrSlug, work: NamedDependency[Work], prices: NamedDepende
     """List the models of which something is said, and those that the provider is known to have."""
     async with work.reading() as desk:
         row = await kit.get(desk, key, "read")
-        said = await _rows(desk, row)
+        said = await kit.models_of(desk, row)
     known = await prices.models(row["ai_provider_id"])
     listed = [_shown(one, known.get(one["slug"])) for one in said]
     others = sorted(set(known) - {one["slug"] for one in said})
@@ -138,11 +142,17 @@ async def update(key: IdOrSlug, data: JSONBody[Models], work: NamedDependency[Wo
     async with work.writing() as desk:
         row = await kit.get(desk, key, "update")
         await kit.touch(desk, row)
-        before = {one["slug"]: one for one in await _rows(desk, row)}
+        before = {one["slug"]: one for one in await kit.models_of(desk, row)}
+        bound = [one["configurations"].get("custom_host") for one in before.values()]
         for index, model in enumerate(data.models):
             await _put(desk, row, f"models[{index}]", model, before.get(model.slug))
+            path, host = f"models[{index}].configurations.custom_host", (model.configurations or {}).get("custom_host")
+            kit.refuse_bound_elsewhere(desk, row, path, host, bound, data.key)
+        change = {} if data.key is UNSET else await kit.sealed_key(desk, row["id"], data.key, row)
         if data.allow_all_models is not UNSET and data.allow_all_models != row["allow_all_models"]:
-            await kit.INTEGRATIONS.change(desk.organisation(), row, {"allow_all_models": data.allow_all_models})
+            change["allow_all_models"] = data.allow_all_models
+        if change:
+            await kit.INTEGRATIONS.change(desk.organisation(), row, change)
         return Done()
 
 
@@ -163,7 +173,7 @@ async def remove(
     async with work.writing() as desk:
         row = await kit.get(desk, key, "update")
         await kit.touch(desk, row)
-        before = {one["slug"]: one for one in await _rows(desk, row)}
+        before = {one["slug"]: one for one in await kit.models_of(desk, row)}
         for slug in dict.fromkeys(wanted):
             if slug not in before:
                 raise unknown("slugs", f"{slug!r} is no model of this integration")
@@ -171,11 +181,6 @@ async def remove(
                 raise refuse("slugs", f"{slug!r} is no custom model: it can be disabled, not deleted")
             await kit.MODELS.remove(desk.organisation(), before[slug])
         return Done()
-
-
-async def _rows(desk: Desk, integration: Row) -> list[Row]:
-    query = select(integration_models).where(integration_models.c.integration_id == integration["id"])
-    return await desk.organisation().rows(query.order_by(integration_models.c.slug), integration_models)
 
 
 async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, before: Row | None) -> None:

@@ -19,9 +19,10 @@ from penstock.kit.ids import is_uuid, mask, new_key
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited, LimitsChange
 from penstock.kit.listing import Page
-from penstock.kit.record import Done, Listed, given, life, refuse, when, write_out
+from penstock.kit.record import Done, Listed, given, life, next_reset, refuse, when, write_out
 from penstock.kit.rotation import RotationPolicy, Transition, policy
-from penstock.store.tables import api_keys, configs, users, workspaces
+from penstock.kit.sessions import end
+from penstock.store.tables import api_keys, configs, sessions, users, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -149,7 +150,10 @@ Ids = Annotated[str | None, QueryParameter(description="only these: ids with com
     tags=TAGS,
 )
 async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: NamedDependency[Work]) -> KeyMade:
-    """Make a key; it can do nothing that its maker cannot. One that a key makes has its limits, end and bound config, or tighter."""
+    """Make a key; it can do nothing that its maker cannot. One that a key makes has its limits, end and bound config, or tighter.
+
+    Each key is held to its limits by itself: what it spends does not count against the key that made it.
+    """
     type_ = f"{kind}-{sub_kind}"
     work.caller.stay_in(data.organisation_id)
     async with work.writing(data.workspace_id) as desk:
@@ -231,6 +235,7 @@ async def remove(key_id: KeyId, work: NamedDependency[Work]) -> Done:
     """Delete a key: from here on it is not known."""
     async with work.writing() as desk:
         row = await _key(desk, key_id, "delete")
+        await end(desk, sessions.c.api_key_id == row["id"])
         await KEYS[row["type"]].remove(desk, row)
         return Done()
 
@@ -318,14 +323,13 @@ async def _fallback(desk: Desk, type_: str) -> dict[str, Any]:
 
 
 def _shown(row: Row) -> Key:
-    usage: dict[str, Any] = row["usage_limits"] or {}
     defaults = KeyDefaults(**row["defaults"])
     return write_out(
         Key,
         row,
         key=row["masked"],
         status=life(row),
-        next_usage_reset_at=usage.get("next_usage_reset_at"),
+        next_usage_reset_at=next_reset(row["usage_limits"] or {}),
         defaults=defaults,
         expiry_enforced=int(row["expires_at"] is not None),
         allow_config_override=int(defaults.allow_config_override) if defaults.config_id else None,

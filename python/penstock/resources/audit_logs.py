@@ -17,7 +17,7 @@ from penstock.kit.desk import Work
 from penstock.kit.fields import WorkspaceAsked
 from penstock.kit.listing import CamelNumber, Number, Order, Page, Sort
 from penstock.kit.record import milliseconds, when, write_out
-from penstock.store.tables import audit, workspaces
+from penstock.store.tables import audit, requests, workspaces
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
@@ -36,8 +36,12 @@ class AuditLog(msgspec.Struct, frozen=True, kw_only=True):
     uri: Annotated[str, Meta(description="path of the request")]
     query_params: Annotated[str, Meta(description="query of the request")]
     request_id: Annotated[str, Meta(description="id of the request")]
-    request_body: Annotated[str, Meta(description="what it became, as JSON in a text, credentials left out")]
-    request_headers: Annotated[str, Meta(description="always empty: headers are not kept")] = ""
+    request_body: Annotated[
+        str, Meta(description="JSON as it was sent, in a text of at most 64 KiB, credentials left out")
+    ]
+    request_headers: Annotated[
+        str, Meta(description="header fields as JSON in a text; where one may hold a credential, its name alone")
+    ]
     user_id: Annotated[str | None, Meta(description="id of the person, or of the key that stands for a service")]
     user_type: Annotated[str, Meta(description="`user` or `api_key`")]
     organisation_id: Annotated[str, Meta(description="id of the organisation")]
@@ -128,12 +132,17 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
             named = await desk.find(workspaces, workspace_id)
             conditions.append(audit.c.workspace_id == (named["id"] if named else workspace_id))
         total, rows = (0, []) if country else await listing.rows(desk, audit, page, conditions)
-        return AuditLogs([_shown(row) for row in rows], total)
+        sent = await desk.organisation().find_all(requests, {row["asked_id"] for row in rows if row["asked_id"]})
+        return AuditLogs([_shown(row, sent.get(row["asked_id"])) for row in rows], total)
 
 
-def _shown(row: Row) -> AuditLog:
-    body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
-    return write_out(AuditLog, row, timestamp=when(row["created_at"]), request_body=body)
+def _shown(row: Row, sent: Row | None) -> AuditLog:
+    if sent is None:
+        # The schedule's, or of before bodies were kept.
+        body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
+        sent = {"request_body": body, "request_headers": ""}
+    said = {name: sent[name] for name in ("request_body", "request_headers")}
+    return write_out(AuditLog, row, timestamp=when(row["created_at"]), **said)
 
 
 routes = [index]

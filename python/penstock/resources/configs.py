@@ -165,6 +165,8 @@ async def update(
     sent = UNSET if data.config is UNSET else _read(data.config)
     async with work.writing(workspace_id) as desk:
         before = await CONFIGS.get(desk, key)
+        # Whether or not anything is changed then.
+        await desk.agree(configs, before)
         if values.get("status") == "archived" and before["status"] != "archived":
             await _refuse_needed(desk, before)
         old = await _opened(desk, before["config"], before)

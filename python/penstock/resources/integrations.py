@@ -188,7 +188,7 @@ async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDe
             values |= await kit.sealed_configurations(desk, row["id"], "configurations", data.configurations, row)
         if data.key is not UNSET:
             values |= await kit.sealed_key(desk, row["id"], data.key, row)
-        kit.refuse_moved(row, values, "configurations")
+        await kit.refuse_moved(desk, row, values, "configurations")
         if data.pricing_adjustments is not UNSET:
             values["pricing_adjustments"] = msgspec.to_builtins(data.pricing_adjustments)
         await kit.INTEGRATIONS.change(desk.organisation(), row, values)

@@ -19,8 +19,9 @@ from penstock.kit.fields import Changed, Email, EmailAsked, FirstName, Id, LastN
 from penstock.kit.listing import equal
 from penstock.kit.members import MEMBERS, USERS
 from penstock.kit.record import Done, write_out
+from penstock.kit.sessions import end
 from penstock.kit.verbs import Verbs, Wanted
-from penstock.store.tables import api_keys, members, users
+from penstock.store.tables import api_keys, members, sessions, users
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
@@ -83,6 +84,7 @@ async def remove(user_id: UserId, work: NamedDependency[Work]) -> Done:
         row = await _no_owner(desk, user_id)
         await keys.remove_all(desk, api_keys.c.user_id == row["id"])
         await MEMBERS.remove_all(desk, members.c.user_id == row["id"])
+        await end(desk, sessions.c.user_id == row["id"])
         await USERS.remove(desk, row)
         return Done()
 

@@ -130,10 +130,10 @@ async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
     if about := _configurations(own["ai_provider_id"], data):
         said = {**own["configurations"], **about}
         change |= await integrations.sealed_configurations(desk, own["id"], "model_config", said, own)
-    integrations.refuse_moved(own, change, "model_config")
     if data.secret_mappings is not UNSET:
         known = _known(own["ai_provider_id"])
         change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"], known)
+    await integrations.refuse_moved(desk, own, change, "model_config")
     if change and not own["brought_along"]:
         raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
     if change:

@@ -12,7 +12,7 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 from sqlalchemy import ColumnElement, or_, select
 
-from penstock.caller import needs
+from penstock.caller import Caller, needs
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit import fields, integrations, keys, members
 from penstock.kit.desk import Desk, Work
@@ -200,12 +200,12 @@ async def show(
 
 @put("/{workspace:str}", guards=[needs("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
 async def update(workspace: IdOrSlug, data: JSONBody[WorkspaceChange], work: NamedDependency[Work]) -> WorkspaceShown:
-    """Change a workspace; what is left out stays, of its rules too, defaults are replaced. One of its own keys loosens nothing."""
+    """Change a workspace; what is left out stays, of its rules too, defaults are replaced. Only the organisation loosens anything."""
     async with work.writing(workspace) as desk:
         row = await WORKSPACES.get(desk, workspace)
         values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
         values |= await _values(desk, data, row)
-        if work.caller.workspace_id is not None:
+        if not _leads(work.caller):
             _refuse_lifted(row, values)
         row = await WORKSPACES.change(desk, row, values)
         return await _shown(desk, row, "display")
@@ -254,8 +254,14 @@ async def _empty(desk: Desk) -> None:
     await desk.change_all(files, {"expires_at": now()})
 
 
+def _leads(caller: Caller) -> bool:
+    """Whether somebody acts for the organisation: as its key, or as its admin, but not by a key of the workspace."""
+    is_workspaces = caller.by == "key" and caller.workspace_id is not None
+    return caller.leads and not is_workspaces
+
+
 def _refuse_lifted(row: Row, values: Mapping[str, Any]) -> None:
-    """Refuse to have a key of a workspace lift what the organisation holds the workspace to."""
+    """Refuse to have those who are inside a workspace lift what the organisation holds the workspace to."""
     why = "would loosen what this workspace is held to: that is for the organisation's keys and admins"
     refuse_beyond(row, values, why)
     before, after = row["settings"], values.get("settings", row["settings"])
@@ -271,8 +277,8 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | N
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):
-            row = await desk.refer("defaults.user_api_key_config", configs, config, "config of this workspace")
-            kept["user_api_key_config"] = row["id"]
+            named = await desk.refer("defaults.user_api_key_config", configs, config, "config of this workspace")
+            kept["user_api_key_config"] = named["id"]
         values["defaults"] = kept
     if data.settings is not UNSET:
         values["settings"] = written(data.settings, row["settings"] if row else {})

@@ -362,10 +362,24 @@ audit = Table(
     Column("resource_id", UUID),
     Column("action", WORD, nullable=False),
     Column("response_status_code", Integer, nullable=False),
+    # What was asked for, which may have changed several things.
+    Column("asked_id", UUID),
     Column("before", FORM),
     Column("after", FORM),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "organisation_id", "id"),
+)
+
+# Header fields and bodies of requests that changed something, credentials left out.
+requests = Table(
+    "requests",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("request_headers", Text, nullable=False),
+    Column("request_body", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "organisation_id"),
 )
 
 # Keys that seal credentials, themselves sealed with the master key.

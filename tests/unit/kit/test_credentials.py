@@ -158,7 +158,6 @@ def test_a_credential_goes_to_nobody_whom_it_was_not_for():
         ("azure_entra_tenant_id", "another"),
         ("aws_region", "elsewhere.test/"),
         ("aws_sts_endpoint", "https://elsewhere.test"),
-        ("aws_role_arn", "arn:another"),
         ("oracle_region", "another"),
         ("huggingface_base_url", "https://elsewhere.test"),
         ("snowflake_account", "another"),
@@ -181,6 +180,12 @@ def test_a_credential_stays_where_nothing_that_decides_where_it_goes_has_changed
             restored("config", {**before.shown, "targets": [changed]}, before)
     with pytest.raises(InvalidError, match="is masked"):
         restored("config", {**before.shown, member: other}, before)
+
+
+@pytest.mark.parametrize("member", ["openai_project", "api_version", "deployment_id", "aws_role_arn", "passthrough"])
+def test_a_credential_stays_where_something_else_is_asked_of_the_same(member: str):
+    before = divide({"provider": "one", "api_key": KEY, member: "first"})
+    assert KEY in str(restored("config", {**before.shown, member: "another"}, before))
 
 
 @pytest.mark.parametrize(

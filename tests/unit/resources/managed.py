@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app import create_app
 from penstock.kit.founding import found
 from penstock.secret import Secret
-from penstock.settings import Settings, Store
+from penstock.settings import Jwt, Settings, Store
 from penstock.snapshot import Published, Snapshot
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from litestar import Litestar
 
 KEY = "admin-key-of-the-tests-0123456789"
+NO_TOKENS = Jwt()
 PASSWORD = "a password of twelve"
 
 
@@ -86,13 +87,13 @@ class Plane:
 
 
 @asynccontextmanager
-async def plane(url: Secret) -> AsyncIterator[Plane]:
+async def plane(url: Secret, jwt: Jwt = NO_TOKENS) -> AsyncIterator[Plane]:
     """Found an organisation, and serve it."""
     store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()))
     database = Database(store, url)
     await migrate(database)
     await found(database, Secret(KEY))
-    app = create_app(Settings(store=store), Published(Snapshot("first")))
+    app = create_app(Settings(store=store, jwt=jwt), Published(Snapshot("first")))
     try:
         yield Plane(app, database)
     finally:
@@ -100,11 +101,11 @@ async def plane(url: Secret) -> AsyncIterator[Plane]:
         await database.close()
 
 
-def played(url: Secret, scene: Callable[[Plane], Awaitable[None]]) -> None:
+def played(url: Secret, scene: Callable[[Plane], Awaitable[None]], jwt: Jwt = NO_TOKENS) -> None:
     """Run a scene on a store."""
 
     async def run() -> None:
-        async with plane(url) as api:
+        async with plane(url, jwt) as api:
             await scene(api)
 
     asyncio.run(run())

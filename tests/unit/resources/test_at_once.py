@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.resources.managed import Plane, played
+import pytest
+from sqlalchemy import delete, select, update
+
+from penstock.store.tables import api_keys, key_digests, members, organisations, sessions, users
+from penstock.store.tenant import Tenant
+from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
+
+    from sqlalchemy import Delete, Update
 
     from penstock.secret import Secret
 
@@ -136,5 +143,86 @@ def test_nothing_comes_of_what_is_changed_rotated_and_deleted_at_once(store_url:
             assert (gone[0], {changed[0], rotated[0]} <= {200, 404}) == (200, True)
             if rotated[0] == 200:
                 assert (await api.holding(rotated[1]["key"])("GET", "workspaces"))[0] == 401
+
+    played(store_url, scene)
+
+
+async def meanwhile(api: Plane, asked: Awaitable[tuple[int, Any, dict[str, str]]], *done: Delete | Update) -> int:
+    """Ask while somebody else changes the organisation, who does this before the turn goes on; give the status."""
+    async with api.database.writing() as connection:
+        organisation = await connection.scalar(select(organisations.c.id))
+        await Tenant(connection, str(organisation), None).alone(20_000)
+        waiting = asyncio.ensure_future(asked)
+        # Long enough to be known, and to compare a password; whoever is slower is refused at once.
+        await asyncio.sleep(0.5)
+        for statement in done:
+            await connection.execute(statement)
+    status, _, _ = await waiting
+    return status
+
+
+GONE = {
+    "deleted": (401, lambda key: [delete(key_digests), delete(api_keys).where(api_keys.c.id == key)]),
+    "rotated": (401, lambda key: [update(key_digests).where(key_digests.c.api_key_id == key).values(expires_at=1)]),
+    "expired": (401, lambda key: [update(api_keys).where(api_keys.c.id == key).values(expires_at=1)]),
+    "narrowed": (403, lambda key: [update(api_keys).where(api_keys.c.id == key).values(scopes=["workspaces.list"])]),
+    "left alone": (200, lambda _: []),
+}
+
+
+@pytest.mark.parametrize("fate", list(GONE))
+def test_a_key_that_waits_for_its_turn_does_what_it_may_when_that_comes(store_url: Secret, fate: str):
+    expected, done = GONE[fate]
+
+    async def scene(api: Plane) -> None:
+        key, own = await api.key_of("organisation/service", scopes=["workspaces.create", "workspaces.list"])
+        assert await meanwhile(api, own("POST", "workspaces", {"name": "w"}), *done(key)) == expected
+        if expected != 401:
+            assert (await own("GET", "workspaces"))[1]["total"] == 1 + (expected == 200)
+
+    played(store_url, scene)
+
+
+def test_a_person_who_waits_for_a_turn_does_what_they_may_when_that_comes(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        user = await api.person("m@x.test", workspaces=[{"id": place, "role": "manager"}])
+        cookies = [await signed_in(api, "m@x.test") for _ in range(2)]
+        config = {**CONFIG, "workspace_id": place}
+        asked = api.holding("")("POST", "configs", config, **cookies[0])
+        assert await meanwhile(api, asked, delete(sessions)) == 401
+        asked = api.holding("")("POST", "configs", config, **await signed_in(api, "m@x.test"))
+        left = delete(members).where(members.c.user_id == user)
+        assert await meanwhile(api, asked, left) == 403
+        assert (await api.good("GET", f"configs?workspace_id={place}"))["total"] == 0
+
+    played(store_url, scene)
+
+
+async def signed_in(api: Plane, email: str) -> dict[str, str]:
+    """What a browser sends along after signing in."""
+    _, answer, headers = await api.holding("")("POST", "auth/sessions", {"email": email, "password": PASSWORD})
+    return {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
+
+
+def test_no_session_begins_with_a_password_or_a_key_that_is_not_good_any_more(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        user = await api.person("m@x.test")
+        nobody = api.holding("")
+        cookie = await signed_in(api, "m@x.test")
+        changed = update(users).where(users.c.id == user).values(password="another hash")
+        old = {"email": "m@x.test", "password": PASSWORD}
+        async with api.database.reading() as connection:
+            known = await connection.scalar(select(users.c.password).where(users.c.id == user))
+        back = update(users).where(users.c.id == user).values(password=known)
+        assert await meanwhile(api, nobody("POST", "auth/sessions", old), changed) == 401
+        assert await meanwhile(api, nobody("POST", "auth/sessions", {"api_key": api.key}), back) == 200
+        wanted = {"current_password": PASSWORD, "new_password": "yet another password"}
+        assert await meanwhile(api, nobody("PUT", "auth/password", wanted, **cookie), changed) == 401
+        async with api.database.reading() as connection:
+            kept = await connection.scalar(select(users.c.password).where(users.c.id == user))
+        assert kept == "another hash"
+        gone = [delete(key_digests), delete(api_keys)]
+        assert await meanwhile(api, nobody("POST", "auth/sessions", {"api_key": api.key}), *gone) == 401
 
     played(store_url, scene)

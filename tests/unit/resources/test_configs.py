@@ -28,3 +28,21 @@ def test_a_config_that_is_needed_is_archived_as_little_as_deleted(store_url: Sec
         await api.good("PUT", f"configs/{of_key}", {"status": "archived"})
 
     played(store_url, scene)
+
+
+def test_a_dry_run_goes_by_the_state_that_the_caller_counts_on(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        made = await api.good("POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": place})
+        path = f"configs/{made['slug']}"
+        _, _, headers = await api("GET", path)
+        read, wanted = headers["etag"], {"config": {"provider": "anthropic"}}
+        status, answer, _ = await api("PUT", f"{path}?dry_run=true", wanted, if_match=read)
+        assert (status, answer["version_id"]) == (200, "")
+        # It changed nothing: what was read is still so.
+        status, _, _ = await api("PUT", path, wanted, if_match=read)
+        assert status == 200
+        for query in ("?dry_run=true", ""):
+            assert (await api("PUT", f"{path}{query}", wanted, if_match=read))[0] == 412
+
+    played(store_url, scene)

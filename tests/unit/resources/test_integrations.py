@@ -70,13 +70,74 @@ def test_an_id_means_what_has_it_and_not_what_has_it_as_its_slug(store_url: Secr
 
 
 AZURE = {"azure_auth_mode": "default", "azure_foundry_url": "https://a.example"}
+RESOURCE = {
+    "azure_auth_mode": "default",
+    "azure_resource_name": "one",
+    "azure_deployment_config": [
+        {"azure_deployment_name": "d", "azure_api_version": "v1", "azure_model_slug": "gpt-4o", "is_default": True}
+    ],
+}
+AWS = {"aws_auth_type": "assumedRole", "aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/a"}
+VERTEX = {"vertex_auth_type": "basic", "vertex_region": "us-east1", "vertex_project_id": "one"}
 MOVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "from the provider's own": ("openai", {}, HOST),
     "to another host": ("openai", HOST, OTHER),
     "back to the provider's own": ("openai", HOST, {}),
     "to another foundry": ("azure-ai", AZURE, {**AZURE, "azure_foundry_url": "https://b.example"}),
+    "to one that was deployed alone": ("azure-ai", AZURE, {**AZURE, "azure_deployment_name": "two"}),
+    "to another resource": ("azure-openai", RESOURCE, {**RESOURCE, "azure_resource_name": "two"}),
+    "to another tenant": ("azure-openai", RESOURCE, {**RESOURCE, "azure_entra_tenant_id": "two"}),
+    "to another tenant of a workload": ("azure-openai", RESOURCE, {**RESOURCE, "azure_workload_tenant_id": "two"}),
+    "to another region of AWS": ("bedrock", AWS, {**AWS, "aws_region": "us-east-1"}),
+    "to another region of SageMaker": ("sagemaker", AWS, {**AWS, "aws_region": "us-east-1"}),
+    "to another region of Google": ("vertex-ai", VERTEX, {**VERTEX, "vertex_region": "us-east5"}),
     "to another endpoint": ("huggingface", {}, {"huggingface_base_url": "https://b.example"}),
+    "to another account": ("cortex", {"snowflake_account": "one"}, {"snowflake_account": "two"}),
 }
+# Nothing of these says where the key goes.
+STAYS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "an organisation": ("openai", {}, {"openai_organization": "org-1"}),
+    "a project": ("openai", {"openai_project": "one"}, {"openai_project": "two"}),
+    "a version of Azure's": ("azure-ai", AZURE, {**AZURE, "azure_api_version": "2024-06-01"}),
+    "a way to sign in": (
+        "azure-ai",
+        AZURE,
+        {**AZURE, "azure_auth_mode": "managed", "azure_managed_client_id": "m", "azure_entra_client_id": "c"},
+    ),
+    "a deployment": (
+        "azure-openai",
+        RESOURCE,
+        {
+            **RESOURCE,
+            "azure_workload_client_id": "w",
+            "azure_deployment_config": [{**RESOURCE["azure_deployment_config"][0], "azure_api_version": "v2"}],
+        },
+    ),
+    "a role": ("bedrock", AWS, {**AWS, "aws_role_arn": "arn:aws:iam::1:role/b", "aws_external_id": "x"}),
+    "another way of AWS": (
+        "sagemaker",
+        AWS,
+        {"aws_auth_type": "apiKey", "aws_region": "eu-west-1", "amzn_sagemaker_target_model": "m"},
+    ),
+    "a project of Google's": ("vertex-ai", VERTEX, {**VERTEX, "vertex_project_id": "two"}),
+    "an account at the same host": ("workers-ai", {"workers_ai_account_id": "1"}, {"workers_ai_account_id": "2"}),
+    "how streams are read": ("anthropic", {}, {"anthropic_inspect_stream_for_overloaded_error": True}),
+}
+
+
+@pytest.mark.parametrize("change", list(STAYS))
+def test_a_key_stays_where_something_else_is_said_of_the_same_address(store_url: Secret, change: str):
+    provider, before, after = STAYS[change]
+
+    async def scene(api: Plane) -> None:
+        body = {"name": "i", "ai_provider_id": provider, "key": KEY, "configurations": before}
+        path = f"integrations/{(await api.good('POST', 'integrations', body))['id']}"
+        masked = (await api.good("GET", path))["masked_key"]
+        await api.good("PUT", path, {"configurations": after})
+        shown = await api.good("GET", path)
+        assert (shown["configurations"], shown["masked_key"]) == (after, masked)
+
+    played(store_url, scene)
 
 
 @pytest.mark.parametrize("move", list(MOVES))
@@ -116,6 +177,58 @@ def test_secrets_among_configurations_are_sent_anew_too(store_url: Secret):
     played(store_url, scene)
 
 
+def test_header_fields_of_a_model_go_nowhere_with_the_integration(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        made = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
+        path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
+        model = {"slug": "m", "enabled": True, "is_custom": True}
+        secret = {"custom_headers": {"x-team": "a-secret-of-the-team"}}
+        moved = {"configurations": OTHER, "key": KEY}
+        await api.good("PUT", f"{path}/models", {"models": [{**model, "configurations": secret}]})
+        await api.refused(400, "custom_headers of 'm'", "PUT", path, moved)
+        assert (await api.good("GET", path))["configurations"] == HOST
+        # Where the model is elsewhere by itself they stay with it.
+        await api.good("PUT", f"{path}/models", {"models": [{**model, "configurations": {**HOST, **secret}}]})
+        await api.good("PUT", path, moved)
+        await api.good("PUT", f"{path}/models", {"models": [{**model, "configurations": None}]})
+        await api.good("PUT", path, {"configurations": HOST, "key": KEY})
+
+    played(store_url, scene)
+
+
+def test_a_model_takes_no_key_where_nobody_who_knows_it_sends_it(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        made = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
+        path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
+        scopes = ["organisation_integrations.update", "organisation_integrations.read"]
+        _, other = await api.key_of("organisation/service", scopes=scopes)
+
+        def model(slug: str, host: str, **more: object) -> dict[str, Any]:
+            one = {"slug": slug, "enabled": True, "is_custom": True, "configurations": {"custom_host": host}}
+            return {"models": [one], **more}
+
+        masked = (await api.good("GET", path))["masked_key"]
+        away = "https://b.example/v1"
+        for more in ({}, {"key": masked}):
+            await other.refused(400, "'path': 'key'", "PUT", f"{path}/models", model("m", away, **more))
+        listed = (await api.good("GET", f"{path}/models"))["models"]
+        assert not [row for row in listed if row["is_custom"]]
+        # Where it goes already, and where it is sent along.
+        await other.good("PUT", f"{path}/models", model("near", "https://A.example/v2"))
+        await other.good("PUT", f"{path}/models", model("m", away, key="sk-another-key"))
+        assert (await api.good("GET", path))["masked_key"] != masked
+        await other.good("PUT", f"{path}/models", model("n", "https://b.example/v2"))
+        # Who made the integration says where to.
+        await api.good("PUT", f"{path}/models", model("o", "https://c.example"))
+        # Its header fields go along, and cannot be sent anew here.
+        headers = {**HOST, "custom_headers": {"x-team": "a-secret-of-the-team"}}
+        await api.good("PUT", path, {"configurations": headers})
+        far = model("p", "https://d.example", key=KEY)
+        await other.refused(400, "models[0].configurations.custom_host", "PUT", f"{path}/models", far)
+
+    played(store_url, scene)
+
+
 def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(store_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
@@ -135,6 +248,27 @@ def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(store_url: S
             await api.refused(400, "auth_config.vault_token", "PUT", path, {"auth_config": said})
         await api.good("PUT", path, {"auth_config": shown})
         await api.good("PUT", path, {"auth_config": {**vault, **moved}})
+
+    played(store_url, scene)
+
+
+@pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
+def test_a_secret_that_says_another_address_takes_no_key_there(store_url: Secret, kind: str):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
+        made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
+        secret = (await api.good("POST", "secret-references", made))["id"]
+        provider = "ai_provider_id" if kind == "integrations" else "provider"
+        body = {"name": "v", provider: "openai", "key": KEY, "workspace_id": place}
+        path = f"{kind}/{(await api.good('POST', kind, body))['slug']}?workspace_id={place}"
+        mapped = {"secret_mappings": [{"target_field": "configurations.custom_host", "secret_reference_id": secret}]}
+        await api.refused(400, "'path': 'key'", "PUT", path, mapped)
+        assert (await api.good("GET", path))["secret_mappings"] == []
+        await api.good("PUT", path, {**mapped, "key": KEY})
+        # Another project is no other address.
+        project = {"target_field": "configurations.openai_project", "secret_reference_id": secret}
+        await api.good("PUT", path, {"secret_mappings": [*mapped["secret_mappings"], project]})
 
     played(store_url, scene)
 

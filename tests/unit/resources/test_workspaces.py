@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
-from tests.unit.resources.managed import Plane, played
+from joserfc import jws
+from joserfc.jwk import ECKey
+
+from penstock.settings import Jwt
+from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
 
+SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
+JWT = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNER.as_dict(private=False)]}))
 USAGE, RATE = {"credit_limit": 5}, {"type": "requests", "unit": "rpm", "value": 5}
 HELD: dict[str, Any] = {
     "usage_limits": [USAGE],
@@ -57,6 +65,50 @@ def test_a_workspaces_own_key_loosens_nothing_that_holds_the_workspace(store_url
     played(store_url, scene)
 
 
+def test_neither_do_those_who_are_its_managers_and_admins(store_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = await api.workspace()
+        path = f"workspaces/{place['id']}"
+        await api.good("PUT", path, HELD)
+        before = await api.good("GET", path)
+        inside = [{"id": place["id"], "role": "admin"}]
+        manager = await api.person("m@x.test", workspaces=inside)
+        leader = await api.person("a@x.test", role="admin")
+        (organisation,) = {before["organisation_id"]}
+        for user, tightens, loosens in ((manager, 200, 403), (leader, 200, 200)):
+            email = (await api.good("GET", f"admin/users/{user}"))["email"]
+            for caller, fields in await each_way(api, organisation, place["slug"], user, email):
+                lower = {"usage_limits": [{"credit_limit": 4}], "description": "ours"}
+                assert (await caller("PUT", path, lower, **fields))[0] == tightens
+                await api.good("PUT", path, HELD)
+                for more in LIFTED:
+                    status, answer, _ = await caller("PUT", path, more, **fields)
+                    assert (status, loosens != 403 or "the organisation's keys and admins" in str(answer)) == (
+                        loosens,
+                        True,
+                    )
+                    await api.good("PUT", path, HELD)
+
+    played(store_url, scene, JWT)
+
+
+async def each_way(
+    api: Plane, organisation: str, slug: str, user: str, email: str
+) -> list[tuple[Plane, dict[str, str]]]:
+    """The same person by a session, by tokens, and by a key of theirs in the organisation."""
+    nobody = api.holding("")
+    _, answer, headers = await nobody("POST", "auth/sessions", {"email": email, "password": PASSWORD})
+    cookie = {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
+    said = {"organisation_id": organisation, "sub": user, "exp": time.time() + 600, "scope": "workspaces.update"}
+    head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
+    tokens = [
+        jws.serialize_compact(head, json.dumps(claims), SIGNER, algorithms=["ES256"])
+        for claims in (said, {**said, "workspace_slug": slug})
+    ]
+    _, own = await api.key_of("organisation/user", user_id=user, scopes=["workspaces.update"])
+    return [(nobody, cookie), (own, {}), *((api.holding(token), {}) for token in tokens)]
+
+
 def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(store_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
@@ -74,7 +126,7 @@ def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(store_url:
         (provider,) = (await api.good("GET", f"providers?workspace_id={place}"))["data"]
         behind = f"providers/{provider['slug']}?workspace_id={place}"
         _, _, headers = await api("GET", behind)
-        told = {"configurations": {"openai_project": "p"}, "key": "sk-0123456789"}
+        told = {"configurations": {"openai_project": "p"}}
         await api.good("PUT", f"integrations/{integration['id']}", told)
         status, body, _ = await api("GET", behind, if_none_match=headers["etag"])
         assert (status, body["model_config"]) == (200, {"openai_project": "p"})

@@ -72,7 +72,7 @@ async def create(
         # What was accepted before is answered as it was then, if that is asked for.
         invite = await (named_by if is_once else open_with)(connection, data.token)
     hashed = await passwords.hash(data.password)
-    async with office.writing_as(guest(invite), asked(request)) as desk:
+    async with office.writing_as(guest(invite), await asked(request)) as desk:
         await claim(desk, request)
         # Looked at again where nobody else writes: a link is used once.
         invite = await open_with(desk.connection, data.token)

@@ -9,7 +9,6 @@ from litestar import put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
-from sqlalchemy import select
 
 from penstock.caller import signed_in
 from penstock.errors import ForbiddenError
@@ -17,6 +16,7 @@ from penstock.kit.desk import Office, Work
 from penstock.kit.members import USERS
 from penstock.kit.passwords import Password, Passwords
 from penstock.kit.record import Done
+from penstock.kit.sessions import end
 from penstock.store.tables import sessions
 
 
@@ -43,11 +43,9 @@ async def update(
     await passwords.check(row["email"], row["password"], data.current_password)
     hashed = await passwords.hash(data.new_password)
     async with work.at_home() as desk:
+        await passwords.refuse_changed(desk.connection, caller.user_id, row["password"])
         await USERS.change(desk, row, {"password": hashed})
-        others = [sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id]
-        ended = await desk.rows(select(sessions).where(*others), sessions)
-        await desk.delete(sessions, *others)
-        await desk.note_gone("sessions.delete", ended)
+        await end(desk, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
     office.forget()
     return Done()
 

@@ -62,15 +62,19 @@ async def create(
     request: Request[Any, Any, Any],
 ) -> Response[SignedIn]:
     """Sign in. After ten wrong passwords for an e-mail address, or 100 failures from one place, within five minutes: 429."""
-    about = asked(request)
+    about = await asked(request)
     passwords.from_address.refuse(about.client)
     try:
-        caller = await _caller(data, office, passwords, identities)
+        caller, known = await _caller(data, office, passwords, identities)
     except UnauthorisedError:
         passwords.from_address.note(about.client)
         raise
     text = secrets.token_urlsafe(32)
     async with office.writing_as(caller, about) as desk:
+        if data.api_key is not None:
+            await identities.again(desk.connection, Sent("key", data.api_key.strip()))
+        else:
+            await passwords.refuse_changed(desk.connection, caller.id, known)
         seconds = session_ttl(await of_organisation(desk))
         begun = await _begin(desk, caller, text, data.api_key)
     secure = request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
@@ -92,12 +96,13 @@ async def remove(work: NamedDependency[Work], office: NamedDependency[Office]) -
     return Response(Done(), cookies=[Cookie(SESSION_COOKIE, value="", path="/", max_age=0, samesite="strict")])
 
 
-async def _caller(data: SignIn, office: Office, passwords: Passwords, identities: Identities) -> Caller:
+async def _caller(data: SignIn, office: Office, passwords: Passwords, identities: Identities) -> tuple[Caller, str]:
+    """Say who signs in, and the hash that the password was compared with, if there was one."""
     if data.api_key is not None and data.email is None and data.password is None:
         caller = await identities.of(Sent("key", data.api_key.strip()))
         if caller.type != "organisation-service" or caller.by != "key":
             raise ForbiddenError("only a key of the organisation signs in; keys of workspaces are for calls")
-        return caller
+        return caller, ""
     if data.email is None or data.password is None or data.api_key is not None:
         raise refuse("", "needs either email and password, or api_key")
     email = data.email.lower()
@@ -106,9 +111,10 @@ async def _caller(data: SignIn, office: Office, passwords: Passwords, identities
     await passwords.check(email, row["password"] if row else None, data.password)
     # Whoever is not there has failed by now.
     known = dict(row or {})
-    return Caller(
+    caller = Caller(
         id=known["id"], type="person", organisation_id=known["organisation_id"], user_id=known["id"], by="session"
     )
+    return caller, known["password"]
 
 
 async def _begin(desk: Desk, caller: Caller, text: str, key: str | None) -> int:

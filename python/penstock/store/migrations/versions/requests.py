@@ -1,0 +1,33 @@
+"""What was asked for stands beside what was changed: header fields and body, credentials left out."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009_requests"
+down_revision = "0008_texts"
+
+
+def upgrade() -> None:
+    """Make room for it; of what was noted before nobody knows it any more."""
+    op.create_table(
+        "requests",
+        sa.Column("id", sa.String(36), nullable=False),
+        sa.Column("organisation_id", sa.String(36), nullable=False),
+        sa.Column("request_headers", sa.Text(), nullable=False),
+        sa.Column("request_body", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["organisation_id"], ["organisations.id"], name=op.f("fk_requests_organisation_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_requests")),
+    )
+    op.create_index(op.f("ix_requests_organisation_id"), "requests", ["organisation_id"])
+    op.add_column("audit", sa.Column("asked_id", sa.String(36), nullable=True))
+
+
+def downgrade() -> None:
+    """Take it away."""
+    with op.batch_alter_table("audit") as altered:
+        altered.drop_column("asked_id")
+    op.drop_index(op.f("ix_requests_organisation_id"), table_name="requests")
+    op.drop_table("requests")
