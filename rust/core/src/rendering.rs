@@ -9,7 +9,7 @@ use penstock_llm::{
 };
 
 use crate::{
-    call::{Call, Target},
+    call::{Call, Coding, Target},
     credentials::Issued,
     error::{Error, Result},
     headers, trace,
@@ -272,7 +272,7 @@ impl Passing<'_> {
 
     /// Whether the answer must not come compressed, whoever could read it.
     fn asks_plainly(&self) -> bool {
-        self.said.manner != Manner::AsItCame || self.target.is_read
+        self.said.manner != Manner::AsItCame || self.target.coding == Coding::Plain
     }
 
     /// Who is asked in another dialect is told nothing of the one that the request came in.
@@ -342,7 +342,7 @@ mod tests {
             timeout: Duration::ZERO,
             patience: Duration::ZERO,
             inspects: false,
-            is_read: false,
+            coding: Coding::Any,
             strict: true,
             passthrough: false,
             saved: None,
