@@ -4,7 +4,7 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    call::{Call, Reach, Target},
+    call::{Call, Coding, Reach, Target},
     features::forward_headers::ForwardHeaders,
     headers::{Control, Head, Headers},
     rendering::{self, Length, Manner, Said},
@@ -102,6 +102,7 @@ fn target() -> Option<Target<'static>> {
         timeout: Duration::from_mins(5),
         patience: Duration::from_mins(5),
         inspects: false,
+        coding: Coding::Any,
         strict: true,
         passthrough: false,
         saved: None,

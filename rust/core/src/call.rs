@@ -68,6 +68,15 @@ pub enum Reach {
     Stored,
 }
 
+/// How answers may be coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coding {
+    /// As the caller accepts them.
+    Any,
+    /// Not compressed: they are looked into.
+    Plain,
+}
+
 /// Where a request goes and with what.
 pub struct Target<'c> {
     pub provider: &'static dyn Provider,
@@ -84,8 +93,7 @@ pub struct Target<'c> {
     pub patience: Duration,
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
-    /// Its answers are looked into, and must not come compressed.
-    pub is_read: bool,
+    pub coding: Coding,
     /// Answers keep strictly to the shapes of `OpenAI`.
     pub strict: bool,
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
@@ -269,7 +277,7 @@ impl<'c> Choice<'c> {
             timeout,
             patience,
             inspects,
-            is_read: false,
+            coding: Coding::Any,
             strict,
             passthrough,
             saved,

@@ -10,7 +10,7 @@ use penstock_llm::{
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    call::{Call, Target},
+    call::{Call, Coding, Target},
     caller::Caller,
     credentials::Issued,
     error::{Error, Result},
@@ -279,7 +279,7 @@ impl Passing<'_> {
 
     /// Whether the answer must not come compressed, whoever could read it.
     fn asks_plainly(&self) -> bool {
-        self.said.manner != Manner::AsItCame || self.target.is_read
+        self.said.manner != Manner::AsItCame || self.target.coding == Coding::Plain
     }
 
     /// Who is asked in another dialect is told nothing of the one that the request came in.
@@ -349,7 +349,7 @@ mod tests {
             timeout: Duration::ZERO,
             patience: Duration::ZERO,
             inspects: false,
-            is_read: false,
+            coding: Coding::Any,
             strict: true,
             passthrough: false,
             saved: None,

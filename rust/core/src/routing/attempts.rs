@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::Target,
+    call::{Coding, Target},
     config::Node,
     delivery::{self, Served},
     error::{Error, Origin, Result},
@@ -163,7 +163,9 @@ impl<'w> Walk<'w> {
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
-        target.is_read = node.features.read(self.call.route, &self.call.head.method);
+        if node.features.read(self.call.route, &self.call.head.method) {
+            target.coding = Coding::Plain;
+        }
         Ok(target)
     }
 

@@ -91,7 +91,8 @@ impl Shared {
 
     /// The same, for something of a config: one that is saved, or one that a request brought.
     pub fn mark_within(&self, is_saved: bool, of: impl Hash) -> u64 {
-        self.mark(of) & !SAVED | u64::from(is_saved) * SAVED
+        let mark = self.mark(of);
+        if is_saved { mark | SAVED } else { mark & !SAVED }
     }
 
     /// A number that stands for something among those who share; nobody outside can choose what has the same.
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn what_requests_bring_takes_no_room_from_saved_configs_nor_from_what_is_in_use() {
         let ledger = Ledger::<u64>::default();
-        let saved = |number: u64| number << 1 | SAVED;
+        let saved = |number: u64| (number << 1) | SAVED;
         (0..MOST as u64 / 4).for_each(|number| ledger.with(saved(number), |_| true, |state| *state = number));
         let used = u64::MAX - 1;
         for number in 0..MOST as u64 * 3 {
