@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -153,7 +154,12 @@ def scene(admin: Client) -> Scene:
 def send(scene: Scene, route: Route, tried: Tried) -> Answer:
     who = "an admin of the organisation" if route.needs is None else "organisation-service with all scopes"
     headers = {**JSON, **scene.callers[who][0]}
-    return ask(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
+    for _ in range(3):
+        answer = ask(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
+        # On a busy machine a store may be too slow for its time, and says so; what is asked again must be answered.
+        if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+            break
+    return answer
 
 
 def test_no_value_of_any_field_is_a_failure_of_ours(scene: Scene):
