@@ -119,14 +119,18 @@ async fn what_a_translated_stream_cost_is_known_of_all_and_shown_to_who_asks() {
     }
 }
 
-/// Ids that are made of the time are of no age.
+/// Ids that are made of the time, and of chance behind it, are of no age.
 fn ageless(text: &str) -> String {
     let text = timeless(text);
     let digits = |one: char| one.is_ascii_digit();
     ["\"id\":\"bedrock-", "\"id\":\"msg_"].iter().fold(text, |text, mark| {
         let mut parts = text.split(mark);
         let first = parts.next().unwrap_or_default().to_owned();
-        parts.fold(first, |out, part| out + part.trim_start_matches(digits))
+        let own = |part: &str| match part.trim_start_matches(digits).split_once('"') {
+            Some((chance, rest)) if chance.starts_with('-') => format!("\"{rest}"),
+            _ => part.to_owned(),
+        };
+        parts.fold(first, |out, part| out + &own(part))
     })
 }
 
