@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.secret import Secret
+from tests.founded import Founded
 from tests.gateway import Gateway, Mock, Tables
 from tests.postgres import Postgres
 from tests.processes import Program
@@ -36,6 +37,18 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Secret:
     if request.param == "sqlite":
         return Secret(f"sqlite:///{tmp_path}/penstock.db")
     return Secret(request.getfixturevalue("postgres").database())
+
+
+@pytest.fixture(scope="session")
+def founded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Founded:
+    """A store of each kind with an organisation, to be copied."""
+    return Founded(tmp_path_factory.mktemp("founded"), lambda: request.getfixturevalue("postgres"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def founded_url(request: pytest.FixtureRequest, founded: Founded, tmp_path: Path) -> Secret:
+    """Where a store of each kind is that has an organisation and its admin key."""
+    return Secret(founded.copy(request.param, tmp_path))
 
 
 @pytest.fixture

@@ -75,11 +75,11 @@ class Postgres:
         # Whatever else it left says that somebody still has the folder.
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
-    def database(self) -> str:
-        """Make an empty database, and give its address."""
+    def database(self, template: str = "template1") -> str:
+        """Make an empty database, or a copy of one that nobody uses, and give its address."""
         name = f"penstock{next(NUMBERS)}"
         subprocess.run(
-            [program("createdb"), "-h", self.folder, "-U", "penstock", name],
+            [program("createdb"), "-h", self.folder, "-U", "penstock", "-T", template, name],
             check=True,
             capture_output=True,
             timeout=20,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.founded import ADMIN_KEY, Founded
 from tests.gateway import Mock
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.managed import Client
 from tests.integration.serving import WAYS, running
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway
 
     NewStore = Callable[..., dict[str, str]]
+
+
+MASTER_KEY = base64.b64encode(bytes(range(32))).decode()
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +88,15 @@ def surroundings() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def new_store(request: pytest.FixtureRequest) -> NewStore:
-    """Give each gateway that asks an empty store of each kind: by its folder, the environment that leads there."""
+def new_store(request: pytest.FixtureRequest, founded: Founded) -> NewStore:
+    """Give each gateway that asks a new store of each kind: by its folder, the environment that leads there."""
 
-    def make(folder: Path, **more: str) -> dict[str, str]:
-        url = f"sqlite:///{folder}/penstock.db"
-        if request.param == "postgresql":
-            url = request.getfixturevalue("postgres").database()
+    def make(folder: Path, number: int = 0, **more: str) -> dict[str, str]:
+        url = founded.copy(request.param, folder, number)
         env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, **more}
         if request.param == "postgresql":
-            initialise(folder, env)
+            # An embedded store makes its own.
+            env.setdefault("PENSTOCK_STORE_MASTER_KEY", MASTER_KEY)
         return env
 
     return make

@@ -6,12 +6,11 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.founded import ADMIN_KEY
 from tests.integration.wire import Answer, ask
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
-
-ADMIN_KEY = "admin-key-of-the-tests-0123456789"
 
 
 @dataclass

@@ -41,7 +41,7 @@ def pair(provider: Mock, new_store: NewStore, tmp_path: Path) -> Iterator[tuple[
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
-    envs = [new_store(folder) for folder in folders]
+    envs = [new_store(folder, number) for number, folder in enumerate(folders)]
     tables = {"mock": {"host": provider.url}}
     with running(folders[0], tables, env=envs[0]) as one, running(folders[1], tables, env=envs[1]) as two:
         yield Client(one), Client(two)

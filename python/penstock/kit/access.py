@@ -48,4 +48,4 @@ def shown(row: Row) -> GlobalAccessShown:
         **row["global_access"],
         "usage_limits": with_next_reset(row["global_access"].get("usage_limits")),
     }
-    return GlobalAccessShown(**{name: said.get(name) for name in GlobalAccessShown.__struct_fields__ if name in said})
+    return GlobalAccessShown(**{name: said[name] for name in GlobalAccessShown.__struct_fields__ if name in said})

@@ -57,7 +57,7 @@ WEEKLY = {"credit_limit": 5, "periodic_reset": "weekly"}
 FIRST, NEXT = f"2026-11-23{MIDNIGHT}", f"2026-12-07{MIDNIGHT}"
 
 
-def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(store_url: Secret, clock: Clock):
+def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(founded_url: Secret, clock: Clock):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         inside = f"?workspace_id={place}"
@@ -100,4 +100,4 @@ def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(store_url: Se
         api.forget()
         assert await resets() == {NEXT}
 
-    played(store_url, scene)
+    played(founded_url, scene)

@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import create_app
-from penstock.kit.founding import found
 from penstock.secret import Secret
 from penstock.settings import Jwt, Settings, Store
 from penstock.snapshot import Published, Snapshot
 from penstock.store.database import Database
-from penstock.store.migrate import migrate
+from tests.founded import ADMIN_KEY
 from tests.unit.asgi import ask
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from litestar import Litestar
 
-KEY = "admin-key-of-the-tests-0123456789"
 NO_TOKENS = Jwt()
 PASSWORD = "a password of twelve"
 
@@ -30,7 +28,7 @@ PASSWORD = "a password of twelve"
 class Plane:
     """The API, as whoever has a key calls it."""
 
-    def __init__(self, app: Litestar, database: Database, key: str = KEY) -> None:
+    def __init__(self, app: Litestar, database: Database, key: str = ADMIN_KEY) -> None:
         self._app = app
         self.database = database
         self.key = key
@@ -88,11 +86,9 @@ class Plane:
 
 @asynccontextmanager
 async def plane(url: Secret, jwt: Jwt = NO_TOKENS) -> AsyncIterator[Plane]:
-    """Found an organisation, and serve it."""
+    """Serve a store that has an organisation."""
     store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()))
     database = Database(store, url)
-    await migrate(database)
-    await found(database, Secret(KEY))
     app = create_app(Settings(store=store, jwt=jwt), Published(Snapshot("first")))
     try:
         yield Plane(app, database)

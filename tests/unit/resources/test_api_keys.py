@@ -54,7 +54,7 @@ WITHIN: list[dict[str, Any]] = [
 ]
 
 
-def test_a_key_gives_no_more_than_its_own_limits_and_lifts_none_of_them(store_url: Secret):
+def test_a_key_gives_no_more_than_its_own_limits_and_lifts_none_of_them(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         own, limited = await api.key_of("workspace/service", workspace_id=place, scopes=SCOPES, **LIMITS)
@@ -79,10 +79,10 @@ def test_a_key_gives_no_more_than_its_own_limits_and_lifts_none_of_them(store_ur
         # Whoever is not limited may lift all of them.
         await api.good("PUT", f"api-keys/{own}", dict.fromkeys(LIMITS) | {"reset_usage": True})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_key_that_is_bound_to_a_config_binds_those_that_it_makes(store_url: Secret):
+def test_a_key_that_is_bound_to_a_config_binds_those_that_it_makes(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
@@ -106,10 +106,10 @@ def test_a_key_that_is_bound_to_a_config_binds_those_that_it_makes(store_url: Se
         )
         await usual.good("POST", SERVICE, child)
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_limited_key_of_the_organisation_promises_no_keys_without_limits(store_url: Secret):
+def test_a_limited_key_of_the_organisation_promises_no_keys_without_limits(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         scopes = sorted(rights.SCOPES["organisation-service"])
@@ -122,10 +122,10 @@ def test_a_limited_key_of_the_organisation_promises_no_keys_without_limits(store
         await limited.refused(403, "usage_limits", "POST", f"admin/users/invites/{made}/resend")
         await limited.good("POST", "admin/users/invites", body)
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_transition_is_shorter_than_the_cadence(store_url: Secret):
+def test_a_transition_is_shorter_than_the_cadence(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         user = await api.person("u@x.test", workspaces=[{"id": place, "role": "member"}])
@@ -141,10 +141,10 @@ def test_a_transition_is_shorter_than_the_cadence(store_url: Secret):
                 await api.refused(400, "key_transition_period_ms", "POST", path, {"key_transition_period_ms": long})
             await api.good("POST", path, {"key_transition_period_ms": 7 * DAY - 1})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_the_next_reset_is_to_come_and_stays_where_the_period_does(store_url: Secret):
+def test_the_next_reset_is_to_come_and_stays_where_the_period_does(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         usage = {"credit_limit": 10, "periodic_reset_days": 9}
@@ -183,4 +183,4 @@ def test_the_next_reset_is_to_come_and_stays_where_the_period_does(store_url: Se
         (found,) = (await api.good("GET", f"workspaces/{place}"))["usage_limits"]
         assert found["next_usage_reset_at"] == day(4).replace("Z", ".000Z")
 
-    played(store_url, scene)
+    played(founded_url, scene)

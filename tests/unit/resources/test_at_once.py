@@ -29,7 +29,7 @@ async def together(*asked: Awaitable[tuple[int, Any, dict[str, str]]]) -> list[i
     return [status for status, _, _ in await asyncio.gather(*asked)]
 
 
-def test_of_a_key_that_is_rotated_at_once_two_texts_are_good(store_url: Secret):
+def test_of_a_key_that_is_rotated_at_once_two_texts_are_good(founded_url: Secret):
     async def scene(api: Plane) -> None:
         for _ in range(ROUNDS):
             made = await api.good("POST", "api-keys/organisation/service", {"name": "r", "scopes": ["workspaces.list"]})
@@ -40,10 +40,10 @@ def test_of_a_key_that_is_rotated_at_once_two_texts_are_good(store_url: Secret):
             good = [(await api.holding(text)("GET", "workspaces"))[0] for text in texts]
             assert good == [200, 200]
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_rules_that_are_set_at_once_are_all_kept(store_url: Secret):
+def test_rules_that_are_set_at_once_are_all_kept(founded_url: Secret):
     path, defaults = "admin/organisation/settings", "admin/organisation/defaults"
 
     async def scene(api: Plane) -> None:
@@ -61,10 +61,10 @@ def test_rules_that_are_set_at_once_are_all_kept(store_url: Secret):
             assert (shown["block_inline_config"], shown["user_api_key_rotation_period"]) == (True, 30)
             assert (kept["input_guardrails"], kept["output_guardrails"]) == ([f"in-{number}"], [f"out-{number}"])
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_no_key_is_left_to_who_is_taken_out_meanwhile(store_url: Secret):
+def test_no_key_is_left_to_who_is_taken_out_meanwhile(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         for number in range(ROUNDS):
@@ -77,10 +77,10 @@ def test_no_key_is_left_to_who_is_taken_out_meanwhile(store_url: Secret):
             if made[0] == 200:
                 assert (await api("GET", f"api-keys/{made[1]['id']}"))[0] == 404
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_no_key_is_left_in_a_workspace_that_goes_meanwhile(store_url: Secret):
+def test_no_key_is_left_in_a_workspace_that_goes_meanwhile(founded_url: Secret):
     async def scene(api: Plane) -> None:
         for _ in range(ROUNDS):
             place = (await api.workspace())["id"]
@@ -100,10 +100,10 @@ def test_no_key_is_left_in_a_workspace_that_goes_meanwhile(store_url: Secret):
                 if status == 200:
                     assert (await api("GET", f"api-keys/{answer['id']}"))[0] == 404
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_config_that_a_key_names_is_not_deleted_meanwhile(store_url: Secret):
+def test_a_config_that_a_key_names_is_not_deleted_meanwhile(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         for _ in range(ROUNDS):
@@ -114,10 +114,10 @@ def test_a_config_that_a_key_names_is_not_deleted_meanwhile(store_url: Secret):
             )
             assert statuses in ([200, 404], [409, 200])
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_workspace_has_one_default_and_a_row_is_deleted_once(store_url: Secret):
+def test_a_workspace_has_one_default_and_a_row_is_deleted_once(founded_url: Secret):
     async def scene(api: Plane) -> None:
         for _ in range(ROUNDS):
             place = (await api.workspace())["id"]
@@ -128,10 +128,10 @@ def test_a_workspace_has_one_default_and_a_row_is_deleted_once(store_url: Secret
             asked = [api("DELETE", f"configs/{rows[0]['id']}") for _ in range(3)]
             assert sorted(await together(*asked)) == [200, 404, 404]
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_nothing_comes_of_what_is_changed_rotated_and_deleted_at_once(store_url: Secret):
+def test_nothing_comes_of_what_is_changed_rotated_and_deleted_at_once(founded_url: Secret):
     async def scene(api: Plane) -> None:
         for _ in range(ROUNDS):
             key, _ = await api.key_of("organisation/service", scopes=["workspaces.list"])
@@ -144,7 +144,7 @@ def test_nothing_comes_of_what_is_changed_rotated_and_deleted_at_once(store_url:
             if rotated[0] == 200:
                 assert (await api.holding(rotated[1]["key"])("GET", "workspaces"))[0] == 401
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
 async def meanwhile(api: Plane, asked: Awaitable[tuple[int, Any, dict[str, str]]], *done: Delete | Update) -> int:
@@ -171,7 +171,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("fate", list(GONE))
-def test_a_key_that_waits_for_its_turn_does_what_it_may_when_that_comes(store_url: Secret, fate: str):
+def test_a_key_that_waits_for_its_turn_does_what_it_may_when_that_comes(founded_url: Secret, fate: str):
     expected, done = GONE[fate]
 
     async def scene(api: Plane) -> None:
@@ -180,10 +180,10 @@ def test_a_key_that_waits_for_its_turn_does_what_it_may_when_that_comes(store_ur
         if expected != 401:
             assert (await own("GET", "workspaces"))[1]["total"] == 1 + (expected == 200)
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_person_who_waits_for_a_turn_does_what_they_may_when_that_comes(store_url: Secret):
+def test_a_person_who_waits_for_a_turn_does_what_they_may_when_that_comes(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         user = await api.person("m@x.test", workspaces=[{"id": place, "role": "manager"}])
@@ -196,7 +196,7 @@ def test_a_person_who_waits_for_a_turn_does_what_they_may_when_that_comes(store_
         assert await meanwhile(api, asked, left) == 403
         assert (await api.good("GET", f"configs?workspace_id={place}"))["total"] == 0
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
 async def signed_in(api: Plane, email: str) -> dict[str, str]:
@@ -205,7 +205,7 @@ async def signed_in(api: Plane, email: str) -> dict[str, str]:
     return {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
 
 
-def test_no_session_begins_with_a_password_or_a_key_that_is_not_good_any_more(store_url: Secret):
+def test_no_session_begins_with_a_password_or_a_key_that_is_not_good_any_more(founded_url: Secret):
     async def scene(api: Plane) -> None:
         user = await api.person("m@x.test")
         nobody = api.holding("")
@@ -225,4 +225,4 @@ def test_no_session_begins_with_a_password_or_a_key_that_is_not_good_any_more(st
         gone = [delete(key_digests), delete(api_keys)]
         assert await meanwhile(api, nobody("POST", "auth/sessions", {"api_key": api.key}), *gone) == 401
 
-    played(store_url, scene)
+    played(founded_url, scene)

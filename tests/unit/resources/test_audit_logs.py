@@ -24,7 +24,7 @@ async def noted(api: Plane, **wanted: str) -> list[dict[str, Any]]:
     return (await api.good("GET", f"audit-logs?{query}&organisation_id={organisation}"))["records"][::-1]
 
 
-def test_header_fields_and_the_body_are_kept_as_they_were_sent_without_credentials(store_url: Secret):
+def test_header_fields_and_the_body_are_kept_as_they_were_sent_without_credentials(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         headers = {"x-team": CANARY}
@@ -55,10 +55,10 @@ def test_header_fields_and_the_body_are_kept_as_they_were_sent_without_credentia
         assert {row["request_body"] for row in await noted(api, request_id="r-3")} == {""}
         assert CANARY not in str(await noted(api))
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_sessions_that_end_with_their_person_or_key_are_noted(store_url: Secret):
+def test_sessions_that_end_with_their_person_or_key_are_noted(founded_url: Secret):
     async def scene(api: Plane) -> None:
         user = await api.person("a@x.test")
         key = await api.good("POST", "api-keys/organisation/service", {"name": "o", "scopes": ["workspaces.list"]})
@@ -72,4 +72,4 @@ def test_sessions_that_end_with_their_person_or_key_are_noted(store_url: Secret)
         assert [row["resource_id"] for row in ended] == [row["resource_id"] for row in begun]
         assert [row["uri"].rpartition("/")[2] for row in ended] == [user, key["id"]]
 
-    played(store_url, scene)
+    played(founded_url, scene)

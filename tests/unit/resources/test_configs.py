@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.secret import Secret
 
 
-def test_a_config_that_is_needed_is_archived_as_little_as_deleted(store_url: Secret):
+def test_a_config_that_is_needed_is_archived_as_little_as_deleted(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
@@ -27,10 +27,10 @@ def test_a_config_that_is_needed_is_archived_as_little_as_deleted(store_url: Sec
         await api.good("DELETE", f"api-keys/{key}")
         await api.good("PUT", f"configs/{of_key}", {"status": "archived"})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_dry_run_goes_by_the_state_that_the_caller_counts_on(store_url: Secret):
+def test_a_dry_run_goes_by_the_state_that_the_caller_counts_on(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         made = await api.good("POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": place})
@@ -45,4 +45,4 @@ def test_a_dry_run_goes_by_the_state_that_the_caller_counts_on(store_url: Secret
         for query in ("?dry_run=true", ""):
             assert (await api("PUT", f"{path}{query}", wanted, if_match=read))[0] == 412
 
-    played(store_url, scene)
+    played(founded_url, scene)

@@ -18,7 +18,7 @@ HOST, OTHER = {"custom_host": "https://a.example"}, {"custom_host": "https://b.e
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
-def test_a_slug_that_looks_like_an_id_is_refused_wherever_one_is_given(store_url: Secret):
+def test_a_slug_that_looks_like_an_id_is_refused_wherever_one_is_given(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
@@ -41,10 +41,10 @@ def test_a_slug_that_looks_like_an_id_is_refused_wherever_one_is_given(store_url
             named = await api.good("POST", "virtual-keys", wanted)
             assert named["slug"].startswith("key-")
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_an_id_means_what_has_it_and_not_what_has_it_as_its_slug(store_url: Secret):
+def test_an_id_means_what_has_it_and_not_what_has_it_as_its_slug(founded_url: Secret):
     async def scene(api: Plane) -> None:
         made = {"ai_provider_id": "openai", "key": KEY}
         ours, theirs = [await api.good("POST", "integrations", {**made, "name": name}) for name in ("ours", "theirs")]
@@ -66,7 +66,7 @@ def test_an_id_means_what_has_it_and_not_what_has_it_as_its_slug(store_url: Secr
         shown = await api.good("GET", f"providers/{provider['slug']}?workspace_id={place}")
         assert shown["integration_id"] == ours["slug"]
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
 AZURE = {"azure_auth_mode": "default", "azure_foundry_url": "https://a.example"}
@@ -126,7 +126,7 @@ STAYS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("change", list(STAYS))
-def test_a_key_stays_where_something_else_is_said_of_the_same_address(store_url: Secret, change: str):
+def test_a_key_stays_where_something_else_is_said_of_the_same_address(founded_url: Secret, change: str):
     provider, before, after = STAYS[change]
 
     async def scene(api: Plane) -> None:
@@ -137,11 +137,11 @@ def test_a_key_stays_where_something_else_is_said_of_the_same_address(store_url:
         shown = await api.good("GET", path)
         assert (shown["configurations"], shown["masked_key"]) == (after, masked)
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
 @pytest.mark.parametrize("move", list(MOVES))
-def test_a_key_is_sent_anew_where_it_is_to_go_elsewhere(store_url: Secret, move: str):
+def test_a_key_is_sent_anew_where_it_is_to_go_elsewhere(founded_url: Secret, move: str):
     provider, before, after = MOVES[move]
 
     async def scene(api: Plane) -> None:
@@ -156,10 +156,10 @@ def test_a_key_is_sent_anew_where_it_is_to_go_elsewhere(store_url: Secret, move:
         await api.good("PUT", path, {"configurations": after, "key": KEY})
         assert (await api.good("GET", path))["configurations"] == after
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_secrets_among_configurations_are_sent_anew_too(store_url: Secret):
+def test_secrets_among_configurations_are_sent_anew_too(founded_url: Secret):
     async def scene(api: Plane) -> None:
         headers = {"custom_headers": {"x-team": "a-secret-of-the-team"}}
         made = {"name": "i", "ai_provider_id": "openai", "configurations": {**HOST, **headers}}
@@ -174,10 +174,10 @@ def test_secrets_among_configurations_are_sent_anew_too(store_url: Secret):
         await api.refused(400, f"models[0].{place}", "PUT", f"{path}/models", {"models": [moved]})
         await api.good("PUT", f"{path}/models", {"models": [{**model, "configurations": {**OTHER, **headers}}]})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_header_fields_of_a_model_go_nowhere_with_the_integration(store_url: Secret):
+def test_header_fields_of_a_model_go_nowhere_with_the_integration(founded_url: Secret):
     async def scene(api: Plane) -> None:
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
         path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
@@ -193,10 +193,10 @@ def test_header_fields_of_a_model_go_nowhere_with_the_integration(store_url: Sec
         await api.good("PUT", f"{path}/models", {"models": [{**model, "configurations": None}]})
         await api.good("PUT", path, {"configurations": HOST, "key": KEY})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_model_takes_no_key_where_nobody_who_knows_it_sends_it(store_url: Secret):
+def test_a_model_takes_no_key_where_nobody_who_knows_it_sends_it(founded_url: Secret):
     async def scene(api: Plane) -> None:
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
         path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
@@ -226,10 +226,10 @@ def test_a_model_takes_no_key_where_nobody_who_knows_it_sends_it(store_url: Secr
         far = model("p", "https://d.example", key=KEY)
         await other.refused(400, "models[0].configurations.custom_host", "PUT", f"{path}/models", far)
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(store_url: Secret):
+def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         body = {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place, "model_config": HOST}
@@ -249,11 +249,11 @@ def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(store_url: S
         await api.good("PUT", path, {"auth_config": shown})
         await api.good("PUT", path, {"auth_config": {**vault, **moved}})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
 @pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
-def test_a_secret_that_says_another_address_takes_no_key_there(store_url: Secret, kind: str):
+def test_a_secret_that_says_another_address_takes_no_key_there(founded_url: Secret, kind: str):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
@@ -270,10 +270,10 @@ def test_a_secret_that_says_another_address_takes_no_key_there(store_url: Secret
         project = {"target_field": "configurations.openai_project", "secret_reference_id": secret}
         await api.good("PUT", path, {"secret_mappings": [*mapped["secret_mappings"], project]})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_workspace_that_is_named_by_its_slug_gets_no_provider_that_was_not_wanted(store_url: Secret):
+def test_a_workspace_that_is_named_by_its_slug_gets_no_provider_that_was_not_wanted(founded_url: Secret):
     async def scene(api: Plane) -> None:
         await api.good("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": KEY})
         places = [await api.workspace() for _ in range(2)]
@@ -284,4 +284,4 @@ def test_a_workspace_that_is_named_by_its_slug_gets_no_provider_that_was_not_wan
         made = [(await api.good("GET", f"providers?workspace_id={place['id']}"))["total"] for place in places]
         assert made == [0, 0]
 
-    played(store_url, scene)
+    played(founded_url, scene)

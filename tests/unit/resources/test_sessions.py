@@ -20,7 +20,7 @@ async def signed_in(api: Plane, body: dict[str, Any]) -> tuple[Plane, dict[str, 
     return anybody, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": answer["csrf_token"]}
 
 
-def test_a_session_ends_with_the_text_that_opened_it(store_url: Secret):
+def test_a_session_ends_with_the_text_that_opened_it(founded_url: Secret):
     async def scene(api: Plane) -> None:
         made = await api.good("POST", "api-keys/organisation/service", {"name": "o", "scopes": ["workspaces.list"]})
         anybody, old = await signed_in(api, {"api_key": made["key"]})
@@ -36,10 +36,10 @@ def test_a_session_ends_with_the_text_that_opened_it(store_url: Secret):
         await api.good("DELETE", f"api-keys/{made['id']}")
         assert (await anybody("GET", "workspaces", **new))[0] == 401
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_sessions_that_another_password_ends_are_noted(store_url: Secret):
+def test_sessions_that_another_password_ends_are_noted(founded_url: Secret):
     async def scene(api: Plane) -> None:
         await api.person("a@x.test")
         body = {"email": "a@x.test", "password": PASSWORD}
@@ -56,4 +56,4 @@ def test_sessions_that_another_password_ends_are_noted(store_url: Secret):
             noted = (await connection.execute(query)).scalars().all()
         assert sorted(noted) == sorted(begun[1:])
 
-    played(store_url, scene)
+    played(founded_url, scene)

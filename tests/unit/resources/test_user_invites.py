@@ -24,7 +24,7 @@ async def expire(api: Plane, invite_id: str) -> None:
         await connection.execute(update(invites).where(invites.c.id == invite_id).values(expires_at=1))
 
 
-def test_an_expired_invitation_is_no_way_into_an_account_that_exists_meanwhile(store_url: Secret):
+def test_an_expired_invitation_is_no_way_into_an_account_that_exists_meanwhile(founded_url: Secret):
     async def scene(api: Plane) -> None:
         old, old_token = await api.invited("ada@x.test")
         await expire(api, old)
@@ -43,10 +43,10 @@ def test_an_expired_invitation_is_no_way_into_an_account_that_exists_meanwhile(s
             body = {"email": "ada@x.test", "password": password}
             assert (await api.holding("")("POST", "auth/sessions", body))[0] == expected
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_who_sends_again_must_be_able_to_give_what_is_promised(store_url: Secret):
+def test_who_sends_again_must_be_able_to_give_what_is_promised(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = await api.workspace()
         scopes = sorted((of_person("member") & SCOPES["organisation-service"]) | {"organisation_users.create"})
@@ -62,20 +62,20 @@ def test_who_sends_again_must_be_able_to_give_what_is_promised(store_url: Secret
         await api.invited("d@x.test")
         await api.refused(409, "invited already", "POST", f"{INVITES}/{first}/resend")
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_one_of_two_invitations_at_once_is_made(store_url: Secret):
+def test_one_of_two_invitations_at_once_is_made(founded_url: Secret):
     async def scene(api: Plane) -> None:
         for number in range(8):
             bodies = [{"email": f"e{number}@x.test", "role": role, "workspaces": []} for role in ("member", "admin")]
             answers = await asyncio.gather(*(api("POST", INVITES, body) for body in bodies))
             assert sorted(status for status, _, _ in answers) == [200, 409]
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_accepting_again_under_one_idempotency_key_is_answered_as_the_first_time(store_url: Secret):
+def test_accepting_again_under_one_idempotency_key_is_answered_as_the_first_time(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = await api.workspace()
         promised = [{"id": place["id"], "role": "member"}]
@@ -89,4 +89,4 @@ def test_accepting_again_under_one_idempotency_key_is_answered_as_the_first_time
         assert (await api.accepted(token, idempotency_key="twice"))[0] == 404
         assert (await api.accepted(token))[0] == 404
 
-    played(store_url, scene)
+    played(founded_url, scene)

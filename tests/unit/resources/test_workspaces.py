@@ -35,7 +35,7 @@ LIFTED: list[dict[str, Any]] = [
 ]
 
 
-def test_a_workspaces_own_key_loosens_nothing_that_holds_the_workspace(store_url: Secret):
+def test_a_workspaces_own_key_loosens_nothing_that_holds_the_workspace(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         path = f"workspaces/{place}"
@@ -62,10 +62,10 @@ def test_a_workspaces_own_key_loosens_nothing_that_holds_the_workspace(store_url
         await api.good("PUT", path, {"settings": {"block_inline_config": None, "user_api_key_rotation_period": None}})
         assert (await api.good("GET", path))["settings"] == {}
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_neither_do_those_who_are_its_managers_and_admins(store_url: Secret):
+def test_neither_do_those_who_are_its_managers_and_admins(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = await api.workspace()
         path = f"workspaces/{place['id']}"
@@ -89,7 +89,7 @@ def test_neither_do_those_who_are_its_managers_and_admins(store_url: Secret):
                     )
                     await api.good("PUT", path, HELD)
 
-    played(store_url, scene, JWT)
+    played(founded_url, scene, JWT)
 
 
 async def each_way(
@@ -109,7 +109,7 @@ async def each_way(
     return [(nobody, cookie), (own, {}), *((api.holding(token), {}) for token in tokens)]
 
 
-def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(store_url: Secret):
+def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         user = await api.person("a@x.test")
@@ -131,10 +131,10 @@ def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(store_url:
         status, body, _ = await api("GET", behind, if_none_match=headers["etag"])
         assert (status, body["model_config"]) == (200, {"openai_project": "p"})
 
-    played(store_url, scene)
+    played(founded_url, scene)
 
 
-def test_a_change_counts_on_the_row_and_on_nothing_beside_it(store_url: Secret):
+def test_a_change_counts_on_the_row_and_on_nothing_beside_it(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         user = await api.person("a@x.test")
@@ -149,4 +149,4 @@ def test_a_change_counts_on_the_row_and_on_nothing_beside_it(store_url: Secret):
         status, _, _ = await api("PUT", path, {"name": "second"}, if_match=changed)
         assert status == 200
 
-    played(store_url, scene)
+    played(founded_url, scene)

@@ -1,0 +1,57 @@
+"""Stores with an organisation and its admin key: made once of each kind, and copied for each who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING
+
+from penstock.kit.founding import found
+from penstock.secret import Secret
+from penstock.settings import Store
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.postgres import Postgres
+
+ADMIN_KEY = "admin-key-of-the-tests-0123456789"
+
+
+class Founded:
+    """The originals; nobody writes to them."""
+
+    def __init__(self, folder: Path, server: Callable[[], Postgres]) -> None:
+        self._folder = folder
+        self._server = server
+        self._names: dict[int, str] = {}
+
+    def copy(self, kind: str, folder: Path, number: int = 0) -> str:
+        """Copy one, and say where the copy is; those of another number are of another organisation."""
+        if kind == "sqlite":
+            original = self._folder / f"founded-{number}.db"
+            if not original.exists():
+                make(f"sqlite:///{original}")
+            shutil.copy(original, folder / "penstock.db")
+            return f"sqlite:///{folder}/penstock.db"
+        server = self._server()
+        if number not in self._names:
+            url = server.database()
+            make(url)
+            self._names[number] = url.rpartition("@/")[2].partition("?")[0]
+        return server.database(self._names[number])
+
+
+def make(url: str) -> None:
+    """Do what an operator does once."""
+
+    async def run() -> None:
+        database = Database(Store(), Secret(url))
+        await migrate(database)
+        await found(database, Secret(ADMIN_KEY))
+        await database.close()
+
+    asyncio.run(run())
