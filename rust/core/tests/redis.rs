@@ -335,9 +335,9 @@ async fn a_session_stays_where_it_was_given_for_its_time_and_no_longer_whatever_
         (second["name"], second["weight"]) = (json!("b"), json!(weights[1]));
         let strategy = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.user"], "ttl": 2}});
         let config = json!({"strategy": strategy, "targets": [first, second]});
-        nodes
-            .iter()
-            .for_each(|rig| rig.apply(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]})));
+        for rig in &nodes {
+            rig.apply(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]}));
+        }
     };
     let place = async |rig: &Rig, user: &str| {
         let metadata = json!({"user": user}).to_string();

@@ -326,7 +326,11 @@ impl<'w> Walk<'w> {
 
     /// The target of a session: where workers share, the one that the first of them gave it to.
     async fn given(&self, node: &Node, balance: &LoadBalance, session: Session) -> Given {
-        let (shared, key) = (&self.gateway.shared, self.key(node, &session));
+        let shared = &self.gateway.shared;
+        if shared.redis.is_none() {
+            return Given { session, place: None };
+        }
+        let key = self.key(node, &session);
         let wanted = Wanted { key, target: balance.first_of(&session), ttl: session.ttl };
         let is_there = |target: u64| balance.place_of(target).is_some();
         let target = shared.sessions.give(wanted, shared.now(), is_there).await;
