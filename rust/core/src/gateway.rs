@@ -43,6 +43,7 @@ use crate::{
     snapshot::{self, Snapshot},
     token_count, translation,
     upstream::{Incoming, Outgoing, Shape, Upstream},
+    wording,
 };
 
 /// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
@@ -329,6 +330,11 @@ impl Gateway {
         if token_count::is_ours(call, target) {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
         }
+        let body = match wording::of(call, target) {
+            // In a box of its own: it would make the future of every request larger.
+            Some(wording) => Box::pin(wording::put(wording, body, facts)).await?,
+            None => body,
+        };
         let body = include_usage::ask(call, target, body, facts);
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
         if let Some(mending) = mending::of(call, target).filter(|mending| mending::is_due(*mending, &incoming)) {

@@ -49,5 +49,6 @@ mod token_count;
 pub mod trace;
 mod translation;
 pub mod upstream;
+mod wording;
 
 pub use penstock_llm::providers::catalogue;

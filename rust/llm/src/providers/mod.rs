@@ -22,11 +22,13 @@ mod placed;
 mod predibase;
 pub(crate) mod segment;
 mod vertex_ai;
+mod wording;
 
 pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
 pub use options::{Known, Options};
+pub use wording::Wording;
 
 use crate::{
     dialect::Dialect,
@@ -319,6 +321,11 @@ pub trait Provider: Sync {
     /// Whether completions say in words of its own why they ended, and not in `OpenAI`'s alone.
     fn has_own_ends(&self) -> bool {
         false
+    }
+
+    /// What a request to it for chats or completions calls otherwise than `OpenAI`, whoever's dialect that was said in.
+    fn wording(&self, _operation: Operation) -> &'static Wording {
+        &wording::SAME
     }
 
     /// The dialect of its errors and of paths that several dialects have.

@@ -166,9 +166,14 @@ impl Translation {
         }
         let hides_usage =
             matches!(caller, Caller::Chat | Caller::Complete) && asked.stream && !includes_usage(question.body);
-        let body = wire.write(&mut asked)?;
+        let mut body = wire.write(&mut asked)?;
         let betas = asked.betas.take();
-        Ok((Self { hides_usage, betas, answering, lost: asked.into_lost(), ..plain }, body))
+        let mut lost = asked.into_lost();
+        if let Some((reworded, unsaid)) = question.provider.wording(Operation::ChatComplete).say(&body) {
+            lost.join(&unsaid);
+            body = reworded;
+        }
+        Ok((Self { hides_usage, betas, answering, lost, ..plain }, body))
     }
 
     fn of_texts(question: &Question<'_>, wire: &'static dyn Wire, shape: Shape) -> Result<(Self, Vec<u8>), Refusal> {
