@@ -31,6 +31,7 @@ mod members;
 mod mending;
 pub mod metadata;
 pub mod metrics;
+mod model_list;
 pub mod models;
 pub mod outbox;
 pub mod packed;
