@@ -111,7 +111,10 @@ pub async fn tell(
                 Some(piece) => transcoder.push(piece),
                 None => transcoder.finish(),
             };
-            items.as_mut().map_or(told.clone(), |items| items.told(&told, is_end).into())
+            match &mut items {
+                Some(items) => items.told(&told, is_end).into(),
+                None => told,
+            }
         });
         return Ok(Incoming { head, body });
     }

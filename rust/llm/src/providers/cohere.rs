@@ -51,7 +51,7 @@ impl Provider for Cohere {
             // Of the version before.
             Operation::Models => {
                 out.extend_from_slice(b"/v1/models?page_size=1000");
-                super::write_next(asked, "page_token", out);
+                super::lists::write_next(asked, "page_token", out);
             }
             operation if BATCHES.contains(&operation) => out.extend_from_slice(batched(asked).as_bytes()),
             _ => write_path(self, asked, out),

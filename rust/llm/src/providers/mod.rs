@@ -15,6 +15,7 @@ mod google;
 mod grant;
 mod hosted_by_aws;
 mod jobs;
+mod lists;
 mod openai;
 mod options;
 mod oracle;
@@ -29,8 +30,6 @@ pub use continuing::Continuing;
 pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
 pub use options::{Known, Options};
 pub use wording::Wording;
-
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{
     dialect::Dialect,
@@ -327,7 +326,7 @@ pub trait Provider: Sync {
 
     /// Whether it says which models it has; where it does not, the catalogue does.
     fn lists_models(&self) -> bool {
-        !LISTLESS.contains(&self.slug())
+        !lists::LISTLESS.contains(&self.slug())
     }
 
     /// What a request to it for chats or completions calls otherwise than `OpenAI`, whoever's dialect that was said in.
@@ -338,35 +337,6 @@ pub trait Provider: Sync {
     /// The dialect of its errors and of paths that several dialects have.
     fn dialect(&self) -> Dialect {
         Dialect::OpenAi
-    }
-}
-
-/// Who has no list of models: they are what their documents say, or what their customers put there.
-const LISTLESS: [&str; 18] = [
-    "cortex",
-    "databricks",
-    "fal-ai",
-    "meshy",
-    "milvus",
-    "nomic",
-    "oracle",
-    "perplexity-ai",
-    "predibase",
-    "qdrant",
-    "recraft-ai",
-    "sagemaker",
-    "scenario-ai",
-    "segmind",
-    "stability-ai",
-    "tripo3d",
-    "triton",
-    "voyage",
-];
-
-/// Where the list of models is asked on, by a token that the page before gave.
-fn write_next(asked: &Asked<'_>, name: &str, out: &mut Vec<u8>) {
-    if !asked.query.is_empty() {
-        out.extend_from_slice(format!("&{name}={}", utf8_percent_encode(asked.query, NON_ALPHANUMERIC)).as_bytes());
     }
 }
 
@@ -526,14 +496,6 @@ mod tests {
         };
         let mut others = Operation::ALL.iter().filter(|one| !is_own(one) && !one.counts_tokens());
         assert!(others.all(|operation| serves("mock", *operation)));
-    }
-
-    #[test]
-    fn who_has_no_list_of_models_is_there() {
-        for slug in LISTLESS {
-            assert!(!find(slug).unwrap().lists_models(), "{slug}");
-        }
-        assert!(find("openai").unwrap().lists_models());
     }
 
     #[test]

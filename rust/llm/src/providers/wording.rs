@@ -150,7 +150,7 @@ impl Wording {
             return Change::Goes;
         }
         for (index, (from, to)) in self.renames.iter().enumerate() {
-            let (is_usual, is_own) = (said.usual >> index & 1 == 1, said.own >> index & 1 == 1);
+            let (is_usual, is_own) = ((said.usual >> index) & 1 == 1, (said.own >> index) & 1 == 1);
             if from.as_bytes() == key {
                 if is_own {
                     lose(from, value, lost);
