@@ -94,6 +94,52 @@ def arms(source: str, method: str) -> dict[str, str]:
     return found
 
 
+# Who is asked in another way than one of its APIs would be, or than other gateways do.
+CHOSEN = (
+    (
+        "`ai21`",
+        "`/chat/completions`; no completions or embeddings",
+        "the J2 models with paths of their own were withdrawn",
+    ),
+    (
+        "`bytez`",
+        "`/models/v2/openai/v1`",
+        "its OpenAI-like API has tools, streams and usage; `/models/v2/{model}` has none",
+    ),
+    ("`cohere`", "no `/v1/files`", "its datasets are made for batches, by `/v1/batch_datasets`"),
+    (
+        "`huggingface`",
+        "`router.huggingface.co/v1`",
+        "the old host was replaced; `x-gateway-huggingface-base-url` names another",
+    ),
+    ("`monsterapi`", "`/chat/completions`", "its fields are OpenAI's there"),
+    ("`ollama`", "`/v1/embeddings`", "several texts and usage; `/api/embeddings` takes one text and tells none"),
+    (
+        "`oracle`",
+        "its OpenAI-like API",
+        "tools, streams and usage need no words of Oracle's; requests are signed as all of theirs",
+    ),
+    ("`palm`", "raw paths alone", "its models are gone"),
+    ("`reka-ai`", "`/v1/chat/completions`", "messages of all roles and streams; `/chat` knows two speakers"),
+    ("`sambanova`", "is sent `tools`, `tool_choice` and `response_format`", "it takes them by now"),
+    (
+        "`workers-ai`",
+        "`/ai/v1` for chats and embeddings",
+        "tools, usage and reasons for the end; `/ai/run` tells none of them",
+    ),
+    (
+        "those with OpenAI's API",
+        "fields that are unknown here go along",
+        "they learn fields faster than tables do, and refuse what they do not know",
+    ),
+    (
+        "those with OpenAI's API",
+        "nothing is put where a field is missing",
+        "no default model, no limit of 128 tokens: who asks decides",
+    ),
+)
+
+
 def providers_page() -> str:
     """List the providers that the engine knows, what they offer and what they can be told."""
     known = engine.catalogue()
@@ -118,6 +164,16 @@ def providers_page() -> str:
         "option `aws_customization_role_arn`) and a place for what comes of it (`output_file`, or `aws_s3_bucket`); `job_name` is the "
         "id under which the job is known. Of lists, what the provider gives at once is told in parts (`limit`, `after`): the newest "
         "1000 jobs of Bedrock, 200 of Fireworks, 100 of Vertex AI. Nobody but Vertex AI has checkpoints, and none of the three events.",
+        "## Words of their own",
+        "A chat or completion goes to who speaks OpenAI's API as it came, but for what that provider calls otherwise (`max_completion_tokens`, "
+        "the role `developer`, Mistral's `random_seed` and `any`, `repetition_penalty`, `think`, `reasoning.effort`) or does not take: what goes "
+        "is named in `x-gateway-not-translated`. `/v1/proxy` and `passthrough` change nothing. The tables are in "
+        "`rust/llm/src/providers/wording.rs`.",
+        "Where several of a provider's APIs could be asked, and where it could be told more or less, this is what was chosen:",
+        table(["provider", "what", "why"], [list(row) for row in CHOSEN]),
+        "## Lists of models",
+        "`GET /v1/models` gives `id`, `object`, `created` and `owned_by` of each model, and `provider`, whoever is asked; all pages of a "
+        "list as one. Of who has no list the catalogue says which of its models may be used, where the gateway has a store.",
         "## Streams that are continued",
         "Whose models go on from the beginning of an answer (`recovery: continue`, [config.md](config.md)), and by which field they are told "
         "that it is one. Whatever models a config says `prefill` of are told likewise.",

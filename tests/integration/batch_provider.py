@@ -8,6 +8,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from tests.processes import wait
+
 
 class Listening:
     """Somebody who is asked, and knows by whom and for what."""
@@ -47,6 +49,8 @@ class BatchProvider(Listening):
         # Whether it turns everybody away, and says with what they came.
         self.echoes = False
         self.why = "it did not please"
+        # Whether who makes a batch hears nothing of it for a while.
+        self.mute = threading.Event()
 
     def finish(self, status: str = "completed", good: int = 1_000) -> None:
         """End every batch: the first lines were answered well."""
@@ -77,7 +81,11 @@ class _Answers(BaseHTTPRequestHandler):
             path = self.path.removeprefix("/v1")
             self.provider.asked.append((self.command, path))
             self.provider.credentials.add(self.headers.get("x-api-key") or self.headers.get("authorization", ""))
-            status, answer = self._refusal() or self._route(path, body)
+            status, answer = self._refusal() or self._list(path) or self._route(path, body)
+        if self.provider.mute.is_set() and (self.command, path) == ("POST", "/batches"):
+            self.close_connection = True
+            wait("the end of who asks", lambda: not self.provider.mute.is_set() or None)
+            return
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -93,6 +101,13 @@ class _Answers(BaseHTTPRequestHandler):
             return None
         self.provider.busy -= 1
         return 429, {"error": {"message": "later", "type": "rate_limit_error"}}
+
+    def _list(self, path: str) -> tuple[int, Any] | None:
+        if not path.startswith("/batches?"):
+            return None
+        listed = [{"id": "other", "metadata": None}]
+        listed += [{"id": name, "metadata": one["made"]["metadata"]} for name, one in self.provider.batches.items()]
+        return 200, {"object": "list", "data": listed, "has_more": False}
 
     def _route(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider

@@ -48,6 +48,9 @@ def test_a_file_is_kept_shown_listed_and_deleted(caller: Client):
     assert (made.bytes, made.filename, made.purpose, made.status) == (len(content), "a b.jsonl", "batch", "processed")
     assert ai.files.retrieve(made.id).expires_at == made.created_at + 30 * 24 * 3600
     assert ai.files.content(made.id).read() == content
+    for purpose in ("user_data", "evals", "assistants", "fine-tune"):
+        kept = ai.files.create(file=("p", b"1"), purpose=purpose)
+        assert (kept.purpose, ai.files.delete(kept.id).deleted) == (purpose, True)
     other = ai.files.create(file=("b", b"2"), purpose="vision", expires_after={"anchor": "created_at", "seconds": 3600})
     assert other.expires_at == other.created_at + 3600
     assert [file.id for file in ai.files.list()][:2] == [other.id, made.id]
@@ -104,6 +107,15 @@ def test_lines_are_answered_as_requests_of_their_own_and_given_as_lines(caller: 
     assert all(record["metadata"]["value"] == ["nightly"] for record in records)
     assert counters(caller.gateway)["penstock_batch_lines_answered_total"] >= 30
     assert batch.id in [one.id for one in sdk(caller).batches.list(limit=1)]
+
+
+def test_answers_are_kept_as_long_as_their_batch_says(caller: Client):
+    ai = sdk(caller, provider="@m-batching")
+    life = {"anchor": "created_at", "seconds": 3600}
+    batch = ended(ai, begun(ai, jsonl(line(1)), output_expires_after=life).id)
+    output, given = ai.files.retrieve(batch.output_file_id), ai.files.retrieve(batch.input_file_id)
+    assert output.expires_at == output.created_at + 3600
+    assert given.expires_at == given.created_at + 30 * 24 * 3600
 
 
 def test_options_of_the_batch_go_before_those_of_its_request(caller: Client, provider: Mock):
@@ -165,6 +177,9 @@ def test_a_batch_that_cannot_be_made_is_told_the_field(caller: Client):
     for field, value in [("endpoint", "/v1/other"), ("completion_window", "1h"), ("metadata", {"a": 1}), ("other", 1)]:
         refused(caller.post("/v1/batches", {**good, field: value}), 400, "AB01", field)
     refused(caller.post("/v1/batches", good), 404, "AB08", "gw_file_x")
+    for seconds in (7, 10**9):
+        life = {"anchor": "created_at", "seconds": seconds}
+        refused(caller.post("/v1/batches", {**good, "output_expires_after": life}), 400, "AB01", "output_expires_after")
     ai = sdk(caller)
     picture = ai.files.create(file=("a", b"1"), purpose="vision")
     refused(caller.post("/v1/batches", {**good, "input_file_id": picture.id}), 400, "AB01", "input_file_id")

@@ -119,6 +119,23 @@ def test_a_batch_that_was_handed_over_is_not_handed_over_again_after_kill_9(
     assert there.count("POST", path) == 1
 
 
+def test_a_batch_is_not_handed_over_twice_where_the_providers_yes_was_never_heard(
+    here: Restarted, there: BatchProvider
+):
+    caller = calling(here, there, "openai")
+    there.mute.set()
+    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1), line(2)), DAY)
+    at_the_provider(there)
+    here.kill()
+    there.mute.clear()
+    there.finish()
+    here.start()
+    ai = sdk(here.caller(caller.key))
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
+    assert there.count("POST", "/batches") == 1
+
+
 def test_a_line_that_the_provider_left_out_is_named_and_one_that_it_made_up_is_not(
     caller: Client, there: BatchProvider
 ):

@@ -91,9 +91,14 @@ class HandedOver:
 
     async def _submit(self, given: Input) -> str | None:
         """Hand it over, and give what it is called there; nothing where its end was asked for before."""
+        is_again = "tried" in self._job
+        if not is_again:
+            await self._note(tried=True)
         while not self.stop.is_set():
             try:
-                return await self._provider.submit(given)
+                # The last run may have ended between the provider's yes and its being written.
+                name = await self._provider.found() if is_again else None
+                return name or await self._provider.submit(given)
             except (AwayError, BusyError):
                 # Nothing was done; with a broken answer in its place nobody knows, and it is not tried again.
                 await self._wait()

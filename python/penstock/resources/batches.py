@@ -25,7 +25,7 @@ from penstock.kit.desk import Work
 from penstock.kit.ids import new_id
 from penstock.kit.pages import After, Page
 from penstock.kit.record import now, refuse
-from penstock.resources.files import stream
+from penstock.resources.files import SHORTEST_LIFE, stream
 from penstock.settings import Settings
 from penstock.store.tables import batches
 
@@ -40,6 +40,13 @@ BatchId = Annotated[str, PathParameter(description="id of the batch: `gw_batch_â
 Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="how many at most")]
 _Key = Annotated[str, Meta(max_length=64)]
 _Value = Annotated[str, Meta(max_length=512)]
+
+
+class OutputLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How long the files with the answers are kept."""
+
+    anchor: Annotated[Literal["created_at"], Meta(description="when such a file is made")]
+    seconds: Annotated[int, Meta(ge=SHORTEST_LIFE, description="its age in seconds when it is deleted")]
 
 
 class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,6 +66,9 @@ class NewBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     metadata: Annotated[
         Annotated[dict[_Key, _Value], Meta(max_length=16)] | None,
         Meta(description="what is shown with it; at most 16 fields"),
+    ] = None
+    output_expires_after: Annotated[
+        OutputLife | None, Meta(description="how long files with answers are kept; default: as long as files are")
     ] = None
     model: Annotated[
         Annotated[str, Meta(min_length=1, max_length=255)] | None, Meta(description="for lines that name none")
@@ -103,6 +113,9 @@ async def create(
     headers = kit.carried(
         request.headers.items(), sent.text, data.gateway_options, request.app.state.get("header_aliases", ())
     )
+    life, longest = data.output_expires_after, settings.files.keep_seconds
+    if life and life.seconds > longest:
+        raise refuse("output_expires_after.seconds", f"is too many: files are kept for {longest} (files.keep_seconds)")
     async with work.writing() as desk:
         await _check_room(desk, settings.batches.waiting)
         file = await file_kit.find(desk, data.input_file_id)
@@ -153,7 +166,10 @@ def _row(data: NewBatch, settings: Settings, file_id: str) -> dict[str, Any]:
         "status": kit.VALIDATING,
         "input_file_id": file_id,
         "model": data.model,
-        "details": {"metadata": data.metadata},
+        "details": {
+            "metadata": data.metadata,
+            "output_seconds": data.output_expires_after and data.output_expires_after.seconds,
+        },
         "moments": {kit.VALIDATING: moment},
         "expires_at": moment + settings.batches.window_seconds * file_kit.SECOND,
         "created_at": moment,

@@ -47,7 +47,9 @@ class Upload(msgspec.Struct, kw_only=True):
     """A file as a form brings it."""
 
     file: Annotated[UploadFile, Meta(description="what is in it, with its name")]
-    purpose: Annotated[Literal["assistants", "batch", "fine-tune", "vision"], Meta(description="what it is for")]
+    purpose: Annotated[
+        Literal["assistants", "batch", "evals", "fine-tune", "user_data", "vision"], Meta(description="what it is for")
+    ]
     anchor: Annotated[str | None, Meta(description="`created_at`")] = msgspec.field(
         name="expires_after[anchor]", default=None
     )

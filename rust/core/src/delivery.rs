@@ -71,7 +71,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     record.facts.first_byte = Some(record.elapsed());
     let is_events = is_events(&answered.headers);
     let is_frames = is_kind(&answered.headers, FRAMES);
-    let is_small = is_small(&answered.headers, body.expected());
+    let is_small = is_small(&answered.headers, body.expected()) && !is_told_in_items(call, &record, status);
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
     let is_packed = packed::is_packed(&answered.headers);
@@ -128,6 +128,11 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// Whether it is a stream of another provider's, told item by item of one array.
+fn is_told_in_items(call: &Call<'_>, record: &Record, status: u16) -> bool {
+    call.route.operation == Operation::StreamGenerateContent && status == 200 && record.facts.unsaid.is_some()
 }
 
 /// What becomes of this, unless the process ends before.

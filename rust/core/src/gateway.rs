@@ -33,7 +33,7 @@ use crate::{
     files,
     grace::Grace,
     headers::{self, Control, Head},
-    include_usage, mending, models,
+    include_usage, mending, model_list, models,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Manner, Said},
     route::{self, Route},
@@ -43,6 +43,7 @@ use crate::{
     snapshot::{self, Snapshot},
     token_count, translation,
     upstream::{Incoming, Outgoing, Shape, Upstream},
+    wording,
 };
 
 /// JSON up to this size, which is what crosses the border in one piece, takes less than a millisecond to look through.
@@ -155,7 +156,7 @@ impl Gateway {
     }
 
     async fn walk(self: &Arc<Self>, request: Request) -> Answer {
-        let Request { head, body } = request;
+        let Request { mut head, body } = request;
         let snapshot = self.snapshot.load_full();
         if let Some(message) = headers::odd_path(&head.path) {
             let odd = Error::HeaderInvalid { name: "path", message: message.into() };
@@ -163,7 +164,13 @@ impl Gateway {
         }
         let fault = headers::fault(&head.headers, &self.settings.header_aliases)
             .map(|(name, message)| Error::HeaderInvalid { name, message });
+        let of_listless = models::of_listless(&snapshot, &head, &self.settings.header_aliases);
+        let is_of_listless = of_listless.is_some();
+        if let Some(query) = of_listless {
+            head.query = query;
+        }
         if snapshot.is_management(&head.path)
+            || is_of_listless
             || models::asks_for_catalogue(&snapshot, &head, &self.settings.header_aliases)
             || batches::asks_for_ours(&snapshot, &head, &self.settings.header_aliases)
         {
@@ -330,6 +337,11 @@ impl Gateway {
         if token_count::is_ours(call, target) {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
         }
+        let body = match wording::of(call, target) {
+            // In a box of its own: it would make the future of every request larger.
+            Some(wording) => Box::pin(wording::put(wording, body, facts)).await?,
+            None => body,
+        };
         let body = include_usage::ask(call, target, body, facts);
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
         if let Some(mending) = mending::of(call, target).filter(|mending| mending::is_due(*mending, &incoming)) {
@@ -358,6 +370,9 @@ impl Gateway {
             return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
         }
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
+        if call.route.operation == Operation::Models {
+            return model_list::ask(self, call, target, translation, facts).await;
+        }
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
         if let (Some(head), true) = (translation::head_of_look(call), incoming.head.status < 300) {
@@ -368,7 +383,7 @@ impl Gateway {
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
             incoming = deadline.bound(inspect_stream::inspect(incoming)).await?;
         }
-        let incoming = translation::tell(translation, incoming, &mut deadline).await?;
+        let incoming = translation::tell(call, translation, incoming, &mut deadline).await?;
         Ok(Served::new(incoming, call.dialect(), deadline))
     }
 
@@ -411,6 +426,7 @@ impl Gateway {
             manner: Manner::of(translation, facts.hides_usage || mends),
             content_type: content_type.as_deref(),
             betas: translation.and_then(|translation| translation.betas.as_deref()),
+            next: translation.and_then(|translation| translation.next.as_deref()),
             length,
             issued,
         };

@@ -31,6 +31,7 @@ mod members;
 mod mending;
 pub mod metadata;
 pub mod metrics;
+mod model_list;
 pub mod models;
 pub mod outbox;
 pub mod packed;
@@ -50,5 +51,6 @@ mod token_count;
 pub mod trace;
 mod translation;
 pub mod upstream;
+mod wording;
 
 pub use penstock_llm::providers::catalogue;

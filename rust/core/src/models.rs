@@ -257,6 +257,34 @@ pub fn asks_for_catalogue(snapshot: &Snapshot, head: &Head, aliases: &[String]) 
         || control.config.is_some_and(|config| config_asks(snapshot, head, &control, config))
 }
 
+/// What the catalogue is asked in the place of a provider that has no list of its own, for a caller with a key of ours: those of
+/// its models that may be used.
+pub fn of_listless(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> Option<String> {
+    if !snapshot.has_catalogue || head.method != "GET" || head.path != "/v1/models" {
+        return None;
+    }
+    let control = Control::read(&head.headers, aliases);
+    let passport = caller::passport(snapshot, &head.headers, &control).ok().flatten();
+    let caller = caller::admit(passport.as_ref(), snapshot, true, &head.headers, &control).ok()?;
+    let by_config = || {
+        let config = control.config?;
+        let config = snapshot.config(caller.workspace(), config).filter(|_| is_slug(config.as_bytes()))?;
+        config.root.provider.as_deref().filter(|name| name.starts_with('@'))
+    };
+    let saved = |slug: &str| snapshot.provider(caller.workspace(), slug).map(|saved| saved.provider.to_string());
+    let (kind, asked) = match (control.provider.or_else(by_config), control.virtual_key) {
+        (Some(name), _) => match name.strip_prefix('@') {
+            Some(slug) => (saved(slug)?, format!("provider={slug}")),
+            None => (name.to_owned(), format!("ai_service={name}")),
+        },
+        (None, Some(slug)) => (saved(slug)?, format!("provider={slug}")),
+        (None, None) => return None,
+    };
+    let is_listless = providers::find(&kind).is_some_and(|provider| !provider.lists_models());
+    let mark = if head.query.is_empty() { "" } else { "&" };
+    is_listless.then(|| format!("{}{mark}{asked}", head.query))
+}
+
 /// The value of one of the gateway's fields, under the name that it has without its prefix.
 fn said<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) -> Option<&'h [u8]> {
     headers
@@ -317,6 +345,35 @@ mod tests {
         }
         let free = Models { allow_all: true, said: HashMap::new(), adjustment: None };
         assert!(free.admit_job(&[]).is_ok());
+    }
+
+    #[test]
+    fn the_catalogue_speaks_for_who_has_no_list_to_those_who_have_a_key() {
+        let saved = SAVED
+            .replace(
+                r#""providers":["#,
+                r#""keys":[{"id":"k","name":"n","sha256":"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad","workspace":"a"}],
+                "providers":[{"slug":"px","provider":"perplexity-ai","workspace":"a"},"#,
+            );
+        let snapshot = Snapshot::compile(saved.as_bytes()).unwrap();
+        let asked = |fields: &[(&str, &str)], query: &str| {
+            let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+            let (method, path, query) = ("GET".into(), "/v1/models".into(), query.into());
+            of_listless(&snapshot, &Head { method, path, query, headers, ..Head::default() }, &[])
+        };
+        let key = ("x-gateway-api-key", "abc");
+        assert_eq!(asked(&[key, ("x-gateway-provider", "@px")], "limit=5").as_deref(), Some("limit=5&provider=px"));
+        assert_eq!(asked(&[key, ("x-gateway-virtual-key", "px")], "").as_deref(), Some("provider=px"));
+        assert_eq!(asked(&[key, ("x-gateway-provider", "voyage")], "").as_deref(), Some("ai_service=voyage"));
+        for fields in [
+            &[("x-gateway-provider", "voyage")][..],
+            &[key],
+            &[key, ("x-gateway-provider", "openai")],
+            &[key, ("x-gateway-provider", "@theirs")],
+            &[key, ("x-gateway-provider", "nobody")],
+        ] {
+            assert_eq!(asked(fields, ""), None, "{fields:?}");
+        }
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct Said<'s> {
     pub content_type: Option<&'s str>,
     /// What of Anthropic's betas its body asked for.
     pub betas: Option<&'s str>,
+    /// Where the page of a list begins, if it is not the first.
+    pub next: Option<&'s str>,
     pub length: Length,
     /// A credential that was fetched for it.
     pub issued: Option<&'s Issued>,
@@ -158,7 +160,7 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
         // What was asked beside the body was asked of another API, but for lists of the caller's own dialect.
         query: match said.manner {
             Manner::Carried if call.route.operation == Operation::Models => &query,
-            manner if manner.is_translated() => "",
+            manner if manner.is_translated() => said.next.unwrap_or_default(),
             _ => &query,
         },
         prefix,
@@ -375,6 +377,7 @@ mod tests {
             manner: Manner::AsItCame,
             content_type: None,
             betas: None,
+            next: None,
             length: Length::Known(2),
             issued: None,
         };

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use penstock_llm::{
+    dialect::gemini,
     operation::Operation,
     translation::{Beside, Question, Translation, wires::Wire},
 };
@@ -35,7 +36,6 @@ pub async fn say(
     wire: &'static dyn Wire,
     facts: &mut Facts,
 ) -> Result<(Body, Translation)> {
-    refuse_array(call, target)?;
     let body = body.collect().await?;
     let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
     let is_large = body.len() > SAID_HERE;
@@ -80,14 +80,10 @@ pub async fn say(
     Ok((Body::Whole(body.into()), translation))
 }
 
-/// Who does not ask for events would get one array that ends with the last of them.
-fn refuse_array(call: &Call<'_>, target: &Target<'_>) -> Result<()> {
+/// Whether a stream is told as one array: Google's clients ask for events, and who does not gets this.
+fn wants_items(call: &Call<'_>) -> bool {
     let wants_events = call.head.query.split('&').any(|pair| pair == "alt=sse");
-    if call.route.operation != Operation::StreamGenerateContent || wants_events {
-        return Ok(());
-    }
-    let message = "streams are told as events: ask for them with `?alt=sse`".into();
-    Err(Error::Untranslatable { provider: target.provider.slug(), path: "alt".into(), message })
+    call.route.operation == Operation::StreamGenerateContent && !wants_events
 }
 
 /// The head of the question how a job stands that was cancelled: its caller is told, and providers that are said all else in their
@@ -104,7 +100,12 @@ pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
 }
 
 /// The answer as the caller's own provider would give it.
-pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+pub async fn tell(
+    call: &Call<'_>,
+    translation: Translation,
+    incoming: Incoming,
+    deadline: &mut Deadline,
+) -> Result<Incoming> {
     if incoming.head.status == mending::LIMIT {
         return Ok(mending::named(incoming));
     }
@@ -112,11 +113,20 @@ pub async fn tell(translation: Translation, incoming: Incoming, deadline: &mut D
     let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
     let kind = head.headers.text("content-type").unwrap_or_default();
     if head.status == 200 && is_plain && translation.is_stream(kind) {
-        head.headers = retyped(head.headers, translation.stream_type().as_bytes());
+        let mut items = wants_items(call).then(gemini::Items::default);
+        let kind = if items.is_some() { "application/json" } else { translation.stream_type() };
+        head.headers = retyped(head.headers, kind.as_bytes());
         let mut transcoder = translation.stream();
-        let body = body.through(move |piece| match piece {
-            Some(piece) => transcoder.push(piece),
-            None => transcoder.finish(),
+        let body = body.through(move |piece| {
+            let is_end = piece.is_none();
+            let told = match piece {
+                Some(piece) => transcoder.push(piece),
+                None => transcoder.finish(),
+            };
+            match &mut items {
+                Some(items) => items.told(&told, is_end).into(),
+                None => told,
+            }
         });
         return Ok(Incoming { head, body });
     }
@@ -148,7 +158,7 @@ async fn whole(translation: Translation, answer: Bytes, status: u16) -> Result<V
     told.map_err(|_| Error::invalid_answer(provider, status, &said))
 }
 
-fn unread(cause: &str) -> Error {
+pub fn unread(cause: &str) -> Error {
     Error::UpstreamBroke { cause: format!("it cannot be read: {cause}") }
 }
 

@@ -6,9 +6,9 @@ mod harness;
 use std::{fs, path::Path};
 
 use harness::{
-    Ask, CHAT, MESSAGES, by_with, pick,
+    Ask, CHAT, MESSAGES, by_with, drain, pick,
     played::{Played, frames, golden, timeless, without_model},
-    words,
+    stream_of, words,
 };
 use penstock_llm::stream::aws_event_stream::Frames;
 use serde_json::{Value, json};
@@ -257,6 +257,36 @@ async fn clients_of_google_and_amazon_get_streams_as_they_read_them() {
         }
         let found = pick(&rig.record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(found, json!([operation, "complete", 20, true]), "{provider}");
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_ask_for_events_gets_the_same_as_one_array_piece_by_piece() {
+    for provider in ["openai", "anthropic"] {
+        let case = golden(&format!("{provider}/streamGenerateContent/stream"));
+        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let (model, asked) = without_model(&read("asked.json"));
+        let played = Played::answering(200, "text/event-stream", read("answered.sse"), 33).await;
+        let rig = Played::rig();
+        let path = format!("/v1beta/models/{model}:streamGenerateContent");
+        let told = rig.send(played.ask(provider, &path, asked.clone())).await;
+        assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
+        assert_eq!(told.header("content-type"), Some("application/json"));
+        let events = String::from_utf8(read("returned.sse")).unwrap();
+        let items: Vec<Value> = events
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(|item| serde_json::from_str(item).unwrap())
+            .collect();
+        assert_eq!(told.json(), json!(items), "{provider}");
+        let found = pick(&rig.record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        assert_eq!(found, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
+        let (pieces, _) = drain(stream_of(rig.open(played.ask(provider, &path, asked)).await)).await;
+        assert!(pieces.len() > 1 && pieces[0].starts_with(b"[{") && !pieces[0].ends_with(b"]"), "{pieces:?}");
+        // An error is told as it is elsewhere.
+        let played = Played::answering(429, "application/json", b"{}".to_vec(), 50).await;
+        let told = rig.send(played.ask(provider, &path, without_model(&read("asked.json")).1)).await;
+        assert_eq!((told.status, &told.json()["error"]["code"]), (429, &json!(429)));
     }
 }
 

@@ -59,6 +59,10 @@ fn what_passes_passes_as_it_came_but_for_what_the_files_say() {
     for case in cases {
         let (sent, mending, hides) = case.passed();
         case.expect_changed("sent.json", &case.asked(), &sent);
+        let lost = case.worded().1;
+        if !lost.is_empty() || case.has("lost.txt") {
+            case.expect("lost.txt", lost.text().as_bytes());
+        }
         match case.answered() {
             Answered::Error(bytes) => {
                 let told = mending.error(400, &bytes, None);

@@ -30,11 +30,14 @@ const MODELS: [&str; 11] = [
 const BY_MODEL: [&str; 4] = ["azure-ai", "bedrock", "google", "vertex-ai"];
 
 /// What need not be said, perhaps to one provider alone, and why.
-const ANYWAY: [(&str, Option<&str>, &str); 4] = [
+const ANYWAY: [(&str, Option<&str>, &str); 7] = [
     ("/response_format/json_schema/strict", None, "who takes a schema keeps to it"),
     ("/text/format/strict", None, "likewise"),
     ("/metadata", None, "nothing is kept: the answer repeats it"),
     ("/response_format", Some("siliconflow"), "addresses are what it gives"),
+    ("/text/format/schema", Some("lemonfox-ai"), "the format is named as a whole"),
+    ("/text/format/description", Some("lemonfox-ai"), "likewise"),
+    ("/outputConfig/textFormat/structure/jsonSchema/description", Some("lemonfox-ai"), "likewise"),
 ];
 
 /// Where the field is, and a request that has it.

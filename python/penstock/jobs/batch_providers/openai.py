@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
-from penstock.jobs.batch_providers.talk import Upload, form
+from penstock.jobs.batch_providers.talk import RefusedError, Upload, form
 from penstock.jobs.batch_providers.way import Named, Seen, Told, Way, name_of
 from penstock.kit.files import BATCH
 
@@ -15,6 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock.kit.batch_input import Input, Line
+
+
+# What a batch says there of ours.
+MARK = "gateway_batch"
+# So many pages are looked through for a batch that may be there.
+PAGES = 10
+
+
+class Known(msgspec.Struct):
+    """A batch of a list."""
+
+    id: str
+    metadata: dict[str, str] | None = None
+
+
+class Page(msgspec.Struct):
+    """Batches, newest first."""
+
+    data: list[Known]
+    has_more: bool = False
 
 
 class Counts(msgspec.Struct):
@@ -65,9 +86,26 @@ class OpenAi(Way):
             "input_file_id": (await self._talk.make(Named, upload)).id,
             "endpoint": row["endpoint"],
             "completion_window": row["completion_window"],
-            "metadata": {"gateway_batch": BATCH + row["id"]},
+            "metadata": {MARK: BATCH + row["id"]},
         }
         return (await self._talk.ask(Named, "POST", "/v1/batches", msgspec.json.encode(made))).id
+
+    async def found(self) -> str | None:
+        """Look for the one that says it is this batch's."""
+        after = ""
+        for _ in range(PAGES):
+            try:
+                page = await self._talk.ask(Page, "GET", f"/v1/batches?limit=100{after}")
+            except RefusedError:
+                # Who has no list cannot say: it is handed over.
+                return None
+            for known in page.data:
+                if (known.metadata or {}).get(MARK) == BATCH + self._talk.row["id"]:
+                    return known.id
+            if not page.has_more or not page.data:
+                break
+            after = f"&after={quote(page.data[-1].id, safe='')}"
+        return None
 
     async def look(self, name: str) -> Seen:
         """Say how far it is."""

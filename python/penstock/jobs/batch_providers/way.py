@@ -91,6 +91,10 @@ class Way(Protocol):
         """Hand all lines over, and give what the batch is called there."""
         ...
 
+    async def found(self) -> str | None:
+        """Give what the batch is called there, where an attempt whose end nobody knows made one; not everybody can tell."""
+        return None
+
     async def look(self, name: str) -> Seen:
         """Say how far it is."""
         ...

@@ -120,6 +120,7 @@ fn render(
         manner: Manner::AsItCame,
         content_type: None,
         betas: None,
+        next: None,
         length: Length::None,
         issued,
     };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::scan::{PeekError, elements_from, fields, fields_from};
+use super::scan::{PeekError, elements_from, fields, fields_from, string_at};
 
 /// A step on the way to what is dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +111,82 @@ pub fn set(body: &[u8], missing: &[Field], always: &[Field]) -> Result<Vec<u8>, 
 
 fn place(fields: &[Field], key: &[u8]) -> Option<usize> {
     fields.iter().position(|(name, _)| name.as_bytes() == key)
+}
+
+/// What becomes of a top-level field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Stays,
+    Goes,
+    /// It has another key, another value (in JSON), or both.
+    Becomes {
+        key: Option<&'static str>,
+        value: Option<Vec<u8>>,
+    },
+}
+
+/// Changes each field as is said for its key and value.
+pub fn each(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> Change) -> Result<Vec<u8>, PeekError> {
+    let mut out = Vec::with_capacity(body.len() + 64);
+    let first = body.iter().position(|byte| *byte == b'{').map_or(0, |open| open + 1);
+    let (mut copied, mut last, mut is_bare) = (0, first, true);
+    fields(body, |key, at| {
+        let change = change(key, &body[at.clone()]);
+        if change == Change::Goes {
+            out.extend_from_slice(&body[copied..last]);
+            copied = at.end;
+        } else if is_bare {
+            if last != first {
+                // What stood before it is gone, and so goes the comma between them.
+                copied += body[last..].iter().position(|byte| *byte == b',').map_or(0, |comma| comma + 1);
+            }
+            is_bare = false;
+        }
+        if let Change::Becomes { key, value } = change {
+            if let Some(key) = key {
+                let open = last + body[last..].iter().position(|byte| *byte == b'"').unwrap_or_default();
+                out.extend_from_slice(&body[copied..open]);
+                out.extend_from_slice(Value::from(key).to_string().as_bytes());
+                copied = open + string_at(body, open).len();
+            }
+            if let Some(value) = value {
+                out.extend_from_slice(&body[copied..at.start]);
+                out.extend_from_slice(&value);
+                copied = at.end;
+            }
+        }
+        last = at.end;
+        Ok(())
+    })?;
+    out.extend_from_slice(&body[copied..]);
+    Ok(out)
+}
+
+/// The items of an array of objects, with this field's text under another name where it is one of these, both in JSON;
+/// what is none stays as it is.
+pub fn reworded(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(items.len());
+    let mut copied = 0;
+    let walked = elements_from(items, 0, |item| {
+        if items[item.start] != b'{' {
+            return Ok(());
+        }
+        fields_from(items, item.start, |key, at| {
+            let said = words.iter().find(|(from, _)| key == name.as_bytes() && items[at.clone()] == *from.as_bytes());
+            if let Some((_, to)) = said {
+                out.extend_from_slice(&items[copied..at.start]);
+                out.extend_from_slice(to.as_bytes());
+                copied = at.end;
+            }
+            Ok(())
+        })
+        .map(|_| ())
+    });
+    if walked.is_err() {
+        return items.to_vec();
+    }
+    out.extend_from_slice(&items[copied..]);
+    out
 }
 
 /// Removes what these paths name; indices are those before anything was removed. `None` where nothing is there to remove.
@@ -292,6 +368,41 @@ mod tests {
         for text in ["", ".a", "a.", "a..b", "a[", "a[x]", "a['b]", "a['b'", "a[1]b"] {
             assert!(Path::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn each_field_becomes_what_is_said_and_all_else_stays_as_it_was_written() {
+        let changed = |body: &str| {
+            let told = each(body.as_bytes(), |key, value| match key {
+                b"gone" => Change::Goes,
+                b"named" => Change::Becomes { key: Some("called"), value: None },
+                b"put" => Change::Becomes { key: Some("in"), value: Some([b"[", value, b"]"].concat()) },
+                b"is" => Change::Becomes { key: None, value: Some(b"\"b\"".to_vec()) },
+                _ => Change::Stays,
+            });
+            String::from_utf8(told.unwrap()).unwrap()
+        };
+        for (body, expected) in [
+            (r#"{ "a" : 1.50, "named" : 2 ,"is":"a" }"#, r#"{ "a" : 1.50, "called" : 2 ,"is":"b" }"#),
+            (r#"{"gone":1, "gone" : 2 , "named":3,"gone":{"gone":1} }"#, r#"{ "called":3 }"#),
+            (r#"{"a":"é","gone":[1,2],"put" :  1}"#, r#"{"a":"é","in" :  [1]}"#),
+            (r#"{"n\u0061med":1}"#, r#"{"called":1}"#),
+            (r#"{"gone":1}"#, "{}"),
+            ("{ }\n", "{ }\n"),
+        ] {
+            assert_eq!(changed(body), expected);
+        }
+    }
+
+    #[test]
+    fn words_change_in_their_field_alone() {
+        let words = [(r#""a""#, r#""b""#)];
+        let told = |items: &str| String::from_utf8(reworded(items.as_bytes(), "role", &words)).unwrap();
+        assert_eq!(
+            told(r#" [{"role": "a","x":"a"},"a",{"x":{"role":"a"}, "role":"a"}]"#),
+            r#" [{"role": "b","x":"a"},"a",{"x":{"role":"a"}, "role":"b"}]"#
+        );
+        assert_eq!(told(r#"{"role":"a"}"#), r#"{"role":"a"}"#);
     }
 
     #[test]

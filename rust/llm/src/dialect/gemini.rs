@@ -27,6 +27,28 @@ pub fn error_event(failure: &Failure) -> Vec<u8> {
     [b"data: ", error_body(failure).as_slice(), b"\n\n"].concat()
 }
 
+/// The events of a stream as the items of one array, which is how Google tells a stream to who does not ask for events.
+#[derive(Debug, Default)]
+pub struct Items {
+    is_begun: bool,
+}
+
+impl Items {
+    /// The next part of the array, for whole events that came; its last part where nothing more does.
+    pub fn told(&mut self, events: &[u8], is_end: bool) -> Vec<u8> {
+        let mut out = Vec::with_capacity(events.len() + 4);
+        for item in events.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: ")) {
+            out.extend_from_slice(if self.is_begun { b",\r\n" } else { b"[" });
+            out.extend_from_slice(item);
+            self.is_begun = true;
+        }
+        if is_end {
+            out.extend_from_slice(if self.is_begun { b"]" } else { b"[]" });
+        }
+        out
+    }
+}
+
 fn status_of(status: u16) -> &'static str {
     match status {
         401 => "UNAUTHENTICATED",
@@ -40,5 +62,20 @@ fn status_of(status: u16) -> &'static str {
         502 | 503 | 529 => "UNAVAILABLE",
         _ if status < 500 => "INVALID_ARGUMENT",
         _ => "INTERNAL",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_the_items_of_one_array() {
+        let mut items = Items::default();
+        let events: [(&[u8], bool); 4] =
+            [(b"", false), (b"data: {\"a\":1}\n\ndata: {\"b\":2}\n\n", false), (b"data: {}\n\n", false), (b"", true)];
+        let told: Vec<_> = events.iter().map(|(came, is_end)| items.told(came, *is_end)).collect();
+        assert_eq!(told.concat(), b"[{\"a\":1},\r\n{\"b\":2},\r\n{}]");
+        assert_eq!(Items::default().told(b"", true), b"[]");
     }
 }

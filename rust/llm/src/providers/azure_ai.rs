@@ -7,6 +7,7 @@ use super::{
     by_openai, entra,
     options::{joined, known, sent},
     segment,
+    wording::{USUAL, Wording},
 };
 use crate::{
     operation::Operation,
@@ -78,6 +79,10 @@ impl Provider for AzureAi {
         // What is no inference belongs to the resource.
         let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
         Ok(Some(if is_of_resource(operation) { format!("{origin}/openai") } else { url.to_owned() }))
+    }
+
+    fn wording(&self, _operation: Operation) -> &'static Wording {
+        &USUAL
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {

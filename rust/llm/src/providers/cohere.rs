@@ -49,7 +49,10 @@ impl Provider for Cohere {
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         match asked.operation {
             // Of the version before.
-            Operation::Models => out.extend_from_slice(b"/v1/models?page_size=1000"),
+            Operation::Models => {
+                out.extend_from_slice(b"/v1/models?page_size=1000");
+                super::lists::write_next(asked, "page_token", out);
+            }
             operation if BATCHES.contains(&operation) => out.extend_from_slice(batched(asked).as_bytes()),
             _ => write_path(self, asked, out),
         }

@@ -4,7 +4,12 @@ use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Group, IMAGE, IMAGE_EDIT, Known, MESSAGES,
     OCR, Options, Provider, REALTIME, RERANK, RESPOND, RESPONSES, SPEECH, STORED, TRANSCRIBE, by_openai, openai_path,
     options::{known, sent},
-    segment, write_path,
+    segment,
+    wording::{
+        CEREBRAS, GROQ, LEMONFOX, MISTRAL, NSCALE, OLLAMA, OPENROUTER, PENALISED, PENALISED_TEXT, SAMBANOVA, SAME,
+        SHORT, USUAL, Wording,
+    },
+    write_path,
 };
 use crate::{
     operation::Operation,
@@ -25,6 +30,8 @@ pub(super) struct Compatible {
     credential: Credential,
     /// How images are asked for, and at which path, where that is not `OpenAI`'s.
     paints: Option<(&'static Painting, &'static str)>,
+    /// What it calls otherwise in chats, and in completions.
+    wordings: [&'static Wording; 2],
 }
 
 impl Provider for Compatible {
@@ -53,7 +60,12 @@ impl Provider for Compatible {
     }
 
     fn takes_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
-        !TELLS_UNASKED.contains(&self.slug)
+        self.takes_usage_options()
+    }
+
+    fn wording(&self, operation: Operation) -> &'static Wording {
+        let [chat, complete] = self.wordings;
+        if operation == Operation::Complete { complete } else { chat }
     }
 
     fn has_own_ends(&self) -> bool {
@@ -74,7 +86,7 @@ impl Provider for Compatible {
             _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&ranking::VOYAGE),
             _ if operation.embeds() && self.sees(model) => Some(&vectors::MULTIMODAL),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
-            _ if TELLS_UNASKED.contains(&self.slug) => by_openai(self.offers, operation).then_some(&chat::UNASKED),
+            _ if !self.takes_usage_options() => by_openai(self.offers, operation).then_some(&chat::UNASKED),
             _ => by_openai(self.offers, operation).then_some(&chat::COMPATIBLE),
         }
     }
@@ -116,6 +128,21 @@ impl Provider for Compatible {
 }
 
 impl Compatible {
+    /// The same, which says some things otherwise in chats.
+    pub(super) const fn says(self, chat: &'static Wording) -> Self {
+        Self { wordings: [chat, self.wordings[1]], ..self }
+    }
+
+    /// Likewise in completions.
+    const fn completes_in(self, words: &'static Wording) -> Self {
+        Self { wordings: [self.wordings[0], words], ..self }
+    }
+
+    /// Whether it says what a stream cost when that is asked for.
+    fn takes_usage_options(&self) -> bool {
+        !TELLS_UNASKED.contains(&self.slug) && self.wordings[0].takes("stream_options")
+    }
+
     /// Whether a model embeds pictures in a way of its own.
     fn sees(&self, model: &str) -> bool {
         self.slug == "voyage" && model.contains("multimodal")
@@ -167,28 +194,33 @@ pub(super) const fn row(
     version: &'static str,
     offers: &'static [Group],
 ) -> Compatible {
-    Compatible { slug, base_url, version, offers, options: &[], credential: Credential::Bearer, paints: None }
+    let (credential, wordings) = (Credential::Bearer, [&USUAL, &SAME]);
+    Compatible { slug, base_url, version, offers, options: &[], credential, paints: None, wordings }
 }
 
 // Slug, base URL, what stands between it and an operation's path, what is offered.
 pub(super) static ROWS: &[Compatible] = &[
-    row("302ai", "https://api.302.ai", "/v1", &[CHAT]),
+    row("302ai", "https://api.302.ai", "/v1", &[CHAT]).says(&SHORT),
     row("aibadgr", "https://aibadgr.com/api/v1", "", &[CHAT]),
-    row("ai21", "https://api.ai21.com/studio/v1", "", &[CHAT]),
-    row("anyscale", "https://api.endpoints.anyscale.com/v1", "", &[CHAT, COMPLETE, EMBED]),
-    keyed(row("bytez", "https://api.bytez.com/models/v2/openai/v1", "", &[CHAT]), Credential::Scheme("Key")),
-    row("cerebras", "https://api.cerebras.ai/v1", "", &[CHAT]),
+    row("ai21", "https://api.ai21.com/studio/v1", "", &[CHAT]).says(&SHORT),
+    row("anyscale", "https://api.endpoints.anyscale.com/v1", "", &[CHAT, COMPLETE, EMBED]).says(&SHORT),
+    keyed(row("bytez", "https://api.bytez.com/models/v2/openai/v1", "", &[CHAT]), Credential::Scheme("Key"))
+        .says(&SHORT),
+    row("cerebras", "https://api.cerebras.ai/v1", "", &[CHAT]).says(&CEREBRAS),
     row("cometapi", "https://api.cometapi.com/v1", "", &[CHAT, EMBED]),
     row("dashscope", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "", &[CHAT, EMBED]),
-    row("deepbricks", "https://api.deepbricks.ai/v1", "", &[CHAT, IMAGE]),
+    row("deepbricks", "https://api.deepbricks.ai/v1", "", &[CHAT, IMAGE]).says(&SHORT),
     keyed(row("deepgram", "https://api.deepgram.com/v1", "", &[]), Credential::Scheme("Token")),
-    row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]),
-    row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]),
+    row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]).says(&SHORT),
+    row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]).says(&SHORT),
     keyed(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
     row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
     row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETE, EMBED]),
-    row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, RESPOND, SPEECH, TRANSCRIBE]),
-    Compatible { options: &[ENDPOINT], ..row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]) },
+    row("groq", "https://api.groq.com/openai/v1", "", &[CHAT, RESPOND, SPEECH, TRANSCRIBE]).says(&GROQ),
+    Compatible {
+        options: &[ENDPOINT],
+        ..row("huggingface", "https://router.huggingface.co", "/v1", &[CHAT]).says(&SHORT)
+    },
     paints(row("hyperbolic", "https://api.hyperbolic.xyz", "/v1", &[CHAT]), &painting::HYPERBOLIC, "/image/generation"),
     row("inference-net", "https://api.inference.net/v1", "", &[CHAT]),
     row("iointelligence", "https://api.intelligence.io.solutions/api/v1", "", &[CHAT, EMBED, RESPOND]),
@@ -196,47 +228,57 @@ pub(super) static ROWS: &[Compatible] = &[
     row("kluster-ai", "https://api.kluster.ai/v1", "", &[CHAT, EMBED, FILES]),
     row("krutrim", "https://cloud.olakrutrim.com/v1", "", &[CHAT]),
     row("lambda", "https://api.lambdalabs.com/v1", "", &[CHAT, COMPLETE]),
-    row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, IMAGE, TRANSCRIBE]),
-    row("lepton", "https://api.lepton.ai", "/api/v1", &[CHAT, COMPLETE, TRANSCRIBE]),
+    row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, IMAGE, TRANSCRIBE]).says(&LEMONFOX),
+    row("lepton", "https://api.lepton.ai", "/api/v1", &[CHAT, COMPLETE, TRANSCRIBE]).says(&SHORT),
     row("lightning-ai", "https://lightning.ai/api/v1", "", &[CHAT]),
-    row("lingyi", "https://api.lingyiwanwu.com", "/v1", &[CHAT]),
+    row("lingyi", "https://api.lingyiwanwu.com", "/v1", &[CHAT]).says(&SHORT),
     row("matterai", "https://api.matterai.so/v1", "", &[CHAT]),
     row("meshy", "https://api.meshy.ai/openapi/v1", "", &[]),
     row("milvus", "", "", &[]),
     row("minimax", "https://api.minimax.io/v1", "", &[CHAT]),
-    Compatible { options: &[FIM], ..row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR]) },
+    Compatible {
+        options: &[FIM],
+        ..row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR]).says(&MISTRAL)
+    },
     // The pretend provider of this project: it speaks both dialects; its address is a setting.
-    Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING) },
+    Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING).says(&SAME) },
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETE]),
-    row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]),
-    row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]),
-    row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]),
+    row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).says(&SHORT),
+    row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]).says(&SHORT),
+    row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]).says(&SHORT),
     row("nebius", "https://api.studio.nebius.ai/v1", "", &[CHAT, COMPLETE, EMBED]),
     row("nextbit", "https://api.nextbit256.com/v1", "", &[CHAT, COMPLETE]),
-    row("novita-ai", "https://api.novita.ai/v3/openai", "/v1", &[CHAT, COMPLETE]),
-    row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE]),
+    row("novita-ai", "https://api.novita.ai/v3/openai", "/v1", &[CHAT, COMPLETE])
+        .says(&SHORT)
+        .completes_in(&PENALISED_TEXT),
+    row("nscale", "https://inference.api.nscale.com/v1", "", &[CHAT, IMAGE]).says(&NSCALE),
     // Runs beside the caller: a custom host says where.
-    row("ollama", "", "/v1", &[CHAT, EMBED]),
-    Compatible { options: &APP, ..row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, RESPOND]) },
+    row("ollama", "", "/v1", &[CHAT, EMBED]).says(&OLLAMA),
+    Compatible {
+        options: &APP,
+        ..row("openrouter", "https://openrouter.ai/api", "/v1", &[CHAT, RESPOND]).says(&OPENROUTER)
+    },
     row("ovhcloud", "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", "", &[CHAT]),
     // Its models are gone; what its API still has is reached as it is.
     keyed(
         row("palm", "https://generativelanguage.googleapis.com/v1beta3", "", &[]),
         Credential::Header("x-goog-api-key"),
     ),
-    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, RESPOND]),
+    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, RESPOND]).says(&PENALISED),
     keyed(row("qdrant", "", "", &[]), Credential::Header("api-key")),
     row("recraft-ai", "https://external.api.recraft.ai/v1", "", &[IMAGE]),
-    keyed(row("reka-ai", "https://api.reka.ai/v1", "", &[CHAT]), Credential::Header("x-api-key")),
+    keyed(row("reka-ai", "https://api.reka.ai/v1", "", &[CHAT]), Credential::Header("x-api-key")).says(&SHORT),
     row("replicate", "https://api.replicate.com/v1", "", &[]),
-    row("sambanova", "https://api.sambanova.ai", "/v1", &[CHAT]),
+    row("sambanova", "https://api.sambanova.ai", "/v1", &[CHAT]).says(&SAMBANOVA),
     keyed(row("scenario-ai", "https://api.cloud.scenario.com/v1", "", &[]), Credential::Scheme("Basic")),
     paints(
-        row("siliconflow", "https://api.siliconflow.cn/v1", "", &[CHAT, EMBED, RERANK]),
+        row("siliconflow", "https://api.siliconflow.cn/v1", "", &[CHAT, EMBED, RERANK]).says(&SHORT),
         &painting::SILICONFLOW,
         "/images/generations",
     ),
-    row("together-ai", "https://api.together.xyz", "/v1", &[CHAT, COMPLETE, EMBED]),
+    row("together-ai", "https://api.together.xyz", "/v1", &[CHAT, COMPLETE, EMBED])
+        .says(&PENALISED)
+        .completes_in(&PENALISED_TEXT),
     row("tripo3d", "https://api.tripo3d.ai/v2/openapi", "", &[]),
     // An address for each server and model.
     row("triton", "", "", &[]),
@@ -245,7 +287,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("voyage", "https://api.voyageai.com/v1", "", &[EMBED]),
     row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND, STORED]),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]),
-    row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]),
+    row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]).says(&SHORT),
 ];
 
 /// As real providers of either dialect have them.

@@ -6,6 +6,7 @@ use super::{
     compatible::{Compatible, paints, row},
     options::known,
     segment,
+    wording::{SHORT, Wording},
 };
 use crate::{
     files::{Keeper, datasets},
@@ -34,7 +35,8 @@ const BATCHES: Group = &[
 ];
 
 static ROW: Compatible = paints(
-    row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES, FILES]),
+    row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES, FILES])
+        .says(&SHORT),
     &painting::FIREWORKS,
     "/image_generation/:model",
 );
@@ -66,6 +68,10 @@ impl Provider for Fireworks {
 
     fn keeper(&self) -> Option<Keeper> {
         Some(Keeper::Datasets)
+    }
+
+    fn wording(&self, operation: Operation) -> &'static Wording {
+        ROW.wording(operation)
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {

@@ -39,6 +39,7 @@ impl Provider for Google {
         let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
         if asked.operation == Operation::Models {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
+            super::lists::write_next(asked, "pageToken", out);
             return Ok(());
         }
         let is_its_own = is_in(self.offers(), asked.operation);

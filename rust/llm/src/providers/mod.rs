@@ -15,6 +15,7 @@ mod google;
 mod grant;
 mod hosted_by_aws;
 mod jobs;
+mod lists;
 mod openai;
 mod options;
 mod oracle;
@@ -22,11 +23,13 @@ mod placed;
 mod predibase;
 pub(crate) mod segment;
 mod vertex_ai;
+mod wording;
 
 pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
 pub use options::{Known, Options};
+pub use wording::Wording;
 
 use crate::{
     dialect::Dialect,
@@ -319,6 +322,16 @@ pub trait Provider: Sync {
     /// Whether completions say in words of its own why they ended, and not in `OpenAI`'s alone.
     fn has_own_ends(&self) -> bool {
         false
+    }
+
+    /// Whether it says which models it has; where it does not, the catalogue does.
+    fn lists_models(&self) -> bool {
+        !lists::LISTLESS.contains(&self.slug())
+    }
+
+    /// What a request to it for chats or completions calls otherwise than `OpenAI`, whoever's dialect that was said in.
+    fn wording(&self, _operation: Operation) -> &'static Wording {
+        &wording::SAME
     }
 
     /// The dialect of its errors and of paths that several dialects have.

@@ -1,8 +1,10 @@
 //! Providers that speak `OpenAI`'s API at an address with a place in it for what is the customer's: a row each.
 
 use super::{
-    CHAT, EMBED, Grant, Group, Known, Options, Provider, RESPOND, Signature, by_openai, is_in, options::known, oracle,
-    segment,
+    CHAT, EMBED, Grant, Group, Known, Options, Provider, RESPOND, Signature, by_openai, is_in,
+    options::known,
+    oracle, segment,
+    wording::{SHORT, USUAL, Wording},
 };
 use crate::{
     operation::Operation,
@@ -159,6 +161,10 @@ impl Provider for Placed {
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         if self.slug == "oracle" { oracle::grant(options) } else { Ok(None) }
+    }
+
+    fn wording(&self, _operation: Operation) -> &'static Wording {
+        if self.is_cloudflares() { &SHORT } else { &USUAL }
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {

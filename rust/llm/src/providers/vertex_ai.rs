@@ -122,6 +122,7 @@ impl Provider for VertexAi {
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         if asked.operation == Operation::Models {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
+            super::lists::write_next(asked, "pageToken", out);
             return Ok(());
         }
         if FILES.contains(&asked.operation) {

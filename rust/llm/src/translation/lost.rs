@@ -33,6 +33,11 @@ impl Lost {
         }
     }
 
+    /// What was lost elsewhere too.
+    pub fn join(&mut self, other: &Self) {
+        other.0.iter().for_each(|name| self.add(name));
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

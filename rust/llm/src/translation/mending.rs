@@ -9,6 +9,7 @@ use memchr::{memchr, memchr2, memmem::Finder, memrchr2};
 use super::{
     failing::{self, Whose},
     finish::{self, to_openai},
+    listing,
     wires::chat,
 };
 use crate::{
@@ -33,6 +34,8 @@ pub struct Mending {
     ends: bool,
     /// Answers say whose they are.
     names: bool,
+    /// It is a list of models, which everybody's are alike.
+    lists: bool,
 }
 
 impl Mending {
@@ -46,6 +49,7 @@ impl Mending {
             dialect,
             ends: strict && completes && provider.has_own_ends(),
             names: !strict && says_whose,
+            lists: operation == Operation::Models && dialect == Dialect::OpenAi,
         }
     }
 
@@ -55,7 +59,7 @@ impl Mending {
 
     /// Whether good answers are mended; else nobody looks at them.
     pub fn mends(self) -> bool {
-        self.ends || self.names
+        self.ends || self.names || self.lists
     }
 
     /// An error in the caller's dialect; `None` where it is in that already. `request_id` is the provider's.
@@ -120,6 +124,9 @@ impl Mending {
     }
 
     fn mended(self, json: &[u8]) -> Option<Vec<u8>> {
+        if self.lists {
+            return listing::normalised(json, self.provider);
+        }
         if self.names { self.named(json) } else { ended(json) }
     }
 
@@ -186,7 +193,7 @@ mod tests {
         let deepseek = providers::find("deepseek").unwrap();
         assert!(mending("deepseek", true).mends());
         assert!(!Mending::of(deepseek, Operation::Embed, Dialect::OpenAi, true).mends());
-        assert!(!Mending::of(deepseek, Operation::Models, Dialect::OpenAi, false).mends());
+        assert!(!Mending::of(deepseek, Operation::Models, Dialect::Anthropic, false).mends());
     }
 
     #[test]
@@ -210,6 +217,22 @@ mod tests {
             assert_eq!(told(same), same);
         }
         assert_eq!(told(r#"{"a":{"provider":1}}"#), r#"{"a":{"provider":1},"provider":"together-ai"}"#);
+    }
+
+    #[test]
+    fn a_list_of_models_is_the_same_whoever_gives_it_and_however_strict_one_is() {
+        let openai = providers::find("openai").unwrap();
+        for strict in [true, false] {
+            let mending = Mending::of(openai, Operation::Models, Dialect::OpenAi, strict);
+            let said =
+                Bytes::from_static(br#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"o","x":1}]}"#);
+            assert_eq!(
+                text(&mending.whole(said)),
+                r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o"}],"provider":"openai"}"#
+            );
+            let other = Bytes::from_static(b"{\"stt\":[]}");
+            assert_eq!(mending.whole(other.clone()), other);
+        }
     }
 
     #[test]

@@ -114,6 +114,8 @@ pub struct Translation {
     page: Page,
     /// What of Anthropic's betas is asked for in a header, besides what the caller's own header says.
     pub betas: Option<String>,
+    /// Where the page of a list of models begins that is asked for, if it is not the first.
+    pub next: Option<String>,
     pub answering: Answering,
     pub lost: Lost,
 }
@@ -168,9 +170,14 @@ impl Translation {
         }
         let hides_usage =
             matches!(caller, Caller::Chat | Caller::Complete) && asked.stream && !includes_usage(question.body);
-        let body = wire.write(&mut asked)?;
+        let mut body = wire.write(&mut asked)?;
         let betas = asked.betas.take();
-        Ok((Self { hides_usage, betas, answering, lost: asked.into_lost(), ..plain }, body))
+        let mut lost = asked.into_lost();
+        if let Some((reworded, unsaid)) = question.provider.wording(Operation::ChatComplete).say(&body) {
+            lost.join(&unsaid);
+            body = reworded;
+        }
+        Ok((Self { hides_usage, betas, answering, lost, ..plain }, body))
     }
 
     fn of_texts(question: &Question<'_>, wire: &'static dyn Wire, shape: Shape) -> Result<(Self, Vec<u8>), Refusal> {
@@ -254,7 +261,8 @@ impl Translation {
         };
         let operation = question.operation;
         let page = Page::default();
-        Self { caller, wire, operation, is_carried: false, hides_usage: false, page, betas: None, answering, lost }
+        let (is_carried, hides_usage, betas, next) = (false, false, None, None);
+        Self { caller, wire, operation, is_carried, hides_usage, page, betas, next, answering, lost }
     }
 
     /// A whole answer in the caller's dialect.
@@ -286,7 +294,7 @@ impl Translation {
             }
             Caller::List => {
                 let listed = self.wire.listed(&read()?).ok_or_else(|| lacks("models"))?;
-                return Ok(listing::told(listed, &self.answering));
+                return Ok(listing::told(listed, self.answering.provider));
             }
             Caller::Tune => {
                 let answer = if answer.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
@@ -302,6 +310,22 @@ impl Translation {
         let mut teller = Noting::new(teller, self.answering.unsaid.clone());
         self.wire.read(answer, &mut teller)?;
         Ok(teller.told())
+    }
+
+    /// A list of models that comes in pages, as one.
+    pub fn whole_list(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, Broken> {
+        let mut models = Vec::new();
+        for page in pages {
+            let listed = self.wire.listed(&serde_json::from_slice(page.as_ref())?);
+            models.extend(listed.ok_or_else(|| Broken("it has no models".into()))?);
+        }
+        Ok(listing::told(models, self.answering.provider))
+    }
+
+    /// Whether there is another page of a list of models behind this one: then it is what is asked for next.
+    pub fn turns(&mut self, page: &[u8]) -> bool {
+        self.next = listing::next(page);
+        self.next.is_some()
     }
 
     /// What turns the provider's stream into the caller's.

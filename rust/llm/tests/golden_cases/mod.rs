@@ -15,7 +15,7 @@ use penstock_llm::{
     operation::Operation,
     providers::{self, Options, Provider},
     stream::{aws_event_stream::Frames, include_usage},
-    translation::{Beside, Mending, Question, Refusal, Translation},
+    translation::{Beside, Lost, Mending, Question, Refusal, Translation},
 };
 use serde_json::{Value, json};
 
@@ -132,9 +132,17 @@ impl Case {
         self.has("returned.json").then(|| self.read("returned.json"))
     }
 
+    /// What is said otherwise of a case that passes, and what is lost by that.
+    pub fn worded(&self) -> (Vec<u8>, Lost) {
+        let (operation, body) = (self.operation(), self.asked());
+        let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete);
+        let worded = is_worded.then(|| self.provider().wording(operation).say(&body)).flatten();
+        worded.unwrap_or_else(|| (body, Lost::default()))
+    }
+
     /// The request of a case that passes, and what is mended of its answer; and whether its usage is hidden.
     pub fn passed(&self) -> (Vec<u8>, Mending, bool) {
-        let (provider, operation, body) = (self.provider(), self.operation(), self.asked());
+        let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.worded());
         let dialect = operation.dialect().unwrap_or(Dialect::OpenAi);
         let mending = Mending::of(provider, operation, dialect, self.is_strict());
         let streams = matches!(self.answered(), Answered::Stream(_));

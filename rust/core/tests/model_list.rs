@@ -1,0 +1,105 @@
+//! Lists of models: of one shape whoever gives them, and all of their pages.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
+
+mod harness;
+
+use std::sync::{Arc, Mutex};
+
+use harness::{
+    Ask,
+    played::Played,
+    scripted::{Scripted, request},
+};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+/// A provider that answers with a page for each request, and what lines it was asked with.
+async fn paged(pages: Vec<(u16, Value)>) -> (Scripted, Arc<Mutex<Vec<String>>>) {
+    let (pages, lines) = (Arc::new(pages), Arc::new(Mutex::new(Vec::<String>::new())));
+    let noted = Arc::clone(&lines);
+    let provider = Scripted::start(move |mut stream, _| {
+        let (pages, noted) = (Arc::clone(&pages), Arc::clone(&noted));
+        async move {
+            while let Some(bytes) = request(&mut stream).await {
+                let line = bytes.split(|byte| *byte == b'\r').next().unwrap();
+                let count = {
+                    let mut noted = noted.lock().unwrap();
+                    noted.push(String::from_utf8(line.to_vec()).unwrap());
+                    noted.len()
+                };
+                let (status, page) = pages.get(count - 1).or(pages.last()).unwrap();
+                let body = page.to_string();
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                    body.len()
+                );
+                stream.write_all((head + &body).as_bytes()).await.unwrap();
+            }
+        }
+    })
+    .await;
+    (provider, lines)
+}
+
+fn ask(provider: &str, host: &str) -> Ask {
+    Ask::new("GET", "/v1/models")
+        .header("x-gateway-provider", provider)
+        .header("x-gateway-custom-host", host)
+        .header("x-gateway-vertex-project-id", "p")
+        .header("x-gateway-vertex-region", "global")
+        .header("authorization", "Bearer sk-1")
+}
+
+#[tokio::test]
+async fn a_list_is_the_same_whoever_gives_it() {
+    let list = json!({"object": "list", "has_more": false, "data": [
+        {"id": "m-1", "object": "model", "created": 5, "owned_by": "o", "context_length": 9}, {"id": "m-2"}]});
+    let played = Played::answering(200, "application/json", list.to_string().into_bytes(), 20).await;
+    for provider in ["openai", "mistral-ai", "ollama", "github", "mock"] {
+        let told = Played::rig().send(ask(provider, &played.provider.url())).await;
+        let data = json!([{"id": "m-1", "object": "model", "created": 5, "owned_by": "o"},
+            {"id": "m-2", "object": "model", "created": 0, "owned_by": provider}]);
+        assert_eq!(told.json(), json!({"object": "list", "data": data, "provider": provider}));
+    }
+    // Raw paths and clients of another vendor's are told what the provider says.
+    let raw = Ask::new("GET", "/v1/proxy/models");
+    let host = played.provider.url();
+    let raw = raw.header("x-gateway-provider", "openai").header("x-gateway-custom-host", &host);
+    assert_eq!(Played::rig().send(raw).await.json(), list);
+    let theirs = ask("openai", &host).header("anthropic-version", "2023-06-01");
+    assert_eq!(Played::rig().send(theirs).await.json(), list);
+}
+
+#[tokio::test]
+async fn all_pages_of_a_list_are_asked_for() {
+    let page = |id: &str, next: &str| {
+        (200, json!({"publisherModels": [{"name": format!("publishers/google/models/{id}")}], "nextPageToken": next}))
+    };
+    let (provider, lines) = paged(vec![page("a", "t/1&x="), page("b", "t2"), page("c", "")]).await;
+    let told = Played::rig().send(ask("vertex-ai", &provider.url())).await;
+    let ids: Vec<Value> = told.json()["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
+    assert_eq!((told.status, json!(ids)), (200, json!(["a", "b", "c"])), "{}", told.text());
+    let lines = lines.lock().unwrap().clone();
+    let path = "GET /v1beta1/publishers/google/models?pageSize=200";
+    assert_eq!(
+        lines,
+        [
+            format!("{path} HTTP/1.1"),
+            format!("{path}&pageToken=t%2F1%26x%3D HTTP/1.1"),
+            format!("{path}&pageToken=t2 HTTP/1.1")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_error_on_a_later_page_is_the_answer_and_a_list_without_end_is_none() {
+    let page = (200, json!({"models": [{"name": "models/a"}], "nextPageToken": "t"}));
+    let failed = (429, json!({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}));
+    let (provider, _) = paged(vec![page.clone(), failed]).await;
+    let told = Played::rig().send(ask("google", &provider.url())).await;
+    assert_eq!((told.status, &told.json()["error"]["message"]), (429, &json!("google error: slow down")));
+    let (provider, lines) = paged(vec![page]).await;
+    let told = Played::rig().send(ask("google", &provider.url())).await;
+    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
+    assert_eq!(lines.lock().unwrap().len(), 50);
+}

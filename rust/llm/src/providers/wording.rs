@@ -1,0 +1,244 @@
+//! What providers that speak `OpenAI`'s API call otherwise than `OpenAI` does, or do not take: a table each, written into the
+//! bytes of a request. What needs no change stays as it came.
+
+use memchr::memmem;
+
+use crate::{
+    dialect::{
+        edit::{self, Change},
+        scan::fields,
+    },
+    translation::Lost,
+};
+
+/// What is said otherwise. Where a body has a field under the provider's own name too, that one is meant.
+#[derive(Debug)]
+pub struct Wording {
+    /// Fields, and what they are called there; behind a dot stands the name within an object.
+    pub renames: &'static [(&'static str, &'static str)],
+    /// Roles of messages, and what they are there; both as JSON.
+    pub roles: &'static [(&'static str, &'static str)],
+    /// A field, what it may say, and what it says there; both as JSON.
+    pub words: &'static [(&'static str, &'static str, &'static str)],
+    /// Fields that are not taken: they are named to the caller.
+    pub drops: &'static [&'static str],
+}
+
+/// Everything is called as `OpenAI` calls it.
+pub static SAME: Wording = Wording { renames: &[], roles: &[], words: &[], drops: &[] };
+/// As it was when others became compatible with it.
+pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], ..SAME };
+/// Likewise, and the limit of an answer has its old name.
+pub(super) static SHORT: Wording = Wording { renames: &[LIMIT], ..USUAL };
+
+pub(super) static PENALISED: Wording = Wording { renames: &[LIMIT, PENALTY], ..USUAL };
+/// Likewise, of completions.
+pub(super) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], ..SAME };
+
+pub(super) static MISTRAL: Wording = Wording {
+    renames: &[LIMIT, ("seed", "random_seed"), ("safe_mode", "safe_prompt")],
+    words: &[("tool_choice", r#""required""#, r#""any""#)],
+    ..USUAL
+};
+pub(super) static OLLAMA: Wording = Wording { renames: &[LIMIT, ("thinking", "think")], ..USUAL };
+pub(super) static OPENROUTER: Wording =
+    Wording { renames: &[LIMIT, ("reasoning_effort", "reasoning.effort")], ..USUAL };
+
+pub(super) static GROQ: Wording = Wording { drops: &["logprobs", "top_logprobs"], ..USUAL };
+pub(super) static CEREBRAS: Wording = Wording {
+    drops: &["presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "service_tier", PARALLEL],
+    ..USUAL
+};
+/// It has learnt to call tools and to keep to a format.
+pub(super) static SAMBANOVA: Wording = Wording {
+    drops: &[
+        "functions",
+        "function_call",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "user",
+        "seed",
+        "logprobs",
+    ],
+    ..USUAL
+};
+pub(super) static LEMONFOX: Wording = Wording {
+    drops: &[
+        "functions",
+        "function_call",
+        "n",
+        "logit_bias",
+        "user",
+        "seed",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "logprobs",
+        STREAM_OPTIONS,
+    ],
+    ..USUAL
+};
+pub(super) static NSCALE: Wording =
+    Wording { drops: &["functions", "function_call", "user", "seed", "tools", "tool_choice", STREAM_OPTIONS], ..USUAL };
+
+const LIMIT: (&str, &str) = ("max_completion_tokens", "max_tokens");
+const PENALTY: (&str, &str) = ("frequency_penalty", "repetition_penalty");
+const DEVELOPER: (&str, &str) = (r#""developer""#, r#""system""#);
+const STREAM_OPTIONS: &str = "stream_options";
+/// Who says no to it wants something.
+const PARALLEL: &str = "parallel_tool_calls";
+
+/// Which of the renamed fields a body has, by their places in the table: a bit each.
+#[derive(Default)]
+struct Said {
+    /// Under `OpenAI`'s name.
+    usual: u32,
+    /// Under the provider's.
+    own: u32,
+}
+
+impl Wording {
+    /// Whether a request can have anything that is said otherwise.
+    pub fn is_same(&self) -> bool {
+        self.roles.is_empty() && self.keeps_fields()
+    }
+
+    pub(super) fn takes(&self, name: &str) -> bool {
+        !self.drops.contains(&name)
+    }
+
+    fn keeps_fields(&self) -> bool {
+        self.renames.is_empty() && self.words.is_empty() && self.drops.is_empty()
+    }
+
+    /// The request in these words, and what it says no longer; `None` where nothing changes.
+    pub fn say(&self, body: &[u8]) -> Option<(Vec<u8>, Lost)> {
+        let has_role = self.roles.iter().any(|(from, _)| memmem::find(body, from.as_bytes()).is_some());
+        if !has_role && self.keeps_fields() {
+            return None;
+        }
+        let (mut said, mut is_due) = (Said::default(), has_role);
+        fields(body, |key, at| {
+            is_due |= self.concerns(key);
+            if body[at] != *b"null" {
+                for (index, (from, to)) in self.renames.iter().enumerate() {
+                    said.usual |= u32::from(from.as_bytes() == key) << index;
+                    said.own |= u32::from(outermost(to).as_bytes() == key) << index;
+                }
+            }
+            Ok(())
+        })
+        .ok()?;
+        if !is_due {
+            return None;
+        }
+        let mut lost = Lost::default();
+        let told = edit::each(body, |key, value| self.change(key, value, &said, &mut lost)).ok()?;
+        (told != body).then_some((told, lost))
+    }
+
+    fn concerns(&self, key: &[u8]) -> bool {
+        self.renames.iter().any(|(from, _)| from.as_bytes() == key)
+            || self.words.iter().any(|(name, ..)| name.as_bytes() == key)
+            || self.drops.iter().any(|name| name.as_bytes() == key)
+    }
+
+    fn change(&self, key: &[u8], value: &[u8], said: &Said, lost: &mut Lost) -> Change {
+        if let Some(name) = self.drops.iter().find(|name| name.as_bytes() == key) {
+            lose(name, value, lost);
+            return Change::Goes;
+        }
+        for (index, (from, to)) in self.renames.iter().enumerate() {
+            let (is_usual, is_own) = ((said.usual >> index) & 1 == 1, (said.own >> index) & 1 == 1);
+            if from.as_bytes() == key {
+                if is_own {
+                    lose(from, value, lost);
+                    return Change::Goes;
+                }
+                return renamed(to, value);
+            }
+            if is_usual && !is_own && outermost(to).as_bytes() == key {
+                // It says null, and would say so beside the other.
+                return Change::Goes;
+            }
+        }
+        let is_said = |(name, from, _): &&(&str, &str, &str)| name.as_bytes() == key && from.as_bytes() == value;
+        if let Some((_, _, to)) = self.words.iter().find(is_said) {
+            return Change::Becomes { key: None, value: Some(to.as_bytes().to_vec()) };
+        }
+        if key == b"messages" && !self.roles.is_empty() {
+            return Change::Becomes { key: None, value: Some(edit::reworded(value, "role", self.roles)) };
+        }
+        Change::Stays
+    }
+}
+
+/// The name of a field of the body itself.
+fn outermost(name: &'static str) -> &'static str {
+    name.split_once('.').map_or(name, |(outer, _)| outer)
+}
+
+fn renamed(to: &'static str, value: &[u8]) -> Change {
+    let within = to.split_once('.').map(|(_, within)| [b"{\"", within.as_bytes(), b"\":", value, b"}"].concat());
+    Change::Becomes { key: Some(outermost(to)), value: within }
+}
+
+/// Names what goes, unless it says what is so anyway.
+fn lose(name: &str, value: &[u8], lost: &mut Lost) {
+    let says_nothing = match value {
+        b"null" | b"[]" | b"{}" => true,
+        b"false" => name != PARALLEL,
+        _ => false,
+    };
+    if !says_nothing {
+        lost.add(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(wording: &Wording, body: &str) -> Option<(String, String)> {
+        wording.say(body.as_bytes()).map(|(told, lost)| (String::from_utf8(told).unwrap(), lost.text()))
+    }
+
+    #[test]
+    fn what_has_nothing_to_change_stays_as_it_came() {
+        let body =
+            r#"{"model":"m","messages":[{"role":"user","content":"\"max_completion_tokens\" developer"}],"n":1}"#;
+        for wording in [&SAME, &USUAL, &SHORT, &MISTRAL, &OPENROUTER, &CEREBRAS] {
+            assert_eq!(told(wording, body), None);
+        }
+        assert_eq!(told(&USUAL, r#"{"messages":[{"role":"user","content":["developer"]}]}"#), None);
+        assert_eq!(told(&SHORT, r#"{"max_completion_tokens":1"#), None);
+        assert_eq!(told(&SAME, r#"{"messages":[{"role":"developer"}]}"#), None);
+    }
+
+    #[test]
+    fn the_providers_own_name_is_meant_where_it_stands_too() {
+        let both = r#"{"max_completion_tokens":1, "max_tokens":2}"#;
+        assert_eq!(told(&SHORT, both), Some((r#"{ "max_tokens":2}"#.into(), "max_completion_tokens".into())));
+        let null = r#"{"max_tokens":null,"max_completion_tokens":1}"#;
+        assert_eq!(told(&SHORT, null), Some((r#"{"max_tokens":1}"#.into(), String::new())));
+        let own = r#"{"reasoning":{"max_tokens":9},"reasoning_effort":"low"}"#;
+        assert_eq!(
+            told(&OPENROUTER, own),
+            Some((r#"{"reasoning":{"max_tokens":9}}"#.into(), "reasoning_effort".into()))
+        );
+    }
+
+    #[test]
+    fn what_goes_is_named_unless_it_says_what_is_so_anyway() {
+        let body = r#"{"model":"m","logprobs":false,"parallel_tool_calls":false,"logit_bias":{}}"#;
+        assert_eq!(told(&CEREBRAS, body), Some((r#"{"model":"m"}"#.into(), "parallel_tool_calls".into())));
+    }
+
+    #[test]
+    fn a_role_changes_and_the_text_beside_it_does_not() {
+        let body = r#"{"messages":[ {"content":"developer","role":"developer","name":"developer"} ],"x":"developer"}"#;
+        let expected = body.replace(r#""role":"developer""#, r#""role":"system""#);
+        assert_eq!(told(&USUAL, body), Some((expected, String::new())));
+    }
+}

@@ -1,0 +1,139 @@
+//! Requests in the words of who is asked: every line of every provider's table is shown, and the tables hold what is documented.
+#![allow(clippy::unwrap_used, clippy::panic)] // Clippy does not see that all of this is a test.
+
+use penstock_llm::{
+    operation::Operation,
+    providers::{self, Provider, Wording},
+};
+use serde_json::{Value, json};
+
+/// Every provider's words for an operation.
+fn every() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static Wording)> {
+    providers::all().flat_map(|provider| {
+        [Operation::ChatComplete, Operation::Complete].map(|one| (provider, one, provider.wording(one)))
+    })
+}
+
+/// What is sent, and what is named as lost; the same where nothing changes.
+fn said(wording: &Wording, body: &Value) -> (Value, String) {
+    match wording.say(body.to_string().as_bytes()) {
+        Some((sent, lost)) => (serde_json::from_slice(&sent).unwrap(), lost.text()),
+        None => (body.clone(), String::new()),
+    }
+}
+
+fn with(key: &str, value: &Value) -> Value {
+    let mut body = json!({"model": "m", "n": 1, "stop": ["a"]});
+    body[key] = value.clone();
+    body
+}
+
+#[test]
+fn each_renamed_field_leaves_under_the_providers_name_and_that_name_stays_as_it_is() {
+    let mut shown = 0;
+    for (provider, operation, wording) in every() {
+        for (from, to) in wording.renames {
+            let name = format!("{} {operation:?} {from}", provider.slug());
+            let value = json!("1.50");
+            let (outer, expected) = match to.split_once('.') {
+                Some((outer, inner)) => (outer, json!({inner: value})),
+                None => (*to, value.clone()),
+            };
+            assert_eq!(said(wording, &with(from, &value)), (with(outer, &expected), String::new()), "{name}");
+            let own = with(outer, &expected);
+            assert_eq!(said(wording, &own), (own, String::new()), "{name}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 30, "{shown}");
+}
+
+#[test]
+fn each_word_and_each_role_leaves_as_the_providers_own() {
+    for (provider, _, wording) in every() {
+        for (field, from, to) in wording.words {
+            let [from, to] = [from, to].map(|word| serde_json::from_str(word).unwrap());
+            assert_eq!(said(wording, &with(field, &from)).0, with(field, &to), "{} {field}", provider.slug());
+            assert_eq!(said(wording, &with(field, &to)).0, with(field, &to), "{} {field}", provider.slug());
+        }
+        for (from, to) in wording.roles {
+            let messages = |role: &str| {
+                let role: Value = serde_json::from_str(role).unwrap();
+                with("messages", &json!([{"role": role, "content": role}, {"role": "user", "content": "x"}]))
+            };
+            let mut expected = messages(to);
+            expected["messages"][0]["content"] = serde_json::from_str(from).unwrap();
+            assert_eq!(said(wording, &messages(from)).0, expected, "{}", provider.slug());
+            assert_eq!(said(wording, &messages(to)).0, messages(to), "{}", provider.slug());
+        }
+    }
+}
+
+#[test]
+fn each_field_that_is_not_taken_goes_and_is_named() {
+    for (provider, _, wording) in every() {
+        for name in wording.drops {
+            let (sent, lost) = said(wording, &with(name, &json!(["x"])));
+            assert!(sent.get(*name).is_none(), "{} {name}", provider.slug());
+            assert_eq!((sent["stop"].clone(), lost.as_str()), (json!(["a"]), *name), "{}", provider.slug());
+        }
+    }
+}
+
+/// Whose chats have these fields under other names.
+const DOCUMENTED: [(&str, &str, &[&str]); 6] = [
+    (
+        "max_completion_tokens",
+        "max_tokens",
+        &[
+            "anyscale",
+            "deepbricks",
+            "deepinfra",
+            "deepseek",
+            "fireworks-ai",
+            "huggingface",
+            "lingyi",
+            "mistral-ai",
+            "moonshot",
+            "ncompass",
+            "novita-ai",
+            "ollama",
+            "openrouter",
+            "perplexity-ai",
+            "together-ai",
+            "workers-ai",
+        ],
+    ),
+    ("seed", "random_seed", &["mistral-ai"]),
+    ("safe_mode", "safe_prompt", &["mistral-ai"]),
+    ("frequency_penalty", "repetition_penalty", &["perplexity-ai", "together-ai"]),
+    ("thinking", "think", &["ollama"]),
+    ("reasoning_effort", "reasoning.effort", &["openrouter"]),
+];
+
+#[test]
+fn what_providers_document_is_in_their_tables() {
+    let wording = |slug, operation| providers::find(slug).unwrap().wording(operation);
+    for (from, to, slugs) in DOCUMENTED {
+        for slug in slugs {
+            assert!(wording(slug, Operation::ChatComplete).renames.contains(&(from, to)), "{slug} {from}");
+        }
+    }
+    for slug in ["novita-ai", "together-ai"] {
+        let renames = wording(slug, Operation::Complete).renames;
+        assert_eq!(renames, [("frequency_penalty", "repetition_penalty")], "{slug}");
+    }
+    assert_eq!(wording("mistral-ai", Operation::ChatComplete).words, [("tool_choice", "\"required\"", "\"any\"")]);
+    for slug in ["openai", "azure-openai", "mock"] {
+        assert!(wording(slug, Operation::ChatComplete).is_same(), "{slug}");
+    }
+}
+
+#[test]
+fn who_has_its_own_api_like_openais_has_no_developers_but_for_openai() {
+    for provider in providers::all().filter(|one| one.offers_itself(Operation::ChatComplete)) {
+        let keeps = ["openai", "azure-openai", "bedrock-mantle", "mock"].contains(&provider.slug());
+        let wording = provider.wording(Operation::ChatComplete);
+        assert_eq!(wording.roles.is_empty(), keeps, "{}", provider.slug());
+    }
+}
