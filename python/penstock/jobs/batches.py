@@ -333,7 +333,8 @@ class Runner:
         """Keep the good answers, or the others, in the order of the input; nothing where there are none."""
         owner = {name: row[name] for name in ("organisation_id", "workspace_id", "created_by")}
         kind = "error" if failed else "output"
-        life = (row["details"] or {}).get("output_seconds") or self._settings.files.keep_seconds
+        details: dict[str, Any] = row["details"] or {}
+        life: int = details.get("output_seconds") or self._settings.files.keep_seconds
         file = new_row("batch_output", f"{row['id']}_{kind}.jsonl", life, **owner)
         # The same name each time: what was left unfinished before is overwritten.
         file["id"] = str(uuid5(UUID(row["id"]), kind))

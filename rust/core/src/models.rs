@@ -271,7 +271,7 @@ pub fn of_listless(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> Opti
         let config = snapshot.config(caller.workspace(), config).filter(|_| is_slug(config.as_bytes()))?;
         config.root.provider.as_deref().filter(|name| name.starts_with('@'))
     };
-    let saved = |slug: &str| snapshot.provider(caller.workspace(), slug).map(|saved| saved.provider.to_string());
+    let saved = |slug: &str| snapshot.provider(caller.workspace(), slug).map(|saved| saved.provider.clone());
     let (kind, asked) = match (control.provider.or_else(by_config), control.virtual_key) {
         (Some(name), _) => match name.strip_prefix('@') {
             Some(slug) => (saved(slug)?, format!("provider={slug}")),

@@ -26,8 +26,9 @@ async fn a_chat_is_said_in_the_providers_words_and_what_is_lost_is_named() {
     };
     let changed = |from: &Value, gone: &[&str], put: Value| {
         let mut body = from.clone();
-        gone.iter().for_each(|name| drop(body.as_object_mut().unwrap().remove(*name)));
-        body.as_object_mut().unwrap().extend(put.as_object().unwrap().clone());
+        let fields = body.as_object_mut().unwrap();
+        fields.retain(|name, _| !gone.contains(&&**name));
+        fields.extend(put.as_object().unwrap().clone());
         body
     };
     let short = json!({"max_tokens": 5});

@@ -197,7 +197,7 @@ fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
             json!({"type": "content-delta", "delta": {"message": {"content": {"text": "Hello"}}}}),
             json!({"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}),
         ];
-        let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+        let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
         let out = [stream.push(events.into()), stream.finish()].concat();
         let out = String::from_utf8(out).unwrap();
         assert!(out.contains(&format!("\"id\":\"{id}\"")), "{out}");

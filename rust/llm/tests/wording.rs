@@ -23,7 +23,7 @@ fn said(wording: &Wording, body: &Value) -> (Value, String) {
 }
 
 fn with(key: &str, value: &Value) -> Value {
-    let mut body = json!({"model": "m", "n": 1, "stop": ["a"]});
+    let mut body = json!({"model": "m", "kept": 1, "stop": ["a"]});
     body[key] = value.clone();
     body
 }
