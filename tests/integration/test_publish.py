@@ -214,7 +214,8 @@ def test_whatever_is_written_what_is_published_is_what_is_there(settings: Settin
                 if number % 3:
                     await plane.look()
                     assert rows(plane.published.stored) == rows(await plane.whole())
-            assert plane.published.stored.key_count == len(rows(await plane.whole())["keys"])
+            callers = [key for key in rows(await plane.whole())["keys"] if "lacks" not in key]
+            assert plane.published.stored.key_count == len(callers)
         await plane.close()
 
     asyncio.run(scene())
