@@ -18,6 +18,7 @@ from benches.compare import gateway, ports, provider
 from benches.compare.peers.peer import Unavailable
 from benches.compare.peers.penstock import Penstock
 from loadtests import report
+from loadtests.options import between
 from loadtests.scenarios import NAMES
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests", description=__doc__)
-    parser.add_argument("--users", type=int, default=20, choices=range(1, 1001), metavar="N", help="callers at once")
-    parser.add_argument("--seconds", type=int, default=15, choices=range(1, 3601), metavar="S", help="per scenario")
+    parser.add_argument("--users", type=between(1, 1000), default=20, metavar="N", help="callers at once")
+    parser.add_argument("--seconds", type=between(1, 3600), default=15, metavar="S", help="per scenario")
     parser.add_argument("--scenarios", nargs="+", default=list(NAMES), choices=NAMES, help="which, in this order")
     return parser
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from benches.compare import gateway, ports, provider
 from benches.compare.peers.penstock import Penstock
 from benches.compare.provider import binary
+from loadtests.options import between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,8 +75,8 @@ class Figures:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 1 where a promise was not kept."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.idle", description=__doc__)
-    parser.add_argument("--streams", type=int, default=1000, choices=range(1, 100_001), metavar="N")
-    parser.add_argument("--seconds", type=int, default=40, choices=range(15, 3601), metavar="S")
+    parser.add_argument("--streams", type=between(1, 100_000), default=1000, metavar="N")
+    parser.add_argument("--seconds", type=between(15, 3600), default=40, metavar="S")
     asked = parser.parse_args(arguments)
     penstock = Penstock(_workers(asked.streams))
     penstock.install()

@@ -20,6 +20,7 @@ from benches.compare.peers import packages
 from benches.compare.peers.nginx import Nginx
 from benches.compare.peers.peer import CHAT, Unavailable
 from benches.compare.peers.penstock import Penstock
+from loadtests.options import between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.slow", description=__doc__)
-    parser.add_argument("--connections", type=int, default=4000, choices=range(1, 10_001), metavar="N")
-    parser.add_argument("--seconds", type=int, default=30, choices=range(5, 601), metavar="S", help="per attack")
+    parser.add_argument("--connections", type=between(1, 10_000), default=4000, metavar="N")
+    parser.add_argument("--seconds", type=between(5, 600), default=30, metavar="S", help="per attack")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     return parser
 

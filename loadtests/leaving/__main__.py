@@ -13,6 +13,7 @@ from benches.compare import gateway
 from benches.compare.peers.penstock import Penstock
 from loadtests.leaving.measure import Crowd, Figures, measure, table, ways
 from loadtests.leaving.provider import PHASES, Provider
+from loadtests.options import between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ async def _measure(penstock: Penstock, asked: argparse.Namespace) -> list[Figure
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.leaving", description=__doc__)
-    parser.add_argument("--callers", type=int, default=1000, choices=range(1, 5001), metavar="N", help="at once")
+    parser.add_argument("--callers", type=between(1, 5000), default=1000, metavar="N", help="at once")
     parser.add_argument("--rate", type=float, default=400, metavar="R", help="how many leave in a second")
     parser.add_argument("--phases", nargs="+", default=list(PHASES), choices=PHASES, help="which, in this order")
     return parser
