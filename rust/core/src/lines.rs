@@ -1,7 +1,5 @@
 //! Requests and answers apart from any connection: the lines of a batch that a provider runs in its own dialect.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use penstock_llm::{
     dialect,
     operation::Operation,
@@ -9,7 +7,7 @@ use penstock_llm::{
     translation::{Beside, Question, Translation},
 };
 
-use crate::error::Problem;
+use crate::{error::Problem, translation};
 
 /// A line of a batch, as its caller wrote it.
 #[derive(Debug, Clone, Copy)]
@@ -60,15 +58,10 @@ fn translated(line: Line<'_>) -> Result<(Translation, Vec<u8>), Problem> {
         model: &model,
         beside: Beside::default(),
         strict: true,
-        now: now(),
+        now: translation::now(),
         mark: fastrand::u32(..),
     };
     Translation::of(&question, wire).map_err(|refusal| Problem::new(format!("body.{}", refusal.path), refusal.message))
-}
-
-/// In milliseconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub const MOST: usize = 64 * 1024 * 1024;
 /// An error that is larger says no more than its status.
 pub const MOST_OF_ERROR: usize = 1024 * 1024;
 /// Bodies up to this size take far less than a millisecond to say.
-const SAID_HERE: usize = 128 * 1024;
+pub const SAID_HERE: usize = 128 * 1024;
 
 /// What is sent instead of the caller's body, and who understands the answer.
 pub async fn say(
@@ -170,6 +170,6 @@ pub fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
 }
 
 /// In milliseconds since 1970.
-fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }
