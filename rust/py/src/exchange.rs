@@ -81,10 +81,20 @@ enum Sent {
     Closed,
 }
 
-/// Serves one request from its body to its last byte.
-pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) {
+/// An answer of which pieces are still to come.
+pub struct Streaming {
+    exchange: Exchange,
+    reply: Reply,
+    stream: Box<Stream>,
+    gone: Gone,
+    /// Until the last byte was handed over.
+    under_way: Option<UnderWay>,
+}
+
+/// Serves one request from its body to its whole answer, or to where its answer begins to stream: what is left then needs a
+/// third of the room, and lasts.
+pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> Option<Streaming> {
     let Job { request, mut exchange } = job;
-    // Until the last byte was handed over.
     let mut under_way = None;
     let (answer, gone) = {
         let mut work = pin!(gateway.handle(request));
@@ -102,29 +112,42 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) {
             tokio::select! {
                 biased;
                 answer = &mut work => (answer, Some(gone)),
-                _ = &mut gone => return exchange.abandon(),
+                _ = &mut gone => {
+                    exchange.abandon();
+                    return None;
+                }
             }
         }
     };
     let Answer { reply, body } = answer;
     match body {
         // Objects are let go of while attached: else they wait on a list for the next who is.
-        Contents::Whole(bytes) => Python::attach(|py| {
-            exchange.whole(py, reply, &bytes);
-            drop(exchange);
-        }),
+        Contents::Whole(bytes) => {
+            Python::attach(|py| {
+                exchange.whole(py, reply, &bytes);
+                drop(exchange);
+            });
+            None
+        }
         Contents::Stream(stream) => {
             let gone = gone.unwrap_or_else(|| {
                 under_way = exchange.under_way(callers);
                 exchange.watch()
             });
-            let stall = Duration::from_millis(gateway.settings.write_stall_ms);
-            let closing = gateway.closing();
-            exchange.stream(reply, stream, Ends { gone, closing, stall }).await;
-            Python::attach(|_| drop(exchange));
+            Some(Streaming { exchange, reply, stream, gone, under_way })
         }
     }
-    drop(under_way);
+}
+
+impl Streaming {
+    /// Passes on what comes, to the last byte.
+    pub async fn pass_on(self, gateway: Arc<Gateway>) {
+        let Self { mut exchange, reply, stream, gone, under_way } = self;
+        let stall = Duration::from_millis(gateway.settings.write_stall_ms);
+        exchange.stream(reply, stream, Ends { gone, closing: gateway.closing(), stall }).await;
+        Python::attach(|_| drop(exchange));
+        drop(under_way);
+    }
 }
 
 impl Exchange {

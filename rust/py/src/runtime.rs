@@ -86,11 +86,11 @@ impl Desk {
     fn task(&self, job: Job) -> Runnable {
         let gateway = Arc::clone(&self.gateway);
         let (ready, callers) = (self.ready.clone(), Arc::clone(&self.callers));
-        let work = async move { exchange::serve(&gateway, &callers, job).await };
-        // Where the runtime has ended the task is dropped, and so its request is answered with an error.
-        let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
-        handle.detach();
-        task
+        task(self.ready.clone(), async move {
+            if let Some(streaming) = exchange::serve(&gateway, &callers, job).await {
+                advance(task(ready, streaming.pass_on(gateway)));
+            }
+        })
     }
 
     /// Looks after the bodies that take their time, for ever. There may be many: each begins in its turn.
@@ -102,6 +102,13 @@ impl Desk {
             }
         }
     }
+}
+
+/// Work that goes on when it can. Where the runtime has ended it is dropped, and so its request is answered with an error.
+fn task(ready: mpsc::UnboundedSender<Runnable>, work: impl Future<Output = ()> + Send + 'static) -> Runnable {
+    let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
+    handle.detach();
+    task
 }
 
 /// Lets a task go on. A panic ends this one alone: what it held is dropped, which answers the caller and closes the record.
