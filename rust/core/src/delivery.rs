@@ -71,7 +71,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     record.facts.first_byte = Some(record.elapsed());
     let is_events = is_events(&answered.headers);
     let is_frames = is_kind(&answered.headers, FRAMES);
-    let is_small = is_small(&answered.headers, body.expected()) && !is_told_in_items(call, &record, status);
+    let is_small = is_small(call.route.operation, &answered, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
     let is_packed = packed::is_packed(&answered.headers);
@@ -130,11 +130,6 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
 
-/// Whether it is a stream of another provider's, told item by item of one array.
-fn is_told_in_items(call: &Call<'_>, record: &Record, status: u16) -> bool {
-    call.route.operation == Operation::StreamGenerateContent && status == 200 && record.facts.unsaid.is_some()
-}
-
 /// What becomes of this, unless the process ends before.
 async fn unless_closing<T>(gateway: &Gateway, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
     tokio::select! {
@@ -173,9 +168,12 @@ pub fn is_readable_stream(incoming: &Incoming) -> bool {
     *status == 200 && is_events(headers) && is_plain(headers)
 }
 
-/// Whether an answer is passed on whole: where its length is not said, JSON is tried.
-pub fn is_small(headers: &Headers, expected: Option<usize>) -> bool {
-    !is_events(headers)
+/// Whether an answer is passed on whole: where its length is not said, JSON is tried, but for Google's streams, which are
+/// told item by item of one array to who does not ask for events.
+pub fn is_small(operation: Operation, AnswerHead { status, headers }: &AnswerHead, expected: Option<usize>) -> bool {
+    let is_in_items = operation == Operation::StreamGenerateContent && *status == 200 && expected.is_none();
+    !is_in_items
+        && !is_events(headers)
         && !is_kind(headers, FRAMES)
         && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
 }

@@ -236,9 +236,30 @@ async fn what_cannot_be_said_to_a_provider_is_not_its_failure() {
 }
 
 #[tokio::test]
+async fn nobody_tries_again_where_the_breaker_has_opened_meanwhile() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let mut config = guarded(&[target("status=503"), target("chunks=1")], &json!({"failure_threshold": 2}));
+    config["retry"] = json!({"attempts": 5});
+    let told = rig.send(by(&config)).await;
+    assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"));
+    // The third failure is more than two.
+    assert_eq!(settled(&provider, 4).await.len(), 4);
+    let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the breaker opened"});
+    assert!(rig.record()["decisions"].as_array().unwrap().contains(&stopped));
+    // Where all are closed off they are tried as often as the config says.
+    config["targets"] = json!([target("status=503")]);
+    for attempts in [3, 6] {
+        let before = provider.ledger().len();
+        assert_eq!(rig.send(by(&config)).await.status, 503);
+        assert_eq!(settled(&provider, before + attempts).await.len(), before + attempts);
+    }
+}
+
+#[tokio::test]
 async fn in_a_storm_of_failures_it_opens_within_a_second_costs_little_and_recovers_within_five() {
     let ill = Ill::start().await;
-    let rig = Rig::with(&ill.provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let rig = Rig::at(&ill.provider.url());
     let mut config = guarded(&[target("ill"), target("well")], &json!({"failure_threshold": 4}));
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let usual = storm(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [target("well")]}), 300, 300).await;

@@ -139,17 +139,21 @@ async fn a_stream_that_ends_before_its_first_byte_falls_back() {
         while let Some(asked) = request(&mut io).await {
             if String::from_utf8_lossy(&asked).contains("first") {
                 let _ = io.write_all(EVENTS_HEAD.as_bytes()).await;
+                tokio::time::sleep(Duration::from_millis(60)).await;
                 return;
             }
             let _ = io.write_all(&events(b"data: {\"second\":1}\n\ndata: [DONE]\n\n", 64)).await;
         }
     })
     .await;
-    let rig = Rig::at(&provider.url());
     let model = |name: &str| json!({"provider": "mock", "override_params": {"model": name}});
-    let told = rig.send(by_with(&fallback(&[model("first"), model("other")]), CHAT, words("m", true))).await;
-    assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"));
-    assert!(told.text().contains("second") && !told.cut);
+    // However soon a caller hears that a stream lives, or never.
+    for heartbeat in [0, 20, 15_000] {
+        let rig = Rig::with(&provider.url(), |settings| settings.heartbeat_ms = heartbeat);
+        let told = rig.send(by_with(&fallback(&[model("first"), model("other")]), CHAT, words("m", true))).await;
+        assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"), "{heartbeat}");
+        assert!(told.text().contains("second") && !told.cut);
+    }
 }
 
 #[tokio::test]

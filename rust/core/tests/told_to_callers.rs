@@ -281,8 +281,12 @@ async fn who_does_not_ask_for_events_gets_the_same_as_one_array_piece_by_piece()
         assert_eq!(told.json(), json!(items), "{provider}");
         let found = pick(&rig.record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(found, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
-        let (pieces, _) = drain(stream_of(rig.open(played.ask(provider, &path, asked)).await)).await;
-        assert!(pieces.len() > 1 && pieces[0].starts_with(b"[{") && !pieces[0].ends_with(b"]"), "{pieces:?}");
+        let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.provider.url(),
+            "retry": {"attempts": 1}});
+        for ask in [by_with(&config, &path, asked.clone()), played.ask(provider, &path, asked)] {
+            let (pieces, _) = drain(stream_of(rig.open(ask).await)).await;
+            assert!(pieces.len() > 1 && pieces[0].starts_with(b"[{") && !pieces[0].ends_with(b"]"), "{pieces:?}");
+        }
         // An error is told as it is elsewhere.
         let played = Played::answering(429, "application/json", b"{}".to_vec(), 50).await;
         let told = rig.send(played.ask(provider, &path, without_model(&read("asked.json")).1)).await;

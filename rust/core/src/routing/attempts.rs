@@ -17,7 +17,7 @@ use crate::{
     delivery::{self, Served},
     error::{Error, Origin, Result},
     features::{
-        circuit_breaker::Verdict,
+        circuit_breaker::{Policy, Verdict},
         recovery::Mode,
         retry::{Retry, Waits},
     },
@@ -59,7 +59,7 @@ impl Tries {
         Self { retries: 0, waits, account, is_replayable: false, is_probe }
     }
 
-    fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, result: &Result<Served>) -> Next {
+    fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, guard: Option<&Guard<'_>>, result: &Result<Served>) -> Next {
         let (is_wanted, asked) = match result {
             Ok(served) => (retry.is_on(served.status()), retry.asked(served.status(), served.headers())),
             Err(error) => (error.is_of_network() || retry.is_on(error.status()) && !error.ends_walk(), None),
@@ -76,6 +76,9 @@ impl Tries {
         if !self.is_replayable {
             return Next::Stop("the body was sent as it came and is gone");
         }
+        if guard.is_some_and(|guard| guard.is_closed_off(walk.gateway)) {
+            return Next::Stop(OPENED);
+        }
         let Some(wait) = self.waits.next(asked, fastrand::f64()) else {
             return Next::Stop("the wait would be too long");
         };
@@ -89,6 +92,33 @@ impl Tries {
             return Next::Stop("the retry budget is spent");
         }
         Next::Again(wait)
+    }
+}
+
+const OPENED: &str = "the breaker opened";
+
+/// The breaker of a target, and this request's right to send there.
+struct Guard<'w> {
+    policy: &'w Policy,
+    passage: Passage,
+}
+
+impl Guard<'_> {
+    /// How an attempt ended.
+    fn tell(&mut self, gateway: &Gateway, target: &Target<'_>, result: &Result<Served>) {
+        let failed = match result {
+            Ok(served) => self.policy.is_failure(Some(served.status())),
+            // It says nothing of the target: as if it had never been sent.
+            Err(error) if !is_targets(error, target) => return,
+            Err(_) => self.policy.is_failure(None),
+        };
+        if self.passage.count(self.policy, gateway.shared.now(), failed) {
+            gateway.sink.metrics.breakers_opened.add(1);
+        }
+    }
+
+    fn is_closed_off(&self, gateway: &Gateway) -> bool {
+        self.passage.is_closed_off(self.policy, gateway.shared.now())
     }
 }
 
@@ -169,66 +199,63 @@ impl<'w> Walk<'w> {
         Ok(target)
     }
 
-    /// Through the target's breaker, which this request was let through.
+    /// As often as its config allows, and no more once the target's breaker, which let this request through, has opened.
     pub async fn send(
         &mut self,
         node: &'w Node,
         target: &mut Target<'w>,
-        body: Body,
+        mut body: Body,
         passage: Option<Passage>,
     ) -> Result<Served> {
-        let is_probe = passage.as_ref().is_some_and(Passage::is_probe);
-        let result = self.send_until_answered(node, target, body, is_probe).await;
-        let Some((policy, passage)) = node.features.circuit_breaker.policy().zip(passage) else { return result };
-        let failed = match &result {
-            Ok(served) => policy.is_failure(Some(served.status())),
-            // It says nothing of the target: as if it had never been sent.
-            Err(error) if !is_targets(error, target) => return result,
-            Err(_) => policy.is_failure(None),
-        };
-        if passage.end(policy, self.gateway.shared.now(), failed) {
-            self.gateway.sink.metrics.breakers_opened.add(1);
-        }
-        result
-    }
-
-    async fn send_until_answered(
-        &mut self,
-        node: &'w Node,
-        target: &mut Target<'w>,
-        mut body: Body,
-        is_probe: bool,
-    ) -> Result<Served> {
-        let timeout = target.timeout;
-        let mut tries = Tries::begin(self.gateway, &node.features.retry, target, is_probe);
+        let gateway = self.gateway;
+        let (timeout, retry) = (target.timeout, &node.features.retry);
+        let policy = node.features.circuit_breaker.policy();
+        let mut guard = policy.zip(passage).map(|(policy, passage)| Guard { policy, passage });
+        let is_probe = guard.as_ref().is_some_and(|guard| guard.passage.is_probe());
+        let mut tries = Tries::begin(gateway, retry, target, is_probe);
         loop {
             target.timeout = self.left().map_or(timeout, |left| left.min(timeout));
             let next = body.again();
             let lent = self.carried.lend(body);
             let result = self.send_once(node, target, lent).await;
+            if let Some(guard) = &mut guard {
+                guard.tell(gateway, target, &result);
+            }
             tries.is_replayable = next.is_some() || self.carried.is_there();
-            let wait = match tries.judge(self, &node.features.retry, &result) {
+            let wait = match tries.judge(self, retry, guard.as_ref(), &result) {
                 Next::Answer => {
                     self.decide(|decision| decision.retries = tries.retries);
                     return result;
                 }
-                Next::Stop(because) => {
-                    self.decide(|decision| decision.retries = -1);
-                    let at = node.path.clone();
-                    self.note(|| Step::Stopped { at, because });
-                    return result;
-                }
+                Next::Stop(because) => return self.stopped(node, because, result),
                 Next::Again(wait) => wait,
             };
+            if let Some(guard) = &guard {
+                // Others may close the target off meanwhile: then this was the last word.
+                tokio::time::sleep(wait).await;
+                if guard.is_closed_off(gateway) {
+                    return self.stopped(node, OPENED, result);
+                }
+            }
             // Judged: there is one.
             body = next.or_else(|| self.carried.take_back()).unwrap_or_else(Body::empty);
             if let Ok(served) = result {
                 Box::pin(served.discard()).await;
             }
-            tokio::time::sleep(wait).await;
-            self.gateway.sink.metrics.retries.add(1);
+            if guard.is_none() {
+                tokio::time::sleep(wait).await;
+            }
+            gateway.sink.metrics.retries.add(1);
             tries.retries += 1;
         }
+    }
+
+    /// What came last, though another attempt was wanted.
+    fn stopped(&mut self, node: &Node, because: &'static str, result: Result<Served>) -> Result<Served> {
+        self.decide(|decision| decision.retries = -1);
+        let at = node.path.clone();
+        self.note(|| Step::Stopped { at, because });
+        result
     }
 
     /// One request. What breaks off before anything of its answer could be passed on has failed.
@@ -257,7 +284,13 @@ impl<'w> Walk<'w> {
         if node.features.recovery.mode() == Mode::Hold && served.is_stream() {
             return Box::pin(self.hold(node, served)).await;
         }
-        served.begin(Duration::from_millis(self.gateway.settings.heartbeat_ms)).await
+        // While others may answer instead, or nothing is said meanwhile, it has begun with its first byte alone.
+        let patience = match self.gateway.settings.heartbeat_ms {
+            0 => Duration::MAX,
+            _ if self.has_others => Duration::MAX,
+            beat => Duration::from_millis(beat),
+        };
+        served.begin(self.call.route.operation, patience).await
     }
 
     /// Until all of a stream is there, if there is room for it.
@@ -266,7 +299,7 @@ impl<'w> Walk<'w> {
         let share = self.gateway.shared.recovery.share();
         // Nothing is heard meanwhile: its first piece has all of its time.
         let holding = async {
-            served.begin(Duration::MAX).await?;
+            served.begin(self.call.route.operation, Duration::MAX).await?;
             served.hold(ends_with_event, share).await
         };
         let is_held = match self.left() {

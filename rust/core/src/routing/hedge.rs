@@ -83,6 +83,7 @@ impl<'w> Walk<'w> {
     ) -> Going<'g, (Result<Served>, usize)> {
         Box::pin(async move {
             let (mark, began) = (self.mark(first), Instant::now());
+            self.has_others = true;
             let paces = &self.gateway.shared.paces;
             paces.request(mark, hedge.ratio);
             let known = hedge.percentile.and_then(|percent| paces.percentile(mark, percent));

@@ -5,6 +5,7 @@ use std::{pin::pin, time::Duration};
 use bytes::Bytes;
 use penstock_llm::{
     dialect::{Dialect, is_whole},
+    operation::Operation,
     stream::sse,
     usage::{Meter, Metered},
 };
@@ -85,10 +86,10 @@ impl Served {
 
     /// Once there is something of its body, or all of it where it is small: until then nothing is passed on, and what
     /// breaks off has failed. A stream that says nothing for so long has begun all the same.
-    pub(crate) async fn begin(&mut self, patience: Duration) -> Result<()> {
+    pub(crate) async fn begin(&mut self, operation: Operation, patience: Duration) -> Result<()> {
         let Self { incoming: Incoming { head, body }, deadline, .. } = self;
         // Both pinned here: what an async function takes it keeps twice.
-        if delivery::is_small(&head.headers, body.expected()) {
+        if delivery::is_small(operation, head, body.expected()) {
             let whole = {
                 let collecting = pin!(upstream::collect(body, delivery::WHOLE));
                 deadline.bound(collecting).await?

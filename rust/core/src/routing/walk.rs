@@ -93,6 +93,10 @@ impl<'w> Level<'w> {
     fn new(node: &'w Node, fallback: &'w Fallback) -> Self {
         Self { node, fallback, place: 0, has_tried: false, is_desperate: !node.within.has_breaker }
     }
+
+    fn has_next(&self) -> bool {
+        self.place < self.node.targets.len()
+    }
 }
 
 /// A session, and the place of the target that it was given to where that is remembered.
@@ -122,6 +126,8 @@ pub(crate) struct Walk<'w> {
     pub until: Option<Instant>,
     /// It asks for a WebSocket.
     pub is_socket: bool,
+    /// Another target may still answer instead of the one that is asked.
+    pub has_others: bool,
     /// Nothing is sent: it leaves no trace in what is shared.
     pub is_dry: bool,
     /// The right to send to the target that is next, from its breaker.
@@ -143,8 +149,9 @@ impl<'w> Walk<'w> {
         let call = choice.call;
         let until = call.control.patience.and_then(timeout::until);
         facts.decision = Some(Box::new(Decision::new(&plan.config.root)));
-        let (is_socket, is_dry, passage, family) = (false, false, None, OnceLock::new());
-        Self { gateway, choice, plan, call, facts, carried, params, until, is_socket, is_dry, passage, family }
+        let (is_socket, has_others, is_dry) = (false, false, false);
+        let (passage, family) = (None, OnceLock::new());
+        Self { gateway, choice, plan, call, facts, carried, params, until, is_socket, has_others, is_dry, passage, family }
     }
 
     /// The same request, on its way at the same time.
@@ -163,6 +170,7 @@ impl<'w> Walk<'w> {
             params: self.params.clone(),
             until,
             is_socket,
+            has_others: true,
             is_dry,
             passage: None,
             family: self.family.clone(),
@@ -182,9 +190,13 @@ impl<'w> Walk<'w> {
     pub async fn go_from(&mut self, start: &'w Node) -> Result<Served> {
         let mut node = start;
         let mut levels: Vec<Level<'w>> = Vec::new();
+        let races = self.has_others;
         loop {
             let result = match self.descend(node, &mut levels).await {
-                Ok(First::One(target)) => self.try_target(target).await,
+                Ok(First::One(target)) => {
+                    self.has_others = races || levels.iter().any(Level::has_next);
+                    self.try_target(target).await
+                }
                 Ok(First::Both((first, second), fallback, hedge)) => {
                     let Some(level) = levels.last_mut() else { return Err(Error::NoTarget) };
                     let targets = (first, &level.node.targets[second]);
@@ -234,7 +246,7 @@ impl<'w> Walk<'w> {
     /// The target to be tried after this result: the next one of the innermost group that has one and takes it for a failure.
     fn after(&mut self, levels: &mut Vec<Level<'w>>, result: &Result<Served>) -> Option<&'w Node> {
         while let Some(level) = levels.last_mut() {
-            if level.fallback.has_failed(result) && level.place < level.node.targets.len() {
+            if level.fallback.has_failed(result) && level.has_next() {
                 let because = self.must_stop();
                 if let (None, Some(next)) = (because, self.next_of(level)) {
                     return Some(next);

@@ -116,7 +116,8 @@ impl Breakers {
             (verdict, state.asks(policy, now))
         });
         self.claim(asks, target, policy);
-        let passage = Passage { breakers: Arc::clone(self), target, is_probe: verdict == Verdict::HalfOpen };
+        let (is_probe, is_despite) = (verdict == Verdict::HalfOpen, verdict == Verdict::Open);
+        let passage = Passage { breakers: Arc::clone(self), target, is_probe, is_despite };
         Some(passage).filter(|_| always || verdict != Verdict::Open)
     }
 
@@ -205,6 +206,8 @@ pub struct Passage {
     breakers: Arc<Breakers>,
     target: u64,
     is_probe: bool,
+    /// It goes although the target is closed off: there is no other.
+    is_despite: bool,
 }
 
 impl Passage {
@@ -213,10 +216,15 @@ impl Passage {
         self.is_probe
     }
 
-    /// Says whether the breaker opened with it.
-    pub fn end(mut self, policy: &Policy, now: Duration, failed: bool) -> bool {
+    /// How an attempt ended; says whether the breaker opened with it.
+    pub fn count(&mut self, policy: &Policy, now: Duration, failed: bool) -> bool {
         let is_probe = mem::take(&mut self.is_probe);
         self.breakers.end((self.target, is_probe), policy, now, failed)
+    }
+
+    /// Whether the target was closed off since.
+    pub fn is_closed_off(&self, policy: &Policy, now: Duration) -> bool {
+        !self.is_despite && self.breakers.look(self.target, policy, now) != Verdict::Closed
     }
 }
 
