@@ -503,9 +503,12 @@ fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
         return body;
     }
     if let Body::Whole(bytes) = &body
-        && kind.starts_with("application/json")
+        && headers::is_json(kind.as_bytes())
         && let Ok(peek) = dialect::peek(bytes)
     {
+        if let Some(user) = &peek.user {
+            facts.metadata.add_user(user);
+        }
         facts.stream = peek.streams();
         facts.model = peek.model.unwrap_or_default();
     }

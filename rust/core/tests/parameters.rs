@@ -70,6 +70,34 @@ async fn what_is_no_json_stays_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_form_names_the_model_of_each_target() {
+    let (provider, mut bodies) = listening().await;
+    let rig = Rig::at(&provider.url());
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [
+    {"provider": "mock", "override_params": {"model": "it fails"}}, {"provider": "mock", "override_params": {"model": "second"}},
+    ]});
+    let form =
+        |model: &str| format!("--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--x--\r\n");
+    let ask = Ask::new("POST", "/v1/audio/transcriptions")
+        .header("x-gateway-config", &config.to_string())
+        .header("content-type", "multipart/form-data; boundary=x")
+        .body(form("whisper-1"));
+    let told = rig.send(ask).await;
+    assert_eq!(told.status, 200);
+    assert_eq!(bodies.recv().await.unwrap(), form("it fails"));
+    assert_eq!(bodies.recv().await.unwrap(), form("second"));
+    assert_eq!(rig.record()["ai_model"], "second");
+}
+
+#[tokio::test]
+async fn lists_pass_on_paths_without_an_operation_as_they_came() {
+    let (provider, mut bodies) = listening().await;
+    let config = json!({"provider": "mock", "override_params": {"a": 1}});
+    assert_eq!(Rig::at(&provider.url()).send(by_with(&config, "/v1/other", "[1, 2]")).await.status, 200);
+    assert_eq!(bodies.recv().await.unwrap(), "[1, 2]");
+}
+
+#[tokio::test]
 async fn each_target_changes_the_request_as_it_came() {
     let (provider, mut bodies) = listening().await;
     let rig = Rig::at(&provider.url());

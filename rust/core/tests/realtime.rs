@@ -364,12 +364,15 @@ async fn the_next_target_is_asked_where_one_refuses() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [
-        {"provider": "openai", "api_key": "sk", "custom_host": "http://127.0.0.1:4009/v1"}, {"provider": "mock"}]});
+        {"provider": "openai", "api_key": "sk", "custom_host": "http://127.0.0.1:4009/v1"},
+        {"provider": "mock", "override_params": {"model": "another one"}}]});
     let asked = Ask::new("GET", REALTIME).header("x-gateway-config", &config.to_string());
     let talk = open(&rig, asked).await;
     talk.close(1000, "").await;
-    let told = pick(&rig.record(), ["ai_org", "last_used_option_index", "outcome"]);
-    assert_eq!(told, json!(["mock", "config.targets[1]", "complete"]));
+    let told = pick(&rig.record(), ["ai_org", "last_used_option_index", "outcome", "ai_model"]);
+    assert_eq!(told, json!(["mock", "config.targets[1]", "complete", "another one"]));
+    let sent = &settled(&provider, 1).await[0];
+    assert!(sent.path.contains("model=another+one"), "{}", sent.path);
 }
 
 /// A session by a config.
@@ -431,7 +434,7 @@ async fn a_session_is_asked_for_again_and_a_target_that_fails_is_closed_off() {
     let (provider, (bad, mut target)) = (Server::start().await, refusing("503 Service Unavailable").await);
     let rig = house(&provider);
     target["retry"] = json!({"attempts": 2});
-    target["cb_config"] = touchy();
+    target["cb_config"] = json!({"failure_threshold": 2, "cooldown_interval": 30_000});
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [target, {"provider": "mock"}]});
     open(&rig, asked_by(&config)).await.close(1000, "").await;
     assert_eq!((bad.connections(), rig.gateway.sink.metrics.retries.get()), (3, 2));

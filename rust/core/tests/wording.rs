@@ -50,13 +50,12 @@ async fn a_chat_is_said_in_the_providers_words_and_what_is_lost_is_named() {
 #[tokio::test]
 async fn what_is_meant_for_the_provider_as_it_is_goes_as_it_came() {
     let played = Played::answering(200, "application/json", ANSWER.to_vec(), 4096).await;
-    let rig = Played::rig();
-    let body = asked().to_string().into_bytes();
-    rig.send(played.ask("mistral-ai", "/v1/proxy/chat/completions", body.clone())).await;
-    assert_eq!(played.sent().1, asked());
-    let config = json!({"provider": "mistral-ai", "custom_host": played.provider.url(), "passthrough": true});
-    rig.send(harness::by_with(&config, CHAT, body)).await;
-    assert_eq!(played.sent().1, asked());
+    let forced = played.ask("mistral-ai", "/v1/proxy/chat/completions", asked().to_string().into_bytes());
+    for (count, ask) in [(1, forced), (2, Played::through(CHAT, asked()))] {
+        let told = played.saved("mistral-ai").send(ask).await;
+        assert_eq!((told.status, played.lines.lock().unwrap().len()), (200, count), "{}", told.text());
+        assert_eq!(played.sent().1, asked());
+    }
 }
 
 #[tokio::test]

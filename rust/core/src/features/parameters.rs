@@ -65,10 +65,6 @@ impl Parameters {
         self.0.is_none()
     }
 
-    pub fn has_overrides(&self) -> bool {
-        self.0.as_ref().is_some_and(|changes| !changes.overrides.is_empty())
-    }
-
     /// The model that is asked for whatever the caller wrote, where the config says one.
     pub fn model(&self) -> Option<String> {
         let of = |fields: &[Field]| {

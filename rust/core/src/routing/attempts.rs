@@ -181,6 +181,9 @@ impl<'w> Walk<'w> {
 
     /// Where this goes, and the body as it goes there.
     pub fn aim(&mut self, node: &'w Node, prepared: &mut Prepared) -> Result<Target<'w>> {
+        if let Some(model) = self.named_without_json(node) {
+            prepared.name_model(self.call, &model);
+        }
         let model = std::mem::take(&mut prepared.model);
         let (mut target, named) = self.choice.target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
@@ -197,6 +200,12 @@ impl<'w> Walk<'w> {
             target.coding = Coding::Plain;
         }
         Ok(target)
+    }
+
+    /// The model that a target has for what names it elsewhere than in JSON: in a form, or in a WebSocket's query.
+    fn named_without_json(&self, node: &Node) -> Option<String> {
+        let is_named = self.is_socket || self.call.route.operation.takes_model_in_form();
+        if is_named && self.carried.json().is_none() { node.features.parameters.model() } else { None }
     }
 
     /// As often as its config allows, and no more once the target's breaker, which let this request through, has opened.

@@ -26,6 +26,8 @@ pub struct Carried {
     /// The same while it is at a target.
     lent: Option<Lent>,
     is_json: bool,
+    /// What it is is between caller and provider.
+    is_passed_on: bool,
     /// Model and stream were said in the path: while it is routed the body names the model too, as everybody else's.
     is_by_path: bool,
     /// The model that the caller asks for.
@@ -52,7 +54,8 @@ impl Carried {
         if is_by_path {
             whole = whole.map(|bytes| naming(&bytes, &model));
         }
-        Self { whole, once, lent: None, is_json, is_by_path, model, stream }
+        let is_passed_on = call.route.operation == Operation::Proxy;
+        Self { whole, once, lent: None, is_json, is_passed_on, is_by_path, model, stream }
     }
 
     /// Whether it can be sent once more.
@@ -87,6 +90,7 @@ impl Carried {
             once: None,
             lent: None,
             is_json: self.is_json,
+            is_passed_on: self.is_passed_on,
             is_by_path: self.is_by_path,
             model: self.model.clone(),
             stream: self.stream,
@@ -124,7 +128,8 @@ impl Carried {
             elsewhere.map_err(|_| Error::Panicked)?
         };
         let stream = same.stream;
-        let changed = changed?.unwrap_or(same);
+        // What is passed on may be a list.
+        let changed = if changed.is_err() && self.is_passed_on { same } else { changed?.unwrap_or(same) };
         Ok(if self.is_by_path { Prepared { stream, ..changed } } else { changed })
     }
 }

@@ -151,7 +151,21 @@ impl<'w> Walk<'w> {
         facts.decision = Some(Box::new(Decision::new(&plan.config.root)));
         let (is_socket, has_others, is_dry) = (false, false, false);
         let (passage, family) = (None, OnceLock::new());
-        Self { gateway, choice, plan, call, facts, carried, params, until, is_socket, has_others, is_dry, passage, family }
+        Self {
+            gateway,
+            choice,
+            plan,
+            call,
+            facts,
+            carried,
+            params,
+            until,
+            is_socket,
+            has_others,
+            is_dry,
+            passage,
+            family,
+        }
     }
 
     /// The same request, on its way at the same time.

@@ -6,11 +6,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use super::{
-    Ask, Rig,
+    Ask, Rig, by_with,
     scripted::{Scripted, chunks, request},
 };
 
@@ -58,6 +58,20 @@ impl Played {
 
     pub fn rig() -> Rig {
         Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+    }
+
+    /// A gateway that has it saved as `@saved`, which says what it is.
+    pub fn saved(&self, provider: &str) -> Rig {
+        let rig = Self::rig();
+        let saved = json!({"slug": "saved", "provider": provider, "custom_host": self.provider.url()});
+        rig.apply(&json!({"epoch": "1", "providers": [saved]}));
+        rig
+    }
+
+    /// What that one is to get as it is, but for the part of the model's name that says who is meant.
+    pub fn through(path: &str, mut body: Value) -> Ask {
+        body["model"] = format!("@saved/{}", body["model"].as_str().unwrap()).into();
+        by_with(&json!({"passthrough": true}), path, body.to_string())
     }
 
     pub fn ask(&self, provider: &str, path: &str, body: Vec<u8>) -> Ask {
