@@ -30,6 +30,12 @@ static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\
 static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
+/// The types of the events with which images and transcripts end.
+static MEDIA_ENDS: LazyLock<[Finder; 3]> = LazyLock::new(|| {
+    [b"\"image_generation.completed\"".as_slice(), b"\"image_edit.completed\"", b"\"transcript.text.done\""]
+        .map(Finder::new)
+});
+
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
 #[derive(Debug)]
 pub struct Meter {
@@ -41,6 +47,10 @@ pub struct Meter {
     deltas: Option<Deltas>,
     model: Option<String>,
     looks: u8,
+    /// It is one of images, or of a transcript.
+    is_media: bool,
+    /// The event whose end has not come is the last one, and the place that says so may be gone.
+    is_last: bool,
     terminated: bool,
     finished: bool,
     error_event: bool,
@@ -71,15 +81,22 @@ impl Meter {
             deltas: None,
             model: None,
             looks: 0,
+            is_media: false,
+            is_last: false,
             terminated: false,
             finished: false,
             error_event: false,
         }
     }
 
+    /// One that knows the ends of this operation's streams.
+    pub fn of(dialect: Dialect, operation: Operation) -> Self {
+        Self { is_media: operation.ends_by_type(), ..Self::new(dialect) }
+    }
+
     /// One that keeps the text of the answer until the provider says what it cost.
     pub fn counting(dialect: Dialect, operation: Operation) -> Self {
-        Self { deltas: Some(Deltas::of(operation)), ..Self::new(dialect) }
+        Self { deltas: Some(Deltas::of(operation)), ..Self::of(dialect, operation) }
     }
 
     /// Takes the next bytes of the stream.
@@ -92,9 +109,11 @@ impl Meter {
         if let Some(end) = sse::last_end(&self.carry[seam..]) {
             let rest = self.carry.split_off(seam + end);
             let whole = std::mem::replace(&mut self.carry, rest);
+            self.terminated |= std::mem::take(&mut self.is_last);
             self.look(&whole);
         }
         if self.carry.len() > MAX_CARRY {
+            self.is_last |= self.is_media && ends_media(&self.carry);
             let cut = self.carry.len() - MAX_CARRY / 2;
             self.carry.splice(..cut, *b"data:");
         }
@@ -163,7 +182,9 @@ impl Meter {
     /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
     fn notable(&self, bytes: &[u8]) -> bool {
         let is_terminal = match self.dialect {
-            Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes),
+            Dialect::OpenAi => {
+                DONE.find(bytes).is_some() || ends_response(bytes) || (self.is_media && ends_media(bytes))
+            }
             Dialect::Anthropic => STOP.find(bytes).is_some(),
             Dialect::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
             Dialect::Bedrock => false,
@@ -214,10 +235,15 @@ impl Meter {
         match literal {
             b"\"error\"" => self.error_event = true,
             b"\"message_stop\"" => self.terminated = true,
-            _ if ends_response(literal) => self.terminated = true,
+            _ if ends_response(literal) || (self.is_media && ends_media(literal)) => self.terminated = true,
             _ => {}
         }
     }
+}
+
+/// Whether there is one of the types with which a stream of images or of a transcript ends.
+fn ends_media(bytes: &[u8]) -> bool {
+    MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
 }
 
 /// Whether there is a reason why content ended, or was refused.
