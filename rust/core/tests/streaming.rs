@@ -6,7 +6,7 @@ mod harness;
 use std::{sync::Arc, time::Duration};
 
 use harness::{
-    CHAT, MESSAGES, Rig, Told, all_words, direct, get, in_time, pick,
+    CHAT, MESSAGES, Rig, Told, all_words, direct, get, in_time, pick, post,
     scripted::{CHAT_EVENTS, EVENTS_HEAD, MESSAGE_EVENTS, Scripted, chunks, events, request},
     settled, stream, stream_of, words,
 };
@@ -345,7 +345,7 @@ async fn images_and_transcripts_end_with_their_last_event_too() {
     ] {
         let provider = Scripted::answering(events(sent.as_bytes(), 10_000)).await;
         let rig = Rig::at(&provider.url());
-        let told = rig.send(direct("POST", path).body(words("m", true))).await;
+        let told = rig.send(post(path, words("m", true))).await;
         assert!(told.text().starts_with(&sent), "{path}");
         let rest = &told.text()[sent.len()..];
         assert_eq!(rest.contains("upstream_broke"), !is_whole, "{path}: {rest}");
