@@ -47,13 +47,19 @@ pub struct Meter {
     deltas: Option<Deltas>,
     model: Option<String>,
     looks: u8,
-    /// It is one of images, or of a transcript.
-    is_media: bool,
-    /// The event whose end has not come is the last one, and the place that says so may be gone.
-    is_last: bool,
+    media: Media,
     terminated: bool,
     finished: bool,
     error_event: bool,
+}
+
+/// Whether a stream is one of images, or of a transcript.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Media {
+    None,
+    Some,
+    /// The event whose end has not come is the last one, and the place that says so may be gone.
+    Ending,
 }
 
 /// What a stream turned out to be.
@@ -81,8 +87,7 @@ impl Meter {
             deltas: None,
             model: None,
             looks: 0,
-            is_media: false,
-            is_last: false,
+            media: Media::None,
             terminated: false,
             finished: false,
             error_event: false,
@@ -91,7 +96,8 @@ impl Meter {
 
     /// One that knows the ends of this operation's streams.
     pub fn of(dialect: Dialect, operation: Operation) -> Self {
-        Self { is_media: operation.ends_by_type(), ..Self::new(dialect) }
+        let media = if operation.ends_by_type() { Media::Some } else { Media::None };
+        Self { media, ..Self::new(dialect) }
     }
 
     /// One that keeps the text of the answer until the provider says what it cost.
@@ -109,11 +115,13 @@ impl Meter {
         if let Some(end) = sse::last_end(&self.carry[seam..]) {
             let rest = self.carry.split_off(seam + end);
             let whole = std::mem::replace(&mut self.carry, rest);
-            self.terminated |= std::mem::take(&mut self.is_last);
+            self.terminated |= self.media == Media::Ending;
             self.look(&whole);
         }
         if self.carry.len() > MAX_CARRY {
-            self.is_last |= self.is_media && ends_media(&self.carry);
+            if self.ends_media(&self.carry) {
+                self.media = Media::Ending;
+            }
             let cut = self.carry.len() - MAX_CARRY / 2;
             self.carry.splice(..cut, *b"data:");
         }
@@ -182,9 +190,7 @@ impl Meter {
     /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
     fn notable(&self, bytes: &[u8]) -> bool {
         let is_terminal = match self.dialect {
-            Dialect::OpenAi => {
-                DONE.find(bytes).is_some() || ends_response(bytes) || (self.is_media && ends_media(bytes))
-            }
+            Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes) || self.ends_media(bytes),
             Dialect::Anthropic => STOP.find(bytes).is_some(),
             Dialect::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
             Dialect::Bedrock => false,
@@ -192,6 +198,11 @@ impl Meter {
         is_terminal
             || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
             || ERROR.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
+    }
+
+    /// Whether there is one of the types with which a stream of images or of a transcript ends.
+    fn ends_media(&self, bytes: &[u8]) -> bool {
+        self.media != Media::None && MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
     }
 
     fn read(&mut self, data: &[u8]) {
@@ -235,15 +246,10 @@ impl Meter {
         match literal {
             b"\"error\"" => self.error_event = true,
             b"\"message_stop\"" => self.terminated = true,
-            _ if ends_response(literal) || (self.is_media && ends_media(literal)) => self.terminated = true,
+            _ if ends_response(literal) || self.ends_media(literal) => self.terminated = true,
             _ => {}
         }
     }
-}
-
-/// Whether there is one of the types with which a stream of images or of a transcript ends.
-fn ends_media(bytes: &[u8]) -> bool {
-    MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
 }
 
 /// Whether there is a reason why content ended, or was refused.
