@@ -61,6 +61,9 @@ FAMILIES = {
     ),
     "hedged": Family("penstock_requests_hedged_total", "counter", "requests of which a second attempt was sent"),
     "management": Family("penstock_management_requests_total", "counter", "requests forwarded to the management API"),
+    "management_refused": Family(
+        "penstock_management_requests_refused_total", "counter", "management requests whose bodies found no room"
+    ),
     "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
     "intercepted": Family(
         "penstock_requests_intercepted_total", "counter", "requests that never entered a Python task"

@@ -23,15 +23,21 @@ const OURS: &str = "gateway";
 const FILE: &str = "gw_file_";
 const BATCH: &str = "gw_batch_";
 const BATCHES: &str = "/v1/batches";
+const FILES: &str = "/v1/files";
 const OUTPUT: &str = "/output";
 /// What a batch is said to be is far smaller.
 const LARGEST_BATCH: usize = 1024 * 1024;
 /// What may stand in a segment of a path as it is.
 pub(crate) const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
+/// Whether a path is that of files, which are as large as they are.
+pub fn is_of_files(path: &str) -> bool {
+    path.strip_prefix(FILES).is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
+
 /// Whether a request is about files and batches that the gateway keeps: by their ids, or because nobody else is named.
 pub fn asks_for_ours(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> bool {
-    let Some(below) = head.path.strip_prefix("/v1/files").or_else(|| head.path.strip_prefix(BATCHES)) else {
+    let Some(below) = head.path.strip_prefix(FILES).or_else(|| head.path.strip_prefix(BATCHES)) else {
         return false;
     };
     if !snapshot.has_catalogue || !(below.is_empty() || below.starts_with('/')) {

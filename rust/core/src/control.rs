@@ -8,10 +8,12 @@ use tokio::{sync::oneshot, time::sleep};
 
 use crate::{
     answer::{Answer, Reply, Stream},
+    batches,
     body::Body,
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Head, Headers},
+    shared::room::Share,
     upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
 
@@ -19,6 +21,10 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Has the thread that calls it give way to those that serve requests, where both want the same core.
 pub type StepBack = Arc<dyn Fn() + Send + Sync>;
+/// Largest body of a management request but for files: whoever sends it is not known here yet.
+const LARGEST_BODY: usize = 4 * 1024 * 1024;
+/// What one brings beyond this counts towards the room that all of them share.
+const SMALL_BODY: usize = 64 * 1024;
 const LARGEST_SNAPSHOT: usize = 1 << 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -34,12 +40,39 @@ pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
             }
             Answer { reply: Reply::new(answered.status, passed), body: Stream::plain(body).into() }
         }
-        Err(error) => Answer::error(&error, Dialect::OpenAi),
+        Err(error) => {
+            let mut answer = Answer::error(&error, Dialect::OpenAi);
+            if matches!(error, Error::Overloaded) {
+                answer.reply.headers.push(b"retry-after", b"1");
+            }
+            answer
+        }
     }
 }
 
+/// The whole body with the share of the room that it takes.
+async fn gathered(gateway: &Gateway, head: &Head, body: Body) -> Result<(Bytes, Share)> {
+    let mut limits = gateway.body_limits;
+    if !batches::is_of_files(&head.path) {
+        limits.bytes = limits.bytes.min(LARGEST_BODY);
+    }
+    let (mut body, mut share) = (body.limited(limits)?, gateway.shared.management.share());
+    if let Body::Whole(bytes) = body {
+        return Ok((bytes, share));
+    }
+    let mut whole = Vec::new();
+    while let Some(piece) = body.next().await.transpose()? {
+        whole.extend_from_slice(&piece);
+        if whole.len() > SMALL_BODY && !share.grow(piece.len()) {
+            gateway.sink.metrics.management_refused.add(1);
+            return Err(Error::Overloaded);
+        }
+    }
+    Ok((whole.into(), share))
+}
+
 async fn forwarded(gateway: &Gateway, head: &Head, body: Body) -> Result<Incoming> {
-    let body = body.limited(gateway.body_limits)?.collect().await?;
+    let (body, _share) = gathered(gateway, head, body).await?;
     let mut fields = Headers::with_capacity(head.headers.len());
     for (name, value) in head.headers.iter() {
         // The caller's own framing and connection end here.

@@ -117,8 +117,8 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ if is_packed && has_cost && (is_events || is_json) => Reading::Packed(record.packed(dialect, is_events)),
         // What is compressed can be neither read nor added to: where it breaks off it is cut.
         _ if !is_plain => Reading::Nothing,
-        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, call.route.operation)),
-        _ if is_events => Reading::Events(Meter::new(dialect)),
+        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, asked_for(call))),
+        _ if is_events => Reading::Events(Meter::of(dialect, asked_for(call))),
         _ if is_frames => Reading::Frames(Box::default()),
         _ if is_json && has_cost => Reading::Body(Skim::default()),
         _ => Reading::Nothing,

@@ -377,7 +377,9 @@ impl Gateway {
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
         if let (Some(head), true) = (translation::head_of_look(call), incoming.head.status < 300) {
             let look = translation::look(call, &head);
-            (incoming, deadline) = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts).await?;
+            let looking = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts);
+            // Both questions are one to the caller, and have the time of one.
+            (incoming, _) = deadline.bound(looking).await?;
         }
         let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
         if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {

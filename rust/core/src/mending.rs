@@ -11,16 +11,19 @@ use crate::{
     delivery,
     error::{Error, Result},
     headers::Headers,
-    packed,
-    translation::{MOST, SAID_HERE, retyped},
+    model_list, packed,
+    translation::{retyped, worked},
     upstream::{self, AnswerBody, Incoming},
 };
 
 /// Under these names providers say how they call a request.
 const IDS: [&str; 5] = ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id", "x-ms-request-id"];
 
-/// An error that says more passes as it came, packed or not: it is read where other requests wait meanwhile.
-const MOST_OF_ERROR: usize = 256 * 1024;
+/// Of an error that says more, nothing but its status is read: that is done where other requests wait meanwhile.
+pub const MOST_OF_ERROR: usize = 256 * 1024;
+
+/// A good answer that is longer passes as it came.
+const MOST: usize = 16 * 1024 * 1024;
 
 /// May stand before any text.
 const BOM: &[u8] = b"\xef\xbb\xbf";
@@ -44,7 +47,7 @@ pub fn is_due(mending: Mending, incoming: &Incoming) -> bool {
 
 /// The answer as the caller gets it.
 pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
-    let Incoming { head, body } = &incoming;
+    let head = &incoming.head;
     let (is_plain, is_events) = (delivery::is_plain(&head.headers), delivery::is_events(&head.headers));
     let is_json = head.headers.text("content-type").is_some_and(|kind| kind.starts_with("application/json"));
     match head.status {
@@ -57,21 +60,28 @@ pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline)
             let Incoming { head, body } = incoming;
             Ok(Incoming { head, body: body.through(mending.stream()) })
         }
-        200 if is_plain && is_json && body.expected().is_none_or(|length| length <= MOST) => {
-            let Incoming { head, mut body } = incoming;
-            if let Some(answer) = deadline.bound(upstream::collect(&mut body, MOST)).await? {
-                // Of what is larger the reading would hold up other requests.
-                let is_looked_at = answer.len() <= SAID_HERE;
-                let text = answer.strip_prefix(BOM).unwrap_or(&answer);
-                if is_looked_at && serde_json::from_slice::<IgnoredAny>(text).is_err() {
-                    return Err(Error::invalid_answer(mending.provider(), head.status, &answer));
-                }
-                body = AnswerBody::whole(mending.whole(answer));
-            }
-            Ok(Incoming { head, body })
-        }
+        200 if is_plain && is_json => mend_whole(mending, incoming, deadline).await,
         _ => Ok(incoming),
     }
+}
+
+async fn mend_whole(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
+    let Incoming { head, mut body } = incoming;
+    let most = if mending.is_of_list() { model_list::MOST } else { MOST };
+    if body.expected().is_none_or(|length| length <= most)
+        && let Some(answer) = deadline.bound(upstream::collect(&mut body, most)).await?
+    {
+        let (status, length) = (head.status, answer.len());
+        let work = move || {
+            let text = answer.strip_prefix(BOM).unwrap_or(&answer);
+            match serde_json::from_slice::<IgnoredAny>(text) {
+                Ok(_) => Ok(mending.whole(answer)),
+                Err(_) => Err(Error::invalid_answer(mending.provider(), status, &answer)),
+            }
+        };
+        body = AnswerBody::whole(worked(length, work).await??);
+    }
+    Ok(Incoming { head, body })
 }
 
 async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {

@@ -7,6 +7,9 @@ use crate::call::Call;
 const INDENT: &[u8] = b"  ";
 /// Indents grow with the square of what is nested: what is deeper stays as it is.
 const DEEPEST: usize = 64;
+/// So many times its length it may be, and so many bytes: what would be longer stays as it is.
+const MOST_TIMES: usize = 4;
+const MOST_MORE: usize = 64 * 1024;
 
 /// Whether the request's query holds `pretty`, with whatever value.
 pub fn is_asked(call: &Call<'_>) -> bool {
@@ -14,15 +17,19 @@ pub fn is_asked(call: &Call<'_>) -> bool {
     !query.is_empty() && query.split('&').any(|pair| pair.split('=').next() == Some("pretty"))
 }
 
-/// The same with line breaks and indents; as it came where it is nested too deeply, or does not end as it begins.
+/// The same with line breaks and indents; as it came where it is nested too deeply, grows too much, or does not end as it begins.
 pub fn indented(json: Bytes) -> Bytes {
     indent(&json).map_or(json, Bytes::from)
 }
 
 fn indent(json: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(json.len() * 2);
+    let most = json.len() * MOST_TIMES + MOST_MORE;
     let (mut depth, mut at) = (0usize, 0);
     while let Some(byte) = json.get(at) {
+        if out.len() > most {
+            return None;
+        }
         let next = at + 1;
         match byte {
             b'"' => {
@@ -97,6 +104,14 @@ mod tests {
                 assert_eq!(std::str::from_utf8(&told).unwrap(), serde_json::to_string_pretty(&value).unwrap());
             }
         }
+    }
+
+    #[test]
+    fn what_would_be_many_times_as_long_stays_as_it_is() {
+        let nested = |count: usize| format!("{}{}1{}", "[".repeat(60), "1,".repeat(count), "]".repeat(60));
+        assert!(indented(Bytes::from(nested(100))).len() > 100 * 120);
+        let long = nested(100_000);
+        assert_eq!(indented(Bytes::from(long.clone())), long);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     deadline::Deadline,
     error::{Error, Result},
     headers::{Head, Headers},
-    mending,
+    mending::{self, MOST_OF_ERROR},
     record::Facts,
     route::Route,
     upstream::{self, AnswerBody, Incoming},
@@ -23,8 +23,6 @@ use crate::{
 
 /// A whole answer that is larger cannot be told.
 pub const MOST: usize = 64 * 1024 * 1024;
-/// An error that is larger says no more than its status.
-pub const MOST_OF_ERROR: usize = 1024 * 1024;
 /// Bodies up to this size take far less than a millisecond to say.
 pub const SAID_HERE: usize = 128 * 1024;
 
@@ -38,7 +36,7 @@ pub async fn say(
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
     let (provider, operation, strict) = (target.provider, call.route.operation, target.strict);
-    let is_large = body.len() > SAID_HERE;
+    let length = body.len();
     let model = facts.model.clone();
     let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
     let betas = text("anthropic_beta").or_else(|| call.head.headers.text("anthropic-beta").map(ToOwned::to_owned));
@@ -63,12 +61,7 @@ pub async fn say(
         };
         Translation::of(&question, wire)
     };
-    let said = if is_large {
-        // Saying neither panics nor is cancelled, unless the process ends.
-        tokio::task::spawn_blocking(said).await.map_err(|_| Error::Draining)?
-    } else {
-        said()
-    };
+    let said = worked(length, said).await?;
     let refused = |refusal: penstock_llm::translation::Refusal| Error::Untranslatable {
         provider: provider.slug(),
         path: refusal.path,
@@ -149,22 +142,26 @@ pub async fn tell(
 
 async fn whole(translation: Translation, answer: Bytes, status: u16) -> Result<Vec<u8>> {
     let (provider, said) = (translation.answering.provider, answer.clone());
-    let told = if answer.len() > SAID_HERE {
-        // Telling neither panics nor is cancelled, unless the process ends.
-        tokio::task::spawn_blocking(move || translation.whole(&answer)).await.map_err(|_| Error::Draining)?
-    } else {
-        translation.whole(&answer)
-    };
+    let told = worked(answer.len(), move || translation.whole(&answer)).await?;
     told.map_err(|_| Error::invalid_answer(provider, status, &said))
+}
+
+/// Does what a body of so many bytes needs, where it holds up nobody else.
+pub async fn worked<T: Send + 'static>(length: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    if length <= SAID_HERE {
+        return Ok(work());
+    }
+    // It neither panics nor is cancelled, unless the process ends.
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)
 }
 
 pub fn unread(cause: &str) -> Error {
     Error::UpstreamBroke { cause: format!("it cannot be read: {cause}") }
 }
 
-/// The provider's fields, but for those that speak of its bytes.
+/// The provider's fields, but for those that speak of its bytes, or send the caller to where it has nothing to ask for.
 pub fn retyped(mut headers: Headers, kind: &[u8]) -> Headers {
-    headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding"));
+    headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding" | b"location"));
     headers.push(b"content-type", kind);
     headers
 }

@@ -183,6 +183,43 @@ async fn a_management_body_in_pieces_is_put_together_and_bounded() {
 }
 
 #[tokio::test]
+async fn a_management_body_is_bounded_more_tightly_than_a_file_and_so_are_all_of_them_together() {
+    let control = Control::up(|_| Some(whole("200 OK", "", "{}")));
+    let rig = Rig::with("", |settings| {
+        settings.control_socket = Some(control.path.clone());
+        settings.max_body_bytes = 6 * 1024 * 1024;
+    });
+    rig.apply(&json!({"epoch": "0", "management": ["/v1/health", "/v1/files"]}));
+    let fed = |path: &str, bytes: usize| {
+        let (feeder, body) = feed(|| ());
+        feeder.push(vec![b' '; bytes].into());
+        feeder.end(End::Complete);
+        Ask::new("POST", path).with(Body::Fed(body, None))
+    };
+    let large = 5 * 1024 * 1024;
+    let told = rig.send(fed("/v1/health", large)).await;
+    assert_eq!((told.status, told.code().as_str()), (413, "body_too_large"));
+    assert_eq!(rig.send(Ask::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
+    assert_eq!(rig.send(fed("/v1/files", large)).await.status, 200);
+    let room = &rig.gateway.shared.management;
+    let mut shares = Vec::new();
+    loop {
+        let mut share = room.share();
+        if !share.grow(1024 * 1024) {
+            break;
+        }
+        shares.push(share);
+    }
+    let told = rig.send(fed("/v1/health", 1024 * 1024)).await;
+    assert_eq!((told.status, told.code().as_str(), told.header("retry-after")), (503, "overloaded", Some("1")));
+    assert_eq!(rig.gateway.sink.metrics.management_refused.get(), 1);
+    assert_eq!(rig.send(fed("/v1/health", 1024)).await.status, 200);
+    shares.clear();
+    assert_eq!(rig.send(fed("/v1/health", 1024 * 1024)).await.status, 200);
+    assert_eq!(room.used(), 0);
+}
+
+#[tokio::test]
 async fn internal_paths_are_never_forwarded() {
     let control = Control::up(|_| Some(taken()));
     let rig = control.rig("http://127.0.0.1:1");

@@ -3,14 +3,16 @@
 
 mod harness;
 
-use std::fs;
+use std::{fs, sync::Arc, time::Duration};
 
 use harness::{
     Ask, Rig,
     played::{Played, golden},
+    scripted::{Scripted, request, whole},
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 const JOBS: &str = "/v1/fine_tuning/jobs";
 const JOB: &str = "/v1/fine_tuning/jobs/job-1";
@@ -95,6 +97,21 @@ async fn jobs_of_fine_tuning_are_begun_looked_at_listed_and_cancelled_where_they
         );
         assert!(!head.contains("s3cret"), "{head}");
     }
+}
+
+#[tokio::test]
+async fn to_cancel_a_job_and_to_look_at_it_have_the_time_of_one_answer() {
+    let provider = Scripted::start(|mut stream, _| async move {
+        while request(&mut stream).await.is_some() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            stream.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+        }
+    })
+    .await;
+    let played = Played { provider, sent: Arc::default(), lines: Arc::default() };
+    let cancel = about_jobs(&played, "vertex-ai", ("POST", CANCEL), Vec::new());
+    let told = Played::rig().send(cancel.header("x-gateway-request-timeout", "300")).await;
+    assert_eq!(told.status, 408, "{}", told.text());
 }
 
 #[tokio::test]

@@ -145,3 +145,15 @@ async fn who_is_not_strict_is_told_who_answered_and_the_providers_own_word() {
     let ask = streamed.ask("together-ai", CHAT, words("m", true).into_bytes()).header(loose.0, loose.1);
     assert_eq!(Played::rig().send(ask).await.text(), format!("data: {expected}\n\ndata: [DONE]\n\n"));
 }
+
+#[tokio::test]
+async fn a_good_answer_is_mended_up_to_a_size_and_larger_ones_pass_as_they_came() {
+    for (length, is_mended) in [(300 * 1024, true), (16 * 1024 * 1024, false)] {
+        let said = format!(r#"{{"data":[{{"embedding":"{}"}}]}}"#, "A".repeat(length));
+        let played = Played::answering(200, JSON, said.clone().into_bytes(), 1 << 20).await;
+        let asked = played.ask("openai", "/v1/embeddings", br#"{"model":"m","input":"a"}"#.to_vec());
+        let told = Played::rig().send(asked.header("x-gateway-strict-open-ai-compliance", "false")).await;
+        let named = said.strip_suffix('}').unwrap().to_owned() + r#","provider":"openai"}"#;
+        assert!(told.status == 200 && told.text() == if is_mended { named } else { said }, "{length}");
+    }
+}

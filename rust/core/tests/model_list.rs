@@ -3,12 +3,15 @@
 
 mod harness;
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use harness::{
     Ask,
     played::Played,
-    scripted::{Scripted, request},
+    scripted::{Scripted, request, whole},
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -102,4 +105,47 @@ async fn an_error_on_a_later_page_is_the_answer_and_a_list_without_end_is_none()
     let told = Played::rig().send(ask("google", &provider.url())).await;
     assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
     assert_eq!(lines.lock().unwrap().len(), 50);
+}
+
+#[tokio::test]
+async fn a_list_that_is_too_large_to_be_read_passes_as_it_came_or_is_refused() {
+    let list = |name: &str, count: usize| {
+        let model = |at: usize| json!({name: format!("models/{at}"), "description": "d".repeat(1000)});
+        json!({if name == "id" { "data" } else { "models" }: (0..count).map(model).collect::<Vec<_>>()})
+    };
+    for (count, is_read) in [(200, true), (4200, false)] {
+        let theirs = list("id", count);
+        let played = Played::answering(200, "application/json", theirs.to_string().into_bytes(), 1 << 20).await;
+        let told = Played::rig().send(ask("openai", &played.provider.url())).await;
+        assert_eq!((told.status, told.json()["object"] == "list", told.json() == theirs), (200, is_read, !is_read));
+        let (provider, _) = paged(vec![(200, list("name", count))]).await;
+        let told = Played::rig().send(ask("google", &provider.url())).await;
+        if is_read {
+            assert_eq!((told.status, told.json()["data"].as_array().map(Vec::len)), (200, Some(count)));
+        } else {
+            assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_pages_of_a_list_have_the_time_of_one_answer() {
+    let asked = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&asked);
+    let provider = Scripted::start(move |mut stream, _| {
+        let counted = Arc::clone(&counted);
+        async move {
+            while request(&mut stream).await.is_some() {
+                *counted.lock().unwrap() += 1;
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                let page = r#"{"models":[{"name":"models/a"}],"nextPageToken":"t"}"#;
+                stream.write_all(&whole("200 OK", "", page)).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let told = Played::rig().send(ask("google", &provider.url()).header("x-gateway-request-timeout", "200")).await;
+    assert_eq!(told.status, 408, "{}", told.text());
+    let pages = *asked.lock().unwrap();
+    assert!((1..50).contains(&pages), "{pages} pages");
 }

@@ -6,7 +6,7 @@ mod harness;
 use std::{sync::Arc, time::Duration};
 
 use harness::{
-    CHAT, MESSAGES, Rig, Told, all_words, direct, get, in_time, pick,
+    CHAT, MESSAGES, Rig, Told, all_words, direct, get, in_time, pick, post,
     scripted::{CHAT_EVENTS, EVENTS_HEAD, MESSAGE_EVENTS, Scripted, chunks, events, request},
     settled, stream, stream_of, words,
 };
@@ -321,4 +321,34 @@ async fn a_reader_that_pauses_holds_the_provider_back() {
     assert!(sent < 20_000_000, "{sent} of 100,000,000 bytes left the provider");
     drop(answer);
     assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
+}
+
+#[tokio::test]
+async fn images_and_transcripts_end_with_their_last_event_too() {
+    let large = "A".repeat(300_000);
+    let part = |kind: &str| format!("data: {{\"type\":\"{kind}\",\"b64_json\":\"{large}\"}}\n\n");
+    let images = part("image_generation.partial_image");
+    let text = r#"data: {"type":"transcript.text.delta","delta":"a"}"#.to_owned() + "\n\n";
+    for (path, sent, is_whole) in [
+        ("/v1/images/generations", images.clone(), false),
+        ("/v1/images/generations", images.clone() + &part("image_generation.completed"), true),
+        ("/v1/images/generations", images.clone() + "data: [DONE]\n\n", true),
+        ("/v1/images/edits", part("image_edit.completed"), true),
+        ("/v1/audio/transcriptions", text.clone(), false),
+        (
+            "/v1/audio/transcriptions",
+            text.clone() + "data: {\"type\":\"transcript.text.done\",\"text\":\"a\"}\n\n",
+            true,
+        ),
+        ("/v1/proxy/images/generations", images, false),
+        ("/v1/proxy/images/generations", part("image_generation.completed"), true),
+    ] {
+        let provider = Scripted::answering(events(sent.as_bytes(), 10_000)).await;
+        let rig = Rig::at(&provider.url());
+        let told = rig.send(post(path, words("m", true))).await;
+        assert!(told.text().starts_with(&sent), "{path}");
+        let rest = &told.text()[sent.len()..];
+        assert_eq!(rest.contains("upstream_broke"), !is_whole, "{path}: {rest}");
+        assert_eq!(rig.record()["outcome"], if is_whole { "complete" } else { "cut" }, "{path}");
+    }
 }

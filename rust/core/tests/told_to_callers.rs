@@ -392,3 +392,21 @@ async fn a_record_has_the_buckets_that_the_callers_dialect_has_no_words_for() {
     let found = record["usage"].as_object().unwrap().iter().filter(|(_, tokens)| **tokens != 0);
     assert_eq!(found.map(|(key, tokens)| (key.clone(), tokens.clone())).collect::<Value>(), expected, "{record}");
 }
+
+#[tokio::test]
+async fn what_sends_elsewhere_is_told_without_the_place() {
+    let kind = "application/json\r\nlocation: http://169.254.169.254/latest";
+    let played = Played::answering(307, kind, b"{}".to_vec(), 9).await;
+    let told = Played::rig().send(played.ask("google", CHAT, words("m", false).into_bytes())).await;
+    assert_eq!((told.status, told.header("location")), (307, None), "{}", told.text());
+}
+
+#[tokio::test]
+async fn of_an_error_that_says_too_much_to_be_told_its_status_is_told() {
+    for (length, is_told) in [(200 * 1024, true), (260 * 1024, false)] {
+        let said = json!({"error": {"code": 400, "message": "A".repeat(length)}}).to_string();
+        let played = Played::answering(400, "application/json", said.into_bytes(), 64 * 1024).await;
+        let told = Played::rig().send(played.ask("google", CHAT, words("m", false).into_bytes())).await;
+        assert_eq!((told.status, told.text().contains("AAAA")), (400, is_told), "{length}");
+    }
+}

@@ -206,7 +206,12 @@ impl Operation {
 
     /// Whether a good stream of it ends with an event that says so.
     pub fn ends_with_event(self) -> bool {
-        self.is_counted() || self.streams()
+        self.is_counted() || self.streams() || self.ends_by_type()
+    }
+
+    /// Whether the last event of its stream is known by its type alone, whatever is in it.
+    pub fn ends_by_type(self) -> bool {
+        matches!(self, Self::ImageGenerate | Self::ImageEdit | Self::CreateTranscription)
     }
 
     /// Whether its name says that the answer is a stream.

@@ -304,12 +304,12 @@ impl<'w> Walk<'w> {
 
     /// Until all of a stream is there, if there is room for it.
     async fn hold(&mut self, node: &Node, served: &mut Served) -> Result<()> {
-        let ends_with_event = delivery::asked_for(self.call).ends_with_event();
+        let asked = delivery::asked_for(self.call);
         let share = self.gateway.shared.recovery.share();
         // Nothing is heard meanwhile: its first piece has all of its time.
         let holding = async {
             served.begin(self.call.route.operation, Duration::MAX).await?;
-            served.hold(ends_with_event, share).await
+            served.hold(asked, share).await
         };
         let is_held = match self.left() {
             Some(left) => {

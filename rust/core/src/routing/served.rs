@@ -114,9 +114,9 @@ impl Served {
     }
 
     /// Once all of it is there, good to its end; and whether that was so. One for which there is no room goes on as it comes.
-    pub(crate) async fn hold(&mut self, ends_with_event: bool, mut share: Share) -> Result<bool> {
+    pub(crate) async fn hold(&mut self, asked: Operation, mut share: Share) -> Result<bool> {
         let Self { incoming: Incoming { head, body }, dialect, .. } = self;
-        let mut meter = delivery::is_plain(&head.headers).then(|| Meter::new(*dialect));
+        let mut meter = delivery::is_plain(&head.headers).then(|| Meter::of(*dialect, asked));
         let mut bytes = Vec::new();
         while let Some(piece) = body.next().await.transpose()? {
             if let Some(meter) = &mut meter {
@@ -129,7 +129,7 @@ impl Served {
             }
         }
         if let Some(meter) = meter {
-            refuse_unfinished(meter, ends_with_event, &bytes)?;
+            refuse_unfinished(meter, asked.ends_with_event(), &bytes)?;
         }
         *body = AnswerBody::whole(Bytes::from_owner(Stored { bytes, share }));
         Ok(true)

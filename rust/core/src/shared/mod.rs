@@ -33,6 +33,9 @@ use sessions::Sessions;
 
 use crate::{credentials::Wallet, error::Problem, settings::Settings};
 
+/// Bodies of management requests that are there at once take no more than this together, or twice the largest.
+const MANAGEMENT_BODIES: usize = 64 * 1024 * 1024;
+
 pub struct Shared {
     pub answers: Arc<Answers>,
     pub breakers: Arc<Breakers>,
@@ -42,6 +45,8 @@ pub struct Shared {
     pub paces: Paces,
     /// For streams that are held, and what was said of those that may be continued.
     pub recovery: Room,
+    /// For bodies of management requests on their way to the control process.
+    pub management: Room,
     pub sessions: Sessions,
     pub clock: Arc<Clock>,
     pub redis: Option<Arc<Redis>>,
@@ -69,6 +74,7 @@ impl Shared {
             wallet: Wallet::default(),
             paces: Paces::default(),
             recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
+            management: Room::new(MANAGEMENT_BODIES.max(settings.max_body_bytes * 2), settings.max_body_bytes),
             sessions: Sessions::new(redis.clone()),
             clock,
             redis,

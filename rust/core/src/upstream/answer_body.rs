@@ -118,15 +118,21 @@ impl AnswerBody {
 
     /// Waits until there is something to read, or the end.
     pub async fn begun(&mut self) -> Result<()> {
-        if self.returned.is_none() {
-            self.returned = self.next().await.transpose()?;
+        if self.returned.is_none()
+            && let Some(first) = self.next().await.transpose()?
+        {
+            self.put_back(first);
         }
         Ok(())
     }
 
     /// Puts bytes back, to be read first again.
     pub fn put_back(&mut self, bytes: Bytes) {
-        self.returned = Some(bytes);
+        // What was made at once of a piece may be longer than what was read of it: the rest waits here already.
+        self.returned = Some(match self.returned.take() {
+            None => bytes,
+            Some(rest) => [bytes, rest].concat().into(),
+        });
     }
 
     /// All that is ready, in one piece (an empty one after a silence, where that was asked for); `None` at the end; an error where it was cut, stalled or is not HTTP.
@@ -247,7 +253,7 @@ fn shared(end: Instant, limit: Duration) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::collect, *};
 
     #[tokio::test(start_paused = true)]
     async fn what_never_has_to_be_waited_for_has_an_end_in_time_too() {
@@ -275,5 +281,36 @@ mod tests {
         }
         assert_eq!(lengths, [SMALL_PIECE, SMALL_PIECE, 20_000 - 2 * SMALL_PIECE]);
         assert!(body.is_done());
+    }
+
+    /// One that makes 200 KB of a byte, at once.
+    fn grown() -> (AnswerBody, Vec<u8>) {
+        let made: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+        let told = Bytes::from(made.clone());
+        let body = AnswerBody::whole(Bytes::from_static(b"a"));
+        (body.through(move |piece| if piece.is_some() { Bytes::new() } else { told.clone() }), made)
+    }
+
+    #[tokio::test]
+    async fn of_what_is_made_at_once_nothing_is_lost_where_its_beginning_is_waited_for_or_put_back() {
+        let (mut body, made) = grown();
+        body.begun().await.unwrap();
+        let first = body.next().await.unwrap().unwrap();
+        body.put_back(first);
+        let mut read = Vec::new();
+        while let Some(piece) = body.next().await {
+            read.extend_from_slice(&piece.unwrap());
+        }
+        assert!(read == made, "{} bytes of {}", read.len(), made.len());
+    }
+
+    #[tokio::test]
+    async fn what_is_collected_is_within_the_limit_whichever_way_it_comes_or_all_is_there_again() {
+        for (mut body, made) in [grown(), (AnswerBody::whole(Bytes::from_static(b"abc")), b"abc".to_vec())] {
+            for limit in [0, 1, made.len() - 1] {
+                assert_eq!(collect(&mut body, limit).await.unwrap(), None);
+            }
+            assert!(collect(&mut body, made.len()).await.unwrap().unwrap() == made);
+        }
     }
 }

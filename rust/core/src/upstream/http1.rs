@@ -180,6 +180,8 @@ enum Chunk {
     /// Trailer lines are next, at most this many; an empty one ends the body.
     Trailer(usize),
     Done,
+    /// What came next is not what has to come; all data in front of it was handed out.
+    Broken,
 }
 
 /// The body of an answer, as it comes.
@@ -225,7 +227,7 @@ impl Reading {
     pub async fn next(&mut self, most: usize) -> Option<Result<Bytes>> {
         loop {
             let connection = self.connection.as_mut()?;
-            if !connection.buffer.is_empty() {
+            if !connection.buffer.is_empty() || self.chunk == Chunk::Broken {
                 match self.decode() {
                     Ok(piece) if piece.is_empty() => (),
                     Ok(piece) => return Some(Ok(piece)),
@@ -294,7 +296,8 @@ impl Reading {
     }
 }
 
-/// Takes every complete piece of data from the buffer; several are joined into one.
+/// Takes every complete piece of data from the buffer; several are joined into one. What is wrong behind data is told
+/// next time.
 fn decode_chunks(buffer: &mut BytesMut, state: &mut Chunk) -> Result<Bytes> {
     let mut first = Bytes::new();
     let mut joined = BytesMut::new();
@@ -315,38 +318,40 @@ fn decode_chunks(buffer: &mut BytesMut, state: &mut Chunk) -> Result<Bytes> {
                     buffer.advance(count as usize);
                 }
             }
-            Chunk::Done | Chunk::Data(_) => break,
-            Chunk::Size | Chunk::DataEnd | Chunk::Trailer(_) => {
-                let Some(line) = take_line(buffer)? else { break };
-                *state = after_line(*state, &line)?;
-            }
+            Chunk::Broken if first.is_empty() => return Err(bad_framing()),
+            Chunk::Done | Chunk::Broken | Chunk::Data(_) => break,
+            Chunk::Size | Chunk::DataEnd | Chunk::Trailer(_) => match take_line(buffer) {
+                Ok(None) => break,
+                Ok(Some(line)) => *state = after_line(*state, &line).unwrap_or(Chunk::Broken),
+                Err(Broken) => *state = Chunk::Broken,
+            },
         }
     }
     Ok(if joined.is_empty() { first } else { joined.freeze() })
 }
 
-fn after_line(state: Chunk, line: &[u8]) -> Result<Chunk> {
+/// What is no framing.
+struct Broken;
+
+/// `None` where such a line may not stand there.
+fn after_line(state: Chunk, line: &[u8]) -> Option<Chunk> {
     match state {
-        Chunk::DataEnd if line.is_empty() => Ok(Chunk::Size),
-        Chunk::DataEnd => Err(bad_framing()),
-        Chunk::Trailer(_) if line.is_empty() => Ok(Chunk::Done),
-        Chunk::Trailer(left) => left.checked_sub(1).map(Chunk::Trailer).ok_or_else(bad_framing),
-        _ => match chunk_size(line).ok_or_else(bad_framing)? {
-            0 => Ok(Chunk::Trailer(MOST_FIELDS)),
-            size => Ok(Chunk::Data(size)),
-        },
+        Chunk::DataEnd => line.is_empty().then_some(Chunk::Size),
+        Chunk::Trailer(_) if line.is_empty() => Some(Chunk::Done),
+        Chunk::Trailer(left) => left.checked_sub(1).map(Chunk::Trailer),
+        _ => chunk_size(line).map(|size| if size == 0 { Chunk::Trailer(MOST_FIELDS) } else { Chunk::Data(size) }),
     }
 }
 
 /// A line without its end; `None` where it is not complete.
-fn take_line(buffer: &mut BytesMut) -> Result<Option<Bytes>> {
+fn take_line(buffer: &mut BytesMut) -> std::result::Result<Option<Bytes>, Broken> {
     match memchr::memchr(b'\n', buffer) {
         Some(end) if end > 0 && buffer[end - 1] == b'\r' => {
             let line = buffer.split_to(end + 1).freeze();
             Ok(Some(line.slice(..end - 1)))
         }
-        Some(_) => Err(bad_framing()),
-        None if buffer.len() > LARGEST_SIZE_LINE => Err(bad_framing()),
+        Some(_) => Err(Broken),
+        None if buffer.len() > LARGEST_SIZE_LINE => Err(Broken),
         None => Ok(None),
     }
 }
@@ -396,9 +401,18 @@ mod tests {
 
     #[test]
     fn refuses_broken_framing() {
-        for broken in [&b"x\r\n"[..], b"3\r\nabcd\r\n", b"3\nabc\r\n", b"\r\n", b"fffffffffffffffff\r\n", b"-1\r\n"] {
+        for broken in [&b"x\r\n"[..], b"3\nabc\r\n", b"\r\n", b"fffffffffffffffff\r\n", b"-1\r\n"] {
             let mut buffer = BytesMut::from(broken);
             assert!(decode_chunks(&mut buffer, &mut Chunk::Size).is_err(), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn what_came_in_front_of_broken_framing_is_not_lost() {
+        for broken in [&b"3\r\nabc\r\n2\r\nde\r\nx\r\n"[..], b"5\r\nabcdef\r\n"] {
+            let (mut buffer, mut state) = (BytesMut::from(broken), Chunk::Size);
+            assert_eq!(&decode_chunks(&mut buffer, &mut state).unwrap()[..], b"abcde", "{broken:?}");
+            assert!(decode_chunks(&mut buffer, &mut state).is_err(), "{broken:?}");
         }
     }
 

@@ -191,14 +191,20 @@ enum Line {
 
 /// What is collected before others are let in.
 const TURN: usize = 256 * 1024;
+/// What a provider declares reserves no more than this: it has yet to send it.
+const MOST_RESERVED: usize = 1024 * 1024;
 
 /// Reads a body to its end; `None` where it is longer than `limit` (what was read is put back to be read again).
 pub async fn collect(body: &mut AnswerBody, limit: usize) -> Result<Option<Bytes>> {
     let Some(first) = body.next().await.transpose()? else { return Ok(Some(Bytes::new())) };
+    if first.len() > limit {
+        body.put_back(first);
+        return Ok(None);
+    }
     if body.is_done() {
         return Ok(Some(first));
     }
-    let mut whole = Vec::with_capacity(body.expected().unwrap_or(first.len() * 2).min(limit));
+    let mut whole = Vec::with_capacity(body.expected().unwrap_or(first.len() * 2).min(limit).min(MOST_RESERVED));
     whole.extend_from_slice(&first);
     let mut turn = 0;
     while let Some(piece) = body.next().await.transpose()? {

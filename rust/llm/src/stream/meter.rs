@@ -30,6 +30,12 @@ static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\
 static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
+/// The types of the events with which images and transcripts end.
+static MEDIA_ENDS: LazyLock<[Finder; 3]> = LazyLock::new(|| {
+    [b"\"image_generation.completed\"".as_slice(), b"\"image_edit.completed\"", b"\"transcript.text.done\""]
+        .map(Finder::new)
+});
+
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
 #[derive(Debug)]
 pub struct Meter {
@@ -41,9 +47,19 @@ pub struct Meter {
     deltas: Option<Deltas>,
     model: Option<String>,
     looks: u8,
+    media: Media,
     terminated: bool,
     finished: bool,
     error_event: bool,
+}
+
+/// Whether a stream is one of images, or of a transcript.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Media {
+    None,
+    Some,
+    /// The event whose end has not come is the last one, and the place that says so may be gone.
+    Ending,
 }
 
 /// What a stream turned out to be.
@@ -71,15 +87,22 @@ impl Meter {
             deltas: None,
             model: None,
             looks: 0,
+            media: Media::None,
             terminated: false,
             finished: false,
             error_event: false,
         }
     }
 
+    /// One that knows the ends of this operation's streams.
+    pub fn of(dialect: Dialect, operation: Operation) -> Self {
+        let media = if operation.ends_by_type() { Media::Some } else { Media::None };
+        Self { media, ..Self::new(dialect) }
+    }
+
     /// One that keeps the text of the answer until the provider says what it cost.
     pub fn counting(dialect: Dialect, operation: Operation) -> Self {
-        Self { deltas: Some(Deltas::of(operation)), ..Self::new(dialect) }
+        Self { deltas: Some(Deltas::of(operation)), ..Self::of(dialect, operation) }
     }
 
     /// Takes the next bytes of the stream.
@@ -92,9 +115,13 @@ impl Meter {
         if let Some(end) = sse::last_end(&self.carry[seam..]) {
             let rest = self.carry.split_off(seam + end);
             let whole = std::mem::replace(&mut self.carry, rest);
+            self.terminated |= self.media == Media::Ending;
             self.look(&whole);
         }
         if self.carry.len() > MAX_CARRY {
+            if self.ends_media(&self.carry) {
+                self.media = Media::Ending;
+            }
             let cut = self.carry.len() - MAX_CARRY / 2;
             self.carry.splice(..cut, *b"data:");
         }
@@ -163,7 +190,7 @@ impl Meter {
     /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
     fn notable(&self, bytes: &[u8]) -> bool {
         let is_terminal = match self.dialect {
-            Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes),
+            Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes) || self.ends_media(bytes),
             Dialect::Anthropic => STOP.find(bytes).is_some(),
             Dialect::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
             Dialect::Bedrock => false,
@@ -171,6 +198,11 @@ impl Meter {
         is_terminal
             || USAGE.find_iter(bytes).any(|at| matches!(value_start(bytes, at + 7), Some((_, b'{'))))
             || ERROR.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
+    }
+
+    /// Whether there is one of the types with which a stream of images or of a transcript ends.
+    fn ends_media(&self, bytes: &[u8]) -> bool {
+        self.media != Media::None && MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
     }
 
     fn read(&mut self, data: &[u8]) {
@@ -214,7 +246,7 @@ impl Meter {
         match literal {
             b"\"error\"" => self.error_event = true,
             b"\"message_stop\"" => self.terminated = true,
-            _ if ends_response(literal) => self.terminated = true,
+            _ if ends_response(literal) || self.ends_media(literal) => self.terminated = true,
             _ => {}
         }
     }

@@ -62,6 +62,11 @@ impl Mending {
         self.ends || self.names || self.lists
     }
 
+    /// Whether it is lists of models that are.
+    pub fn is_of_list(self) -> bool {
+        self.lists
+    }
+
     /// An error in the caller's dialect; `None` where it is in that already. `request_id` is the provider's.
     pub fn error(self, status: u16, answer: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
         match failing::completed(self.dialect, status, answer) {
