@@ -32,7 +32,7 @@ from penstock.errors import (
     in_openais_shape,
 )
 from penstock.jobs.records import RecordFeed
-from penstock.jobs.waiting import ended
+from penstock.jobs.waiting import ended, kept_up
 from penstock.jobs.watch import Watcher
 from penstock.kit.answer import Answer
 from penstock.kit.description import complete as whole
@@ -95,7 +95,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         loop.add_signal_handler(signal.SIGHUP, watcher.ask)
         close_records = records.listen(record_socket, loop) if record_socket else records.close
         loops = [*([watcher.run] if settings.file else []), *(store.loops if store else [])]
-        running = [loop.create_task(work()) for work in loops]
+        running = [loop.create_task(kept_up(work)) for work in loops]
         try:
             yield
         finally:

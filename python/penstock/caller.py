@@ -115,6 +115,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[str] = frozenset()
     # By what the caller was recognised.
     by: Literal["key", "session", "token"] = "key"
+    # A token that has limits, or a config that it may not leave.
+    is_bound: bool = False
     session_id: str | None = None
     # Of the person whose key it is: in the organisation, and in each workspace by id.
     org_role: str | None = None

@@ -280,10 +280,27 @@ def test_an_enforced_cadence_holds_for_the_keys_of_people(admin: Client, owner: 
     kept = admin.shown(f"/v1/api-keys/{made['id']}")["rotation_policy"]
     assert (kept["rotation_period_days"], kept["key_transition_period_ms"]) == (7, 2 * HALF_AN_HOUR)
     assert kept["next_rotation_at"]
+    # As it was shown it may be sent back.
+    good(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": kept}))
+    assert admin.shown(f"/v1/api-keys/{made['id']}")["rotation_policy"] == kept
     config = admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": place["id"]})
     good(admin.put(f"/v2/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}}))
     made = admin.made("/v1/api-keys/workspace/user", body)
     assert admin.shown(f"/v1/api-keys/{made['id']}")["defaults"]["config_id"] == config["id"]
+
+
+def test_an_archived_config_becomes_nobodys_default(admin: Client, body: dict[str, Any]):
+    new = {"name": "c", "config": {"provider": "mock"}, "workspace_id": body["workspace_id"]}
+    config = admin.made("/v1/configs", new)
+    good(admin.put(f"/v1/configs/{config['slug']}", {"status": "archived"}))
+    refused(
+        admin.post("/v1/api-keys/workspace/service", {**body, "defaults": {"config_id": config["slug"]}}),
+        404,
+        "AB02",
+        "defaults.config_id",
+    )
+    default = {"defaults": {"user_api_key_config": config["slug"]}}
+    refused(admin.put(f"/v2/workspaces/{body['workspace_id']}", default), 404, "AB02", "defaults.user_api_key_config")
 
 
 def test_a_persons_key_can_do_what_the_role_allows_and_ends_with_the_membership(admin: Client, owner: str):

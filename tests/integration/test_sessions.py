@@ -325,6 +325,23 @@ def test_a_token_with_limits_is_refused_where_they_would_count(tokened: Tokened)
     assert tokened.calls(tokened.token(rate_limits=[])).status == 200
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"usage_limits": [{"credit_limit": 5}]},
+        {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 3}]},
+        {"defaults": {"config_id": "pc-x", "allow_config_override": False}},
+    ],
+)
+def test_a_token_that_is_bound_makes_no_key_that_is_not(tokened: Tokened, bounds: dict[str, object]):
+    body = {"name": "free", "scopes": ["completions.write"]}
+    scope = "completions.write workspace_service_api_keys.create"
+    path = "/v1/api-keys/workspace/service"
+    token = tokened.token(scope=scope, **bounds)
+    refused(Client(tokened.admin.gateway, token).post(path, body), 403, "AB03", "makes and changes no keys")
+    assert good(Client(tokened.admin.gateway, tokened.token(scope=scope)).post(path, body))["id"]
+
+
 def test_a_second_issuer_speaks_for_itself(tokened: Tokened):
     second = Tokened(tokened.admin, SECOND, tokened.workspace)
     for says, status in (({"iss": "other", "aud": ["us"]}, 200), ({"iss": "other"}, 401), ({}, 401)):

@@ -84,7 +84,7 @@ class Writer:
 
     def features(self) -> dict[str, Any]:
         return self.object(
-            provider=lambda: self.either("openai", "@mine"),
+            provider=lambda: self.either(*["openai", "@mine"] * 10, "opnai", "@"),
             api_key=lambda: "k",
             virtual_key=lambda: "mine",
             passthrough=lambda: self.random.random() < 0.05,

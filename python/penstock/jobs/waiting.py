@@ -8,12 +8,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Coroutine
+    from typing import Any
 
 log = logging.getLogger("penstock")
 
 # A job that is told to end does so at once; one that did not hear it is told again.
 PATIENCE, TIMES = 1.0, 10
+# A job that failed begins again after so many seconds.
+PAUSE = 5.0
 
 
 async def rung(bell: asyncio.Event, seconds: float) -> None:
@@ -24,6 +27,16 @@ async def rung(bell: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await bell.wait()
+
+
+async def kept_up(work: Callable[[], Coroutine[Any, Any, None]], pause: float = PAUSE) -> None:
+    """Do work that is to go on for ever: a fault of ours ends it no more than for a pause."""
+    while True:
+        try:
+            return await work()
+        except Exception:
+            log.exception("a job failed, and begins again")
+        await asyncio.sleep(pause)
 
 
 async def ended(jobs: Collection[asyncio.Task[None]], patience: float = PATIENCE) -> None:

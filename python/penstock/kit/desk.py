@@ -15,7 +15,7 @@ from penstock.errors import ForbiddenError, Problem, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
 from penstock.kit.record import refuse, unknown
-from penstock.store.tables import workspaces
+from penstock.store.tables import configs, workspaces
 from penstock.store.tenant import Tenant, naming
 
 if TYPE_CHECKING:
@@ -152,6 +152,11 @@ class Desk(Tenant):
         """Find a workspace that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
         is_open = or_(workspaces.c.status == "active", workspaces.c.id.in_(kept))
         return await self.refer(path, workspaces, key, "workspace of this organisation that is not archived", is_open)
+
+    async def refer_to_config(self, path: str, key: str, kept: str | None, *conditions: ColumnElement[bool]) -> Row:
+        """Find a config that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
+        is_open = or_(configs.c.status == "active", configs.c.id == kept)
+        return await self.refer(path, configs, key, "config of this workspace that is not archived", is_open, *conditions)
 
     def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Refuse to give others what the caller may not do."""

@@ -156,6 +156,7 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
         user_id=user_id,
         scopes=claims.scopes & of_person(person.get("org_role")),
         by="token",
+        is_bound=claims.is_bound,
         **person,
     )
 

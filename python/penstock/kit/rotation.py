@@ -22,6 +22,7 @@ Transition = Annotated[
     int,
     Meta(ge=SHORTEST_TRANSITION, le=LONGEST_TRANSITION, description="milliseconds in which both texts are good"),
 ]
+PERIODS = ("rotation_period", "rotation_period_days")
 
 
 class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -48,18 +49,25 @@ def policy(
     """Check a policy against the rules and the cadence that is enforced, and write it down."""
     if asked is None and enforced is None:
         return None
-    asked = _completed(asked or RotationPolicy(), before or {})
+    before = before or {}
+    asked = _completed(asked or RotationPolicy(), before)
+    said = moment(milliseconds(midnight(asked.next_rotation_at))) if asked.next_rotation_at else None
+    # As it was shown it is no news.
+    is_new = said is not None and said != before.get("next_rotation_at")
     if enforced is not None:
-        asked = _agreed(asked, enforced)
+        asked = _agreed(asked, enforced, is_new=is_new)
     if asked.rotation_period and asked.rotation_period_days:
         raise refuse("rotation_policy", "takes either rotation_period or rotation_period_days")
     transition = asked.key_transition_period_ms or SHORTEST_TRANSITION
     refuse_long("rotation_policy.key_transition_period_ms", transition, None, msgspec.to_builtins(asked))
     today = datetime.fromtimestamp(now() / 1000, UTC)
-    due = midnight(asked.next_rotation_at) if asked.next_rotation_at else following(msgspec.to_builtins(asked), today)
-    if asked.next_rotation_at and due and due <= today - timedelta(days=1):
+    if is_new and asked.next_rotation_at and midnight(asked.next_rotation_at) <= today - timedelta(days=1):
         raise refuse("rotation_policy.next_rotation_at", "is in the past")
-    return {**msgspec.to_builtins(asked), "next_rotation_at": moment(milliseconds(due))}
+    written = msgspec.to_builtins(asked)
+    # Who says the same again puts nothing off.
+    is_same = all(written[name] == before.get(name) for name in PERIODS)
+    due = said or (is_same and before.get("next_rotation_at")) or moment(milliseconds(following(written, today)))
+    return {**written, "next_rotation_at": due}
 
 
 def refuse_long(path: str, transition: int, cadence: int | None, policy: Mapping[str, Any] | None) -> None:
@@ -77,7 +85,7 @@ def _completed(asked: RotationPolicy, before: Mapping[str, Any]) -> RotationPoli
         asked = msgspec.structs.replace(asked, key_transition_period_ms=transition)
     if asked.next_rotation_at is None or asked.rotation_period or asked.rotation_period_days:
         return asked
-    kept = {name: before.get(name) for name in ("rotation_period", "rotation_period_days")}
+    kept = {name: before.get(name) for name in PERIODS}
     return msgspec.structs.replace(asked, **kept)
 
 
@@ -87,9 +95,9 @@ def following(written: Mapping[str, Any], today: datetime) -> datetime | None:
     return next_period(period, today) if period else None
 
 
-def _agreed(asked: RotationPolicy, enforced: int) -> RotationPolicy:
+def _agreed(asked: RotationPolicy, enforced: int, *, is_new: bool) -> RotationPolicy:
     """Give a policy with the cadence that is enforced; one that names no period may not go without."""
-    if asked.next_rotation_at is not None:
+    if is_new:
         raise refuse("rotation_policy.next_rotation_at", "cannot be set: the cadence is enforced")
     period = asked.rotation_period_days or DAYS.get(asked.rotation_period or "")
     if period is None:

@@ -59,6 +59,8 @@ class Claims(msgspec.Struct, frozen=True):
     user: str
     workspace_slug: str | None
     scopes: frozenset[str]
+    # It has limits, or a config that it may not leave.
+    is_bound: bool
 
 
 class Source:
@@ -76,7 +78,11 @@ class Source:
 
     def learn(self, document: Mapping[str, Any]) -> bool:
         """Take the keys of a document that may be used, and say whether they changed."""
-        rows = [row for row in map(_public, document.get("keys", [])[:MOST_KEYS]) if row]
+        keys = document.get("keys")
+        if not isinstance(keys, list):
+            message = "there is no list of keys"
+            raise ValueError(message)  # noqa: TRY004 - it is what was read that is wrong
+        rows = [row for row in map(_public, cast("list[Any]", keys)[:MOST_KEYS]) if row]
         changed = rows != self.rows
         self.rows, self._keys = rows, KeySet([_key(row) for row in rows])
         return changed
@@ -202,7 +208,8 @@ class Tokens:
             raise UnauthorisedError("this token names nobody: claim email_id, sub or uid")
         _check_forms(claims)
         slug = claims.get("workspace_slug")
-        return Claims(organisation, user, slug if isinstance(slug, str) else None, self._scopes(claims))
+        workspace = slug if isinstance(slug, str) else None
+        return Claims(organisation, user, workspace, self._scopes(claims), _is_bound(claims))
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[str]:
         said: Any = claims.get("scopes", claims.get("scope", self._own.default_scopes))
@@ -217,6 +224,12 @@ def plain(scope: str) -> str | None:
         return scope
     rest = scope.partition(".")[2]
     return rest if rest in EVERYTHING else None
+
+
+def _is_bound(claims: Mapping[str, Any]) -> bool:
+    defaults = claims.get("defaults") or {}
+    binds = bool(defaults.get("config_id")) and defaults.get("allow_config_override") is False
+    return binds or any(claims.get(name) for name in ("usage_limits", "rate_limits"))
 
 
 def _check_forms(claims: Mapping[str, Any]) -> None:

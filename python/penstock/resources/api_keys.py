@@ -298,8 +298,8 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
         written = msgspec.to_builtins(asked)
         if asked.config_id:
             here = configs.c.workspace_id == desk.workspace_id
-            words = "config of this workspace"
-            config = await desk.refer("defaults.config_id", configs, asked.config_id, words, here)
+            kept = (row["defaults"] if row else {}).get("config_id")
+            config = await desk.refer_to_config("defaults.config_id", asked.config_id, kept, here)
             written["config_id"] = config["id"]
         values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
     if data.rotation_policy is not UNSET:

@@ -24,7 +24,7 @@ from penstock.kit.members import Member, NewMember
 from penstock.kit.record import Done, Listed, given, now, refuse, write_out
 from penstock.kit.resource import Resource
 from penstock.kit.roles import flags
-from penstock.kit.rules import Rules, written
+from penstock.kit.rules import Rules, of_organisation, written
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
 from penstock.store.tables import api_keys, configs, files, providers, versions, workspaces
@@ -206,7 +206,7 @@ async def update(workspace: IdOrSlug, data: JSONBody[WorkspaceChange], work: Nam
         values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
         values |= await _values(desk, data, row)
         if not _leads(work.caller):
-            _refuse_lifted(row, values)
+            await _refuse_lifted(desk, row, values)
         row = await WORKSPACES.change(desk, row, values)
         return await _shown(desk, row, "display")
 
@@ -260,12 +260,14 @@ def _leads(caller: Caller) -> bool:
     return caller.leads and not is_workspaces
 
 
-def _refuse_lifted(row: Row, values: Mapping[str, Any]) -> None:
+async def _refuse_lifted(desk: Desk, row: Row, values: Mapping[str, Any]) -> None:
     """Refuse to have those who are inside a workspace lift what the organisation holds the workspace to."""
+    name = "user_api_key_rotation_period"
     why = "would loosen what this workspace is held to: that is for the organisation's keys and admins"
     refuse_beyond(row, values, why)
     before, after = row["settings"], values.get("settings", row["settings"])
-    cadence, other = (rules.get("user_api_key_rotation_period") for rules in (before, after))
+    of_all = (await of_organisation(desk)).get(name)
+    cadence, other = (rules.get(name) or of_all for rules in (before, after))
     slower = cadence is not None and (other is None or other > cadence)
     if slower or (before.get("block_inline_config") and not after.get("block_inline_config")):
         raise ForbiddenError(f"settings {why}", [Problem("settings", why)])
@@ -277,7 +279,8 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | N
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):
-            named = await desk.refer("defaults.user_api_key_config", configs, config, "config of this workspace")
+            before = (row["defaults"] if row else {}).get("user_api_key_config")
+            named = await desk.refer_to_config("defaults.user_api_key_config", config, before)
             kept["user_api_key_config"] = named["id"]
         values["defaults"] = kept
     if data.settings is not UNSET:

@@ -134,10 +134,16 @@ class Database:
         returning.add_done_callback(self._returning.discard)
 
 
+# Who asks is to blame for these, and not the store: a column that no row has, a statement that cannot be written.
+OURS = (exc.ArgumentError, exc.CompileError, exc.NoSuchColumnError, exc.MissingGreenlet)
+
+
 @contextmanager
 def _told() -> Generator[None]:
     try:
         yield
+    except OURS:
+        raise
     except exc.IntegrityError as error:
         raise _conflict(error) from error
     except (exc.SQLAlchemyError, OSError, TimeoutError) as error:

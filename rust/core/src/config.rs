@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn what_would_do_nothing_is_told_to_who_saves_it_and_to_nobody_else() {
-        let group = |strategy: Value| json!({"strategy": strategy, "targets": [{"provider": "p", "name": "a"}]});
+        let group = |strategy: Value| json!({"strategy": strategy, "targets": [{"provider": "mock", "name": "a"}]});
         let sticky = json!({"hash_fields": ["metadata.user"]});
         let conditions = json!([{"query": {"metadata.a": 1}, "then": "a"}]);
         for (config, path) in [
@@ -394,6 +394,8 @@ mod tests {
             (group(json!({"mode": "single", "sticky_session": sticky})), "$.strategy.sticky_session"),
             (group(json!({"mode": "loadbalance", "conditions": conditions})), "$.strategy.conditions"),
             (group(json!({"mode": "loadbalance", "default": "a"})), "$.strategy.default"),
+            (json!({"provider": "opnai"}), "$.provider"),
+            (json!({"provider": "@"}), "$.provider"),
         ] {
             let found = Config::parse(config.to_string().as_bytes(), Unknown::Told).unwrap_err();
             assert_eq!(found.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");

@@ -10,7 +10,6 @@ use harness::{
     scripted::{Scripted, chunks, request, whole},
     settled, sha256,
     tls::{acceptor, file},
-    touchy,
 };
 use penstock_core::{
     answer::{Answer, Contents},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from penstock.errors import InvalidError
@@ -51,3 +52,29 @@ def test_a_moment_given_by_hand_wins_and_is_taken_back_to_midnight():
     written = policy(asked, None)
     assert written is not None
     assert written["next_rotation_at"] == "2099-03-04T00:00:00.000Z"
+
+
+@pytest.mark.parametrize("due", ["2020-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        None,
+        RotationPolicy(),
+        RotationPolicy(rotation_period_days=7),
+        RotationPolicy(key_transition_period_ms=3_600_000),
+        "as it was shown",
+    ],
+)
+def test_who_says_the_same_again_puts_nothing_off(asked: RotationPolicy | str | None, due: str):
+    before = policy(None, 7)
+    assert before is not None
+    before["next_rotation_at"] = due
+    if isinstance(asked, str):
+        asked = msgspec.convert(before, RotationPolicy)
+    after = policy(asked, 7, before)
+    assert after is not None
+    assert after["next_rotation_at"] == due
+    # Another period begins anew.
+    other = policy(RotationPolicy(rotation_period_days=8), None, before)
+    assert other is not None
+    assert other["next_rotation_at"] != due

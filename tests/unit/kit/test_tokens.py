@@ -97,3 +97,12 @@ def test_keys_that_were_kept_go_to_the_issuer_at_the_same_address_whatever_the_o
     kept = {source.own.jwks_url: [row["x"] for row in source.rows] for source in after.sources}
     assert kept[one.jwks_url] == [KEYS["one"].as_dict(private=False)["x"]] == kept[""]
     assert kept[other.jwks_url] == [KEYS["other"].as_dict(private=False)["x"]]
+
+
+@pytest.mark.parametrize("said", [{}, {"keys": None}, {"keys": {}}, {"error": "busy"}])
+def test_what_is_no_set_of_keys_takes_none_of_those_that_are_known(said: dict[str, Any]):
+    (source,) = tokens(Issuer(jwks=published("one"))).sources
+    known = list(source.rows)
+    with pytest.raises(ValueError, match="no list of keys"):
+        source.learn(said)
+    assert source.rows == known

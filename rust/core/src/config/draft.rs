@@ -103,8 +103,8 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         key: "provider",
-        schema: r##"{"$ref":"#/$defs/text","description":"a provider, or `@slug` of a saved one"}"##,
-        read: |draft, value, reading| draft.target.provider = reading.text(value),
+        schema: r##"{"$ref":"#/$defs/provider","description":"a provider, or `@slug` of a saved one"}"##,
+        read: |draft, value, reading| draft.target.provider = provider(value, reading),
     },
     Field {
         key: "virtual_key",
@@ -266,6 +266,16 @@ impl Draft {
         }
         target
     }
+}
+
+/// A provider's name. One that nobody has may be known to a later version, but not to who saves it now.
+fn provider(value: &Value, reading: &mut Reading) -> Option<String> {
+    let name = reading.text(value)?;
+    let is_known = name.strip_prefix('@').map_or_else(|| providers::find(&name).is_some(), |slug| !slug.is_empty());
+    if !is_known && reading.tells() {
+        reading.expected("the name of a provider (docs/providers.md), or `@slug` of a saved one", value);
+    }
+    Some(name)
 }
 
 impl StrategyDraft {

@@ -70,6 +70,9 @@ pub fn schema() -> Value {
         }
     }
     let mut shared = read(SHARED);
+    let known: Vec<_> = providers::all().map(|provider| provider.slug()).collect();
+    shared["provider"] =
+        json!({"anyOf": [{"enum": known}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,
         "allOf": read(RULES)});
     json!({
