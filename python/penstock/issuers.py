@@ -103,6 +103,9 @@ def _of_one(path: str, source: Jwt | Issuer) -> Iterator[Problem]:
         yield Problem(f"{path}.jwks_url", message)
     if source.jwks:
         try:
-            msgspec.json.decode(source.jwks, type=dict[Literal["keys"], list[dict[str, Any]]])
+            listed = msgspec.json.decode(source.jwks, type=dict[Literal["keys"], list[dict[str, Any]]])
         except msgspec.DecodeError as error:
             yield Problem(f"{path}.jwks", f"is not a set of keys: {error}")
+        else:
+            if not listed:
+                yield Problem(f"{path}.jwks", "is not a set of keys: `keys` is missing")

@@ -238,6 +238,7 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
         ("[jwt]\nenabled = true\n[[issuers]]\nissuer = 'a'", "issuers[0]: needs either jwks_url or jwks"),
         ("[jwt]\nenabled = true\n[[issuers]]\njwks_url = 'a.test'", "issuers[0].jwks_url: 'a.test' is not allowed"),
         ("[jwt]\nenabled = true\n[[issuers]]\njwks = '{}x'", "issuers[0].jwks: is not a set of keys"),
+        ("[jwt]\nenabled = true\n[[issuers]]\njwks = '{}'", "issuers[0].jwks: is not a set of keys"),
         ("[jwt]\nenabled = true\n[[issuers]]\ncolour = 'a'", "issuers[0]: object contains unknown field `colour`"),
         ("[jwt]\nenabled = true\n[[issuers]]\norganisations = 'a'", "issuers[0].organisations: expected `array`"),
         (

@@ -119,6 +119,8 @@ class Runner:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             if self._edge:
                 await self._edge.close()
+                # It may begin again.
+                self._edge = None
 
     async def _take_back(self) -> None:
         """Nobody else runs batches of an embedded store: what the process before held is free."""

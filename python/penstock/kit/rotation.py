@@ -65,7 +65,7 @@ def policy(
         raise refuse("rotation_policy.next_rotation_at", "is in the past")
     written = msgspec.to_builtins(asked)
     # Who says the same again puts nothing off.
-    is_same = all(written[name] == before.get(name) for name in PERIODS)
+    is_same = _days(written) == _days(before)
     due = said or (is_same and before.get("next_rotation_at")) or moment(milliseconds(following(written, today)))
     return {**written, "next_rotation_at": due}
 
@@ -73,8 +73,7 @@ def policy(
 def refuse_long(path: str, transition: int, cadence: int | None, policy: Mapping[str, Any] | None) -> None:
     """Refuse a transition in which the next rotation would come, by the cadence that is enforced or the key's own."""
     policy = policy or {}
-    own = policy.get("rotation_period_days") or DAYS.get(policy.get("rotation_period") or "")
-    if any(days * DAY <= transition for days in (cadence, own) if days is not None):
+    if any(days * DAY <= transition for days in (cadence, _days(policy)) if days is not None):
         raise refuse(path, "must be shorter than the period of the rotation")
 
 
@@ -87,6 +86,10 @@ def _completed(asked: RotationPolicy, before: Mapping[str, Any]) -> RotationPoli
         return asked
     kept = {name: before.get(name) for name in PERIODS}
     return msgspec.structs.replace(asked, **kept)
+
+
+def _days(written: Mapping[str, Any]) -> int | None:
+    return written.get("rotation_period_days") or DAYS.get(written.get("rotation_period") or "")
 
 
 def following(written: Mapping[str, Any], today: datetime) -> datetime | None:

@@ -61,12 +61,14 @@ def test_a_moment_given_by_hand_wins_and_is_taken_back_to_midnight():
         None,
         RotationPolicy(),
         RotationPolicy(rotation_period_days=7),
+        RotationPolicy(rotation_period="weekly"),
         RotationPolicy(key_transition_period_ms=3_600_000),
         "as it was shown",
     ],
 )
-def test_who_says_the_same_again_puts_nothing_off(asked: RotationPolicy | str | None, due: str):
-    before = policy(None, 7)
+@pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=7)])
+def test_who_says_the_same_again_puts_nothing_off(asked: RotationPolicy | str | None, due: str, said: RotationPolicy):
+    before = policy(said, 7)
     assert before is not None
     before["next_rotation_at"] = due
     if isinstance(asked, str):
