@@ -156,7 +156,9 @@ class Desk(Tenant):
     async def refer_to_config(self, path: str, key: str, kept: str | None, *conditions: ColumnElement[bool]) -> Row:
         """Find a config that the body names; one that was archived meanwhile only where it is `kept`, by its id."""
         is_open = or_(configs.c.status == "active", configs.c.id == kept)
-        return await self.refer(path, configs, key, "config of this workspace that is not archived", is_open, *conditions)
+        return await self.refer(
+            path, configs, key, "config of this workspace that is not archived", is_open, *conditions
+        )
 
     def may_give(self, scopes: Iterable[str], workspace_id: str | None) -> None:
         """Refuse to give others what the caller may not do."""

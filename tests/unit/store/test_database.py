@@ -167,13 +167,17 @@ def test_who_is_in_the_way_of_others_is_told_so_and_not_that_the_store_is_away(p
     asyncio.run(scene())
 
 
+async def _misread(database: Database) -> object:
+    async with database.reading() as connection:
+        row = (await connection.execute(text("select 1 as one"))).mappings().one()
+        return row["two"]
+
+
 def test_a_mistake_of_ours_is_not_laid_on_the_store(tmp_path: Path):
     async def scene() -> None:
         database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         with pytest.raises(KeyError):
-            async with database.reading() as connection:
-                row = (await connection.execute(text("select 1 as one"))).mappings().one()
-                _ = row["two"]
+            await _misread(database)
         await database.close()
 
     asyncio.run(scene())
