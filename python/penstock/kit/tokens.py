@@ -227,7 +227,7 @@ def plain(scope: str) -> str | None:
 
 
 def _is_bound(claims: Mapping[str, Any]) -> bool:
-    defaults = claims.get("defaults") or {}
+    defaults: dict[str, Any] = claims.get("defaults") or {}
     binds = bool(defaults.get("config_id")) and defaults.get("allow_config_override") is False
     return binds or any(claims.get(name) for name in ("usage_limits", "rate_limits"))
 

@@ -298,8 +298,8 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
         written = msgspec.to_builtins(asked)
         if asked.config_id:
             here = configs.c.workspace_id == desk.workspace_id
-            kept = (row["defaults"] if row else {}).get("config_id")
-            config = await desk.refer_to_config("defaults.config_id", asked.config_id, kept, here)
+            had: dict[str, Any] = row["defaults"] if row else {}
+            config = await desk.refer_to_config("defaults.config_id", asked.config_id, had.get("config_id"), here)
             written["config_id"] = config["id"]
         values["defaults"] = {**(await _fallback(desk, type_) if row is None else {}), **_some(written)}
     if data.rotation_policy is not UNSET:

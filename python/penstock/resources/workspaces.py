@@ -279,8 +279,9 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | N
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):
-            before = (row["defaults"] if row else {}).get("user_api_key_config")
-            named = await desk.refer_to_config("defaults.user_api_key_config", config, before)
+            before: dict[str, Any] = row["defaults"] if row else {}
+            kept_before = before.get("user_api_key_config")
+            named = await desk.refer_to_config("defaults.user_api_key_config", config, kept_before)
             kept["user_api_key_config"] = named["id"]
         values["defaults"] = kept
     if data.settings is not UNSET:

@@ -70,7 +70,7 @@ pub fn schema() -> Value {
         }
     }
     let mut shared = read(SHARED);
-    let known: Vec<_> = providers::all().map(|provider| provider.slug()).collect();
+    let known: Vec<_> = providers::all().map(providers::Provider::slug).collect();
     shared["provider"] =
         json!({"anyOf": [{"enum": known}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,

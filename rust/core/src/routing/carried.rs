@@ -19,15 +19,23 @@ use crate::{
 /// JSON up to this size is changed in far less than a millisecond.
 const CHANGED_HERE: usize = 256 * 1024;
 
+/// What can be looked into and changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// A JSON object, which was read.
+    Object,
+    /// JSON that is between caller and provider: an object or a list.
+    PassedOn,
+    Opaque,
+}
+
 /// A body that is whole may be sent to many; one that is still arriving goes to the first and is gone.
 pub struct Carried {
     whole: Option<Bytes>,
     once: Option<Body>,
     /// The same while it is at a target.
     lent: Option<Lent>,
-    is_json: bool,
-    /// What it is is between caller and provider.
-    is_passed_on: bool,
+    content: Content,
     /// Model and stream were said in the path: while it is routed the body names the model too, as everybody else's.
     is_by_path: bool,
     /// The model that the caller asks for.
@@ -43,7 +51,7 @@ pub struct Prepared {
 }
 
 impl Carried {
-    /// `is_json`: it was read and is a JSON object.
+    /// `is_json`: it is JSON, and was read where its operation is known.
     pub fn new(call: &Call<'_>, body: Body, is_json: bool, facts: &Facts) -> Self {
         let (mut whole, once) = match body {
             Body::Whole(bytes) => (Some(bytes), None),
@@ -54,8 +62,12 @@ impl Carried {
         if is_by_path {
             whole = whole.map(|bytes| naming(&bytes, &model));
         }
-        let is_passed_on = call.route.operation == Operation::Proxy;
-        Self { whole, once, lent: None, is_json, is_passed_on, is_by_path, model, stream }
+        let content = match call.route.operation {
+            _ if !is_json => Content::Opaque,
+            Operation::Proxy => Content::PassedOn,
+            _ => Content::Object,
+        };
+        Self { whole, once, lent: None, content, is_by_path, model, stream }
     }
 
     /// Whether it can be sent once more.
@@ -89,8 +101,7 @@ impl Carried {
             whole: Some(whole),
             once: None,
             lent: None,
-            is_json: self.is_json,
-            is_passed_on: self.is_passed_on,
+            content: self.content,
             is_by_path: self.is_by_path,
             model: self.model.clone(),
             stream: self.stream,
@@ -98,7 +109,7 @@ impl Carried {
     }
 
     pub fn json(&self) -> Option<&Bytes> {
-        self.whole.as_ref().filter(|_| self.is_json)
+        self.whole.as_ref().filter(|_| self.content != Content::Opaque)
     }
 
     /// The values of these fields, where it is JSON.
@@ -117,7 +128,7 @@ impl Carried {
             return Ok(Prepared { body, model, stream });
         };
         let same = Prepared { body: Body::Whole(bytes.clone()), model, stream };
-        if parameters.is_none() || !self.is_json || bytes.is_empty() {
+        if parameters.is_none() || self.content == Content::Opaque || bytes.is_empty() {
             return Ok(same);
         }
         let changed = if bytes.len() <= CHANGED_HERE {
@@ -128,8 +139,10 @@ impl Carried {
             elsewhere.map_err(|_| Error::Panicked)?
         };
         let stream = same.stream;
-        // What is passed on may be a list.
-        let changed = if changed.is_err() && self.is_passed_on { same } else { changed?.unwrap_or(same) };
+        let changed = match (changed, self.content) {
+            (Err(_), Content::PassedOn) => same,
+            (changed, _) => changed?.unwrap_or(same),
+        };
         Ok(if self.is_by_path { Prepared { stream, ..changed } } else { changed })
     }
 }
