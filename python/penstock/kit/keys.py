@@ -58,9 +58,9 @@ async def remove_all(desk: Desk, *conditions: ColumnElement[bool]) -> None:
 
 async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None = None) -> None:
     """Refuse what lifts the limits, the end or the bound config of the key that asks: for itself or for another."""
-    holder = await desk.organisation().find(api_keys, desk.caller.id)
     if desk.caller.is_bound:
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
+    holder = await desk.organisation().find(api_keys, desk.caller.id)
     if holder is None:
         # A person, or a token: they hold what their roles give them.
         return

@@ -78,11 +78,8 @@ class Source:
 
     def learn(self, document: Mapping[str, Any]) -> bool:
         """Take the keys of a document that may be used, and say whether they changed."""
-        keys = document.get("keys")
-        if not isinstance(keys, list):
-            message = "there is no list of keys"
-            raise ValueError(message)  # noqa: TRY004 - it is what was read that is wrong
-        rows = [row for row in map(_public, cast("list[Any]", keys)[:MOST_KEYS]) if row]
+        keys = msgspec.convert(document.get("keys"), list[Any])
+        rows = [row for row in map(_public, keys[:MOST_KEYS]) if row]
         changed = rows != self.rows
         self.rows, self._keys = rows, KeySet([_key(row) for row in rows])
         return changed

@@ -40,13 +40,7 @@ pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
             }
             Answer { reply: Reply::new(answered.status, passed), body: Stream::plain(body).into() }
         }
-        Err(error) => {
-            let mut answer = Answer::error(&error, Dialect::OpenAi);
-            if matches!(error, Error::Overloaded) {
-                answer.reply.headers.push(b"retry-after", b"1");
-            }
-            answer
-        }
+        Err(error) => Answer::error(&error, Dialect::OpenAi),
     }
 }
 

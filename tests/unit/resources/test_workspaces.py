@@ -65,6 +65,22 @@ def test_a_workspaces_own_key_loosens_nothing_that_holds_the_workspace(founded_u
     played(founded_url, scene)
 
 
+def test_a_workspace_without_a_period_of_its_own_is_held_to_the_organisations(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        await api.good("PUT", "admin/organisation/settings", {"user_api_key_rotation_period": "weekly"})
+        place = (await api.workspace())["id"]
+        path = f"workspaces/{place}"
+        scopes = ["workspaces.read", "workspaces.update"]
+        _, inside = await api.key_of("workspace/service", workspace_id=place, scopes=scopes)
+        await inside.refused(403, "settings", "PUT", path, {"settings": {"user_api_key_rotation_period": 365}})
+        await inside.good("PUT", path, {"settings": {"user_api_key_rotation_period": 6}})
+        # Without its own it would be the organisation's again, which is longer.
+        await inside.refused(403, "settings", "PUT", path, {"settings": {"user_api_key_rotation_period": None}})
+        await api.good("PUT", path, {"settings": {"user_api_key_rotation_period": 365}})
+
+    played(founded_url, scene)
+
+
 def test_neither_do_those_who_are_its_managers_and_admins(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = await api.workspace()

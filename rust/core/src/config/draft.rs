@@ -271,8 +271,8 @@ impl Draft {
 /// A provider's name. One that nobody has may be known to a later version, but not to who saves it now.
 fn provider(value: &Value, reading: &mut Reading) -> Option<String> {
     let name = reading.text(value)?;
-    let is_known = name.strip_prefix('@').map_or_else(|| providers::find(&name).is_some(), |slug| !slug.is_empty());
-    if !is_known && reading.tells() {
+    let is_known = || name.strip_prefix('@').map_or_else(|| providers::find(&name).is_some(), |slug| !slug.is_empty());
+    if reading.tells() && !is_known() {
         reading.expected("the name of a provider (docs/providers.md), or `@slug` of a saved one", value);
     }
     Some(name)

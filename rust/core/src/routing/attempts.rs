@@ -239,20 +239,15 @@ impl<'w> Walk<'w> {
                 Next::Stop(because) => return self.stopped(node, because, result),
                 Next::Again(wait) => wait,
             };
-            if let Some(guard) = &guard {
-                // Others may close the target off meanwhile: then this was the last word.
-                tokio::time::sleep(wait).await;
-                if guard.is_closed_off(gateway) {
-                    return self.stopped(node, OPENED, result);
-                }
+            tokio::time::sleep(wait).await;
+            // Others may have closed the target off meanwhile: then this was the last word.
+            if guard.as_ref().is_some_and(|guard| guard.is_closed_off(gateway)) {
+                return self.stopped(node, OPENED, result);
             }
             // Judged: there is one.
             body = next.or_else(|| self.carried.take_back()).unwrap_or_else(Body::empty);
             if let Ok(served) = result {
                 Box::pin(served.discard()).await;
-            }
-            if guard.is_none() {
-                tokio::time::sleep(wait).await;
             }
             gateway.sink.metrics.retries.add(1);
             tries.retries += 1;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    decision::{Decision, Step},
+    decision::Step,
     fallback::Fallback,
     walk::{Going, Walk},
 };
@@ -94,7 +94,8 @@ impl<'w> Walk<'w> {
                 }
                 return (result, 1);
             };
-            let mut facts = self.twin_facts();
+            // What the second attempt finds out, until it is known whether anybody wants to know.
+            let mut facts = self.facts.twin();
             let mut twin = self.twin(&mut facts, carried);
             let raced = {
                 let mut one: Going<'_> = Box::pin(self.go_from(first));
@@ -118,11 +119,6 @@ impl<'w> Walk<'w> {
             }
             self.settle_race(raced, (first, second), wait, facts)
         })
-    }
-
-    /// What the second attempt finds out, until it is known whether anybody wants to know.
-    fn twin_facts(&self) -> Facts {
-        Facts { decision: Some(Box::new(Decision::new(&self.plan.config.root))), ..self.facts.twin() }
     }
 
     /// Says what became of both, and goes on as if the one whose answer counts had been alone.

@@ -149,8 +149,8 @@ impl<'w> Walk<'w> {
         let call = choice.call;
         let until = call.control.patience.and_then(timeout::until);
         facts.decision = Some(Box::new(Decision::new(&plan.config.root)));
-        let (is_socket, has_others, is_dry) = (false, false, false);
         let (passage, family) = (None, OnceLock::new());
+        let (is_socket, has_others, is_dry) = (false, false, false);
         Self {
             gateway,
             choice,
@@ -173,21 +173,13 @@ impl<'w> Walk<'w> {
     where
         'w: 't,
     {
-        let Self { gateway, choice, plan, call, until, is_socket, is_dry, .. } = *self;
         Walk {
-            gateway,
-            choice,
-            plan,
-            call,
-            facts,
-            carried,
-            params: self.params.clone(),
-            until,
-            is_socket,
+            until: self.until,
+            is_socket: self.is_socket,
             has_others: true,
-            is_dry,
-            passage: None,
+            is_dry: self.is_dry,
             family: self.family.clone(),
+            ..Walk::new(self.gateway, self.choice, self.plan, facts, carried)
         }
     }
 

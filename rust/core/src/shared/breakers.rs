@@ -116,8 +116,8 @@ impl Breakers {
             (verdict, state.asks(policy, now))
         });
         self.claim(asks, target, policy);
-        let (is_probe, is_despite) = (verdict == Verdict::HalfOpen, verdict == Verdict::Open);
-        let passage = Passage { breakers: Arc::clone(self), target, is_probe, is_despite };
+        let (is_probe, is_desperate) = (verdict == Verdict::HalfOpen, verdict == Verdict::Open);
+        let passage = Passage { breakers: Arc::clone(self), target, is_probe, is_desperate };
         Some(passage).filter(|_| always || verdict != Verdict::Open)
     }
 
@@ -207,7 +207,7 @@ pub struct Passage {
     target: u64,
     is_probe: bool,
     /// It goes although the target is closed off: there is no other.
-    is_despite: bool,
+    is_desperate: bool,
 }
 
 impl Passage {
@@ -224,7 +224,7 @@ impl Passage {
 
     /// Whether the target was closed off since.
     pub fn is_closed_off(&self, policy: &Policy, now: Duration) -> bool {
-        !self.is_despite && self.breakers.look(self.target, policy, now) != Verdict::Closed
+        !self.is_desperate && self.breakers.look(self.target, policy, now) != Verdict::Closed
     }
 }
 
