@@ -105,18 +105,18 @@ pub enum Reading {
 
 /// What an answer turned out to be.
 #[derive(Default)]
-struct Read {
+pub struct Read {
     usage: Option<Usage>,
     /// What there is to count where usage is none.
     answered: Option<Answered>,
     is_events: bool,
     /// It said how it ended.
-    is_told: bool,
-    failed: bool,
+    pub is_told: bool,
+    pub failed: bool,
 }
 
 impl Reading {
-    fn feed(&mut self, bytes: &[u8]) {
+    pub fn feed(&mut self, bytes: &[u8]) {
         match self {
             Self::Events(meter) => meter.feed(bytes),
             Self::Frames(meter) => meter.feed(bytes),
@@ -132,7 +132,7 @@ impl Reading {
     }
 
     /// `is_cut`: it did not end well by itself.
-    fn finish(self, dialect: Dialect, is_cut: bool) -> Read {
+    pub fn finish(self, dialect: Dialect, is_cut: bool) -> Read {
         match self {
             Self::Nothing => Read::default(),
             Self::Packed(packed) => Read { answered: Some(Answered::Packed(packed)), ..Read::default() },

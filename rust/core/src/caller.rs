@@ -187,11 +187,9 @@ fn filled<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
 }
 
 fn valid(key: &Key) -> Result<&Key> {
+    let Some(end) = key.expires_at else { return Ok(key) };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    match key.expires_at {
-        Some(end) if end <= now => Err(Error::KeyExpired),
-        _ => Ok(key),
-    }
+    if end <= now { Err(Error::KeyExpired) } else { Ok(key) }
 }
 
 #[cfg(test)]

@@ -386,6 +386,8 @@ mod tests {
         let group = |strategy: Value| json!({"strategy": strategy, "targets": [{"provider": "mock", "name": "a"}]});
         let sticky = json!({"hash_fields": ["metadata.user"]});
         let conditions = json!([{"query": {"metadata.a": 1}, "then": "a"}]);
+        let mut twins = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
+        twins["targets"] = json!([twins["targets"][0], twins["targets"][0]]);
         for (config, path) in [
             (json!({}), "$"),
             (json!({"name": "x", "weight": 2}), "$"),
@@ -396,6 +398,12 @@ mod tests {
             (group(json!({"mode": "loadbalance", "default": "a"})), "$.strategy.default"),
             (json!({"provider": "opnai"}), "$.provider"),
             (json!({"provider": "@"}), "$.provider"),
+            (json!({"provider": "@one", "virtual_key": "two"}), "$.virtual_key"),
+            (twins, "$.targets[1].name"),
+            (
+                json!({"targets": [{"passthrough": true, "targets": [{"provider": "mock"}]}]}),
+                "$.targets[0].passthrough",
+            ),
         ] {
             let found = Config::parse(config.to_string().as_bytes(), Unknown::Told).unwrap_err();
             assert_eq!(found.iter().map(|problem| &*problem.path).collect::<Vec<_>>(), [path], "{config}");
@@ -404,7 +412,7 @@ mod tests {
             }
         }
         let whole = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
-        for config in [whole, json!({"retry": {"attempts": 0}}), json!({"provider": "@mine"})] {
+        for config in [whole, json!({"retry": {"attempts": 0}}), json!({"provider": "@mine", "virtual_key": "mine"})] {
             assert!(Config::parse(config.to_string().as_bytes(), Unknown::Told).is_ok(), "{config}");
         }
     }

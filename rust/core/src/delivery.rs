@@ -69,8 +69,8 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let status = answered.status;
     record.facts.status = status;
     record.facts.first_byte = Some(record.elapsed());
-    let is_events = is_events(&answered.headers);
-    let is_frames = is_kind(&answered.headers, FRAMES);
+    let pieces = Pieces::of(call.route.operation, &answered, body.expected());
+    let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
     let is_small = is_small(call.route.operation, &answered, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
@@ -168,14 +168,32 @@ pub fn is_readable_stream(incoming: &Incoming) -> bool {
     *status == 200 && is_events(headers) && is_plain(headers)
 }
 
-/// Whether an answer is passed on whole: where its length is not said, JSON is tried, but for Google's streams, which are
-/// told item by item of one array to who does not ask for events.
-pub fn is_small(operation: Operation, AnswerHead { status, headers }: &AnswerHead, expected: Option<usize>) -> bool {
-    let is_in_items = operation == Operation::StreamGenerateContent && *status == 200 && expected.is_none();
-    !is_in_items
-        && !is_events(headers)
-        && !is_kind(headers, FRAMES)
-        && expected.map_or_else(|| is_kind(headers, "application/json"), |length| length <= WHOLE)
+/// What a stream consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pieces {
+    Events,
+    /// Amazon's.
+    Frames,
+    /// Of one array: so Google tells its streams to who does not ask for events.
+    Items,
+}
+
+impl Pieces {
+    /// Of an answer to this operation of which so many bytes are expected; `None` where it is no stream.
+    pub fn of(operation: Operation, head: &AnswerHead, expected: Option<usize>) -> Option<Self> {
+        let is_in_items = || operation == Operation::StreamGenerateContent && head.status == 200 && expected.is_none();
+        match &head.headers {
+            headers if is_events(headers) => Some(Self::Events),
+            headers if is_kind(headers, FRAMES) => Some(Self::Frames),
+            _ => is_in_items().then_some(Self::Items),
+        }
+    }
+}
+
+/// Whether an answer is passed on whole: where its length is not said, JSON is tried.
+pub fn is_small(operation: Operation, head: &AnswerHead, expected: Option<usize>) -> bool {
+    Pieces::of(operation, head, expected).is_none()
+        && expected.map_or_else(|| is_kind(&head.headers, "application/json"), |length| length <= WHOLE)
 }
 
 pub fn is_events(headers: &Headers) -> bool {

@@ -9,7 +9,6 @@ use crate::{
     members::{Members, write_object},
     prices::Cost,
     record::{Facts, Outcome, Record},
-    routing::decision::Step,
 };
 
 /// Writes it. All times are milliseconds.
@@ -128,7 +127,13 @@ fn decided(line: &mut Members<'_>, facts: &Facts) {
     line.text("last_used_option_index", decision.map_or("config", |decision| &decision.option));
     match (decision, facts.named_by) {
         (Some(decision), _) if !decision.steps.is_empty() => line.value("decisions", &decision.steps),
-        (None, Some(by)) => line.value("decisions", &[Step::Named { at: "config", provider: facts.provider, by }]),
+        // There was nothing to choose: headers or a config name the one provider. Most requests are so, hence by hand.
+        (None, Some(by)) => line.one_object("decisions", |step| {
+            step.text("step", "named");
+            step.text("at", "config");
+            step.text("provider", facts.provider);
+            step.text("by", by);
+        }),
         _ => (),
     }
 }

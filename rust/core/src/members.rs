@@ -77,6 +77,14 @@ impl Members<'_> {
         write_object(self.key(key), members);
     }
 
+    /// A list of one object.
+    pub fn one_object(&mut self, key: &str, members: impl FnOnce(&mut Members<'_>)) {
+        let out = self.key(key);
+        out.push(b'[');
+        write_object(out, members);
+        out.push(b']');
+    }
+
     /// Whatever is rare.
     pub fn value(&mut self, key: &str, value: &impl Serialize) {
         drop(serde_json::to_writer(self.key(key), value));
@@ -151,11 +159,12 @@ mod tests {
             line.null("nothing");
             line.id("id", Uuid::nil());
             line.moment("at", Duration::from_millis(1500));
+            line.one_object("one", |inner| inner.number("n", 1));
             line.value("list", &[1, 2]);
         });
         let expected = concat!(
             r#"{"text":"a \"b\"","none":{},"inner":{"small":-1},"is":true,"nothing":null,"#,
-            r#""id":"00000000-0000-0000-0000-000000000000","at":"1970-01-01T00:00:01.500Z","list":[1,2]}"#
+            r#""id":"00000000-0000-0000-0000-000000000000","at":"1970-01-01T00:00:01.500Z","one":[{"n":1}],"list":[1,2]}"#
         );
         assert_eq!(text, expected);
     }

@@ -15,6 +15,7 @@ use crate::{
     credentials::Issued,
     error::{Error, Result},
     headers, trace,
+    upstream::Origin,
 };
 
 /// What the body of a request looks like on the wire.
@@ -74,7 +75,7 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     let head = call.head;
     let mut out = Vec::with_capacity(1024);
     request_line(&mut out, call, target, said)?;
-    field(&mut out, b"host", target.base.origin.authority().as_bytes());
+    host(&mut out, &target.base.origin);
     let of_the_connection = head.headers.of_the_connection();
     let passing = Passing { call, target, of_the_connection, said };
     for (name, value) in head.headers.iter() {
@@ -126,7 +127,7 @@ pub fn own(
     let written = provider.write_target(asked, options, &mut out);
     written.map_err(|message| Error::OptionInvalid { provider: provider.slug(), message })?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    field(&mut out, b"host", base.origin.authority().as_bytes());
+    host(&mut out, &base.origin);
     let is_set = |name: &str| fields.iter().any(|(set, _)| set == name);
     for (name, value) in target.fields.iter().filter(|(name, _)| !is_set(name)) {
         field(&mut out, name.as_bytes(), value.as_bytes());
@@ -222,6 +223,12 @@ fn context(out: &mut Vec<u8>, call: &Call<'_>) {
     }
 }
 
+fn host(out: &mut Vec<u8>, origin: &Origin) {
+    out.extend_from_slice(b"host: ");
+    origin.write_authority(out);
+    out.extend_from_slice(b"\r\n");
+}
+
 fn framing(out: &mut Vec<u8>, length: Length) {
     match length {
         Length::None => (),
@@ -292,7 +299,7 @@ impl Passing<'_> {
     /// Whether the provider takes one of its options so, and under the name that it has here.
     fn is_read_there(&self, name: &[u8]) -> bool {
         let options = self.target.provider.options();
-        options.iter().any(|option| option.sent_as == Some(option.header) && option.header.as_bytes() == name)
+        options.iter().any(|option| option.header.as_bytes() == name && option.sent_as == Some(option.header))
     }
 }
 

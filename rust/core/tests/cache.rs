@@ -41,6 +41,20 @@ async fn a_second_asking_gets_the_same_bytes_and_no_provider_is_asked() {
 }
 
 #[tokio::test]
+async fn on_a_path_that_is_passed_on_another_kind_of_answer_is_another_question() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let asked = |kind| ask("/v1/proxy/chat/completions", false).header("accept", kind);
+    for (kind, status) in [("image/*", "MISS"), ("application/json", "MISS"), ("image/*", "HIT")] {
+        assert_eq!(way(&rig.send(asked(kind)).await)[2], status, "{kind}");
+    }
+    // Where the operation is known its answer is always of the same kind.
+    for (kind, status) in [("*/*", "MISS"), ("application/json", "HIT")] {
+        assert_eq!(way(&rig.send(ask(CHAT, false).header("accept", kind)).await)[2], status, "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_is_played_again() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -52,6 +52,25 @@ async fn every_target_is_told_in_its_order_with_what_it_would_get() {
 }
 
 #[tokio::test]
+async fn the_model_of_a_websocket_is_read_of_its_query() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let config = json!({"provider": "mock", "api_key": "sk-1", "override_params": {"model": "b"}});
+    let plain = json!({"provider": "mock", "api_key": "sk-1"});
+    for (path, upgrade) in [("/v1/realtime?model=a", None), ("/v1/responses?model=a", Some("websocket"))] {
+        for (config, model) in [(&plain, "a"), (&config, "b")] {
+            let mut headers = json!({"x-gateway-config": config.to_string()});
+            if let Some(kind) = upgrade {
+                headers["Upgrade"] = kind.into();
+            }
+            let told = rig.send(explain(&json!({"method": "GET", "path": path, "headers": headers}))).await;
+            let found = pick(&told.json()["targets"][0], ["provider", "model", "stream"]);
+            assert_eq!(found, json!(["mock", model, true]), "{path}: {}", told.text());
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_headers_of_the_asking_hold_unless_others_are_said() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -3,15 +3,18 @@
 
 mod harness;
 
+use std::fs;
+
 use harness::{
     Ask, CHAT, MESSAGES, Rig, Told, by_with, chat, pick,
-    played::Played,
+    played::{Played, golden, without_model},
     scripted::{EVENTS_HEAD, Scripted, chunks},
     settled, target, way, words,
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
+const ITEMS: &str = "/v1beta/models/m:streamGenerateContent";
 const COMPLETIONS: &str = "/v1/completions";
 const RESPONSES: &str = "/v1/responses";
 
@@ -85,6 +88,36 @@ async fn a_held_stream_that_breaks_off_fails_like_any_attempt() {
     assert!(rig.gateway.shared.recovery.used() > 0);
     drop(told);
     assert_eq!(rig.gateway.shared.recovery.used(), 0);
+}
+
+#[tokio::test]
+async fn frames_and_items_are_held_like_events() {
+    for (operation, path) in [("converseStream", "/model/m/converse-stream"), ("streamGenerateContent", ITEMS)] {
+        let case = golden(&format!("openai/{operation}/stream"));
+        let whole = fs::read(case.join("answered.sse")).unwrap();
+        let half = whole[..whole.len() / 2].to_vec();
+        let failed = b"data: {\"error\":{\"message\":\"too much\",\"code\":503}}\n\n".to_vec();
+        let asked = without_model(&fs::read(case.join("asked.json")).unwrap()).1;
+        let mut told = Vec::new();
+        for first in [whole.clone(), half, failed] {
+            let first = Played::answering(200, "text/event-stream", first, 33).await;
+            let second = Played::answering(200, "text/event-stream", whole.clone(), 33).await;
+            let at = |played: &Played| json!({"provider": "openai", "api_key": "sk-1", "custom_host": played.provider.url()});
+            let rig = Played::rig();
+            let config = config(&json!("hold"), &[at(&first), at(&second)]);
+            let answer = rig.send(by_with(&config, path, asked.clone())).await;
+            assert_eq!((answer.status, answer.cut), (200, false), "{operation}: {}", answer.text());
+            let record = rig.record();
+            assert_eq!(rig.gateway.sink.metrics.held.get(), 1, "{operation}: {record}");
+            told.push((way(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
+        }
+        let [(first, outcome, all), others @ ..] = &told[..] else { panic!("three were asked") };
+        assert_eq!((first.as_str(), outcome), ("config.targets[0]", &json!("complete")), "{operation}");
+        for (at, outcome, body) in others {
+            assert_eq!((at.as_str(), outcome), ("config.targets[1]", &json!("complete")), "{operation}");
+            assert_eq!(body.len(), all.len(), "{operation}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! A config as it is being read: the table of its keys, and what becomes of them.
 
-use penstock_llm::providers;
+use std::collections::HashSet;
+
+use penstock_llm::providers::{self, Form};
 use serde_json::Value;
 
 use super::{Deployments, Node, Reading};
@@ -226,7 +228,12 @@ impl Draft {
         if let Some(field) = FIELDS.iter().find(|field| field.key == key) {
             (field.read)(self, value, reading);
         } else if let Some(option) = providers::option(key) {
-            if let Some(text) = reading.text(value) {
+            let text = match option.form() {
+                Form::Line => reading.text(value),
+                Form::Lines => reading.lines(value),
+                Form::Document => reading.document(value),
+            };
+            if let Some(text) = text {
                 self.target.options.put(option, text);
             }
         } else if NOT_YET.contains(&key) {
@@ -254,7 +261,19 @@ impl Draft {
     fn finish(self, reading: &mut Reading) -> Node {
         let Self { mut target, strategy, virtual_key, statuses } = self;
         if let Some(slug) = virtual_key {
-            target.provider = Some(format!("@{slug}"));
+            let saved = format!("@{slug}");
+            if reading.tells()
+                && target.provider.as_ref().is_some_and(|other| other.starts_with('@') && *other != saved)
+            {
+                let refuse = |reading: &mut Reading| reading.refuse("names another saved provider than `provider`");
+                reading.within("virtual_key", refuse);
+            }
+            target.provider = Some(saved);
+        }
+        if reading.tells() && target.passthrough && !target.targets.is_empty() {
+            let refuse =
+                |reading: &mut Reading| reading.refuse("must not stand beside `targets`: each says it for itself");
+            reading.within("passthrough", refuse);
         }
         if target.passthrough && target.provider.is_some() {
             reading.refuse("must not name a provider beside `passthrough`: the request does");
@@ -376,6 +395,16 @@ fn balance(group: &Node, sticky: Option<Sticky>, reading: &mut Reading) -> LoadB
 
 fn conditions(targets: &[Node], draft: conditional::Draft, reading: &mut Reading) -> Conditional {
     let names = targets.iter().map(|target| target.name.as_deref());
+    if reading.tells() {
+        let mut seen = HashSet::new();
+        for (index, name) in names.clone().enumerate().filter_map(|(index, name)| Some((index, name?))) {
+            if !seen.insert(name) {
+                let refuse =
+                    |reading: &mut Reading| reading.refuse("is the name of another target too: conditions mean that");
+                reading.within(&format!("targets[{index}].name"), refuse);
+            }
+        }
+    }
     reading.within("strategy", |reading| {
         if draft.is_empty() {
             reading.refuse("needs `conditions` and `default`");

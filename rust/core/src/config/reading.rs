@@ -145,14 +145,35 @@ impl Reading {
 
     /// A non-empty text without control characters: it may become a header field. What it is instead is not shown: it may be a credential.
     pub fn text(&mut self, value: &Value) -> Option<String> {
+        self.text_without(char::is_control, value)
+    }
+
+    /// Likewise, but it may have several lines.
+    pub fn lines(&mut self, value: &Value) -> Option<String> {
+        self.text_without(|letter| letter.is_control() && !matches!(letter, '\n' | '\r'), value)
+    }
+
+    fn text_without(&mut self, odd: fn(char) -> bool, value: &Value) -> Option<String> {
         let problem = match value {
             Value::String(text) if text.is_empty() => "must not be empty".to_owned(),
-            Value::String(text) if text.chars().any(char::is_control) => "must not hold control characters".to_owned(),
+            Value::String(text) if text.chars().any(odd) => "must not hold control characters".to_owned(),
             Value::String(text) => return Some(text.clone()),
             other => format!("must be a string, not {}", kind(other)),
         };
         self.refuse(problem);
         None
+    }
+
+    /// A document of JSON: as it is, or as a text that may have several lines.
+    pub fn document(&mut self, value: &Value) -> Option<String> {
+        match value {
+            Value::Object(_) => Some(value.to_string()),
+            Value::String(text) if serde_json::from_str::<Map<String, Value>>(text).is_ok() => Some(text.clone()),
+            other => {
+                self.refuse(format!("must be an object, or one as a string, not {}", kind(other)));
+                None
+            }
+        }
     }
 
     pub fn texts(&mut self, value: &Value) -> Vec<String> {
@@ -259,10 +280,22 @@ mod tests {
     }
 
     #[test]
+    fn keys_have_several_lines_and_documents_are_objects_too() {
+        let mut reading = Reading::new(Unknown::Refused);
+        let lines = "{\n  \"private_key\": \"a\"\n}\n";
+        assert_eq!(reading.document(&json!(lines)).as_deref(), Some(lines));
+        assert_eq!(reading.document(&json!({"private_key": "a"})).as_deref(), Some(r#"{"private_key":"a"}"#));
+        assert!([json!(""), json!("[]"), json!(1)].iter().all(|odd| reading.document(odd).is_none()));
+        assert_eq!(reading.lines(&json!("a\nb")).as_deref(), Some("a\nb"));
+        assert!([json!("a\0"), json!(""), json!({})].iter().all(|odd| reading.lines(odd).is_none()));
+    }
+
+    #[test]
     fn what_may_be_a_credential_is_not_shown() {
         let mut reading = Reading::new(Unknown::Ignored);
         assert_eq!(reading.text(&json!("sk-1\n")), None);
         assert_eq!(reading.text(&json!({"key": "sk-2"})), None);
+        assert_eq!(reading.document(&json!("sk-3")), None);
         assert!(!format!("{:?}", reading.end()).contains("sk-"));
     }
 }

@@ -1,6 +1,6 @@
 //! The JSON Schema of configs, for editors: made of the same table that the parser reads.
 
-use penstock_llm::providers;
+use penstock_llm::providers::{self, Form};
 use serde_json::{Map, Value, json};
 
 use super::draft::FIELDS;
@@ -8,6 +8,8 @@ use super::draft::FIELDS;
 /// What several keys share.
 const SHARED: &str = r##"{
     "text": {"type": "string", "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"},
+    "lines": {"type": "string", "pattern": "^[^\\x00-\\x09\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]+$"},
+    "document": {"type": ["object", "string"], "pattern": "^\\s*\\{[\\s\\S]*\\}\\s*$", "description": "JSON, or that as a text"},
     "field": {"type": "string", "pattern": "^(metadata\\..+|params\\..+|url\\.pathname)$"},
     "recovery": {"enum": ["off", "hold", "continue"]},
     "sticky": {"type": "object", "additionalProperties": false, "properties": {"enabled": {"type": "boolean", "default": true},
@@ -44,7 +46,7 @@ const RULES: &str = r#"[
     {"if": {"required": ["strategy"], "properties": {"strategy": {"required": ["mode"], "properties": {"mode": {"const": "conditional"}}}}},
         "then": {"properties": {"strategy": {"required": ["default"]}}}},
     {"if": {"required": ["passthrough"], "properties": {"passthrough": {"const": true}}},
-        "then": {"not": {"anyOf": [{"required": ["provider"]}, {"required": ["virtual_key"]}]}}}
+        "then": {"not": {"anyOf": [{"required": ["provider"]}, {"required": ["virtual_key"]}, {"required": ["targets"]}]}}}
 ]"#;
 
 /// What the outermost config may not have beside `passthrough`.
@@ -63,9 +65,14 @@ pub fn schema() -> Value {
     for provider in providers::all() {
         for option in provider.options() {
             for name in [option.key.to_owned(), option.header.replace('-', "_")] {
+                let kind = match option.form() {
+                    Form::Line => "#/$defs/text",
+                    Form::Lines => "#/$defs/lines",
+                    Form::Document => "#/$defs/document",
+                };
                 properties
                     .entry(name)
-                    .or_insert_with(|| json!({"$ref": "#/$defs/text", "description": "an option of some providers"}));
+                    .or_insert_with(|| json!({"$ref": kind, "description": "an option of some providers"}));
             }
         }
     }

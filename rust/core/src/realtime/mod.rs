@@ -23,7 +23,7 @@ use crate::{
     record::Record,
     route::Route,
 };
-pub(crate) use open::{Opened, ask};
+pub(crate) use open::{Opened, ask, model};
 pub use relay::Session;
 
 /// What names a key among the protocols that a client offers.

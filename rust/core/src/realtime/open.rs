@@ -130,7 +130,7 @@ fn render(
 }
 
 /// The model that a query names, or the deployment that stands for one; empty where it names none.
-fn model(query: &str) -> String {
+pub(crate) fn model(query: &str) -> String {
     let found = named(query, "model").next();
     found.or_else(|| named(query, "deployment").next()).unwrap_or_default()
 }

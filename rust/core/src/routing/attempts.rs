@@ -14,7 +14,7 @@ use crate::{
     body::Body,
     call::{Coding, Target},
     config::Node,
-    delivery::{self, Served},
+    delivery::{self, Pieces, Served},
     error::{Error, Origin, Result},
     features::{
         circuit_breaker::{Policy, Verdict},
@@ -285,8 +285,10 @@ impl<'w> Walk<'w> {
 
     /// Once there is something to pass on: a first piece, or all of it where streams are held.
     async fn begin(&mut self, node: &Node, served: &mut Served) -> Result<()> {
-        if node.features.recovery.mode() == Mode::Hold && served.is_stream() {
-            return Box::pin(self.hold(node, served)).await;
+        if node.features.recovery.mode() == Mode::Hold
+            && let Some(pieces) = served.pieces(self.call.route.operation)
+        {
+            return Box::pin(self.hold(node, served, pieces)).await;
         }
         // While others may answer instead, or nothing is said meanwhile, it has begun with its first byte alone.
         let patience = match self.gateway.settings.heartbeat_ms {
@@ -298,13 +300,13 @@ impl<'w> Walk<'w> {
     }
 
     /// Until all of a stream is there, if there is room for it.
-    async fn hold(&mut self, node: &Node, served: &mut Served) -> Result<()> {
+    async fn hold(&mut self, node: &Node, served: &mut Served, pieces: Pieces) -> Result<()> {
         let asked = delivery::asked_for(self.call);
         let share = self.gateway.shared.recovery.share();
         // Nothing is heard meanwhile: its first piece has all of its time.
         let holding = async {
             served.begin(self.call.route.operation, Duration::MAX).await?;
-            served.hold(asked, share).await
+            served.hold(pieces, asked, share).await
         };
         let is_held = match self.left() {
             Some(left) => {

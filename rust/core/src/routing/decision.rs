@@ -46,8 +46,6 @@ impl CacheStatus {
 #[derive(Debug, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
-    /// There was nothing to choose: headers or a config name the one provider.
-    Named { at: &'static str, provider: &'static str, by: &'static str },
     /// A strategy chose a target.
     Chose {
         at: Arc<str>,

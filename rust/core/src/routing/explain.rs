@@ -1,7 +1,7 @@
 //! What would become of a request: the same choices as on its walk, and nothing is sent.
 
 use bytes::Bytes;
-use penstock_llm::dialect::Dialect;
+use penstock_llm::{dialect::Dialect, operation::Operation};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
@@ -20,6 +20,7 @@ use crate::{
     features::{circuit_breaker::Verdict, recovery::Mode},
     gateway::Gateway,
     headers::{Control, Head, Headers},
+    realtime,
     record::Facts,
     route::Route,
 };
@@ -59,8 +60,9 @@ pub(crate) async fn explain(gateway: &Gateway, choice: &Choice<'_>, body: Body) 
     let bytes = body.limited(gateway.body_limits)?.collect().await?;
     let asked: Asked<'_> = serde_json::from_slice(&bytes).map_err(|error| refused("$", &error.to_string()))?;
     let head = head(choice.call.head, &asked)?;
-    let route = Route::of(&head.method, &head.path)
-        .ok_or_else(|| refused("$.path", "must be a path below `/v1` that goes to a provider"))?;
+    let asks_for_socket = head.headers.text("upgrade").is_some_and(|kind| kind.eq_ignore_ascii_case("websocket"));
+    let route = if asks_for_socket { Route::of_socket(&head.path) } else { Route::of(&head.method, &head.path) };
+    let route = route.ok_or_else(|| refused("$.path", "must be a path below `/v1` that goes to a provider"))?;
     let control = Control::read(&head.headers, &gateway.settings.header_aliases);
     let call = Call { route, head: &head, control };
     let choice = Choice { call: &call, ..*choice };
@@ -71,10 +73,17 @@ pub(crate) async fn explain(gateway: &Gateway, choice: &Choice<'_>, body: Body) 
     facts.metadata.check()?;
     let body = asked.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
     let is_json = !body.is_empty();
-    let body = gateway.read(&call, Body::Whole(body), &mut facts).await?;
-    let carried = Carried::new(&call, body, is_json, &facts);
+    let is_socket = asks_for_socket || route.operation == Operation::Realtime;
+    let body = if is_socket {
+        // What a WebSocket asks for stands before its first message.
+        (facts.model, facts.stream) = (realtime::model(&head.query), true);
+        Body::empty()
+    } else {
+        gateway.read(&call, Body::Whole(body), &mut facts).await?
+    };
+    let carried = Carried::new(&call, body, is_json && !is_socket, &facts);
     let mut walk = Walk::new(gateway, &choice, &plan, &mut facts, carried);
-    walk.is_dry = true;
+    (walk.is_dry, walk.is_socket) = (true, is_socket);
     let mut targets = Vec::new();
     for node in walk.order(&plan.config.root)? {
         targets.push(described(&mut walk, node).await);

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use penstock_llm::operation::Operation;
+
 use super::{decision::CacheStatus, walk::Walk};
 use crate::{
     body::Body,
@@ -39,6 +41,8 @@ impl Question {
         let options = target.options.said();
         let manner = [u8::from(target.strict), u8::from(target.passthrough)];
         let fields: String = target.fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
+        // What is passed on may ask so for an image, or for JSON that holds one.
+        let kind = call.head.headers.get("accept").filter(|_| call.route.operation == Operation::Proxy);
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),
@@ -50,6 +54,7 @@ impl Question {
             options.as_bytes(),
             &manner,
             fields.as_bytes(),
+            kind.unwrap_or_default(),
             bytes,
         ];
         Some(Self { key: Key::of(partition, &parts), age })

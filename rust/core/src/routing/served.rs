@@ -7,14 +7,16 @@ use penstock_llm::{
     dialect::{Dialect, is_whole},
     operation::Operation,
     stream::sse,
-    usage::{Meter, Metered},
+    usage::Meter,
 };
+use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
+    answer::{Read, Reading},
     body::Body,
     call::{Call, Target},
     deadline::Deadline,
-    delivery::{self, Served},
+    delivery::{self, Pieces, Served},
     error::{Error, Result},
     gateway,
     grace::Grace,
@@ -53,16 +55,42 @@ fn names_policy(body: &[u8]) -> bool {
 }
 
 /// A stream that has come to its end without saying how it ended, or that said it failed.
-fn refuse_unfinished(meter: Meter, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
-    let Metered { terminated, finished, error_event, .. } = meter.finish();
-    if error_event {
+fn refuse_unfinished(pieces: Pieces, read: &Read, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
+    let (is_told, failed) = match pieces {
+        Pieces::Items => items(bytes),
+        Pieces::Events | Pieces::Frames => (read.is_told, read.failed),
+    };
+    if failed {
         let told = last_error(bytes).unwrap_or_else(|| "it did not say why".to_owned());
         return Err(Error::UpstreamBroke { cause: format!("its stream ended in an error: {told}") });
     }
-    if terminated || !ends_with_event || finished {
+    if is_told || !ends_with_event {
         return Ok(());
     }
     Err(Error::UpstreamBroke { cause: "its stream ended before it was complete".into() })
+}
+
+/// Whether the items of Google's array tell how it ended, and whether that was an error.
+fn items(bytes: &[u8]) -> (bool, bool) {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Item {
+        error: Option<IgnoredAny>,
+        prompt_feedback: Option<IgnoredAny>,
+        #[serde(default)]
+        candidates: Vec<Candidate>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Candidate {
+        finish_reason: Option<IgnoredAny>,
+    }
+    let ends = |item: &Item| {
+        item.prompt_feedback.is_some() || item.candidates.iter().any(|candidate| candidate.finish_reason.is_some())
+    };
+    let items: Vec<Item> = serde_json::from_slice(bytes).unwrap_or_default();
+    let failed = items.iter().any(|item| item.error.is_some());
+    (items.iter().any(ends), failed)
 }
 
 /// So much of a provider's own words is told.
@@ -113,14 +141,26 @@ impl Served {
         self.status() == 200 && delivery::is_events(self.headers())
     }
 
-    /// Once all of it is there, good to its end; and whether that was so. One for which there is no room goes on as it comes.
-    pub(crate) async fn hold(&mut self, asked: Operation, mut share: Share) -> Result<bool> {
+    /// What it consists of, where it is a stream in the making.
+    pub(crate) fn pieces(&self, operation: Operation) -> Option<Pieces> {
+        let Incoming { head, body } = &self.incoming;
+        Pieces::of(operation, head, body.expected()).filter(|_| head.status == 200)
+    }
+
+    /// Once all of its pieces are there, good to the end; and whether that was so. One for which there is no room goes on
+    /// as it comes.
+    pub(crate) async fn hold(&mut self, pieces: Pieces, asked: Operation, mut share: Share) -> Result<bool> {
         let Self { incoming: Incoming { head, body }, dialect, .. } = self;
-        let mut meter = delivery::is_plain(&head.headers).then(|| Meter::of(*dialect, asked));
+        let mut reading = match pieces {
+            Pieces::Events => Reading::Events(Meter::of(*dialect, asked)),
+            Pieces::Frames => Reading::Frames(Box::default()),
+            Pieces::Items => Reading::Nothing,
+        };
+        let is_plain = delivery::is_plain(&head.headers);
         let mut bytes = Vec::new();
         while let Some(piece) = body.next().await.transpose()? {
-            if let Some(meter) = &mut meter {
-                meter.feed(&piece);
+            if is_plain {
+                reading.feed(&piece);
             }
             bytes.extend_from_slice(&piece);
             if !share.grow(piece.len()) {
@@ -128,8 +168,8 @@ impl Served {
                 return Ok(false);
             }
         }
-        if let Some(meter) = meter {
-            refuse_unfinished(meter, asked.ends_with_event(), &bytes)?;
+        if is_plain {
+            refuse_unfinished(pieces, &reading.finish(*dialect, false), asked.ends_with_event(), &bytes)?;
         }
         *body = AnswerBody::whole(Bytes::from_owner(Stored { bytes, share }));
         Ok(true)

@@ -25,10 +25,18 @@ pub enum Origin {
 impl Origin {
     /// The `host` header: the port only where it is not the scheme's own.
     pub fn authority(&self) -> String {
-        match self {
-            Self::Network { secure, host, port } if *port == default_port(*secure) => host.to_string(),
-            Self::Network { host, port, .. } => format!("{host}:{port}"),
-            Self::Unix(_) => "control".to_owned(),
+        let mut out = Vec::new();
+        self.write_authority(&mut out);
+        String::from_utf8(out).unwrap_or_default()
+    }
+
+    /// The same, at the end of a head in the making.
+    pub fn write_authority(&self, out: &mut Vec<u8>) {
+        let Self::Network { secure, host, port } = self else { return out.extend_from_slice(b"control") };
+        out.extend_from_slice(host.as_bytes());
+        if *port != default_port(*secure) {
+            out.push(b':');
+            out.extend_from_slice(itoa::Buffer::new().format(*port).as_bytes());
         }
     }
 }

@@ -28,7 +28,7 @@ mod wording;
 pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
-pub use options::{Known, Options};
+pub use options::{Form, Known, Options};
 pub use wording::Wording;
 
 use crate::{

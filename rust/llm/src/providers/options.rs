@@ -15,6 +15,16 @@ pub struct Known {
     pub sent_as: Option<&'static str>,
 }
 
+/// What an option's value is where it need not fit into a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Line,
+    /// Of several lines, such as a key in PEM.
+    Lines,
+    /// An object of JSON, or that as a text.
+    Document,
+}
+
 /// So end the names of those that are credentials, or parts of one.
 const SECRETS: [&str; 7] = [
     "-access-key-id",
@@ -29,6 +39,15 @@ const SECRETS: [&str; 7] = [
 impl Known {
     pub fn is_secret(&self) -> bool {
         SECRETS.iter().any(|end| self.header.ends_with(end))
+    }
+
+    /// What its value may be in a config.
+    pub fn form(&self) -> Form {
+        match self.header {
+            name if name.ends_with("-json") => Form::Document,
+            name if name.ends_with("-private-key") => Form::Lines,
+            _ => Form::Line,
+        }
     }
 
     /// Whether it is called this in a config: by its key, or as its header without hyphens.
