@@ -9,6 +9,7 @@ use crate::{
     members::{Members, write_object},
     prices::Cost,
     record::{Facts, Outcome, Record},
+    routing::decision::Step,
 };
 
 /// Writes it. All times are milliseconds.
@@ -126,14 +127,15 @@ fn decided(line: &mut Members<'_>, facts: &Facts) {
     line.number("retry_success_count", decision.map_or(0, |decision| decision.retries));
     line.text("last_used_option_index", decision.map_or("config", |decision| &decision.option));
     match (decision, facts.named_by) {
-        (Some(decision), _) if !decision.steps.is_empty() => line.value("decisions", &decision.steps),
-        // There was nothing to choose: headers or a config name the one provider. Most requests are so, hence by hand.
-        (None, Some(by)) => line.one_object("decisions", |step| {
-            step.text("step", "named");
-            step.text("at", "config");
-            step.text("provider", facts.provider);
-            step.text("by", by);
-        }),
+        (Some(decision), _) => {
+            if !decision.steps.is_empty() {
+                line.list("decisions", &decision.steps, |out, step| step.write(out));
+            }
+        }
+        (None, Some(by)) => {
+            let step = Step::Named { at: "config", provider: facts.provider, by };
+            line.list("decisions", &[step], |out, step| step.write(out));
+        }
         _ => (),
     }
 }

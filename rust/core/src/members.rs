@@ -77,11 +77,16 @@ impl Members<'_> {
         write_object(self.key(key), members);
     }
 
-    /// A list of one object.
-    pub fn one_object(&mut self, key: &str, members: impl FnOnce(&mut Members<'_>)) {
+    /// A list of what `write` makes of each.
+    pub fn list<T>(&mut self, key: &str, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
         let out = self.key(key);
         out.push(b'[');
-        write_object(out, members);
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            write(out, item);
+        }
         out.push(b']');
     }
 
@@ -159,12 +164,12 @@ mod tests {
             line.null("nothing");
             line.id("id", Uuid::nil());
             line.moment("at", Duration::from_millis(1500));
-            line.one_object("one", |inner| inner.number("n", 1));
+            line.list("objects", &[1, 2], |out, n| write_object(out, |inner| inner.number("n", *n)));
             line.value("list", &[1, 2]);
         });
         let expected = concat!(
             r#"{"text":"a \"b\"","none":{},"inner":{"small":-1},"is":true,"nothing":null,"#,
-            r#""id":"00000000-0000-0000-0000-000000000000","at":"1970-01-01T00:00:01.500Z","one":[{"n":1}],"list":[1,2]}"#
+            r#""id":"00000000-0000-0000-0000-000000000000","at":"1970-01-01T00:00:01.500Z","objects":[{"n":1},{"n":2}],"list":[1,2]}"#
         );
         assert_eq!(text, expected);
     }

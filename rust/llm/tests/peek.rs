@@ -1,7 +1,7 @@
 //! What is read of a request body, and which bodies are refused at which byte.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
-use penstock_llm::dialect::{MAX_DEPTH, Peek, PeekError, is_whole, peek};
+use penstock_llm::dialect::{MAX_DEPTH, Peek, PeekError, is_closed, peek};
 use proptest::prelude::*;
 
 fn refusal(body: &str) -> (usize, &'static str) {
@@ -108,8 +108,8 @@ proptest! {
         let found = peek(&bytes).unwrap();
         prop_assert_eq!(found.model, Some(model));
         prop_assert_eq!(found.stream, Some(stream));
-        prop_assert!(is_whole(&bytes));
-        prop_assert!((0..bytes.len()).all(|end| !is_whole(&bytes[..end])), "what is cut off is not whole");
+        prop_assert!(is_closed(&bytes));
+        prop_assert!((0..bytes.len()).all(|end| !is_closed(&bytes[..end])), "what is cut off is not closed");
     }
 
     /// It accepts what a real parser does, but for the size of numbers and halves of surrogate pairs.
@@ -168,16 +168,37 @@ fn the_public_suite_is_taken_as_it_says() {
 }
 
 #[test]
-fn a_value_is_whole_or_not_as_the_public_suite_says() {
-    for (name, text) in suite() {
-        // What is too deep to be looked through may be whole.
-        let is_deep = text.len() > 100 * MAX_DEPTH as usize;
-        match name.as_bytes()[0] {
-            b'y' => assert!(is_whole(&text), "{name}"),
-            b'n' => assert_eq!(is_whole(&text), is_deep, "{name}"),
-            _ => (),
-        }
+fn what_is_json_is_closed_and_what_is_cut_off_or_is_none_at_all_is_not() {
+    for (name, text) in suite().into_iter().filter(|(name, _)| name.starts_with('y')) {
+        assert!(is_closed(&text), "{name}");
     }
+    for text in [
+        "",
+        " ",
+        "{",
+        "[",
+        "}",
+        "]",
+        "{\"a",
+        "{\"a\":\"}",
+        "{\"a\":\"\\\"}",
+        "{\"a\":{}",
+        "[[]",
+        "{}}",
+        "{}{",
+        "[1],",
+        "{not json}",
+        "[{x}]",
+        "<html>",
+        "nul",
+        "\"a",
+        "oops",
+    ] {
+        assert!(!is_closed(text.as_bytes()), "{text}");
+    }
+    // However deep it is.
+    let deep = "[".repeat(1_000) + &"]".repeat(1_000);
+    assert!(is_closed(deep.as_bytes()) && !is_closed(&deep.as_bytes()[..1_999]));
 }
 
 #[test]

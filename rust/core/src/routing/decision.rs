@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::config::Node;
+use crate::{config::Node, members::write_object};
 
 /// Whether an old answer served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,6 +46,8 @@ impl CacheStatus {
 #[derive(Debug, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
+    /// There was nothing to choose: headers or a config name the one provider.
+    Named { at: &'static str, provider: &'static str, by: &'static str },
     /// A strategy chose a target.
     Chose {
         at: Arc<str>,
@@ -89,6 +91,43 @@ pub enum Step {
     Kept { at: Arc<str> },
     /// So many steps are not told here.
     LeftOut { steps: usize },
+}
+
+impl Step {
+    /// As JSON. Each record has one of the first of these, or two: a general serialiser would be most of what they cost.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Named { at, provider, by } => write_object(out, |step| {
+                step.text("step", "named");
+                step.text("at", at);
+                step.text("provider", provider);
+                step.text("by", by);
+            }),
+            Self::Chose { at, strategy, target, condition } => write_object(out, |step| {
+                step.text("step", "chose");
+                step.text("at", at);
+                step.text("strategy", strategy);
+                step.number("target", *target);
+                if let Some(condition) = condition {
+                    step.number("condition", *condition);
+                }
+            }),
+            Self::Tried { at, provider, status, error, milliseconds } => write_object(out, |step| {
+                step.text("step", "tried");
+                step.text("at", at);
+                step.text("provider", provider);
+                if let Some(status) = status {
+                    step.number("status", *status);
+                }
+                if let Some(error) = error {
+                    step.text("error", error);
+                }
+                step.number("milliseconds", *milliseconds);
+            }),
+            // A Vec takes every write.
+            rare => drop(serde_json::to_writer(out, rare)),
+        }
+    }
 }
 
 /// More steps than this are not kept: of those in the middle their number.
@@ -150,6 +189,24 @@ pub fn milliseconds(since: Instant) -> u64 {
 mod tests {
     use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn what_is_written_by_hand_is_what_a_serialiser_writes() {
+        let at = || Arc::from("config.targets[0]");
+        let tried = |status, error| Step::Tried { at: at(), provider: "mock", status, error, milliseconds: 7 };
+        for step in [
+            Step::Named { at: "config", provider: "mock", by: "header" },
+            Step::Chose { at: at(), strategy: "loadbalance", target: 3, condition: None },
+            Step::Chose { at: "a \"b\"".into(), strategy: "conditional", target: 0, condition: Some(2) },
+            tried(Some(200), None),
+            tried(None, Some("timeout")),
+            Step::Kept { at: at() },
+        ] {
+            let mut out = Vec::new();
+            step.write(&mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string(&step).unwrap());
+        }
+    }
 
     #[test]
     fn the_first_steps_and_the_last_are_kept_and_the_number_of_the_others() {

@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::{Dialect, is_whole},
+    dialect::{Dialect, is_closed},
     operation::Operation,
     stream::sse,
     usage::Meter,
@@ -35,7 +35,7 @@ const DISCARD_WAIT: Duration = Duration::from_millis(50);
 /// A length that is too short makes a whole answer of half of one.
 fn refuse_fragment(head: &AnswerHead, bytes: &[u8]) -> Result<()> {
     let is_json = head.headers.get("content-type").is_some_and(headers::is_json) && delivery::is_plain(&head.headers);
-    if head.status < 300 && is_json && !bytes.is_empty() && !is_whole(bytes) {
+    if head.status < 300 && is_json && !bytes.is_empty() && !is_closed(bytes) {
         return Err(Error::UpstreamBroke { cause: "what it sent as JSON is none".into() });
     }
     Ok(())

@@ -15,7 +15,7 @@ pub mod upload;
 pub use form::Form;
 pub use lines::Lines;
 pub use peek::{Peek, peek};
-pub use scan::{MAX_DEPTH, PeekError, is_whole};
+pub use scan::{MAX_DEPTH, PeekError, is_closed};
 pub use upload::Upload;
 
 /// The shape of requests, answers, streams and errors.

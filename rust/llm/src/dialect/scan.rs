@@ -86,13 +86,26 @@ pub(crate) fn closes_after(json: &[u8], value_end: usize) -> Scan<()> {
     scanner.end()
 }
 
-/// Whether this is one whole value; one too deep to be looked through is taken for whole.
-pub fn is_whole(json: &[u8]) -> bool {
+/// Whether a value is closed and nothing stands behind it. Half of one never is, nor what is not meant to be JSON. Of an
+/// object or an array only strings and brackets are looked at: what else may be wrong in it is for its reader to say.
+pub fn is_closed(json: &[u8]) -> bool {
     let mut scanner = Scanner { json, at: 0 };
-    match scanner.skip_value() {
-        Ok(()) => scanner.end().is_ok(),
-        Err(error) => error.message == TOO_DEEP,
+    if !matches!(scanner.after_space(), Some(b'{' | b'[')) {
+        return scanner.skip_value().is_ok() && scanner.end().is_ok();
     }
+    let mut depth = 0_usize;
+    while let Some(byte) = scanner.byte() {
+        scanner.at += 1;
+        match byte {
+            b'"' if scanner.find_end(scanner.at).is_err() => return false,
+            b'{' if !matches!(scanner.after_space(), Some(b'"' | b'}')) => return false,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return scanner.end().is_ok(),
+            b'}' | b']' => depth -= 1,
+            _ => (),
+        }
+    }
+    false
 }
 
 /// The string literal that begins at `at`, quotes included; empty where it does not end.
