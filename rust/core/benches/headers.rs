@@ -4,7 +4,7 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    call::{Call, Coding, Reach, Target},
+    call::{Call, Coding, Reach, Target, Telling},
     features::forward_headers::ForwardHeaders,
     headers::{Control, Head, Headers},
     rendering::{self, Length, Manner, Said},
@@ -104,6 +104,7 @@ fn target() -> Option<Target<'static>> {
         patience: Duration::from_mins(5),
         inspects: false,
         coding: Coding::Any,
+        telling: Telling::Asked,
         strict: true,
         passthrough: false,
         saved: None,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use penstock_llm::{
     dialect::{Dialect, Failure, error_event},
     stream::include_usage,
-    usage::{FrameMeter, Meter, Metered, Skim, Usage},
+    usage::{FrameMeter, ItemMeter, Meter, Metered, Skim, Usage},
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -96,6 +96,8 @@ pub enum Reading {
     Events(Meter),
     /// A stream of Amazon's.
     Frames(Box<FrameMeter>),
+    /// A stream of one array.
+    Items(Box<(ItemMeter, Skim)>),
     /// A whole answer that is too large to be held.
     Body(Skim),
     Packed(Packed),
@@ -110,8 +112,8 @@ pub struct Read {
     /// What there is to count where usage is none.
     answered: Option<Answered>,
     is_events: bool,
-    /// It said how it ended.
-    pub is_told: bool,
+    /// Whether it said how it ended; `None` where an end says nothing.
+    pub told: Option<bool>,
     pub failed: bool,
 }
 
@@ -120,6 +122,10 @@ impl Reading {
         match self {
             Self::Events(meter) => meter.feed(bytes),
             Self::Frames(meter) => meter.feed(bytes),
+            Self::Items(read) => {
+                read.0.feed(bytes);
+                read.1.feed(bytes);
+            }
             Self::Body(skim) => skim.feed(bytes),
             Self::Packed(packed) => packed.feed(bytes),
             Self::Nothing => (),
@@ -141,15 +147,21 @@ impl Reading {
             }
             Self::Frames(meter) => {
                 let Metered { usage, terminated, error_event: failed, .. } = meter.finish();
-                Read { usage, answered: None, is_events: true, is_told: failed || terminated, failed }
+                Read { usage, answered: None, is_events: true, told: Some(failed || terminated), failed }
+            }
+            Self::Items(read) => {
+                let (meter, skim) = *read;
+                let answered = Some(Answered::Length(skim.length()));
+                let (told, failed) = (Some(meter.is_told()), meter.has_failed());
+                Read { usage: skim.finish(dialect), answered, is_events: false, told, failed }
             }
             Self::Events(meter) => {
                 let Metered { usage, terminated, finished, error_event: failed, deltas, .. } = meter.finish();
                 // Who failed before the first word has done nothing that costs.
                 let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
                 // After the event that says how it ended, it does not matter how the connection does.
-                let is_told = failed || terminated || (finished && !is_cut);
-                Read { usage, answered: deltas.map(Answered::Deltas), is_events: true, is_told, failed }
+                let told = Some(failed || terminated || (finished && !is_cut));
+                Read { usage, answered: deltas.map(Answered::Deltas), is_events: true, told, failed }
             }
         }
     }
@@ -364,7 +376,11 @@ impl Stream {
         // Nothing can be said in the middle of a frame.
         let is_within = matches!(&self.reading, Reading::Frames(meter) if meter.is_within());
         let read = mem::take(&mut self.reading).finish(self.dialect, error.is_some());
-        let is_cut = !read.is_told && (error.is_some() || (self.ends_with_event && read.is_events));
+        let is_cut = match read.told {
+            Some(true) => false,
+            Some(false) => error.is_some() || self.ends_with_event,
+            None => error.is_some(),
+        };
         let rest = if is_cut { Bytes::new() } else { self.held.rest() };
         let rest = if hides_usage { include_usage::hide(rest) } else { rest };
         if let Some(mut record) = self.record.take() {

@@ -77,6 +77,14 @@ pub enum Coding {
     Plain,
 }
 
+/// Whether a stream is asked for its usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Telling {
+    Asked,
+    /// The config says what is asked of a stream.
+    AsWritten,
+}
+
 /// Where a request goes and with what.
 pub struct Target<'c> {
     pub provider: &'static dyn Provider,
@@ -94,6 +102,7 @@ pub struct Target<'c> {
     /// Its streams are held back until their first event is known.
     pub inspects: bool,
     pub coding: Coding,
+    pub telling: Telling,
     /// Answers keep strictly to the shapes of `OpenAI`.
     pub strict: bool,
     /// Requests and answers stay as they are, whatever dialect the provider speaks.
@@ -278,6 +287,7 @@ impl<'c> Choice<'c> {
             patience,
             inspects,
             coding: Coding::Any,
+            telling: Telling::Asked,
             strict,
             passthrough,
             saved,
@@ -344,12 +354,21 @@ impl<'c> Choice<'c> {
     /// The config that was sent, or the one that the key has for all its requests.
     fn config_named(&self) -> Result<Option<&'c str>> {
         let own = self.caller.key.and_then(Key::config).map(|named| self.snapshot.config_slug(named));
-        let sent = self.call.control.config;
+        let sent = self.call.control.config.map(|named| self.config_slug(named));
         let is_bound = self.caller.key.is_some_and(Key::is_bound);
         match sent {
             Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigBound),
             sent => Ok(sent.or(own)),
         }
+    }
+
+    /// The slug of a saved config of this workspace that is named by its id: both ways it is the same one.
+    fn config_slug(&self, named: &'c str) -> &'c str {
+        if !is_slug(named.as_bytes()) {
+            return named;
+        }
+        let slug = self.snapshot.config_slug(named);
+        if self.snapshot.config(self.caller.workspace(), slug).is_some() { slug } else { named }
     }
 
     fn named(&self, name: &str) -> Result<Named<'c>> {

@@ -120,6 +120,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, asked_for(call))),
         _ if is_events => Reading::Events(Meter::of(dialect, asked_for(call))),
         _ if is_frames => Reading::Frames(Box::default()),
+        _ if pieces == Some(Pieces::Items) => Reading::Items(Box::default()),
         _ if is_json && has_cost => Reading::Body(Skim::default()),
         _ => Reading::Nothing,
     };

@@ -324,10 +324,8 @@ impl Gateway {
         } else {
             body
         };
-        // These have paths of the provider's own that take what is meant for it.
-        let is_raw = target.passthrough && matches!(call.route.operation, Operation::Models | Operation::Rerank);
         let wire = target.wire(call.route.operation, &facts.model);
-        if let (Some(wire), false) = (wire, is_raw) {
+        if let (Some(wire), false) = (wire, target.passthrough) {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
         }
@@ -366,9 +364,6 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
-        if target.passthrough {
-            return Err(Error::Unsupported { operation: call.route.operation.id(), provider: target.provider.slug() });
-        }
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         if call.route.operation == Operation::Models {
             return model_list::ask(self, call, target, translation, facts).await;
@@ -515,6 +510,19 @@ fn watched(call: &Call<'_>, body: Body, facts: &mut Facts) -> Body {
         facts.model = peek.model.unwrap_or_default();
     }
     body
+}
+
+/// Refuses what would have to be told in other words where it is to stay as it is.
+pub(crate) fn refuse_other_words(call: &Call<'_>, target: &Target<'_>, model: &str) -> Result<()> {
+    let (operation, provider) = (call.route.operation, target.provider);
+    // These have paths of the provider's own that take what is meant for it.
+    let is_raw = matches!(operation, Operation::Models | Operation::Rerank);
+    let has_wire = || !is_raw && target.wire(operation, model).is_some();
+    let is_kept = || operation.is_of_files() && provider.keeper().is_some();
+    if target.passthrough && (has_wire() || is_kept()) {
+        return Err(Error::Unsupported { operation: operation.id(), provider: provider.slug() });
+    }
+    Ok(())
 }
 
 /// The dialect of an answer: the caller's where that is plain, else the provider's.

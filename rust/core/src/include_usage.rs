@@ -4,14 +4,18 @@ use penstock_llm::stream::include_usage;
 
 use crate::{
     body::Body,
-    call::{Call, Target},
+    call::{Call, Target, Telling},
     record::Facts,
 };
 
 /// The body as it is sent to who is asked in the caller's own dialect.
 pub fn ask(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut Facts) -> Body {
     let Body::Whole(bytes) = &body else { return body };
-    if !facts.stream || target.passthrough || !says_usage_when_asked(call, target) {
+    if !facts.stream
+        || target.passthrough
+        || target.telling == Telling::AsWritten
+        || !says_usage_when_asked(call, target)
+    {
         return body;
     }
     let Some(asked) = include_usage::ask(bytes) else { return body };

@@ -359,6 +359,7 @@ mod tests {
             patience: Duration::ZERO,
             inspects: false,
             coding: Coding::Any,
+            telling: crate::call::Telling::Asked,
             strict: true,
             passthrough: false,
             saved: None,

@@ -55,6 +55,22 @@ async fn on_a_path_that_is_passed_on_another_kind_of_answer_is_another_question(
 }
 
 #[tokio::test]
+async fn what_is_kept_for_longer_or_was_asked_for_in_another_language_does_not_serve() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let asked = |age: u64, language: &str| {
+        let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": age}, "forward_headers": ["accept-language"]});
+        by_with(&config, CHAT, words("mock", false))
+            .header("accept-language", language)
+            .header("x-gateway-cache-namespace", "n")
+    };
+    let ways = [(600, "de", "MISS"), (600, "de", "HIT"), (60, "de", "MISS"), (600, "fr", "MISS"), (600, "de", "HIT")];
+    for (age, language, status) in ways {
+        assert_eq!(way(&rig.send(asked(age, language)).await)[2], status, "{age} {language}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_is_played_again() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -100,12 +100,26 @@ async fn a_saved_config_has_one_breaker_for_all_who_use_it_across_snapshots() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     let config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
-    for epoch in ["1", "2", "3"] {
-        rig.apply(&json!({"epoch": epoch, "configs": [{"slug": "pc-1", "config": config}]}));
-        let ask = harness::post(harness::CHAT, harness::words("mock", false)).header("x-gateway-config", "pc-1");
+    for (epoch, named) in [("1", "pc-1"), ("2", "pc-1"), ("3", "c-1")] {
+        rig.apply(&json!({"epoch": epoch, "configs": [{"id": "c-1", "slug": "pc-1", "config": config}]}));
+        let ask = harness::post(harness::CHAT, harness::words("mock", false)).header("x-gateway-config", named);
         assert_eq!(rig.send(ask).await.status, 200);
     }
     settled(&provider, 4).await;
+}
+
+#[tokio::test]
+async fn a_target_that_names_nobody_has_a_breaker_for_each_whom_requests_name() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let saved = |slug: &str| json!({"slug": slug, "provider": "mock"});
+    rig.apply(&json!({"epoch": "1", "providers": [saved("one"), saved("two")]}));
+    let config = guarded(&[json!({"passthrough": true}), target("chunks=1")], &touchy());
+    let asked = |named: &str, model: &str| by_with(&config, CHAT, words(&format!("@{named}/{model}"), false));
+    for (named, model, answers) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
+        let told = rig.send(asked(named, model)).await;
+        assert_eq!(way(&told)[0], format!("config.targets[{answers}]"), "{named}: {}", told.text());
+    }
 }
 
 /// A config whose first target was closed off by a failure, and may be tried again.

@@ -81,6 +81,24 @@ async fn the_headers_of_the_asking_hold_unless_others_are_said() {
 }
 
 #[tokio::test]
+async fn a_group_in_which_no_condition_holds_is_passed_by() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let nobody = json!({"strategy": {"mode": "conditional", "conditions": [{"query": {"metadata.plan": "free"}, "then": "a"}]},
+        "targets": [{"name": "a", "provider": "mock"}]});
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [nobody, target("chunks=1")]});
+    let words: Value = serde_json::from_str(&words("mock", false)).unwrap();
+    let told = rig.send(explain(&would_be(&config, &words))).await.json();
+    assert_eq!(pick(&told["targets"][0], ["target", "provider"]), json!(["config.targets[1]", "mock"]), "{told}");
+    let failed = json!({"step": "failed", "at": "config.targets[0]", "error": "no_target"});
+    assert_eq!(told["decisions"], json!([failed]));
+    assert_eq!(rig.send(by(&config)).await.status, 200);
+    assert_eq!(rig.records().pop().unwrap()["decisions"][0], failed);
+    let alone = explain(&would_be(&config["targets"][0], &words));
+    assert_eq!(rig.send(alone).await.code(), "no_target");
+}
+
+#[tokio::test]
 async fn an_open_breaker_and_a_kept_answer_are_told() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

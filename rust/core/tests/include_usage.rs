@@ -3,7 +3,7 @@
 
 mod harness;
 
-use harness::{CHAT, played::Played, words};
+use harness::{CHAT, by_with, played::Played, words};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -22,7 +22,22 @@ async fn usage_is_asked_of_those_who_take_the_question_and_all_else_goes_as_it_c
         let is_plain = played.sent().0.contains("\r\naccept-encoding: identity");
         assert_eq!(is_plain, is_asked, "{provider}: what is hidden must not come compressed, all else is left alone");
     }
+    let at = |more: Value| {
+        let mut config = json!({"provider": "openai", "api_key": "k", "custom_host": played.provider.url()});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        by_with(&config, CHAT, body.clone())
+    };
+    let off = json!({"include_usage": false});
+    for (more, sent) in [
+        (json!({"drop_params": ["stream_options"]}), Value::Null),
+        (json!({"drop_params": ["stream_options.include_usage"]}), Value::Null),
+        (json!({"override_params": {"stream_options": off}}), off.clone()),
+        (json!({"default_params": {"seed": 1}}), json!({"include_usage": true})),
+    ] {
+        rig.send(at(more.clone())).await;
+        assert_eq!(played.sent().1["stream_options"], sent, "{more}");
+    }
     let body: Value = serde_json::from_slice(&body).unwrap();
     let told = played.saved("openai").send(Played::through(CHAT, body.clone())).await;
-    assert_eq!((told.status, played.sent().1, played.lines.lock().unwrap().len()), (200, body, 5), "{}", told.text());
+    assert_eq!((told.status, played.sent().1, played.lines.lock().unwrap().len()), (200, body, 9), "{}", told.text());
 }

@@ -416,6 +416,18 @@ async fn what_a_provider_says_instead_of_opening_one_is_told_also_where_it_comes
 }
 
 #[tokio::test]
+async fn a_refused_handshake_is_explained_when_it_asks() {
+    let (provider, (_kept, bad)) = (Server::start().await, refusing("503 Service Unavailable").await);
+    let rig = house(&provider);
+    let Connected::Refused(answer) = connect(&rig, asked_by(&bad).header("x-gateway-explain", "true")).await else {
+        panic!("a session")
+    };
+    let said: Value = serde_json::from_str(answer.reply.headers.text("x-gateway-explanation").unwrap()).unwrap();
+    assert_eq!(pick(&said["target"], ["provider", "model"]), json!(["mock", "gpt-realtime"]), "{said}");
+    assert_eq!(pick(&said["decisions"][0], ["step", "status"]), json!(["tried", 503]), "{said}");
+}
+
+#[tokio::test]
 async fn a_list_of_statuses_says_which_refusals_of_a_session_count() {
     let (provider, (_kept, bad)) = (Server::start().await, refusing("400 Bad Request").await);
     let rig = house(&provider);

@@ -56,6 +56,25 @@ async fn what_is_not_listed_comes_back_at_once() {
     settled(&provider, 6).await;
 }
 
+#[tokio::test]
+async fn what_is_refused_here_is_not_tried_again() {
+    let rig = Rig::with("", |settings| settings.retry_backoff_ms = 60_000);
+    let saved = json!({"slug": "saved", "provider": "anthropic", "api_key": "k"});
+    rig.apply(&json!({"epoch": "1", "providers": [saved]}));
+    let config = json!({"passthrough": true, "retry": {"attempts": 5, "on_status_codes": [400, 500]}});
+    let body = words("@saved/claude", false);
+    let told = rig.send(by_with(&config, CHAT, body.clone())).await;
+    assert_eq!(
+        (told.status, told.code().as_str(), way(&told)[1]),
+        (500, "unsupported_operation", "0"),
+        "{}",
+        told.text()
+    );
+    let asked = format!(r#"{{"path":"{CHAT}","body":{body}}}"#);
+    let explained = rig.send(by_with(&config, "/v1/explain", asked)).await;
+    assert_eq!(explained.json()["targets"][0]["error"], "unsupported_operation", "{}", explained.text());
+}
+
 /// Fails so many times, then answers.
 async fn failing(times: usize, fields: &'static str) -> Scripted {
     let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));

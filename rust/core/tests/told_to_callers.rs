@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 use harness::{
     Ask, CHAT, MESSAGES, by_with, drain, pick,
     played::{Played, frames, golden, timeless, without_model},
-    stream_of, words,
+    stream_of, way, words,
 };
 use penstock_llm::stream::aws_event_stream::Frames;
 use serde_json::{Value, json};
@@ -291,6 +291,35 @@ async fn who_does_not_ask_for_events_gets_the_same_as_one_array_piece_by_piece()
         let played = Played::answering(429, "application/json", b"{}".to_vec(), 50).await;
         let told = rig.send(played.ask(provider, &path, without_model(&read("asked.json")).1)).await;
         assert_eq!((told.status, &told.json()["error"]["code"]), (429, &json!(429)));
+    }
+}
+
+#[tokio::test]
+async fn an_array_that_does_not_say_how_it_ended_is_cut_and_never_kept() {
+    let case = golden("openai/streamGenerateContent/stream");
+    let asked = without_model(&fs::read(case.join("asked.json")).unwrap()).1;
+    let events = fs::read(case.join("answered.sse")).unwrap();
+    let item = r#"{"candidates":[{"content":{"parts":[{"text":"Hi"}]}}]}"#;
+    let items = |last: &str| format!("[{item},\n{last}]").into_bytes();
+    let json = "application/json";
+    for (provider, kind, answered, [outcome, error], is_kept) in [
+        ("openai", "text/event-stream", events.clone(), ["complete", ""], true),
+        ("openai", "text/event-stream", events[..events.len() / 2].to_vec(), ["cut", "upstream_broke"], false),
+        ("google", json, items(r#"{"candidates":[{"finishReason":"STOP"}]}"#), ["complete", ""], true),
+        ("google", json, items(item), ["cut", "upstream_broke"], false),
+        ("google", json, items(r#"{"error":{"code":503}}"#), ["complete", "upstream_error_event"], false),
+    ] {
+        let played = Played::answering(200, kind, answered, 33).await;
+        let rig = Played::rig();
+        let config =
+            json!({"provider": provider, "api_key": "k", "custom_host": played.provider.url(), "cache": "simple"});
+        let ask = || by_with(&config, "/v1beta/models/m:streamGenerateContent", asked.clone());
+        let (told, again) = (rig.send(ask()).await, rig.send(ask()).await);
+        assert_eq!((told.status, told.cut), (200, outcome == "cut"), "{provider}: {}", told.text());
+        assert_eq!(way(&again)[2], if is_kept { "HIT" } else { "MISS" }, "{provider}: {}", told.text());
+        let record = &rig.records()[0];
+        assert_eq!(record["outcome"], outcome, "{record}");
+        assert_eq!(record["error"].as_str().unwrap_or_default(), error, "{record}");
     }
 }
 

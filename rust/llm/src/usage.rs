@@ -9,6 +9,7 @@ use crate::dialect::{
 pub use crate::stream::{
     deltas::Deltas,
     frame_meter::FrameMeter,
+    item_meter::ItemMeter,
     meter::{Meter, Metered},
     session::Session,
     skim::Skim,

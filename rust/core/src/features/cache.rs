@@ -180,7 +180,8 @@ const INCIDENTAL_FAMILIES: [&str; 6] = ["cf-", "x-b3-", "x-datadog-", "x-envoy-"
 /// How those of these begin that say who asks all the same.
 const TELLING: [&str; 2] = ["cf-access-", "cf-aig-"];
 
-fn is_incidental(name: &[u8]) -> bool {
+/// Whether a field says neither what is asked nor who asks.
+pub fn is_incidental(name: &[u8]) -> bool {
     let begins = |families: &[&str]| families.iter().any(|family| name.starts_with(family.as_bytes()));
     INCIDENTAL.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
         || begins(&INCIDENTAL_FAMILIES) && !begins(&TELLING)

@@ -74,6 +74,14 @@ impl Parameters {
         self.0.as_ref().and_then(|changes| of(&changes.overrides))
     }
 
+    /// Whether it sets or drops this field of a request, whatever the caller wrote.
+    pub fn decides(&self, field: &str) -> bool {
+        self.0.as_ref().is_some_and(|changes| {
+            changes.overrides.iter().any(|(key, _)| key == field)
+                || changes.drops.iter().any(|path| path.begins_with(field))
+        })
+    }
+
     /// The body with everything changed; `None` where nothing is to be.
     pub fn applied(&self, body: &[u8]) -> Result<Option<Vec<u8>>, PeekError> {
         let Some(changes) = &self.0 else { return Ok(None) };

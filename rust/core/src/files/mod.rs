@@ -16,7 +16,7 @@ use crate::{
     body::Body,
     call::{Call, Target},
     delivery::Served,
-    error::{Error, Result},
+    error::Result,
     gateway::Gateway,
     record::Facts,
 };
@@ -35,9 +35,6 @@ pub async fn answer(
     facts: &mut Facts,
 ) -> Result<Served> {
     let operation = call.route.operation;
-    if target.passthrough {
-        return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
-    }
     let talk = Talk { gateway, target, operation, keeper, waited: AtomicU64::new(0) };
     let answered = match keeper {
         Keeper::Bucket(bucket) => bucket::answer(&talk, (call, bucket), body, facts).await,

@@ -45,7 +45,7 @@ pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts
     facts.metadata.check()?;
     facts.stream = true;
     facts.model = model(&call.head.query);
-    if !plan.config.is_plain {
+    if !plan.config.is_plain || control.is_to_be_explained() {
         return routing::open(gateway, &choice, &plan, facts).await;
     }
     let until = control.patience.and_then(timeout::until);

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::{Coding, Target},
+    call::{Coding, Target, Telling},
     config::Node,
     delivery::{self, Pieces, Served},
     error::{Error, Origin, Result},
@@ -21,7 +21,7 @@ use crate::{
         recovery::Mode,
         retry::{Retry, Waits},
     },
-    gateway::Gateway,
+    gateway::{self, Gateway},
     realtime,
     shared::breakers::Passage,
     token_count,
@@ -53,7 +53,8 @@ impl Tries {
         let waits = Waits::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
         let mut account = 0;
         if retry.attempts() > 0 {
-            account = gateway.shared.mark_within(false, (&target.base.origin, target.credential.as_deref()));
+            let (credential, options) = (target.credential.as_deref(), target.options.said());
+            account = gateway.shared.mark_within(false, (&target.base.origin, credential, options));
             gateway.shared.budgets.request(account, gateway.shared.now());
         }
         Self { retries: 0, waits, account, is_replayable: false, is_probe }
@@ -62,7 +63,8 @@ impl Tries {
     fn judge(&mut self, walk: &Walk<'_>, retry: &Retry, guard: Option<&Guard<'_>>, result: &Result<Served>) -> Next {
         let (is_wanted, asked) = match result {
             Ok(served) => (retry.is_on(served.status()), retry.asked(served.status(), served.headers())),
-            Err(error) => (error.is_of_network() || retry.is_on(error.status()) && !error.ends_walk(), None),
+            // What is refused here would be once more.
+            Err(error) => (error.is_of_network() || is_theirs(error) && retry.is_on(error.status()), None),
         };
         if !is_wanted || retry.attempts() == 0 {
             return Next::Answer;
@@ -126,7 +128,11 @@ impl Guard<'_> {
 fn is_targets(error: &Error, target: &Target<'_>) -> bool {
     let is_hurried =
         matches!(error, Error::Timeout { milliseconds } if u128::from(*milliseconds) < target.patience.as_millis());
-    error.origin() == Origin::Upstream && !is_hurried
+    is_theirs(error) && !is_hurried
+}
+
+fn is_theirs(error: &Error) -> bool {
+    error.origin() == Origin::Upstream
 }
 
 impl<'w> Walk<'w> {
@@ -196,6 +202,10 @@ impl<'w> Walk<'w> {
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
+        gateway::refuse_other_words(self.call, &target, &self.facts.model)?;
+        if node.features.parameters.decides("stream_options") {
+            target.telling = Telling::AsWritten;
+        }
         if node.features.read(self.call.route, &self.call.head.method) {
             target.coding = Coding::Plain;
         }

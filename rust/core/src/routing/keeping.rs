@@ -10,7 +10,7 @@ use crate::{
     call::Target,
     config::Node,
     delivery::Served,
-    features::cache::{Key, Partition},
+    features::cache::{Key, Partition, is_incidental},
     shared::answers::Filling,
     upstream::Origin,
 };
@@ -41,8 +41,7 @@ impl Question {
         let options = target.options.said();
         let manner = [u8::from(target.strict), u8::from(target.passthrough)];
         let fields: String = target.fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
-        // What is passed on may ask so for an image, or for JSON that holds one.
-        let kind = call.head.headers.get("accept").filter(|_| call.route.operation == Operation::Proxy);
+        let said = walk.said_aside(target);
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),
@@ -54,7 +53,8 @@ impl Question {
             options.as_bytes(),
             &manner,
             fields.as_bytes(),
-            kind.unwrap_or_default(),
+            &said,
+            &age.as_secs().to_le_bytes(),
             bytes,
         ];
         Some(Self { key: Key::of(partition, &parts), age })
@@ -91,6 +91,20 @@ impl Question {
             let answers = Arc::clone(&walk.gateway.shared.answers);
             walk.facts.filling = Some(Box::new(Filling::new(answers, (self.key, refreshes(walk)), self.age, kind)));
         }
+    }
+}
+
+impl Walk<'_> {
+    /// Header fields that reach the provider and change what it answers, but say nothing of who asks.
+    fn said_aside(&self, target: &Target<'_>) -> Vec<u8> {
+        // What is passed on may ask so for an image, or for JSON that holds one.
+        let is_passed_on = self.call.route.operation == Operation::Proxy;
+        let tells = |name: &[u8]| match name {
+            b"accept" | b"accept-language" => is_passed_on || target.forward.contains(name),
+            name => target.forward.contains(name) && !is_incidental(name),
+        };
+        let said = self.call.head.headers.iter().filter(|(name, _)| tells(name));
+        said.flat_map(|(name, value)| [name, b": ", value, b"\n"].concat()).collect()
     }
 }
 

@@ -9,7 +9,6 @@ use penstock_llm::{
     stream::sse,
     usage::Meter,
 };
-use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
     answer::{Read, Reading},
@@ -55,42 +54,15 @@ fn names_policy(body: &[u8]) -> bool {
 }
 
 /// A stream that has come to its end without saying how it ended, or that said it failed.
-fn refuse_unfinished(pieces: Pieces, read: &Read, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
-    let (is_told, failed) = match pieces {
-        Pieces::Items => items(bytes),
-        Pieces::Events | Pieces::Frames => (read.is_told, read.failed),
-    };
-    if failed {
+fn refuse_unfinished(read: &Read, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
+    if read.failed {
         let told = last_error(bytes).unwrap_or_else(|| "it did not say why".to_owned());
         return Err(Error::UpstreamBroke { cause: format!("its stream ended in an error: {told}") });
     }
-    if is_told || !ends_with_event {
+    if read.told == Some(true) || !ends_with_event {
         return Ok(());
     }
     Err(Error::UpstreamBroke { cause: "its stream ended before it was complete".into() })
-}
-
-/// Whether the items of Google's array tell how it ended, and whether that was an error.
-fn items(bytes: &[u8]) -> (bool, bool) {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Item {
-        error: Option<IgnoredAny>,
-        prompt_feedback: Option<IgnoredAny>,
-        #[serde(default)]
-        candidates: Vec<Candidate>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Candidate {
-        finish_reason: Option<IgnoredAny>,
-    }
-    let ends = |item: &Item| {
-        item.prompt_feedback.is_some() || item.candidates.iter().any(|candidate| candidate.finish_reason.is_some())
-    };
-    let items: Vec<Item> = serde_json::from_slice(bytes).unwrap_or_default();
-    let failed = items.iter().any(|item| item.error.is_some());
-    (items.iter().any(ends), failed)
 }
 
 /// So much of a provider's own words is told.
@@ -154,7 +126,7 @@ impl Served {
         let mut reading = match pieces {
             Pieces::Events => Reading::Events(Meter::of(*dialect, asked)),
             Pieces::Frames => Reading::Frames(Box::default()),
-            Pieces::Items => Reading::Nothing,
+            Pieces::Items => Reading::Items(Box::default()),
         };
         let is_plain = delivery::is_plain(&head.headers);
         let mut bytes = Vec::new();
@@ -169,7 +141,7 @@ impl Served {
             }
         }
         if is_plain {
-            refuse_unfinished(pieces, &reading.finish(*dialect, false), asked.ends_with_event(), &bytes)?;
+            refuse_unfinished(&reading.finish(*dialect, false), asked.ends_with_event(), &bytes)?;
         }
         *body = AnswerBody::whole(Bytes::from_owner(Stored { bytes, share }));
         Ok(true)

@@ -40,6 +40,8 @@ pub(crate) async fn route(
     facts: &mut Facts,
 ) -> Result<Served> {
     let operation = choice.call.route.operation;
+    // Before its body is read: the caller waits meanwhile too.
+    let until = choice.call.control.patience.and_then(timeout::until);
     let is_json = is_json(choice.call);
     // JSON is taken whole on every path: it may have to be asked about, changed or sent again.
     let body = if is_json { Body::Whole(body.limited(gateway.body_limits)?.collect().await?) } else { body };
@@ -53,7 +55,7 @@ pub(crate) async fn route(
         facts.asked = Some(gateway.sink.counting.keep(bytes));
     }
     let carried = Carried::new(choice.call, body, is_json, facts);
-    Walk::new(gateway, choice, plan, facts, carried).go().await
+    Walk { until, ..Walk::new(gateway, choice, plan, facts, carried) }.go().await
 }
 
 /// The way of a request whose model may say which provider is meant.
@@ -324,7 +326,10 @@ impl<'w> Walk<'w> {
         let (place, condition) = match &node.strategy {
             Strategy::Single | Strategy::Fallback(_) => (0, None),
             Strategy::LoadBalance(balance) => (self.pick(node, balance, given), None),
-            Strategy::Conditional(conditional) => conditional.choose(&self.asked()).ok_or(Error::NoTarget)?,
+            Strategy::Conditional(conditional) => match conditional.choose(&self.asked()) {
+                Some(chosen) => chosen,
+                None => return Err(self.nobody(node)),
+            },
         };
         let (at, strategy) = (node.path.clone(), node.strategy.name());
         self.note(|| Step::Chose { at, strategy, target: place, condition });
@@ -334,6 +339,13 @@ impl<'w> Walk<'w> {
             self.enters(chosen, true);
         }
         Ok(chosen)
+    }
+
+    /// No condition holds, and none is the default.
+    fn nobody(&mut self, node: &Node) -> Error {
+        let (at, error) = (Arc::clone(&node.path), Error::NoTarget);
+        self.note(|| Step::Failed { at, error: error.code() });
+        error
     }
 
     /// The requests that this one belongs to in a group that keeps some together.
@@ -401,16 +413,22 @@ impl<'w> Walk<'w> {
             let chosen = self.choose(node, given)?;
             return self.order(chosen);
         };
-        let mut all = Vec::new();
+        let (mut all, mut refused) = (Vec::new(), None);
         let mut level = Level::new(node, fallback);
         while let Some(target) = self.next_of(&mut level) {
             if let (true, Some(hedge), Some(second)) = (all.is_empty(), &fallback.hedge, self.peek(&level)) {
                 let (at, after) = (Arc::clone(&node.targets[second].path), hedge.to_string());
                 self.note(|| Step::WouldHedge { at, after });
             }
-            all.extend(self.order(target)?);
+            match self.order(target) {
+                Ok(below) => all.extend(below),
+                Err(error) => refused = Some(error),
+            }
         }
-        Ok(all)
+        match refused {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(all),
+        }
     }
 
     /// Why no further target may be tried, if so.
@@ -459,7 +477,15 @@ impl<'w> Walk<'w> {
 
     /// What stands for a target of this config.
     pub fn mark(&self, node: &Node) -> u64 {
-        self.gateway.shared.mark_within(self.plan.slug.is_some(), (self.family(), &node.path))
+        // Of a target that names nobody there are as many as there are whom requests name.
+        let named = if node.provider.is_none() { self.named() } else { None };
+        self.gateway.shared.mark_within(self.plan.slug.is_some(), (self.family(), &node.path, named))
+    }
+
+    /// Whom the request itself names.
+    fn named(&self) -> Option<&str> {
+        let of_model = || self.carried.model.strip_prefix('@')?.split('/').next();
+        self.call.control.provider.or(self.call.control.virtual_key).or_else(of_model)
     }
 
     /// What stands for the config: for the saved one of this workspace, or for one that this caller sent.

@@ -31,6 +31,11 @@ impl Path {
         }
         if steps.is_empty() { Err("must not be empty") } else { Ok(Self(steps)) }
     }
+
+    /// Whether it is this field, or something in it.
+    pub fn begins_with(&self, field: &str) -> bool {
+        matches!(self.0.first(), Some(Step::Name(name)) if name == field)
+    }
 }
 
 fn bracket<'t>(inner: &'t str, steps: &mut Vec<Step>) -> Result<&'t str, &'static str> {

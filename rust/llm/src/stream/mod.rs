@@ -4,6 +4,7 @@ pub mod aws_event_stream;
 pub mod deltas;
 pub mod frame_meter;
 pub mod include_usage;
+pub mod item_meter;
 pub mod meter;
 pub mod said;
 pub mod seam;
