@@ -14,7 +14,7 @@ from penstock import engine
 from penstock.caller import needs
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import configurations as forms
-from penstock.kit import ids
+from penstock.kit import ids, mappings
 from penstock.kit.ids import CHOSEN_SLUG, mask, new_id
 from penstock.kit.masks import MOVED
 from penstock.kit.record import now, refuse
@@ -23,7 +23,7 @@ from penstock.store.tables import integration_models, integration_workspaces, in
 from penstock.store.tenant import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement
 
@@ -127,28 +127,53 @@ async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -
 
 async def refuse_moved(desk: Desk, row: Row, change: Mapping[str, Any], configurations: str) -> None:
     """Refuse to have credentials of an integration sent elsewhere, unless they come along; `configurations` is their field."""
-    if not forms.is_moved(_where(row), _where({**row, **change})):
+    is_moved = forms.is_moved(_where(row), _where({**row, **change}))
+    if "secret_mappings" in change or is_moved:
+        await refuse_given_away(desk, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
+    if not is_moved:
         return
+    if row["secret_mappings"] and "secret_mappings" not in change:
+        mappings.require(desk, "secret_mappings", MOVED)
     for path, kept in (("key", "sealed_key"), (configurations, "sealed_configurations")):
         if row[kept] and kept not in change:
             raise refuse(path, MOVED)
     for model in await models_of(desk, row):
-        if model["sealed_configurations"] and not model["configurations"].get("custom_host"):
+        if model["sealed_configurations"] and not _own_host(model):
             raise refuse(configurations, f"names another place, and custom_headers of {model['slug']!r} {FOLLOW}")
+
+
+async def refuse_given_away(
+    desk: Desk, values: Mapping[str, Any], known: Collection[Mapping[str, Any]] = (), row: Row | None = None
+) -> None:
+    """Refuse to send secrets that others keep to anybody's host, but for those that were `known` to go there."""
+    said = forms.leads_anywhere(_where(values))
+    said += [f"models[{model['slug']!r}]" for model in (await models_of(desk, row) if row else []) if _own_host(model)]
+    for index, mapping in enumerate(values["secret_mappings"]):
+        if said and mapping not in known:
+            why = f"would send a secret that others keep where {said[0]} says, which may be anybody's"
+            mappings.require(desk, f"secret_mappings[{index}]", why)
 
 
 def refuse_bound_elsewhere(
     desk: Desk, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
 ) -> None:
     """Refuse a model's own host that credentials of its integration were never meant for; who made that says where to."""
-    if host is None or desk.caller.actor == row["owner_id"]:
+    if host is None:
         return
-    if _origin(host) in {_origin(known) for known in (row["configurations"].get("custom_host"), *bound) if known}:
+    if _origin(host) in {_origin(known) for known in (_own_host(row), *bound) if known}:
+        return
+    if row["secret_mappings"]:
+        mappings.require(desk, path, "is another place for secrets that others keep")
+    if desk.caller.actor == row["owner_id"]:
         return
     if row["sealed_configurations"]:
         raise refuse(path, "is another place for this integration's custom_headers: " + STRANGERS)
     if row["sealed_key"] and (key is UNSET or key == row["masked_key"]):
         raise refuse("key", MOVED)
+
+
+def _own_host(row: Row) -> str | None:
+    return row["configurations"].get("custom_host")
 
 
 def _origin(url: str) -> tuple[str, str]:
