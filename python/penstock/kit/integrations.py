@@ -37,7 +37,7 @@ WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishe
 PROVIDERS = Resource("providers", providers, publishes=True)
 LONGEST_ROOT = 200
 FOLLOW = "would follow; hint: take them away first, or give it a custom_host of its own"
-STRANGERS = "only who made the integration names one, or names one of those that it has already"
+STRANGERS = "only who gave them names one, or names one of those that it has already"
 
 ProviderSlug = Annotated[
     Annotated[str, Meta(pattern=CHOSEN_SLUG)] | None,
@@ -50,7 +50,9 @@ EMPTY: dict[str, Any] = {
     "brought_along": False,
     "sealed_key": None,
     "masked_key": None,
+    "key_given_by": None,
     "sealed_configurations": None,
+    "configurations_given_by": None,
     "secret_mappings": [],
     "tags": {},
     "allow_all_models": True,
@@ -119,10 +121,10 @@ async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -
     if row is not None and key == row["masked_key"]:
         return {}
     if not key:
-        return {"sealed_key": None, "masked_key": None}
+        return {"sealed_key": None, "masked_key": None, "key_given_by": None}
     if not key.isprintable():
         raise refuse("key", "must not hold control characters")
-    return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key)}
+    return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key), "key_given_by": desk.caller.actor}
 
 
 async def refuse_moved(desk: Desk, row: Row, change: Mapping[str, Any], configurations: str) -> None:
@@ -157,18 +159,17 @@ async def refuse_given_away(
 def refuse_bound_elsewhere(
     desk: Desk, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
 ) -> None:
-    """Refuse a model's own host that credentials of its integration were never meant for; who made that says where to."""
+    """Refuse a model's own host that credentials of its integration were never meant for; who gave them says where to."""
     if host is None:
         return
     if _origin(host) in {_origin(known) for known in (_own_host(row), *bound) if known}:
         return
     if row["secret_mappings"]:
         mappings.require(desk, path, "is another place for secrets that others keep")
-    if desk.caller.actor == row["owner_id"]:
-        return
-    if row["sealed_configurations"]:
+    if row["sealed_configurations"] and row["configurations_given_by"] != desk.caller.actor:
         raise refuse(path, "is another place for this integration's custom_headers: " + STRANGERS)
-    if row["sealed_key"] and (key is UNSET or key == row["masked_key"]):
+    is_sent = key is not UNSET and key != row["masked_key"]
+    if row["sealed_key"] and row["key_given_by"] != desk.caller.actor and not is_sent:
         raise refuse("key", MOVED)
 
 
@@ -196,9 +197,26 @@ def _where(row: Mapping[str, Any]) -> dict[str, Any]:
 async def sealed_configurations(
     desk: Desk, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
-    """Seal what is secret among configurations, and keep the rest as it is shown."""
+    """Seal what is secret among configurations of an integration, keep the rest as it is shown, and note who gave it."""
     before: dict[str, Any] = await opened(desk, row) if row else {}
     shown, hidden = forms.split(path, given, row["configurations"] if row else {}, before)
+    giver = row["configurations_given_by"] if row else None
+    if hidden != before:
+        # Of what several gave no single one may say where it goes.
+        is_whole = all(given[name] == value for name, value in hidden.items())
+        giver = desk.caller.actor if hidden and (is_whole or giver == desk.caller.actor) else None
+    return {**await _sealed(desk, owner, shown, hidden), "configurations_given_by": giver}
+
+
+async def sealed_place(
+    desk: Desk, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
+) -> dict[str, Any]:
+    """Do the same for what is said of a model: its header fields go nowhere else anyway, unless they are sent anew."""
+    before: dict[str, Any] = await opened(desk, row) if row else {}
+    return await _sealed(desk, owner, *forms.split(path, given, row["configurations"] if row else {}, before))
+
+
+async def _sealed(desk: Desk, owner: str, shown: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
     sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"configurations": shown, "sealed_configurations": sealed}
 

@@ -219,6 +219,9 @@ integrations = Table(
     Column("global_access", FORM, nullable=False),
     Column("default_provider_slug", SLUG),
     Column("owner_id", UUID),
+    # Who may send them elsewhere: whoever made it may have left that to others.
+    Column("key_given_by", UUID),
+    Column("configurations_given_by", UUID),
     *_times(),
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),
