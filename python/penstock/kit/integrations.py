@@ -200,12 +200,20 @@ async def sealed_configurations(
     """Seal what is secret among configurations of an integration, keep the rest as it is shown, and note who gave it."""
     before: dict[str, Any] = await opened(desk, row) if row else {}
     shown, hidden = forms.split(path, given, row["configurations"] if row else {}, before)
-    giver = row["configurations_given_by"] if row else None
-    if hidden != before:
-        # Of what several gave no single one may say where it goes.
-        is_whole = all(given[name] == value for name, value in hidden.items())
-        giver = desk.caller.actor if hidden and (is_whole or giver == desk.caller.actor) else None
-    return {**await _sealed(desk, owner, shown, hidden), "configurations_given_by": giver}
+    return {
+        **await _sealed(desk, owner, shown, hidden),
+        "configurations_given_by": _giver(desk, given, hidden, before, row),
+    }
+
+
+def _giver(
+    desk: Desk, given: Mapping[str, Any], hidden: Mapping[str, Any], before: Mapping[str, Any], row: Row | None
+) -> str | None:
+    known = row["configurations_given_by"] if row else None
+    if hidden and all(given[name] == value for name, value in hidden.items()):
+        return desk.caller.actor
+    # Of what several gave no single one may say where it goes.
+    return known if hidden and (hidden == before or known == desk.caller.actor) else None
 
 
 async def sealed_place(
