@@ -157,6 +157,7 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
         scopes=claims.scopes & of_person(person.get("org_role")),
         by="token",
         is_bound=claims.is_bound,
+        ends_at=None if user_id else claims.expires_at,
         **person,
     )
 

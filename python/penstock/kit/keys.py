@@ -62,7 +62,9 @@ async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
     holder = await desk.organisation().find(api_keys, desk.caller.id)
     if holder is None:
-        # A person, or a token: they hold what their roles give them.
+        # A person, or a token: they hold what their roles give them, and who is known by a token alone no longer than that.
+        ends = {"expires_at": desk.caller.ends_at}
+        limits.refuse_beyond(ends, given, "would be later than that of the token that asks, of somebody who is no user")
         return
     if before is None and (name := limits.limiting(holder)):
         why = (

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from joserfc import jws
+from joserfc.jwk import ECKey
 from sqlalchemy import select, update
 
 from penstock import caller as rights
+from penstock.settings import Jwt
 from penstock.store.tables import api_keys
 from tests.unit.resources.managed import Plane, played
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
 
+SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
+JWT = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNER.as_dict(private=False)]}))
 SERVICE = "api-keys/workspace/service"
 VERBS = ("create", "read", "update", "rotate")
 SCOPES = ["completions.write", *(f"workspace_service_api_keys.{verb}" for verb in VERBS)]
@@ -98,6 +105,36 @@ def test_so_does_one_with_rate_limits_and_one_with_an_end_gives_no_later_one(fou
         await ending.good("POST", f"api-keys/{made['id']}/rotate", {})
 
     played(founded_url, scene)
+
+
+def test_a_token_of_nobody_who_is_known_leaves_no_key_behind_that_outlives_it(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = await api.workspace()
+        organisation = (await api.good("GET", f"workspaces/{place['id']}"))["organisation_id"]
+        user = await api.person("u@x.test", workspaces=[{"id": place["id"], "role": "admin"}])
+        lasting, _ = await api.key_of("workspace/service", workspace_id=place["id"], scopes=["completions.write"])
+        claims = {"organisation_id": organisation, "workspace_slug": place["slug"], "scope": " ".join(SCOPES)}
+
+        def known_as(name: str, end: float) -> Plane:
+            head, said = {"alg": "ES256", "kid": "k", "typ": "JWT"}, {**claims, "sub": name, "exp": end}
+            return api.holding(jws.serialize_compact(head, json.dumps(said), SIGNER, algorithms=["ES256"]))
+
+        soon = time.time() + 600
+        stranger = known_as("ci@idp.example", soon)
+        child = {"name": "child", "scopes": ["completions.write"]}
+        for late in ({}, {"expires_at": day(2)}):
+            await stranger.refused(403, "expires_at", "POST", SERVICE, {**child, **late})
+        await stranger.refused(403, "expires_at", "POST", f"api-keys/{lasting}/rotate", {})
+        await stranger.refused(403, "expires_at", "PUT", f"api-keys/{lasting}", {"expires_at": day(2)})
+        ends = datetime.fromtimestamp(soon - 60, UTC).isoformat()
+        made = await stranger.good("POST", SERVICE, {**child, "expires_at": ends})
+        await stranger.good("POST", f"api-keys/{made['id']}/rotate", {})
+        await stranger.good("PUT", f"api-keys/{lasting}", {"name": "renamed"})
+        await known_as("ci@idp.example", 1e300).good("POST", SERVICE, {**child, "expires_at": day(2)})
+        # Who is a user makes keys as with a session.
+        await known_as(user, soon).good("POST", SERVICE, child)
+
+    played(founded_url, scene, JWT)
 
 
 def test_a_key_that_is_bound_to_a_config_binds_those_that_it_makes(founded_url: Secret):
