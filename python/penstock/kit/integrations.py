@@ -237,8 +237,8 @@ async def opened(desk: Desk, row: Row) -> dict[str, Any]:
 
 
 async def find(desk: Desk, key: str) -> Row | None:
-    """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use."""
-    query = naming(integrations, key).where(*visible(desk.places))
+    """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use; no virtual key's."""
+    query = naming(integrations, key).where(*visible(desk.places), ~integrations.c.brought_along)
     return await desk.organisation().first(query, integrations)
 
 

@@ -287,6 +287,31 @@ def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(founded_url:
     played(founded_url, scene)
 
 
+def test_what_a_virtual_key_brought_along_is_reached_through_that_alone(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        made = await api.good(
+            "POST", "virtual-keys", {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place}
+        )
+        slug = (await api.good("GET", f"virtual-keys/{made['slug']}?workspace_id={place}"))["integration_id"]
+        verbs = [f"workspace_integrations.{verb}" for verb in ("read", "update", "delete")]
+        _, inside = await api.key_of("workspace/service", workspace_id=place, scopes=verbs)
+        model = {"slug": "m", "enabled": False}
+        for who in (api, inside):
+            for method, rest, body in (
+                ("GET", "", None),
+                ("PUT", "", {"name": "mine", "key": "sk-another-key"}),
+                ("GET", "/models", None),
+                ("PUT", "/models", {"models": [model]}),
+                ("PUT", "/workspaces", {"workspaces": []}),
+                ("DELETE", "", None),
+            ):
+                await who.refused(404, slug, method, f"integrations/{slug}{rest}", body)
+        await api.good("PUT", f"virtual-keys/{made['slug']}?workspace_id={place}", {"key": "sk-another-key"})
+
+    played(founded_url, scene)
+
+
 @pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
 def test_a_secret_that_says_another_address_takes_no_key_there(founded_url: Secret, kind: str):
     async def scene(api: Plane) -> None:
