@@ -250,6 +250,8 @@ async def _empty(desk: Desk) -> None:
     for resource in (CONFIGS, members.MEMBERS):
         await resource.remove_all(desk)
     await desk.delete(versions, versions.c.workspace_id == here)
+    kept = await desk.rows(select(files).where(files.c.expires_at > now()), files)
+    await desk.note_gone("files.delete", kept)
     # Whoever looks after old files takes their contents away.
     await desk.change_all(files, {"expires_at": now()})
 
