@@ -166,3 +166,19 @@ def test_a_change_counts_on_the_row_and_on_nothing_beside_it(founded_url: Secret
         assert status == 200
 
     played(founded_url, scene)
+
+
+def test_names_of_guardrails_are_ids_or_slugs_and_no_more_than_a_hundred(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        path = f"workspaces/{(await api.workspace())['id']}"
+        for given in (["a b"], [""], ["x" * 256], [*map(str, range(101))], [{"id": "pg-a"}]):
+            for target, body in (
+                (path, {"defaults": {"input_guardrails": given}}),
+                ("admin/organisation/defaults", {"output_guardrails": given}),
+            ):
+                await api.refused(400, "_guardrails", "PUT", target, body)
+        good = {"input_guardrails": ["pg-a-0123ab", "01890a5d-ac96-774b-bcce-b302099a8057"]}
+        await api.good("PUT", path, {"defaults": good})
+        assert (await api.good("GET", path))["defaults"]["input_guardrails"] == good["input_guardrails"]
+
+    played(founded_url, scene)
