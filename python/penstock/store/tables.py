@@ -87,6 +87,19 @@ users = Table(
     Index(None, "organisation_id", "id"),
 )
 
+# Who was taken out: a token may still name them. Whoever is invited again is a user again, whatever stands here.
+departed = Table(
+    "departed",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("user_id", UUID, nullable=False),
+    Column("email", String(320), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "organisation_id", "user_id"),
+    Index(None, "organisation_id", "email"),
+)
+
 members = Table(
     "members",
     metadata,

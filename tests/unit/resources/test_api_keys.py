@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from joserfc import jws
-from joserfc.jwk import ECKey
 from sqlalchemy import select, update
 
 from penstock import caller as rights
-from penstock.settings import Jwt
 from penstock.store.tables import api_keys
-from tests.unit.resources.managed import Plane, played
+from tests.unit.resources.managed import JWT, Plane, played, token
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
 
-SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
-JWT = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNER.as_dict(private=False)]}))
 SERVICE = "api-keys/workspace/service"
 VERBS = ("create", "read", "update", "rotate")
 SCOPES = ["completions.write", *(f"workspace_service_api_keys.{verb}" for verb in VERBS)]
@@ -116,8 +110,7 @@ def test_a_token_of_nobody_who_is_known_leaves_no_key_behind_that_outlives_it(fo
         claims = {"organisation_id": organisation, "workspace_slug": place["slug"], "scope": " ".join(SCOPES)}
 
         def known_as(name: str, end: float) -> Plane:
-            head, said = {"alg": "ES256", "kid": "k", "typ": "JWT"}, {**claims, "sub": name, "exp": end}
-            return api.holding(jws.serialize_compact(head, json.dumps(said), SIGNER, algorithms=["ES256"]))
+            return api.holding(token(**claims, sub=name, exp=end))
 
         soon = time.time() + 600
         stranger = known_as("ci@idp.example", soon)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from joserfc import jws
-from joserfc.jwk import ECKey
-
-from penstock.settings import Jwt
-from tests.unit.resources.managed import PASSWORD, Plane, played
+from tests.unit.resources.managed import JWT, PASSWORD, Plane, played, token
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
 
-SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
-JWT = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNER.as_dict(private=False)]}))
 USAGE, RATE = {"credit_limit": 5}, {"type": "requests", "unit": "rpm", "value": 5}
 HELD: dict[str, Any] = {
     "usage_limits": [USAGE],
@@ -116,13 +109,9 @@ async def each_way(
     _, answer, headers = await nobody("POST", "auth/sessions", {"email": email, "password": PASSWORD})
     cookie = {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
     said = {"organisation_id": organisation, "sub": user, "exp": time.time() + 600, "scope": "workspaces.update"}
-    head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
-    tokens = [
-        jws.serialize_compact(head, json.dumps(claims), SIGNER, algorithms=["ES256"])
-        for claims in (said, {**said, "workspace_slug": slug})
-    ]
+    tokens = [token(**claims) for claims in (said, {**said, "workspace_slug": slug})]
     _, own = await api.key_of("organisation/user", user_id=user, scopes=["workspaces.update"])
-    return [(nobody, cookie), (own, {}), *((api.holding(token), {}) for token in tokens)]
+    return [(nobody, cookie), (own, {}), *((api.holding(text), {}) for text in tokens)]
 
 
 def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(founded_url: Secret):
