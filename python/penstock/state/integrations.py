@@ -123,4 +123,5 @@ def _are_moved(models: list[Thing], there: list[Thing]) -> bool:
 
 
 def _host(model: Thing) -> str | None:
-    return (model.get("configurations") or {}).get("custom_host")
+    own: Thing = model.get("configurations") or {}
+    return own.get("custom_host")
