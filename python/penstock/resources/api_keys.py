@@ -178,7 +178,8 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             "rate_limits": None,
             "usage_limits": None,
             "alert_emails": None,
-            "expires_at": None,
+            # One that a stranger's token makes ends with it.
+            "expires_at": desk.caller.ends_at,
             "rotation_policy": policy(None, await keys.enforced(desk, type_, workspace_id)),
             "last_reset_at": None,
             "last_rotated_at": None,

@@ -115,10 +115,13 @@ def test_a_token_of_nobody_who_is_known_leaves_no_key_behind_that_outlives_it(fo
         soon = time.time() + 600
         stranger = known_as("ci@idp.example", soon)
         child = {"name": "child", "scopes": ["completions.write"]}
-        for late in ({}, {"expires_at": day(2)}):
+        for late in ({"expires_at": None}, {"expires_at": day(2)}):
             await stranger.refused(403, "expires_at", "POST", SERVICE, {**child, **late})
         await stranger.refused(403, "expires_at", "POST", f"api-keys/{lasting}/rotate", {})
         await stranger.refused(403, "expires_at", "PUT", f"api-keys/{lasting}", {"expires_at": day(2)})
+        made = await stranger.good("POST", SERVICE, child)
+        end = (await api.good("GET", f"api-keys/{made['id']}"))["expires_at"]
+        assert abs(datetime.fromisoformat(end).timestamp() - soon) < 0.01
         ends = datetime.fromtimestamp(soon - 60, UTC).isoformat()
         made = await stranger.good("POST", SERVICE, {**child, "expires_at": ends})
         await stranger.good("POST", f"api-keys/{made['id']}/rotate", {})
