@@ -40,7 +40,7 @@ from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary, takes
 from penstock.kit.proxies import Proxies
 from penstock.kit.texts import refuse_unfit
-from penstock.metrics import BatchFigures, Figures
+from penstock.metrics import BatchFigures, Figures, JobFigures
 from penstock.resources import schema
 from penstock.secret import Secret
 from penstock.settings import Settings, Store
@@ -76,12 +76,13 @@ class Application(Litestar):
 def create_app(settings: Settings, published: Published, record_socket: socket.socket | None = None) -> Litestar:
     """Build the application; nothing runs before its lifespan starts. Records are taken from the socket."""
     records = RecordFeed(settings.records)
-    batch_figures = BatchFigures()
+    batch_figures, job_figures = BatchFigures(), JobFigures()
     parts = {
         "settings": settings,
         "published": published,
         "figures": Figures(),
         "batch_figures": batch_figures,
+        "job_figures": job_figures,
         "records": records,
         "prices": PriceBook(settings),
     }
@@ -95,7 +96,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         loop.add_signal_handler(signal.SIGHUP, watcher.ask)
         close_records = records.listen(record_socket, loop) if record_socket else records.close
         loops = [*([watcher.run] if settings.file else []), *(store.loops if store else [])]
-        running = [loop.create_task(kept_up(work)) for work in loops]
+        running = [loop.create_task(kept_up(work, job_figures)) for work in loops]
         try:
             yield
         finally:

@@ -117,6 +117,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["key", "session", "token"] = "key"
     # A token that has limits, or a config that it may not leave.
     is_bound: bool = False
+    # In milliseconds, of a token of somebody who is not known here: nothing else says when their rights end.
+    ends_at: int | None = None
     session_id: str | None = None
     # Of the person whose key it is: in the organisation, and in each workspace by id.
     org_role: str | None = None

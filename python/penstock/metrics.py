@@ -106,6 +106,9 @@ FAMILIES = {
         "what lines cost that providers ran in batches, in billionths of a dollar",
     ),
     "files_deleted": Family("penstock_files_deleted_total", "counter", "files deleted because of their age"),
+    "job_restarts": Family(
+        "penstock_job_restarts_total", "counter", "how often a job of the control process failed, and began again"
+    ),
     "publish_waits": Family("penstock_publish_waits_total", "counter", "changes whose answer waited for the workers"),
     "publish_waits_given_up": Family(
         "penstock_publish_waits_given_up_total", "counter", "changes that were answered before all workers knew them"
@@ -133,6 +136,16 @@ class BatchFigures:
             "batch_cost": self.cost,
             "files_deleted": self.deleted,
         }
+
+
+class JobFigures:
+    """How the jobs of the control process do."""
+
+    restarts = 0
+
+    def read(self) -> dict[str, float]:
+        """Give it by the name that it has here."""
+        return {"job_restarts": self.restarts}
 
 
 class Push(msgspec.Struct, frozen=True):

@@ -338,6 +338,32 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     assert run(admin, "apply", str(file), "--yes", "--prune") == "nothing to do\n"
 
 
+def test_a_model_goes_to_another_host_with_the_credentials_of_the_file(admin: Client, tmp_path: Path):
+    other = admin.with_key(
+        kind="organisation/service",
+        scopes=[f"organisation_integrations.{verb}" for verb in ("create", "update", "read")],
+    )
+    made = {"name": "moving", "slug": "moving", "ai_provider_id": "openai", "key": SECRETS["SHARED_KEY"]}
+    other.made("/v1/integrations", {**made, "configurations": {"custom_headers": {"x-team": SECRETS["HEADER"]}}})
+    there = YAML(typ="safe").load(run(admin, "export"))["organisation"]["integrations"]
+    moving = next(row for row in there if row["slug"] == "moving")
+    host = {"custom_host": "https://one.test"}
+    moving["models"] = [{"slug": "custom", "enabled": True, "is_custom": True, "configurations": host}]
+    file = tmp_path / "state.yaml"
+    write({"version": 1, "organisation": {"integrations": [moving]}}, file)
+    said = run(admin, "apply", str(file), "--yes", status=1)
+    assert "organisation.integrations[0]: integrations moving: models: " in said
+    assert "custom_headers: only who gave them" in said
+    moving["configurations"] = {"custom_headers": {"x-team": "${HEADER}"}}
+    write({"version": 1, "organisation": {"integrations": [moving]}}, file)
+    assert "key must be sent anew" in run(admin, "apply", str(file), "--yes", status=1, **SECRETS)
+    moving["key"] = "${SHARED_KEY}"
+    write({"version": 1, "organisation": {"integrations": [moving]}}, file)
+    done = run(admin, "apply", str(file), "--yes", **SECRETS).splitlines()
+    assert done == ["~ integrations moving: key, configurations, models", "1 done"]
+    assert run(admin, "apply", str(file), "--yes", **SECRETS) == "nothing to do\n"
+
+
 def test_what_is_refused_is_told_with_its_place_in_the_file_and_what_was_made_is_shown(admin: Client, tmp_path: Path):
     slug = admin.shown("/v1/workspaces")["data"][0]["slug"]
     keys = [{"name": "good", "scopes": ["completions.write"]}, {"name": "bad", "scopes": ["fly"]}]

@@ -339,7 +339,9 @@ def test_a_token_that_is_bound_makes_no_key_that_is_not(tokened: Tokened, bounds
     path = "/v1/api-keys/workspace/service"
     token = tokened.token(scope=scope, **bounds)
     refused(Client(tokened.admin.gateway, token).post(path, body), 403, "AB03", "makes and changes no keys")
-    assert good(Client(tokened.admin.gateway, tokened.token(scope=scope)).post(path, body))["id"]
+    made = good(Client(tokened.admin.gateway, tokened.token(scope=scope)).post(path, body))["id"]
+    # Nobody knows who that was, but that it is good for five minutes.
+    assert tokened.admin.shown(f"/v1/api-keys/{made}")["expiry_enforced"] == 1
 
 
 def test_a_second_issuer_speaks_for_itself(tokened: Tokened):

@@ -131,6 +131,7 @@ def test_figures_of_the_engines_are_shown_to_prometheus(tmp_path: Path, path: st
     answer = run(settings(tmp_path), scene)
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'penstock_requests_total{worker="1",status="2xx"} 3' in answer.body.decode()
+    assert "# TYPE penstock_job_restarts_total counter\npenstock_job_restarts_total 0\n" in answer.body.decode()
 
 
 def test_the_snapshot_is_given_at_once_or_when_it_changes(tmp_path: Path):

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
     from typing import Any
 
+    from penstock.metrics import JobFigures
+
 log = logging.getLogger("penstock")
 
 # A job that is told to end does so at once; one that did not hear it is told again.
@@ -29,13 +31,14 @@ async def rung(bell: asyncio.Event, seconds: float) -> None:
             await bell.wait()
 
 
-async def kept_up(work: Callable[[], Coroutine[Any, Any, None]], pause: float = PAUSE) -> None:
-    """Do work that is to go on for ever: a fault of ours ends it no more than for a pause."""
+async def kept_up(work: Callable[[], Coroutine[Any, Any, None]], figures: JobFigures, pause: float = PAUSE) -> None:
+    """Do work that is to go on for ever: a fault of ours ends it no more than for a pause of seconds, and is counted."""
     while True:
         try:
             return await work()
         except Exception:
             log.exception("a job failed, and begins again")
+            figures.restarts += 1
         await asyncio.sleep(pause)
 
 

@@ -9,35 +9,22 @@ from penstock.kit.credentials import is_named_secret
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What says who is asked, or stands in the host of that; and who gives tokens for a credential, and in which tenant.
-DECIDING = frozenset(
+# What chooses among the places of the provider itself: regions, tenants, accounts. The others may be anybody's.
+OF_THE_PROVIDER = frozenset(
     {
         "aws_region",
-        "aws_sts_endpoint",
-        "azure_authority_host",
-        # The host of a model that was deployed alone begins with it.
-        "azure_deployment_name",
         "azure_deployment_type",
-        "azure_endpoint_name",
         "azure_entra_tenant_id",
-        "azure_foundry_url",
         "azure_region",
         "azure_resource_name",
-        "azure_vault_url",
         "azure_workload_tenant_id",
         "byteplus_region",
-        "custom_host",
         "databricks_workspace",
-        "huggingface_base_url",
         "oracle_region",
-        "provider",
         "resourceName",
         "resource_name",
         "snowflake_account",
-        "vault_addr",
-        "vault_namespace",
         "vertex_region",
-        "virtual_key",
     }
 )
 # What decides something else: what is asked of whoever is there, in whose name, and how.
@@ -141,3 +128,8 @@ def whom(table: Mapping[str, Any]) -> dict[str, Any]:
         for name, item in table.items()
         if item is not None and name not in BESIDE and not is_named_secret(name)
     }
+
+
+def anybodys(table: Mapping[str, Any]) -> list[str]:
+    """Name what of a table sends its credentials to a host that may be anybody's."""
+    return sorted(set(whom(table)) - OF_THE_PROVIDER)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock import engine
-from penstock.kit.addresses import whom
+from penstock.kit.addresses import anybodys, whom
 from penstock.kit.ids import DOTS, END, URL, mask
 from penstock.kit.masks import MOVED
 from penstock.kit.record import misfit, refuse
@@ -34,6 +34,8 @@ SECRET = (
     "vault_token",
     "vertex_service_account_json",
 )
+# Stands for a text that is kept elsewhere, an address or another.
+ELSEWHERE = "https://" + DOTS
 OVERLOADED = "anthropic_inspect_stream_for_overloaded_error"
 
 
@@ -223,7 +225,7 @@ def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[
     if set(given) <= set(Place.__struct_fields__) and not mapped:
         form = Place
     own = {name: value for name, value in given.items() if name in form.__struct_fields__}
-    convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), DOTS), **own})
+    convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), ELSEWHERE), **own})
     _refuse_unserved(path, provider, given)
 
 
@@ -322,8 +324,17 @@ def split(
 
 def is_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether credentials would go elsewhere than before."""
-    one, other = ({name: item for name, item in whom(said).items() if name not in SECRET} for said in (before, after))
+    one, other = (whom(_without_secrets(said)) for said in (before, after))
     return one != other
+
+
+def leads_anywhere(said: Mapping[str, Any]) -> list[str]:
+    """Name what sends credentials to a host that may be anybody's, not only the provider's."""
+    return anybodys(_without_secrets(said))
+
+
+def _without_secrets(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: item for name, item in said.items() if name not in SECRET}
 
 
 def masked(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them

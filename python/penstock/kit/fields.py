@@ -19,6 +19,7 @@ __all__ = [
     "Email",
     "EmailAsked",
     "FirstName",
+    "Guardrails",
     "Home",
     "Id",
     "IdOrSlug",
@@ -26,6 +27,7 @@ __all__ = [
     "LastName",
     "Life",
     "Maker",
+    "MaybeGuardrails",
     "MaybeName",
     "MaybeNote",
     "MaybeTags",
@@ -80,6 +82,9 @@ EmailAsked = Annotated[str | None, QueryParameter(description="only the one with
 Email = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+" + END, max_length=320, description="e-mail address")]
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
 WorkspaceAsked = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
+_Guardrails = Annotated[list[Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}" + END)]], Meta(max_length=100)]
+Guardrails = Annotated[_Guardrails | None, Meta(description="ids or slugs of guardrails")]
+MaybeGuardrails = Annotated[_Guardrails | UnsetType | None, Meta(description="ids or slugs of guardrails")]
 _Tag = Annotated[str, Meta(max_length=255)]
 _Tags = Annotated[dict[_Tag, _Tag], Meta(max_length=64)]
 Tags = Annotated[_Tags, Meta(description="keys with values")]

@@ -14,7 +14,7 @@ from penstock.errors import ForbiddenError, UnauthorisedError
 from penstock.kit.ids import digest
 from penstock.kit.record import now
 from penstock.kit.rules import USUAL_SESSION
-from penstock.store.tables import api_keys, key_digests, members, organisations, sessions, users, workspaces
+from penstock.store.tables import api_keys, departed, key_digests, members, organisations, sessions, users, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,6 +144,9 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
     named = or_(users.c.id == claims.user, users.c.email == claims.user.lower())
     user_id = await connection.scalar(select(users.c.id).where(named, *who))
     person: Mapping[str, Any] = await _person(connection, user_id) if user_id else {}
+    if user_id is None and await _has_gone(connection, claims):
+        message = "whom this token names was taken out of the organisation"
+        raise UnauthorisedError(message)
     if user_id is None and workspace_id is None:
         message = "this token names no workspace, and nobody who is known here"
         raise ForbiddenError(message)
@@ -157,8 +160,16 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
         scopes=claims.scopes & of_person(person.get("org_role")),
         by="token",
         is_bound=claims.is_bound,
+        ends_at=None if user_id else claims.expires_at,
         **person,
     )
+
+
+async def _has_gone(connection: AsyncConnection, claims: Claims) -> bool:
+    """Whether this was somebody here: no role would hold them any more, as one did."""
+    named = or_(departed.c.user_id == claims.user, departed.c.email == claims.user.lower())
+    query = select(departed.c.id).where(departed.c.organisation_id == claims.organisation_id, named).limit(1)
+    return await connection.scalar(query) is not None
 
 
 async def _workspace(connection: AsyncConnection, claims: Claims) -> str | None:

@@ -14,7 +14,7 @@ from penstock import engine
 from penstock.caller import needs
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import configurations as forms
-from penstock.kit import ids
+from penstock.kit import ids, mappings
 from penstock.kit.ids import CHOSEN_SLUG, mask, new_id
 from penstock.kit.masks import MOVED
 from penstock.kit.record import now, refuse
@@ -23,7 +23,7 @@ from penstock.store.tables import integration_models, integration_workspaces, in
 from penstock.store.tenant import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement
 
@@ -37,7 +37,7 @@ WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishe
 PROVIDERS = Resource("providers", providers, publishes=True)
 LONGEST_ROOT = 200
 FOLLOW = "would follow; hint: take them away first, or give it a custom_host of its own"
-STRANGERS = "only who made the integration names one, or names one of those that it has already"
+STRANGERS = "only who gave them names one, or names one of those that it has already"
 
 ProviderSlug = Annotated[
     Annotated[str, Meta(pattern=CHOSEN_SLUG)] | None,
@@ -50,7 +50,9 @@ EMPTY: dict[str, Any] = {
     "brought_along": False,
     "sealed_key": None,
     "masked_key": None,
+    "key_given_by": None,
     "sealed_configurations": None,
+    "configurations_given_by": None,
     "secret_mappings": [],
     "tags": {},
     "allow_all_models": True,
@@ -119,36 +121,60 @@ async def sealed_key(desk: Desk, owner: str, key: str, row: Row | None = None) -
     if row is not None and key == row["masked_key"]:
         return {}
     if not key:
-        return {"sealed_key": None, "masked_key": None}
+        return {"sealed_key": None, "masked_key": None, "key_given_by": None}
     if not key.isprintable():
         raise refuse("key", "must not hold control characters")
-    return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key)}
+    return {"sealed_key": await desk.seal(key, owner), "masked_key": mask(key), "key_given_by": desk.caller.actor}
 
 
 async def refuse_moved(desk: Desk, row: Row, change: Mapping[str, Any], configurations: str) -> None:
     """Refuse to have credentials of an integration sent elsewhere, unless they come along; `configurations` is their field."""
-    if not forms.is_moved(_where(row), _where({**row, **change})):
+    is_moved = forms.is_moved(_where(row), _where({**row, **change}))
+    if "secret_mappings" in change or is_moved:
+        await refuse_given_away(desk, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
+    if not is_moved:
         return
+    if row["secret_mappings"] and "secret_mappings" not in change:
+        mappings.require(desk, "secret_mappings", MOVED)
     for path, kept in (("key", "sealed_key"), (configurations, "sealed_configurations")):
         if row[kept] and kept not in change:
             raise refuse(path, MOVED)
     for model in await models_of(desk, row):
-        if model["sealed_configurations"] and not model["configurations"].get("custom_host"):
+        if model["sealed_configurations"] and not _own_host(model):
             raise refuse(configurations, f"names another place, and custom_headers of {model['slug']!r} {FOLLOW}")
+
+
+async def refuse_given_away(
+    desk: Desk, values: Mapping[str, Any], known: Collection[Mapping[str, Any]] = (), row: Row | None = None
+) -> None:
+    """Refuse to send secrets that others keep to anybody's host, but for those that were `known` to go there."""
+    said = forms.leads_anywhere(_where(values))
+    said += [f"models[{model['slug']!r}]" for model in (await models_of(desk, row) if row else []) if _own_host(model)]
+    for index, mapping in enumerate(values["secret_mappings"]):
+        if said and mapping not in known:
+            why = f"would send a secret that others keep where {said[0]} says, which may be anybody's"
+            mappings.require(desk, f"secret_mappings[{index}]", why)
 
 
 def refuse_bound_elsewhere(
     desk: Desk, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
 ) -> None:
-    """Refuse a model's own host that credentials of its integration were never meant for; who made that says where to."""
-    if host is None or desk.caller.actor == row["owner_id"]:
+    """Refuse a model's own host that credentials of its integration were never meant for; who gave them says where to."""
+    if host is None:
         return
-    if _origin(host) in {_origin(known) for known in (row["configurations"].get("custom_host"), *bound) if known}:
+    if _origin(host) in {_origin(known) for known in (_own_host(row), *bound) if known}:
         return
-    if row["sealed_configurations"]:
+    if row["secret_mappings"]:
+        mappings.require(desk, path, "is another place for secrets that others keep")
+    if row["sealed_configurations"] and row["configurations_given_by"] != desk.caller.actor:
         raise refuse(path, "is another place for this integration's custom_headers: " + STRANGERS)
-    if row["sealed_key"] and (key is UNSET or key == row["masked_key"]):
+    is_sent = key is not UNSET and key != row["masked_key"]
+    if row["sealed_key"] and row["key_given_by"] != desk.caller.actor and not is_sent:
         raise refuse("key", MOVED)
+
+
+def _own_host(row: Row) -> str | None:
+    return row["configurations"].get("custom_host")
 
 
 def _origin(url: str) -> tuple[str, str]:
@@ -171,9 +197,34 @@ def _where(row: Mapping[str, Any]) -> dict[str, Any]:
 async def sealed_configurations(
     desk: Desk, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
-    """Seal what is secret among configurations, and keep the rest as it is shown."""
+    """Seal what is secret among configurations of an integration, keep the rest as it is shown, and note who gave it."""
     before: dict[str, Any] = await opened(desk, row) if row else {}
     shown, hidden = forms.split(path, given, row["configurations"] if row else {}, before)
+    return {
+        **await _sealed(desk, owner, shown, hidden),
+        "configurations_given_by": _giver(desk, given, hidden, before, row),
+    }
+
+
+def _giver(
+    desk: Desk, given: Mapping[str, Any], hidden: Mapping[str, Any], before: Mapping[str, Any], row: Row | None
+) -> str | None:
+    known = row["configurations_given_by"] if row else None
+    if hidden and all(given[name] == value for name, value in hidden.items()):
+        return desk.caller.actor
+    # Of what several gave no single one may say where it goes.
+    return known if hidden and (hidden == before or known == desk.caller.actor) else None
+
+
+async def sealed_place(
+    desk: Desk, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
+) -> dict[str, Any]:
+    """Do the same for what is said of a model: its header fields go nowhere else anyway, unless they are sent anew."""
+    before: dict[str, Any] = await opened(desk, row) if row else {}
+    return await _sealed(desk, owner, *forms.split(path, given, row["configurations"] if row else {}, before))
+
+
+async def _sealed(desk: Desk, owner: str, shown: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
     sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"configurations": shown, "sealed_configurations": sealed}
 
@@ -186,8 +237,8 @@ async def opened(desk: Desk, row: Row) -> dict[str, Any]:
 
 
 async def find(desk: Desk, key: str) -> Row | None:
-    """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use."""
-    query = naming(integrations, key).where(*visible(desk.places))
+    """Find an integration that is open to the desk: its workspace's own, or one of the organisation that it may use; no virtual key's."""
+    query = naming(integrations, key).where(*visible(desk.places), ~integrations.c.brought_along)
     return await desk.organisation().first(query, integrations)
 
 

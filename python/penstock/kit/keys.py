@@ -62,8 +62,15 @@ async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
     holder = await desk.organisation().find(api_keys, desk.caller.id)
     if holder is None:
-        # A person, or a token: they hold what their roles give them.
+        # A person, or a token: they hold what their roles give them, and who is known by a token alone no longer than that.
+        ends = {"expires_at": desk.caller.ends_at}
+        limits.refuse_beyond(ends, given, "would be later than that of the token that asks, of somebody who is no user")
         return
+    if before is None and (name := limits.limiting(holder)):
+        why = (
+            "hold the key that asks, and what another one spends would not count: it makes and rotates none but itself"
+        )
+        raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
     limits.refuse_beyond(holder, given, "would go beyond what the key that asks has itself")
     binding: dict[str, Any] = holder["defaults"]
     if "defaults" in given and binding.get("config_id") and not binding.get("allow_config_override", True):
@@ -71,9 +78,9 @@ async def refuse_beyond(desk: Desk, given: Mapping[str, Any], before: Row | None
         if other.get("config_id") != binding["config_id"] or other["allow_config_override"]:
             why = "must have the config that the key that asks is bound to, and no override"
             raise ForbiddenError(f"defaults {why}", [Problem("defaults", why)])
-    is_own = before is not None and before["id"] == holder["id"]
-    if is_own and "last_reset_at" in given and holder["usage_limits"]:
-        raise ForbiddenError("a key does not reset its own usage", [Problem("reset_usage", "is for others to do")])
+    if before is not None and "last_reset_at" in given and holder["usage_limits"]:
+        words = "a key with usage limits resets neither its own usage nor that of others"
+        raise ForbiddenError(words, [Problem("reset_usage", "is for others to do")])
 
 
 async def rotate(desk: Desk, row: Row, transition: int | None) -> tuple[str, int]:

@@ -177,6 +177,13 @@ def refuse_beyond(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) 
             raise ForbiddenError(f"{name} {why}", [Problem(name, why)])
 
 
+def limiting(holds: Mapping[str, Any]) -> str | None:
+    """Name what limits how much is spent or asked, if anything does."""
+    if any(map(_ends, _listed(holds["usage_limits"]))):
+        return "usage_limits"
+    return "rate_limits" if holds["rate_limits"] else None
+
+
 def _listed(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limit, several, or none
     return cast("list[Mapping[str, Any]]", limits if isinstance(limits, list) else [limits] if limits else [])
 

@@ -8,18 +8,20 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.errors import ConflictError
+from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit.ids import END
 from penstock.kit.record import refuse, unknown
 from penstock.store.tables import integrations, secret_references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
 BELOW = "configurations."
+# Whoever holds it says where a secret is kept, and so where it may go.
+RIGHT = "secret_references.update"
 
 
 class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,9 +41,13 @@ class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 async def checked(
-    desk: Desk, given: Sequence[SecretMapping], workspace_id: str | None, allowed: Sequence[str]
+    desk: Desk,
+    given: Sequence[SecretMapping],
+    workspace_id: str | None,
+    allowed: Sequence[str],
+    before: Collection[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Check that each field is given once, by a secret that may be used there, and write it down."""
+    """Check that each field is given once, by a secret that may be used there, and write it down; what was `before` stays."""
     listed: list[dict[str, Any]] = []
     for index, mapping in enumerate(given):
         path = f"secret_mappings[{index}]"
@@ -58,8 +64,19 @@ async def checked(
         row = await desk.organisation().refer(where, secret_references, key, words)
         if not _open(row, workspace_id):
             raise unknown(where, f"{key!r} is no {words}")
-        listed.append({**msgspec.to_builtins(mapping), "secret_reference_id": row["id"]})
+        written = {**msgspec.to_builtins(mapping), "secret_reference_id": row["id"]}
+        part = row["secret_key"]
+        if part and written not in before and (mapping.secret_key or part) != part:
+            require(desk, f"{path}.secret_key", f"is not the part of the secret that {row['slug']!r} gives")
+        listed.append(written)
     return listed
+
+
+def require(desk: Desk, path: str, why: str) -> None:
+    """Refuse with a reason what only those may do who say where secrets are kept."""
+    if RIGHT not in desk.caller.grants(None):
+        words = f"{why}; hint: have it done by who holds {RIGHT}"
+        raise ForbiddenError(f"{path} {words}", [Problem(path, words)])
 
 
 def fields(listed: Iterable[Mapping[str, Any]]) -> frozenset[str]:

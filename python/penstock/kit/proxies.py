@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from litestar import Request
 
+    from penstock.settings import Settings
+
 LONGEST = 64
 HEADER = "x-forwarded-for"
 
@@ -38,3 +40,15 @@ class Proxies:
         except ValueError:
             return False
         return any(known in network for network in self._networks)
+
+
+def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:
+    """Whether callers see us over TLS: a proxy says so of this request, or the settings of all."""
+    return request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
+
+
+def outside(settings: Settings, request: Request[Any, Any, Any]) -> str:
+    """Give the address that callers see us at, without a slash at its end: the settings' word, or how this one came."""
+    host = request.headers.get("host", f"{settings.address}:{settings.server.port}")
+    scheme = "https" if is_behind_tls(settings, request) else "http"
+    return settings.server.public_url.rstrip("/") or f"{scheme}://{host}"

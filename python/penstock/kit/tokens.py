@@ -32,6 +32,8 @@ log = logging.getLogger("penstock")
 SHORTEST_RSA = 2048
 LARGEST_TOKEN, LARGEST_SET, MOST_KEYS = 16_384, 1_000_000, 100
 PATIENCE = 5.0
+# In seconds: the year 5138. Later ends are as good as none.
+LATEST = 1e11
 # A token with a key that nobody knows has the keys looked at again, but not more often than this.
 SOON = 10.0
 
@@ -59,6 +61,8 @@ class Claims(msgspec.Struct, frozen=True):
     user: str
     workspace_slug: str | None
     scopes: frozenset[str]
+    # Milliseconds; the leeway for clocks that differ comes on top.
+    expires_at: int
     # It has limits, or a config that it may not leave.
     is_bound: bool
 
@@ -206,7 +210,9 @@ class Tokens:
         _check_forms(claims)
         slug = claims.get("workspace_slug")
         workspace = slug if isinstance(slug, str) else None
-        return Claims(organisation, user, workspace, self._scopes(claims), _is_bound(claims))
+        return Claims(
+            organisation, user, workspace, self._scopes(claims), int(min(end, LATEST) * 1000), _is_bound(claims)
+        )
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[str]:
         said: Any = claims.get("scopes", claims.get("scope", self._own.default_scopes))

@@ -195,7 +195,7 @@ async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, befor
             if not sent:
                 raise refuse(f"{path}.configurations", "must not be empty")
             forms.convert(f"{path}.configurations", forms.Place, sent)
-        values |= await kit.sealed_configurations(desk, row_id, f"{path}.configurations", sent or {}, before)
+        values |= await kit.sealed_place(desk, row_id, f"{path}.configurations", sent or {}, before)
     if model.pricing_config is not UNSET:
         values["pricing_config"] = msgspec.to_builtins(model.pricing_config)
     whole = desk.organisation()

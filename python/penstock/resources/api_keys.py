@@ -150,9 +150,9 @@ Ids = Annotated[str | None, QueryParameter(description="only these: ids with com
     tags=TAGS,
 )
 async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: NamedDependency[Work]) -> KeyMade:
-    """Make a key; it can do nothing that its maker cannot. One that a key makes has its limits, end and bound config, or tighter.
+    """Make a key; it can do nothing that its maker cannot. One that a key makes has its end and bound config, or a sooner end.
 
-    Each key is held to its limits by itself: what it spends does not count against the key that made it.
+    A key with limits makes none: each is held to its limits by itself, and what another one spends would not count.
     """
     type_ = f"{kind}-{sub_kind}"
     work.caller.stay_in(data.organisation_id)
@@ -178,7 +178,8 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             "rate_limits": None,
             "usage_limits": None,
             "alert_emails": None,
-            "expires_at": None,
+            # One that a stranger's token makes ends with it.
+            "expires_at": desk.caller.ends_at,
             "rotation_policy": policy(None, await keys.enforced(desk, type_, workspace_id)),
             "last_reset_at": None,
             "last_rotated_at": None,

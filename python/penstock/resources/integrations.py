@@ -142,6 +142,7 @@ async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) ->
             **await kit.sealed_key(desk, row_id, data.key),
             **await kit.sealed_configurations(desk, row_id, "configurations", data.configurations),
         }
+        await kit.refuse_given_away(desk, values)
         row = await kit.add(desk, row_id, values)
         if data.create_default_provider and own:
             await kit.provide(desk, row, [own], data.default_provider_slug)
@@ -181,7 +182,9 @@ async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDe
         values = {name: value for name, value in given(data).items() if name in {"name", "description", "tags"}}
         if data.secret_mappings is not UNSET:
             known = forms.names(row["ai_provider_id"])
-            values["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, row["workspace_id"], known)
+            values["secret_mappings"] = await mappings.checked(
+                desk, data.secret_mappings, row["workspace_id"], known, row["secret_mappings"]
+            )
         mapped = mappings.fields(values.get("secret_mappings", row["secret_mappings"]))
         if data.configurations is not UNSET:
             forms.check("configurations", row["ai_provider_id"], data.configurations, mapped)

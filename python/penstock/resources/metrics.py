@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from penstock.caller import anyone
 from penstock.errors import MissingError
 from penstock.jobs.records import RecordFeed
-from penstock.metrics import BatchFigures, Figures
+from penstock.metrics import BatchFigures, Figures, JobFigures
 from penstock.settings import Settings
 from penstock.snapshot import Published
 
@@ -22,6 +22,7 @@ def metrics(
     figures: NamedDependency[Figures],
     records: NamedDependency[RecordFeed],
     batch_figures: NamedDependency[BatchFigures],
+    job_figures: NamedDependency[JobFigures],
     published: NamedDependency[Published],
 ) -> str:
     """Give all figures in the text format of Prometheus; only when `metrics.enabled` is set."""
@@ -30,7 +31,7 @@ def metrics(
         raise MissingError(message)
     own = {"record_batches_written": records.written, "record_batches_refused": records.refused}
     running = {"publish_waits": published.running.waits, "publish_waits_given_up": published.running.given_up}
-    return figures.render({**own, **running, **batch_figures.read()})
+    return figures.render({**own, **running, **batch_figures.read(), **job_figures.read()})
 
 
 routes = [metrics]

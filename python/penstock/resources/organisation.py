@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.caller import needs
 from penstock.kit.desk import Desk, Work
-from penstock.kit.fields import Object
+from penstock.kit.fields import MaybeGuardrails, Object
 from penstock.kit.record import Done
 from penstock.kit.resource import Resource
 from penstock.kit.rules import SHORTEST_SESSION, USUAL_SESSION, Rules, written
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 ORGANISATION = Resource("organisation_settings", organisations, publishes=True)
 TAGS = ["Organisation"]
-MOST_GUARDRAILS = 100
 
 Ttl = Annotated[int, Meta(ge=SHORTEST_SESSION, description="seconds after which who signed in must do so again")]
-Ids = Annotated[list[str], Meta(max_length=MOST_GUARDRAILS)]
 
 
 class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,8 +63,8 @@ class SettingsShown(msgspec.Struct, frozen=True, kw_only=True):
 class OrganisationDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What every workspace has unless it says otherwise; what is left out stays, null empties it."""
 
-    input_guardrails: Annotated[Ids | UnsetType | None, Meta(description="ids or slugs of guardrails")] = UNSET
-    output_guardrails: Annotated[Ids | UnsetType | None, Meta(description="ids or slugs of guardrails")] = UNSET
+    input_guardrails: MaybeGuardrails = UNSET
+    output_guardrails: MaybeGuardrails = UNSET
 
 
 class DefaultsShown(msgspec.Struct, frozen=True, kw_only=True):

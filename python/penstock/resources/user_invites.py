@@ -19,6 +19,7 @@ from penstock.kit.fields import Email, EmailAsked, Id, Moment, MomentOrNone, Obj
 from penstock.kit.invites import INVITES
 from penstock.kit.listing import equal
 from penstock.kit.members import Role
+from penstock.kit.proxies import outside
 from penstock.kit.record import Done, now, refuse, write_out
 from penstock.kit.verbs import Verbs, Wanted
 from penstock.settings import Settings
@@ -117,7 +118,7 @@ async def create(
             "invited_by": work.caller.actor,
         }
         row = await INVITES.add(desk, values)
-        return InviteMade(row["id"], f"{_base(settings, request)}{PAGE}?token={token}")
+        return InviteMade(row["id"], f"{outside(settings, request)}{PAGE}?token={token}")
 
 
 def asked(role: RoleAsked = None, email: EmailAsked = None, status: StatusAsked = None) -> Wanted:
@@ -183,7 +184,7 @@ async def resend(
             desk.may_give(of_member(place["role"]), place["id"])
         token, kept = invites.link()
         await INVITES.change(desk, row, kept)
-        return InviteSent(f"{_base(settings, request)}{PAGE}?token={token}")
+        return InviteSent(f"{outside(settings, request)}{PAGE}?token={token}")
 
 
 async def _refuse_known(desk: Desk, email: str, invite_id: str = "") -> None:
@@ -212,11 +213,6 @@ async def _scopes(desk: Desk, details: KeyDetails | None) -> list[str] | None:
     desk.may_give(details.scopes, None)
     await keys.refuse_beyond(desk, keys.UNLIMITED)
     return sorted(set(details.scopes))
-
-
-def _base(settings: Settings, request: Request[Any, Any, Any]) -> str:
-    host = request.headers.get("host", f"{settings.address}:{settings.server.port}")
-    return settings.server.public_url.rstrip("/") or f"http://{host}"
 
 
 def _shown(row: Row) -> Invite:

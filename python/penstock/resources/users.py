@@ -16,12 +16,13 @@ from penstock.errors import ConflictError
 from penstock.kit import keys
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Changed, Email, EmailAsked, FirstName, Id, LastName, Moment, Object
+from penstock.kit.ids import new_id
 from penstock.kit.listing import equal
 from penstock.kit.members import MEMBERS, USERS
-from penstock.kit.record import Done, write_out
+from penstock.kit.record import Done, now, write_out
 from penstock.kit.sessions import end
 from penstock.kit.verbs import Verbs, Wanted
-from penstock.store.tables import api_keys, members, sessions, users
+from penstock.store.tables import api_keys, departed, members, sessions, users
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
@@ -79,13 +80,15 @@ async def update(user_id: UserId, data: JSONBody[UserChange], work: NamedDepende
     "/{user_id:str}", status_code=200, guards=[needs("organisation_users.delete")], summary="Delete user", tags=TAGS
 )
 async def remove(user_id: UserId, work: NamedDependency[Work]) -> Done:
-    """Take a person out of the organisation; the person's keys end with it."""
+    """Take a person out of the organisation; the person's keys and sessions end with it, and tokens that name the person."""
     async with work.writing() as desk:
         row = await _no_owner(desk, user_id)
         await keys.remove_all(desk, api_keys.c.user_id == row["id"])
         await MEMBERS.remove_all(desk, members.c.user_id == row["id"])
         await end(desk, sessions.c.user_id == row["id"])
         await USERS.remove(desk, row)
+        gone = {"id": new_id(), "user_id": row["id"], "email": row["email"], "created_at": now()}
+        await desk.insert(departed, gone)
         return Done()
 
 

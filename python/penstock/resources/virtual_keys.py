@@ -117,6 +117,7 @@ async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
         **await integrations.sealed_key(desk, own_id, data.key),
         **await integrations.sealed_configurations(desk, own_id, "model_config", _configurations(provider, data)),
     }
+    await integrations.refuse_given_away(desk, values)
     await integrations.add(desk, own_id, values)
     row = await SIDE.add(desk, data, own_id, {})
     return VirtualKeyMade(row["id"], row["slug"], MadeData(row["slug"]))
@@ -132,7 +133,10 @@ async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
         change |= await integrations.sealed_configurations(desk, own["id"], "model_config", said, own)
     if data.secret_mappings is not UNSET:
         known = _known(own["ai_provider_id"])
-        change["secret_mappings"] = await mappings.checked(desk, data.secret_mappings, own["workspace_id"], known)
+        before = own["secret_mappings"]
+        change["secret_mappings"] = await mappings.checked(
+            desk, data.secret_mappings, own["workspace_id"], known, before
+        )
     await integrations.refuse_moved(desk, own, change, "model_config")
     if change and not own["brought_along"]:
         raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")

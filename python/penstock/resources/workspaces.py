@@ -42,15 +42,14 @@ STATUSES = ("active", "archived")
 SECURITY = flags()
 
 Metadata = Annotated[dict[str, str] | None, Meta(description="metadata of every request made in the workspace")]
-Guardrails = Annotated[list[str] | None, Meta(description="ids or slugs of guardrails")]
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What requests and keys of the workspace have unless they say otherwise."""
 
     metadata: Metadata = None
-    input_guardrails: Guardrails = None
-    output_guardrails: Guardrails = None
+    input_guardrails: fields.Guardrails = None
+    output_guardrails: fields.Guardrails = None
     user_api_key_config: Annotated[str | None, Meta(description="config of new keys of people: id or slug")] = None
 
 
@@ -250,6 +249,8 @@ async def _empty(desk: Desk) -> None:
     for resource in (CONFIGS, members.MEMBERS):
         await resource.remove_all(desk)
     await desk.delete(versions, versions.c.workspace_id == here)
+    kept = await desk.rows(select(files).where(files.c.expires_at > now()), files)
+    await desk.note_gone("files.delete", kept)
     # Whoever looks after old files takes their contents away.
     await desk.change_all(files, {"expires_at": now()})
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from penstock.state.document import Thing, bare, changes, listed, without
+from penstock.state.document import Thing, bare, changes, listed, masks, without
 from penstock.state.kinds import Ground, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.remote import Remote
+
+
+# What models without credentials of their own are sent.
+GIVEN = ("key", "configurations")
 
 
 class Integrations(Kind):
@@ -55,6 +59,9 @@ class Integrations(Kind):
         """Of models and workspaces give those that differ."""
         rows = {name: self._rows(name, thing, there, prune=prune) for name in ("models", "workspaces")}
         plain = super().differs(without(thing, *rows), there, prune=prune)
+        if _are_moved(rows["models"], listed(there, "models")):
+            # Who gives the credentials may send them there.
+            plain |= {name: thing[name] for name in GIVEN if thing.get(name) and not masks(thing[name])}
         return {**plain, **{name: found for name, found in rows.items() if found}}
 
     def _rows(self, name: str, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> list[Thing]:
@@ -107,3 +114,14 @@ class Integrations(Kind):
         if places or len(body) > 1:
             rows = [{**one, "create_default_provider": False} for one in places]
             remote.ask("PUT", path, {**body, "workspaces": rows})
+
+
+def _are_moved(models: list[Thing], there: list[Thing]) -> bool:
+    """Whether a model is to be at a host where it was not."""
+    known = {row["slug"]: _host(row) for row in there}
+    return any(_host(row) not in {None, known.get(row["slug"])} for row in models)
+
+
+def _host(model: Thing) -> str | None:
+    own: Thing = model.get("configurations") or {}
+    return own.get("custom_host")

@@ -134,19 +134,21 @@ class Database:
         returning.add_done_callback(self._returning.discard)
 
 
-# Who asks is to blame for these, and not the store: a column that no row has, a statement that cannot be written.
-OURS = (exc.ArgumentError, exc.CompileError, exc.NoSuchColumnError, exc.MissingGreenlet)
+# Who asks is to blame for these, and not the store: a row or column that is not there, a statement that cannot be written.
+OURS = (exc.ArgumentError, exc.CompileError, exc.InvalidRequestError, exc.StatementError)
+# But for what its driver says, and for what follows a connection that broke.
+ITS = (exc.DBAPIError, exc.PendingRollbackError)
 
 
 @contextmanager
 def _told() -> Generator[None]:
     try:
         yield
-    except OURS:
-        raise
     except exc.IntegrityError as error:
         raise _conflict(error) from error
     except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
+        if isinstance(error, OURS) and not isinstance(error, ITS):
+            raise
         raise _unavailable(error) from error
 
 

@@ -87,6 +87,19 @@ users = Table(
     Index(None, "organisation_id", "id"),
 )
 
+# Who was taken out: a token may still name them. Whoever is invited again is a user again, whatever stands here.
+departed = Table(
+    "departed",
+    metadata,
+    _id(),
+    _of("organisations"),
+    Column("user_id", UUID, nullable=False),
+    Column("email", String(320), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "organisation_id", "user_id"),
+    Index(None, "organisation_id", "email"),
+)
+
 members = Table(
     "members",
     metadata,
@@ -219,6 +232,9 @@ integrations = Table(
     Column("global_access", FORM, nullable=False),
     Column("default_provider_slug", SLUG),
     Column("owner_id", UUID),
+    # Who may send them elsewhere: whoever made it may have left that to others.
+    Column("key_given_by", UUID),
+    Column("configurations_given_by", UUID),
     *_times(),
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.jobs.waiting import ended, kept_up, rung
+from penstock.metrics import JobFigures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -71,7 +72,7 @@ def test_a_job_that_lost_one_cancel_is_told_again(caplog: pytest.LogCaptureFixtu
     assert (lost, "a job had failed" in caplog.text, "do not end" in caplog.text) == ([True], True, False)
 
 
-def test_a_job_that_fails_begins_again_and_one_that_is_done_does_not(caplog: pytest.LogCaptureFixture):
+def test_a_job_that_fails_begins_again_counted_and_one_that_is_done_does_not(caplog: pytest.LogCaptureFixture):
     begun: list[int] = []
 
     async def work() -> None:
@@ -80,6 +81,7 @@ def test_a_job_that_fails_begins_again_and_one_that_is_done_does_not(caplog: pyt
             message = "no such key"
             raise KeyError(message)
 
-    asyncio.run(kept_up(work, pause=0))
-    assert begun == [0, 1, 2]
+    figures = JobFigures()
+    asyncio.run(kept_up(work, figures, pause=0))
+    assert (begun, figures.read()) == ([0, 1, 2], {"job_restarts": 2})
     assert [record.getMessage() for record in caplog.records] == ["a job failed, and begins again"] * 2

@@ -1,14 +1,31 @@
-"""Which fields decide where a credential goes: each is in one of two lists."""
+"""Which fields decide where a credential goes: each is in one of three lists."""
 
 from __future__ import annotations
 
 from penstock import engine
 from penstock.kit import configurations, references
-from penstock.kit.addresses import BESIDE, DECIDING, whom
+from penstock.kit.addresses import BESIDE, OF_THE_PROVIDER, anybodys, whom
 from penstock.kit.credentials import is_named_secret
 
 # Of virtual keys, as older clients call them.
 OLDER = {"resourceName", "apiVersion", "deploymentName", "deploymentConfig"}
+
+# What names a host that may be anybody's.
+ANYBODYS = {
+    "aws_sts_endpoint",
+    "azure_authority_host",
+    # The host of a model that was deployed alone begins with it.
+    "azure_deployment_name",
+    "azure_endpoint_name",
+    "azure_foundry_url",
+    "azure_vault_url",
+    "custom_host",
+    "huggingface_base_url",
+    "provider",
+    "vault_addr",
+    "vault_namespace",
+    "virtual_key",
+}
 
 
 def fields() -> set[str]:
@@ -22,10 +39,12 @@ def fields() -> set[str]:
 
 def test_each_field_is_known_to_decide_where_a_credential_goes_or_not():
     secret = {name for name in fields() if name in configurations.SECRET or is_named_secret(name)}
-    assert not DECIDING & BESIDE
-    assert fields() - secret == DECIDING | BESIDE
+    lists = (ANYBODYS, OF_THE_PROVIDER, BESIDE)
+    assert sum(map(len, lists)) == len(set().union(*lists))
+    assert fields() - secret == set().union(*lists)
 
 
 def test_what_nobody_thought_of_decides_and_what_is_secret_does_not():
     said = {"made_next_year": "x", "custom_host": "https://a.example", "api_key": "x", "openai_project": "p"}
     assert whom(said) == {"made_next_year": "x", "custom_host": "https://a.example"}
+    assert anybodys({**said, "aws_region": "eu-west-1", "api_version": "v"}) == ["custom_host", "made_next_year"]

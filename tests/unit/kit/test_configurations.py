@@ -117,6 +117,7 @@ def test_an_endpoint_of_ones_own_at_hugging_face_is_told():
 def test_what_comes_from_elsewhere_is_not_asked_for():
     given = {"aws_auth_type": "accessKey", "aws_region": "r", "aws_access_key_id": "AK"}
     check("configurations", "bedrock", given, frozenset({"aws_secret_access_key"}))
+    check("configurations", "openai", {}, frozenset({"custom_host"}))
 
 
 def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():

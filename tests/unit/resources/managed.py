@@ -8,6 +8,9 @@ import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from joserfc import jws
+from joserfc.jwk import ECKey
+
 from penstock.app import create_app
 from penstock.secret import Secret
 from penstock.settings import Jwt, Settings, Store
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from litestar import Litestar
 
 NO_TOKENS = Jwt()
+# The organisation's own identity provider.
+SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
+JWT = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNER.as_dict(private=False)]}))
 PASSWORD = "a password of twelve"
 
 
@@ -82,6 +88,12 @@ class Plane:
         status, answer, _ = await self.accepted(token)
         assert status == 200, answer
         return answer["id"]
+
+
+def token(**claims: object) -> str:
+    """What the identity provider says of somebody."""
+    head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
+    return jws.serialize_compact(head, json.dumps(claims), SIGNER, algorithms=["ES256"])
 
 
 @asynccontextmanager

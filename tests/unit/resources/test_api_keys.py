@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from sqlalchemy import select, update
 
 from penstock import caller as rights
 from penstock.store.tables import api_keys
-from tests.unit.resources.managed import Plane, played
+from tests.unit.resources.managed import JWT, Plane, played, token
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
@@ -54,32 +55,82 @@ WITHIN: list[dict[str, Any]] = [
 ]
 
 
-def test_a_key_gives_no_more_than_its_own_limits_and_lifts_none_of_them(founded_url: Secret):
+def test_a_key_with_limits_lifts_none_of_them_and_gives_them_to_no_other(founded_url: Secret):
     async def scene(api: Plane) -> None:
         place = (await api.workspace())["id"]
         own, limited = await api.key_of("workspace/service", workspace_id=place, scopes=SCOPES, **LIMITS)
         free, _ = await api.key_of("workspace/service", workspace_id=place, scopes=["completions.write"])
-        child = (await limited.good("POST", SERVICE, CHILD))["id"]
+        other, _ = await api.key_of("workspace/service", workspace_id=place, **CHILD)
         for more in BEYOND:
             (name,) = more
-            await limited.refused(403, name, "POST", SERVICE, {**CHILD, **more})
-            for key in (own, child):
+            for key in (own, other):
                 await limited.refused(403, name, "PUT", f"api-keys/{key}", more)
-            left_out = {field: value for field, value in CHILD.items() if field != name}
-            await limited.refused(403, name, "POST", SERVICE, left_out)
         for less in WITHIN:
-            await limited.good("POST", SERVICE, {**CHILD, **less})
-            await limited.good("PUT", f"api-keys/{child}", less)
+            await limited.good("PUT", f"api-keys/{other}", less)
         await limited.good("PUT", f"api-keys/{free}", {"name": "renamed"})
-        # Who learns another's text has what that has.
-        await limited.refused(403, "usage_limits", "POST", f"api-keys/{free}/rotate", {})
-        await limited.refused(403, "reset", "PUT", f"api-keys/{own}", {"reset_usage": True})
-        for key in (own, child):
-            await limited.good("POST", f"api-keys/{key}/rotate", {})
+        # What another one spends counts against that one, and who learns its text spends that too.
+        for more in (CHILD, {**CHILD, "usage_limits": {"credit_limit": 1}}):
+            await limited.refused(403, "usage_limits hold the key", "POST", SERVICE, more)
+        for key in (free, other):
+            await limited.refused(403, "usage_limits hold the key", "POST", f"api-keys/{key}/rotate", {})
+        for key in (own, other):
+            await limited.refused(403, "reset", "PUT", f"api-keys/{key}", {"reset_usage": True})
+        await limited.good("POST", f"api-keys/{own}/rotate", {})
         # Whoever is not limited may lift all of them.
         await api.good("PUT", f"api-keys/{own}", dict.fromkeys(LIMITS) | {"reset_usage": True})
+        await limited.good("POST", SERVICE, {"name": "child", "scopes": ["completions.write"]})
 
     played(founded_url, scene)
+
+
+def test_so_does_one_with_rate_limits_and_one_with_an_end_gives_no_later_one(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        rates = {"rate_limits": LIMITS["rate_limits"]}
+        _, slow = await api.key_of("workspace/service", workspace_id=place, scopes=SCOPES, **rates)
+        child = {"name": "child", "scopes": ["completions.write"]}
+        await slow.refused(403, "rate_limits hold the key", "POST", SERVICE, {**child, **rates})
+        # One that only warns holds nothing back.
+        warned = {"expires_at": day(30), "usage_limits": {"alert_threshold": 5}}
+        _, ending = await api.key_of("workspace/service", workspace_id=place, scopes=SCOPES, **warned)
+        for late in ({}, {"expires_at": day(31)}):
+            await ending.refused(403, "expires_at", "POST", SERVICE, {**child, **late})
+        made = await ending.good("POST", SERVICE, {**child, "expires_at": day(29)})
+        await ending.good("POST", f"api-keys/{made['id']}/rotate", {})
+
+    played(founded_url, scene)
+
+
+def test_a_token_of_nobody_who_is_known_leaves_no_key_behind_that_outlives_it(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = await api.workspace()
+        organisation = (await api.good("GET", f"workspaces/{place['id']}"))["organisation_id"]
+        user = await api.person("u@x.test", workspaces=[{"id": place["id"], "role": "admin"}])
+        lasting, _ = await api.key_of("workspace/service", workspace_id=place["id"], scopes=["completions.write"])
+        claims = {"organisation_id": organisation, "workspace_slug": place["slug"], "scope": " ".join(SCOPES)}
+
+        def known_as(name: str, end: float) -> Plane:
+            return api.holding(token(**claims, sub=name, exp=end))
+
+        soon = time.time() + 600
+        stranger = known_as("ci@idp.example", soon)
+        child = {"name": "child", "scopes": ["completions.write"]}
+        for late in ({"expires_at": None}, {"expires_at": day(2)}):
+            await stranger.refused(403, "expires_at", "POST", SERVICE, {**child, **late})
+        await stranger.refused(403, "expires_at", "POST", f"api-keys/{lasting}/rotate", {})
+        await stranger.refused(403, "expires_at", "PUT", f"api-keys/{lasting}", {"expires_at": day(2)})
+        made = await stranger.good("POST", SERVICE, child)
+        end = (await api.good("GET", f"api-keys/{made['id']}"))["expires_at"]
+        assert abs(datetime.fromisoformat(end).timestamp() - soon) < 0.01
+        ends = datetime.fromtimestamp(soon - 60, UTC).isoformat()
+        made = await stranger.good("POST", SERVICE, {**child, "expires_at": ends})
+        await stranger.good("POST", f"api-keys/{made['id']}/rotate", {})
+        await stranger.good("PUT", f"api-keys/{lasting}", {"name": "renamed"})
+        await known_as("ci@idp.example", 1e300).good("POST", SERVICE, {**child, "expires_at": day(2)})
+        # Who is a user makes keys as with a session.
+        await known_as(user, soon).good("POST", SERVICE, child)
+
+    played(founded_url, scene, JWT)
 
 
 def test_a_key_that_is_bound_to_a_config_binds_those_that_it_makes(founded_url: Secret):

@@ -6,6 +6,11 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import insert, select
+
+from penstock.kit.files import new_row
+from penstock.kit.record import now
+from penstock.store.tables import files
 from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
@@ -16,8 +21,8 @@ CANARY = "canary-of-the-audit-log-0123456789"
 
 async def noted(api: Plane, **wanted: str) -> list[dict[str, Any]]:
     """What the log says, the oldest first."""
-    now = datetime.now(UTC)
-    span = {"start_time": now - timedelta(hours=1), "end_time": now + timedelta(hours=1)}
+    here = datetime.now(UTC)
+    span = {"start_time": here - timedelta(hours=1), "end_time": here + timedelta(hours=1)}
     query = "&".join(f"{name}={moment.isoformat().replace('+', '%2B')}" for name, moment in span.items())
     query += "".join(f"&{name}={value}" for name, value in wanted.items())
     organisation = (await api.good("GET", "workspaces"))["data"][0]["organisation_id"]
@@ -71,5 +76,26 @@ def test_sessions_that_end_with_their_person_or_key_are_noted(founded_url: Secre
         ended = await noted(api, resource_type="sessions", action="delete")
         assert [row["resource_id"] for row in ended] == [row["resource_id"] for row in begun]
         assert [row["uri"].rpartition("/")[2] for row in ended] == [user, key["id"]]
+
+    played(founded_url, scene)
+
+
+def test_files_that_go_with_their_workspace_are_noted(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = await api.workspace("going")
+        organisation = (await api.good("GET", "workspaces"))["data"][0]["organisation_id"]
+        home = {"organisation_id": organisation, "workspace_id": place["id"]}
+        kept, old = [
+            {**new_row("batch", name, seconds, created_by=None), **home}
+            for name, seconds in (("a.jsonl", 60), ("old.jsonl", -60))
+        ]
+        async with api.database.writing() as connection:
+            await connection.execute(insert(files), [kept, old])
+        await api.good("DELETE", f"workspaces/{place['id']}", {"name": "going", "force_delete": True})
+        rows = await noted(api, resource_type="files", action="delete")
+        assert [(row["resource_id"], row["workspace_id"]) for row in rows] == [(kept["id"], place["id"])]
+        async with api.database.reading() as connection:
+            ends = (await connection.execute(select(files.c.expires_at))).scalars().all()
+        assert max(ends) <= now()
 
     played(founded_url, scene)

@@ -218,13 +218,48 @@ def test_a_model_takes_no_key_where_nobody_who_knows_it_sends_it(founded_url: Se
         await other.good("PUT", f"{path}/models", model("m", away, key="sk-another-key"))
         assert (await api.good("GET", path))["masked_key"] != masked
         await other.good("PUT", f"{path}/models", model("n", "https://b.example/v2"))
-        # Who made the integration says where to.
-        await api.good("PUT", f"{path}/models", model("o", "https://c.example"))
+        # Who gave the key says where to, and no longer who made the integration.
+        await other.good("PUT", f"{path}/models", model("o", "https://c.example"))
+        await api.refused(400, "'path': 'key'", "PUT", f"{path}/models", model("q", "https://e.example"))
+        await api.good("PUT", f"{path}/models", model("r", "https://c.example"))
         # Its header fields go along, and cannot be sent anew here.
         headers = {**HOST, "custom_headers": {"x-team": "a-secret-of-the-team"}}
         await api.good("PUT", path, {"configurations": headers})
         far = model("p", "https://d.example", key=KEY)
         await other.refused(400, "models[0].configurations.custom_host", "PUT", f"{path}/models", far)
+
+    played(founded_url, scene)
+
+
+def test_header_fields_go_where_who_gave_all_of_them_says(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        headers = {"x-team": "a-secret-of-the-team", "x-other": "another-of-the-team"}
+        made = {"name": "i", "ai_provider_id": "openai", "configurations": {"custom_headers": headers}}
+        path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
+        scopes = ["organisation_integrations.update", "organisation_integrations.read"]
+        _, other = await api.key_of("organisation/service", scopes=scopes)
+        hosts = iter(range(9))
+
+        async def moved(who: Plane, status: int) -> None:
+            said = {"custom_host": f"https://{next(hosts)}.example"}
+            one = {"slug": "m", "enabled": True, "is_custom": True, "configurations": said}
+            found, answer, _ = await who("PUT", f"{path}/models", {"models": [one]})
+            assert found == status, answer
+
+        await moved(api, 200)
+        await moved(other, 400)
+        shown = (await api.good("GET", path))["configurations"]["custom_headers"]
+        await other.good("PUT", path, {"configurations": {"custom_headers": shown, "openai_project": "p"}})
+        await moved(api, 200)
+        # Of each one is somebody else's.
+        await other.good("PUT", path, {"configurations": {"custom_headers": {**shown, "x-other": "a-secret-of-other"}}})
+        await moved(api, 400)
+        await moved(other, 400)
+        await other.good("PUT", path, {"configurations": {"custom_headers": {"x-mine": "a-secret-of-other"}}})
+        await moved(api, 400)
+        await moved(other, 200)
+        await other.good("PUT", path, {"configurations": {}})
+        await moved(api, 200)
 
     played(founded_url, scene)
 
@@ -248,6 +283,31 @@ def test_so_it_is_with_virtual_keys_and_with_where_secrets_are_kept(founded_url:
             await api.refused(400, "auth_config.vault_token", "PUT", path, {"auth_config": said})
         await api.good("PUT", path, {"auth_config": shown})
         await api.good("PUT", path, {"auth_config": {**vault, **moved}})
+
+    played(founded_url, scene)
+
+
+def test_what_a_virtual_key_brought_along_is_reached_through_that_alone(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        made = await api.good(
+            "POST", "virtual-keys", {"name": "v", "provider": "openai", "key": KEY, "workspace_id": place}
+        )
+        slug = (await api.good("GET", f"virtual-keys/{made['slug']}?workspace_id={place}"))["integration_id"]
+        verbs = [f"workspace_integrations.{verb}" for verb in ("read", "update", "delete")]
+        _, inside = await api.key_of("workspace/service", workspace_id=place, scopes=verbs)
+        model = {"slug": "m", "enabled": False}
+        for who in (api, inside):
+            for method, rest, body in (
+                ("GET", "", None),
+                ("PUT", "", {"name": "mine", "key": "sk-another-key"}),
+                ("GET", "/models", None),
+                ("PUT", "/models", {"models": [model]}),
+                ("PUT", "/workspaces", {"workspaces": []}),
+                ("DELETE", "", None),
+            ):
+                await who.refused(404, slug, method, f"integrations/{slug}{rest}", body)
+        await api.good("PUT", f"virtual-keys/{made['slug']}?workspace_id={place}", {"key": "sk-another-key"})
 
     played(founded_url, scene)
 

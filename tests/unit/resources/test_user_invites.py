@@ -90,3 +90,19 @@ def test_accepting_again_under_one_idempotency_key_is_answered_as_the_first_time
         assert (await api.accepted(token))[0] == 404
 
     played(founded_url, scene)
+
+
+def test_a_link_is_as_callers_see_the_gateway(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        for number, (fields, scheme) in enumerate(
+            (({}, "http"), ({"x_forwarded_proto": "https"}, "https"), ({"x_forwarded_proto": "gopher"}, "http"))
+        ):
+            body = {"email": f"u{number}@x.test", "role": "member", "workspaces": []}
+            _, made, _ = await api("POST", "admin/users/invites", body, host="gateway.example", **fields)
+            _, again, _ = await api(
+                "POST", f"admin/users/invites/{made['id']}/resend", host="gateway.example", **fields
+            )
+            for link in (made["invite_link"], again["inviteLink"]):
+                assert link.startswith(f"{scheme}://gateway.example/")
+
+    played(founded_url, scene)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from joserfc import jws
-from joserfc.jwk import ECKey
-
-from penstock.settings import Jwt
-from tests.unit.resources.managed import PASSWORD, Plane, played
+from tests.unit.resources.managed import JWT, PASSWORD, Plane, played, token
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
 
-SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
-JWT = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNER.as_dict(private=False)]}))
 USAGE, RATE = {"credit_limit": 5}, {"type": "requests", "unit": "rpm", "value": 5}
 HELD: dict[str, Any] = {
     "usage_limits": [USAGE],
@@ -116,13 +109,9 @@ async def each_way(
     _, answer, headers = await nobody("POST", "auth/sessions", {"email": email, "password": PASSWORD})
     cookie = {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
     said = {"organisation_id": organisation, "sub": user, "exp": time.time() + 600, "scope": "workspaces.update"}
-    head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
-    tokens = [
-        jws.serialize_compact(head, json.dumps(claims), SIGNER, algorithms=["ES256"])
-        for claims in (said, {**said, "workspace_slug": slug})
-    ]
+    tokens = [token(**claims) for claims in (said, {**said, "workspace_slug": slug})]
     _, own = await api.key_of("organisation/user", user_id=user, scopes=["workspaces.update"])
-    return [(nobody, cookie), (own, {}), *((api.holding(token), {}) for token in tokens)]
+    return [(nobody, cookie), (own, {}), *((api.holding(text), {}) for text in tokens)]
 
 
 def test_what_was_answered_counts_as_known_only_while_all_of_it_is_so(founded_url: Secret):
@@ -164,5 +153,21 @@ def test_a_change_counts_on_the_row_and_on_nothing_beside_it(founded_url: Secret
         # What a change was answered with is as good as what was read.
         status, _, _ = await api("PUT", path, {"name": "second"}, if_match=changed)
         assert status == 200
+
+    played(founded_url, scene)
+
+
+def test_names_of_guardrails_are_ids_or_slugs_and_no_more_than_a_hundred(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        path = f"workspaces/{(await api.workspace())['id']}"
+        for given in (["a b"], [""], ["x" * 256], [*map(str, range(101))], [{"id": "pg-a"}]):
+            for target, body in (
+                (path, {"defaults": {"input_guardrails": given}}),
+                ("admin/organisation/defaults", {"output_guardrails": given}),
+            ):
+                await api.refused(400, "_guardrails", "PUT", target, body)
+        good = {"input_guardrails": ["pg-a-0123ab", "01890a5d-ac96-774b-bcce-b302099a8057"]}
+        await api.good("PUT", path, {"defaults": good})
+        assert (await api.good("GET", path))["defaults"]["input_guardrails"] == good["input_guardrails"]
 
     played(founded_url, scene)

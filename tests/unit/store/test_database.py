@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import exc, insert, select, text
 
 from penstock.errors import ConflictError, InvalidError, SettingsError, UnavailableError
 from penstock.secret import Secret
@@ -94,6 +94,40 @@ def test_postgresql_takes_no_text_that_is_too_long_or_holds_a_nul(
         await migrate(database)
         with pytest.raises(InvalidError, match=words):
             await write(database, {**ROW, **values})
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_a_mistake_of_ours_is_not_taken_for_a_store_that_is_away(store_url: Secret):
+    async def wrong(database: Database, mistake: int) -> None:
+        async with database.reading() as connection:
+            found = await connection.execute(select(organisations))
+            match mistake:
+                case 0:
+                    found.one()
+                case 1:
+                    _ = (await connection.execute(text("SELECT 1 AS one"))).mappings().one()["two"]
+                case 2:
+                    await connection.execute(select(organisations).where(organisations.c.settings == {"a": object()}))
+                case 3:
+                    await connection.execute(cast("Any", 3))
+                case _:
+                    await connection.close()
+                    await connection.execute(select(organisations))
+
+    async def scene() -> None:
+        database = Database(Store(), store_url)
+        await migrate(database)
+        for mistake, kind in enumerate(
+            (exc.NoResultFound, exc.NoSuchColumnError, exc.StatementError, exc.ArgumentError, exc.ResourceClosedError)
+        ):
+            with pytest.raises(kind):
+                await wrong(database, mistake)
+        # A statement that waits for a connection that broke is the store's matter.
+        with pytest.raises(UnavailableError):
+            async with database.reading():
+                raise exc.PendingRollbackError("it broke")
         await database.close()
 
     asyncio.run(scene())

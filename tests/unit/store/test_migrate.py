@@ -1,4 +1,4 @@
-"""Migrations lead to the tables that the code names, up and down, on an embedded store."""
+"""Migrations lead to the tables that the code names, up and down."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def difference(connection: Connection) -> list[Any]:
     return compare_metadata(MigrationContext.configure(connection), metadata)
 
 
-def test_the_migrations_make_the_tables_that_the_code_names_and_take_them_away(tmp_path: Path):
+def test_the_migrations_make_the_tables_that_the_code_names_and_take_them_away(store_url: Secret):
     async def scene() -> None:
-        database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
+        database = Database(Store(), store_url)
         assert await migrate(database) == (None, newest())
         assert await migrate(database) == (newest(), newest())
         assert await revision(database) == newest()
@@ -36,6 +36,15 @@ def test_the_migrations_make_the_tables_that_the_code_names_and_take_them_away(t
         assert await migrate(database, "base") == (newest(), None)
         async with database.reading() as connection:
             assert await connection.run_sync(lambda there: inspect(there).get_table_names()) == ["alembic_version"]
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_an_embedded_store_is_for_its_owner_alone(tmp_path: Path):
+    async def scene() -> None:
+        database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
+        await migrate(database)
         await database.close()
 
     asyncio.run(scene())

@@ -20,6 +20,7 @@ from penstock.kit.fields import Object
 from penstock.kit.identities import Identities, session_ttl
 from penstock.kit.ids import digest, new_id
 from penstock.kit.passwords import Passwords
+from penstock.kit.proxies import is_behind_tls
 from penstock.kit.record import Done, now, refuse, when
 from penstock.kit.rules import of_organisation
 from penstock.settings import Settings
@@ -77,7 +78,7 @@ async def create(
             await passwords.refuse_changed(desk.connection, caller.id, known)
         seconds = session_ttl(await of_organisation(desk))
         begun = await _begin(desk, caller, text, data.api_key)
-    secure = request.headers.get("x-forwarded-proto") == "https" or settings.server.public_url.startswith("https:")
+    secure = is_behind_tls(settings, request)
     cookie = Cookie(
         SESSION_COOKIE, value=text, path="/", max_age=seconds, httponly=True, secure=secure, samesite="strict"
     )

@@ -1,0 +1,30 @@
+"""Who was taken out of an organisation: a token that still names them makes nobody else of them."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011_departed"
+down_revision = "0010_givers"
+
+
+def upgrade() -> None:
+    """Make it; who went before is not known."""
+    op.create_table(
+        "departed",
+        sa.Column("id", sa.String(36), nullable=False),
+        sa.Column("organisation_id", sa.String(36), nullable=False),
+        sa.Column("user_id", sa.String(36), nullable=False),
+        sa.Column("email", sa.String(320), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["organisation_id"], ["organisations.id"], name=op.f("fk_departed_organisation_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_departed")),
+    )
+    for name in ("user_id", "email"):
+        op.create_index(op.f(f"ix_departed_organisation_id_{name}"), "departed", ["organisation_id", name])
+
+
+def downgrade() -> None:
+    """Drop it."""
+    op.drop_table("departed")
