@@ -150,7 +150,11 @@ fn is_plain(text: &[u8]) -> bool {
         // Without an early end this is a loop over vectors.
         return text.iter().fold(0, |odd, byte| odd | is_odd(*byte)) == 0;
     }
-    words.iter().all(|word| odd_in(u64::from_le_bytes(*word)) == 0) && rest.iter().all(|byte| is_odd(*byte) == 0)
+    match text.last_chunk() {
+        // The last eight bytes once more, in the place of what is left of them one by one.
+        Some(last) => words.iter().chain([last]).all(|word| odd_in(u64::from_le_bytes(*word)) == 0),
+        None => rest.iter().all(|byte| is_odd(*byte) == 0),
+    }
 }
 
 /// Not zero where one of eight bytes is a backslash or a control character.
@@ -254,25 +258,27 @@ impl<'a> Scanner<'a> {
     /// A key without its quotes, and the colon behind it.
     #[inline]
     fn key(&mut self) -> Scan<Cow<'a, [u8]>> {
+        self.expect(b'"', "expected a string as key")?;
         let start = self.at;
-        let literal = self.skip_key()?;
-        let plain = &literal[1..literal.len() - 1];
-        if !plain.contains(&b'\\') {
-            return Ok(Cow::Borrowed(plain));
+        self.find_end(start)?;
+        let (json, end) = (self.json, self.at);
+        let text = &json[start..end - 1];
+        if is_plain(text) {
+            self.expect(b':', "expected ':'")?;
+            return Ok(Cow::Borrowed(text));
         }
-        let text = unescape(literal).ok_or(PeekError { at: start, message: "invalid string" })?;
+        check_escapes(text).map_err(|(at, message)| PeekError { at: start + at, message })?;
+        self.expect(b':', "expected ':'")?;
+        let text = unescape(&json[start - 1..end]).ok_or(PeekError { at: start - 1, message: "invalid string" })?;
         Ok(Cow::Owned(text.into_bytes()))
     }
 
-    /// Past a key and its colon; the key as it stands there.
+    /// Past a key and its colon.
     #[inline]
-    fn skip_key(&mut self) -> Scan<&'a [u8]> {
+    fn skip_key(&mut self) -> Scan<()> {
         self.expect(b'"', "expected a string as key")?;
-        let start = self.at - 1;
         self.skip_string()?;
-        let literal = &self.json[start..self.at];
-        self.expect(b':', "expected ':'")?;
-        Ok(literal)
+        self.expect(b':', "expected ':'")
     }
 
     /// From after the opening quote to after the closing one.
