@@ -224,7 +224,12 @@ impl Gateway {
                 let answer = delivery::deliver(self, served, &call, record).await;
                 Continuation::follow((self, snapshot, Arc::clone(&head)), place, answer)
             }
-            Err(error) => delivery::refuse(&error, &call, record),
+            Err(error) => {
+                if matches!(error, Error::NoRoom) {
+                    self.sink.metrics.bodies_refused.add(1);
+                }
+                delivery::refuse(&error, &call, record)
+            }
         }
     }
 
@@ -237,6 +242,8 @@ impl Gateway {
         let require = self.settings.require_key;
         let caller = caller::admit(passport.as_ref(), snapshot, require, &call.head.headers, &call.control)?;
         facts.called_by(&caller, snapshot);
+        // Of who may call at all.
+        let body = body.in_room(&self.shared.bodies)?;
         let choice = self.choice(snapshot, call, &caller);
         if routing::is_asked(call) {
             return Box::pin(routing::explain(self, &choice, body)).await;
