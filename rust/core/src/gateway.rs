@@ -145,6 +145,11 @@ impl Gateway {
         self.snapshot.load().is_management(path)
     }
 
+    /// Whether no further request is taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.sink.metrics.in_flight() > self.settings.max_in_flight as u64
+    }
+
     /// Once per request.
     pub async fn handle(self: &Arc<Self>, request: Request) -> Answer {
         let mut answer = self.walk(request).await;
@@ -224,18 +229,13 @@ impl Gateway {
                 let answer = delivery::deliver(self, served, &call, record).await;
                 Continuation::follow((self, snapshot, Arc::clone(&head)), place, answer)
             }
-            Err(error) => {
-                if matches!(error, Error::NoRoom) {
-                    self.sink.metrics.bodies_refused.add(1);
-                }
-                delivery::refuse(&error, &call, record)
-            }
+            Err(error) => delivery::refuse(&error, &call, record),
         }
     }
 
     /// Admits, finds the target, attempts it.
     async fn serve(&self, snapshot: &Snapshot, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
-        if self.sink.metrics.in_flight() > self.settings.max_in_flight as u64 {
+        if self.is_full() {
             return Err(Error::Overloaded);
         }
         let passport = caller::passport(snapshot, &call.head.headers, &call.control)?;
