@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::{AnswerHead, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
+use super::{AnswerHead, Owed, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
 use crate::{
     body::{Body, Feed},
     error::{Error, Result},
@@ -46,7 +46,7 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
             connection.write(&joined, &[]).await.map_err(|error| broke(&error))
         }
         Body::Whole(bytes) => connection.write(head, &bytes).await.map_err(|error| broke(&error)),
-        Body::Fed(feed, _) => send_fed(connection, head, feed, shape.chunked).await,
+        Body::Fed(feed, length) => send_fed(connection, head, (feed, length), shape.chunked).await,
     };
     match sent {
         Ok(()) => read_head(connection, shape.bodiless).await,
@@ -59,7 +59,13 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
     }
 }
 
-async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Box<Feed>, chunked: bool) -> Result<()> {
+async fn send_fed(
+    connection: &mut Connection,
+    head: &[u8],
+    (mut feed, length): (Box<Feed>, Option<u64>),
+    chunked: bool,
+) -> Result<()> {
+    let mut owed = Owed(length.filter(|_| !chunked));
     connection.write(head, &[]).await.map_err(|error| broke(&error))?;
     loop {
         let piece = tokio::select! {
@@ -71,6 +77,7 @@ async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Box<Feed>,
         if piece.is_empty() {
             continue;
         }
+        owed.pay(&piece)?;
         let sent = if chunked {
             let size = format!("{:x}\r\n", piece.len());
             match connection.write(size.as_bytes(), &piece).await {
@@ -82,6 +89,7 @@ async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Box<Feed>,
         };
         sent.map_err(|error| broke(&error))?;
     }
+    owed.end()?;
     if chunked {
         connection.write(b"0\r\n\r\n", &[]).await.map_err(|error| broke(&error))?;
     }
