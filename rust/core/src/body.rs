@@ -16,6 +16,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use clock::Clock;
+pub(crate) use gathering::SMALL;
 pub use limits::Limits;
 
 use crate::{

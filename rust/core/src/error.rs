@@ -214,6 +214,7 @@ impl Error {
     }
 
     /// What is told to the caller: what was wrong and what is allowed. Never holds a credential.
+    #[allow(clippy::too_many_lines, reason = "a row for each error")]
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),

@@ -10,7 +10,7 @@ use crate::{
 
 /// Most bodies are smaller, and cost nothing to keep account of. Of a larger one the room is taken as it comes: what a caller
 /// says will come takes none.
-const SMALL: usize = 256 * 1024;
+pub const SMALL: usize = 256 * 1024;
 
 impl Body {
     /// The same, where what is held of it counts towards the room that all share: now, or when it is gathered.
