@@ -64,6 +64,12 @@ FAMILIES = {
     "management_refused": Family(
         "penstock_management_requests_refused_total", "counter", "management requests whose bodies found no room"
     ),
+    "bodies_refused": Family(
+        "penstock_request_bodies_refused_total", "counter", "requests to providers whose bodies found no room"
+    ),
+    "gathered_bytes": Family(
+        "penstock_request_bodies_bytes", "gauge", "large request bodies that are held whole until they are answered"
+    ),
     "panics": Family("penstock_panics_total", "counter", "requests ended by a defect of the engine"),
     "intercepted": Family(
         "penstock_requests_intercepted_total", "counter", "requests that never entered a Python task"

@@ -158,6 +158,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much of something one request may be."""
 
     body_bytes: Annotated[int, Meta(ge=1024, description="largest request body")] = 100 * MEBIBYTE
+    gathered_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="memory of each worker for request bodies of more than 256 KiB that are held whole, "
+            "as JSON is; always room for one of `body_bytes`",
+        ),
+    ] = 512 * MEBIBYTE
     body_idle_ms: Annotated[int, Meta(ge=10, description="longest wait for the next piece of a request body")] = 10_000
     body_total_ms: Annotated[int, Meta(ge=10, description="longest wait for all pieces of a request body")] = 300_000
     body_rate: Annotated[
@@ -392,6 +400,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "heartbeat_ms": round(self.server.heartbeat_seconds * 1000),
                 "write_stall_ms": self.server.write_stall_ms,
                 "max_body_bytes": self.limits.body_bytes,
+                "gathered_bytes": self.limits.gathered_bytes,
                 "body_idle_ms": self.limits.body_idle_ms,
                 "body_total_ms": self.limits.body_total_ms,
                 "body_rate": self.limits.body_rate,

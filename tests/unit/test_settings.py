@@ -131,6 +131,7 @@ def test_the_engine_is_told_what_it_must_know():
         "heartbeat_ms": 15_000,
         "write_stall_ms": 60_000,
         "max_body_bytes": 104_857_600,
+        "gathered_bytes": 536_870_912,
         "body_idle_ms": 10_000,
         "body_total_ms": 300_000,
         "body_rate": 1024,

@@ -87,15 +87,30 @@ pub async fn walk(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, request: Requ
         let path = path.to_owned();
         return output(gateway, snapshot, head, path).await;
     }
+    if gateway.is_full() || is_of_a_stranger(gateway, &snapshot, &head) {
+        // Nothing is read for who is refused there.
+        return gateway.walk_on(snapshot, Request { head, body }, None).await;
+    }
     match collected(gateway, body).await {
         Ok(bytes) if takes_ours(&bytes) => control::forward(gateway, head, Body::Whole(bytes)).await,
         Ok(bytes) => gateway.walk_on(snapshot, Request { head, body: Body::Whole(bytes) }, None).await,
-        Err(error) => Answer::error(&error, Dialect::OpenAi),
+        Err(error) => gateway.walk_on(snapshot, Request { head, body: Body::empty() }, Some(error)).await,
     }
 }
 
+/// Whether nobody here knows who sends a request. Who is known and may not call models may still make batches of ours.
+fn is_of_a_stranger(gateway: &Gateway, snapshot: &Snapshot, head: &Head) -> bool {
+    let control = Control::read(&head.headers, &gateway.settings.header_aliases);
+    let passport = caller::passport(snapshot, &head.headers, &control);
+    let require = gateway.settings.require_key;
+    let admitted = passport
+        .and_then(|passport| caller::admit(passport.as_ref(), snapshot, require, &head.headers, &control).map(|_| ()));
+    !matches!(admitted, Ok(()) | Err(Error::KeyForbidden { .. } | Error::TokenForbidden { .. }))
+}
+
+/// One that is large counts twice towards the room while it goes on to a provider: the same bytes are looked at anew there.
 async fn collected(gateway: &Gateway, body: Body) -> crate::error::Result<Bytes> {
-    body.limited(gateway.body_limits)?.collect().await
+    body.limited(gateway.body_limits)?.in_room(&gateway.shared.bodies)?.collect().await
 }
 
 /// Whether a batch is to be made of a file that the gateway keeps.

@@ -1,23 +1,28 @@
 //! Request bodies: whole where they are small, fed in bounded pieces where they are large, and never waited for without end.
 
+mod clock;
+mod gathering;
 mod limits;
 
 use std::{
     collections::VecDeque,
-    future::{Future, poll_fn},
+    future::poll_fn,
     mem,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
+use clock::Clock;
+pub(crate) use gathering::SMALL;
 pub use limits::Limits;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    shared::room::Share,
+};
 
 /// A feeder is told to pause when this many bytes wait to be read.
 const HIGH_WATER: usize = 256 * 1024;
@@ -150,19 +155,6 @@ impl Body {
             Self::Fed(feed, _) => feed.next().await,
         }
     }
-
-    /// Reads it to its end.
-    pub async fn collect(self) -> Result<Bytes> {
-        let (mut feed, length) = match self {
-            Self::Whole(bytes) => return Ok(bytes),
-            Self::Fed(feed, length) => (feed, length),
-        };
-        let mut whole = Vec::with_capacity(length.map_or(HIGH_WATER, |length| length as usize));
-        while let Some(piece) = feed.next().await {
-            whole.extend_from_slice(&piece?);
-        }
-        Ok(Bytes::from(whole))
-    }
 }
 
 /// Where a feed comes back to.
@@ -228,6 +220,8 @@ pub struct Feed {
     clock: Clock,
     watcher: Option<Watcher>,
     guard: Option<Guard>,
+    /// What it takes of the room for bodies, should it be gathered.
+    share: Option<Share>,
     /// Where it comes back to as long as no more was taken than `lent`.
     home: Option<Home>,
     lent: usize,
@@ -271,6 +265,7 @@ pub fn feed(resume: impl Fn() + Send + Sync + 'static) -> (Feeder, Box<Feed>) {
         clock: Clock::default(),
         watcher: None,
         guard: None,
+        share: None,
         home: None,
         lent: 0,
     };
@@ -416,6 +411,7 @@ impl Drop for Feed {
                 watcher: self.watcher.take(),
                 // What was to be looked at there was for one target.
                 guard: None,
+                share: self.share.take(),
                 home: None,
                 lent: 0,
             };
@@ -441,42 +437,12 @@ impl std::fmt::Debug for Feed {
     }
 }
 
-/// Measures how long is waited for a caller.
-#[derive(Default)]
-struct Clock {
-    /// In all, before the piece that is waited for now.
-    waited: Duration,
-    since: Option<Instant>,
-    /// One for a body, not one for each piece: where pieces came meanwhile it rings too early and is set again.
-    alarm: Option<Pin<Box<Sleep>>>,
-}
-
-impl Clock {
-    fn stop(&mut self) {
-        if let Some(since) = self.since.take() {
-            self.waited += since.elapsed();
-        }
-    }
-
-    fn poll_rings(&mut self, context: &mut Context<'_>, patience: Duration) -> Poll<()> {
-        let deadline = *self.since.get_or_insert_with(Instant::now) + patience;
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if deadline < alarm.deadline() {
-            alarm.as_mut().reset(deadline);
-        }
-        loop {
-            ready!(alarm.as_mut().poll(context));
-            if alarm.deadline() >= deadline {
-                return Poll::Ready(());
-            }
-            alarm.as_mut().reset(deadline);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! Who is calling: the gateway key, from where the caller put it, and the provider's credential, which may stand beside it.
 
 use std::{
+    cell::Cell,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -32,6 +33,22 @@ impl<'c> Caller<'c> {
     }
 }
 
+/// How often it was looked whether what a request says is a key. Who is looked through no further is taken to hold one.
+#[derive(Default)]
+pub struct Looks(Cell<usize>);
+
+impl Looks {
+    /// Whether there were more than one request has, so that not all was looked at.
+    pub fn are_spent(&self) -> bool {
+        self.0.get() > MOST_LOOKS
+    }
+
+    fn spend(&self, text: &str) -> bool {
+        self.0.set(self.0.get() + if text.starts_with("eyJ") { LOOKS_OF_A_TOKEN } else { 1 });
+        self.are_spent()
+    }
+}
+
 /// A place in which clients put the one key that they were given.
 type Place = for<'h> fn(&'h Headers) -> Option<&'h str>;
 
@@ -47,6 +64,11 @@ const MADE: usize = 48;
 const SHORTEST: usize = 8;
 /// What may stand around a key in a text.
 const BETWEEN: [char; 14] = [',', ';', '=', '&', '"', '\'', '(', ')', '<', '>', '[', ']', '{', '}'];
+
+/// Looks at texts among the keys that one request has: each takes a digest. Nobody says so much beside a body by chance.
+const MOST_LOOKS: usize = 1_000;
+/// A look at what may be a token takes a signature.
+const LOOKS_OF_A_TOKEN: usize = 50;
 
 /// What one client sends as its bearer token where nobody gave it one.
 const PLACEHOLDER: &str = "OPENAI_API_KEY";
@@ -117,7 +139,7 @@ impl<'c> Caller<'c> {
 
     /// Whether there is a key of ours in a text, or a token that is shown in the place of one. Of what the settings file calls
     /// a key no more is known than its digest: it is found where it stands by itself.
-    pub fn is_told(&self, text: &str) -> bool {
+    pub fn is_told(&self, text: &str, looks: &Looks) -> bool {
         if self.sent.is_some_and(|own| text.contains(own)) {
             return true;
         }
@@ -126,7 +148,7 @@ impl<'c> Caller<'c> {
         let made = text.split(|one: char| !one.is_ascii_alphanumeric()).filter(|run| run.len() == MADE);
         let words = text.split(|one: char| one.is_whitespace() || BETWEEN.contains(&one));
         let parts = made.chain(words.filter(|word| word.len() >= SHORTEST)).filter(|part| part.len() < text.len());
-        keys.is_own(text) || parts.into_iter().any(|part| keys.is_own(part))
+        std::iter::once(text).chain(parts).any(|part| looks.spend(part) || keys.is_own(part))
     }
 
     /// An `authorization` that is more than a key, such as Basic or AWS4-HMAC-SHA256, and not the gateway's.
@@ -135,7 +157,8 @@ impl<'c> Caller<'c> {
         let is_ours = basic(value).is_some_and(|pair| pair.split(':').any(|part| self.is_ours(part)));
         // What stands behind the scheme may be a key that is shorter than what is looked for in the middle of texts.
         let rest = value.split_once(' ').map_or(value, |(_, rest)| rest.trim());
-        (!is_ours && !self.is_told(value) && !self.is_told(rest)).then_some(value)
+        let looks = Looks::default();
+        (!is_ours && !self.is_told(value, &looks) && !self.is_told(rest, &looks)).then_some(value)
     }
 }
 

@@ -173,6 +173,7 @@ fn counters(gateway: &Gateway) -> Bytes {
     read["records_dropped"] = outbox.dropped().into();
     read["outbox_bytes"] = outbox.held().into();
     read["idle_connections"] = gateway.upstream.idle_connections().into();
+    read["gathered_bytes"] = gateway.shared.bodies.used().into();
     read["epoch"] = gateway.epoch().into();
     read["breakers_open"] = gateway.shared.breakers.open_now().into();
     if let Some(redis) = &gateway.shared.redis {

@@ -260,6 +260,9 @@ pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
     }
     record.facts.status = answered.status;
     record.facts.error = Some(error.code());
+    if matches!(error, Error::NoRoom) {
+        record.metrics().bodies_refused.add(1);
+    }
     mark(&mut answered.headers, call, &record);
     record.facts.bytes_out = body.len() as u64;
     if matches!(error, Error::BrokenBody) {

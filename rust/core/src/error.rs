@@ -74,6 +74,7 @@ pub enum Error {
     AnswerInvalid { provider: &'static str, status: u16, said: String },
     ControlDown,
     Overloaded,
+    NoRoom,
     Draining,
     Panicked,
 }
@@ -127,6 +128,7 @@ impl Error {
             Self::AnswerInvalid { .. } => "invalid_response",
             Self::ControlDown => "control_down",
             Self::Overloaded => "overloaded",
+            Self::NoRoom => "no_room",
             Self::Draining => "draining",
             Self::Panicked => "internal",
         }
@@ -160,7 +162,7 @@ impl Error {
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } | Self::CredentialUnavailable { .. } => 502,
-            Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded | Self::Draining => 503,
+            Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded | Self::NoRoom | Self::Draining => 503,
             Self::Unsupported { .. } | Self::Panicked => 500,
         }
     }
@@ -174,7 +176,7 @@ impl Error {
             | Self::CredentialUnavailable { .. }
             | Self::AnswerInvalid { .. }
             | Self::UpstreamBroke { .. } => Origin::Upstream,
-            Self::ControlDown | Self::Overloaded | Self::Draining | Self::Panicked => Origin::Gateway,
+            Self::ControlDown | Self::Overloaded | Self::NoRoom | Self::Draining | Self::Panicked => Origin::Gateway,
             _ => Origin::Caller,
         }
     }
@@ -205,12 +207,14 @@ impl Error {
                 | Self::BadFraming
                 | Self::BrokenBody
                 | Self::Overloaded
+                | Self::NoRoom
                 | Self::Draining
                 | Self::Panicked
         )
     }
 
     /// What is told to the caller: what was wrong and what is allowed. Never holds a credential.
+    #[allow(clippy::too_many_lines, reason = "a row for each error")]
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),
@@ -269,6 +273,9 @@ impl Error {
             Self::AnswerInvalid { provider, said, .. } => format!("{provider} returned an invalid response: {said}"),
             Self::ControlDown => "the management service is restarting".into(),
             Self::Overloaded => "too many requests in flight".into(),
+            Self::NoRoom => {
+                "no room for this request's body now: limits.gathered_bytes bounds those that are held at once".into()
+            }
             Self::Draining => "the gateway is shutting down; send the request again".into(),
             Self::Panicked => "Something went wrong".into(),
         }

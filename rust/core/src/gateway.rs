@@ -145,6 +145,11 @@ impl Gateway {
         self.snapshot.load().is_management(path)
     }
 
+    /// Whether no further request is taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.sink.metrics.in_flight() > self.settings.max_in_flight as u64
+    }
+
     /// Once per request.
     pub async fn handle(self: &Arc<Self>, request: Request) -> Answer {
         let mut answer = self.walk(request).await;
@@ -230,13 +235,15 @@ impl Gateway {
 
     /// Admits, finds the target, attempts it.
     async fn serve(&self, snapshot: &Snapshot, call: &Call<'_>, body: Body, facts: &mut Facts) -> Result<Served> {
-        if self.sink.metrics.in_flight() > self.settings.max_in_flight as u64 {
+        if self.is_full() {
             return Err(Error::Overloaded);
         }
         let passport = caller::passport(snapshot, &call.head.headers, &call.control)?;
         let require = self.settings.require_key;
         let caller = caller::admit(passport.as_ref(), snapshot, require, &call.head.headers, &call.control)?;
         facts.called_by(&caller, snapshot);
+        // Of who may call at all.
+        let body = body.in_room(&self.shared.bodies)?;
         let choice = self.choice(snapshot, call, &caller);
         if routing::is_asked(call) {
             return Box::pin(routing::explain(self, &choice, body)).await;

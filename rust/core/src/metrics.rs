@@ -57,6 +57,8 @@ pub struct Metrics {
     pub management: Counter,
     /// Those of them whose bodies found no room.
     pub management_refused: Counter,
+    /// Requests to providers whose bodies found no room.
+    pub bodies_refused: Counter,
     pub panics: Counter,
     /// Requests that were taken before they became a task of the event loop, and those that were not.
     pub intercepted: Counter,
@@ -106,7 +108,8 @@ impl Metrics {
             "tokens_estimated": self.tokens_estimated.get(), "cost": self.cost.get(), "unpriced": self.unpriced.get(), "counts_guessed": self.counts_guessed.get(),
             "translated": self.translated.get(), "lost": self.lost.get(),
             "held": self.held.get(), "continued": self.continued.get(), "unheld": self.unheld.get(), "hedged": self.hedged.get(),
-            "management": self.management.get(), "management_refused": self.management_refused.get(), "panics": self.panics.get(),
+            "management": self.management.get(), "management_refused": self.management_refused.get(),
+            "bodies_refused": self.bodies_refused.get(), "panics": self.panics.get(),
             "intercepted": self.intercepted.get(), "plain": self.plain.get(),
             "retries": self.retries.get(), "retries_refused": self.retries_refused.get(),
             "cache_hits": self.cache_hits.get(), "cache_misses": self.cache_misses.get(),

@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     call::{Call, Coding, Target},
-    caller::Caller,
+    caller::{Caller, Looks},
     credentials::Issued,
     error::{Error, Result},
     headers, trace,
@@ -73,15 +73,19 @@ pub struct Said<'s> {
 /// Renders the head of a request to a target.
 pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[String]) -> Result<Vec<u8>> {
     let head = call.head;
-    let mut out = Vec::with_capacity(1024);
-    request_line(&mut out, call, target, said)?;
+    let (mut out, looks) = (Vec::with_capacity(1024), Looks::default());
+    request_line(&mut out, call, target, said, &looks)?;
     host(&mut out, &target.base.origin);
     let of_the_connection = head.headers.of_the_connection();
-    let passing = Passing { call, target, of_the_connection, said };
+    let passing = Passing { call, target, of_the_connection, said, looks: &looks };
     for (name, value) in head.headers.iter() {
         if headers::control_name(name, aliases).is_none() && passing.passes(name, value) {
             field(&mut out, name, value);
         }
+    }
+    if looks.are_spent() {
+        let message = "its query and header fields are too many words to look for keys in";
+        return Err(Error::HeaderInvalid { name: "request", message: message.into() });
     }
     for (name, value) in target.options.headers() {
         field(&mut out, name.as_bytes(), value.as_bytes());
@@ -148,13 +152,13 @@ fn prefix<'t>(target: &'t Target<'_>) -> &'t str {
     prefix.strip_suffix(target.provider.version()).filter(|_| moves).unwrap_or(prefix)
 }
 
-fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: Said<'_>) -> Result<()> {
+fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: Said<'_>, looks: &Looks) -> Result<()> {
     let Target { provider, options, .. } = target;
     out.extend_from_slice(call.head.method.as_bytes());
     out.push(b' ');
     let prefix = prefix(target);
     out.extend_from_slice(prefix.as_bytes());
-    let query = query(&call.head.query, &target.caller);
+    let query = query(&call.head.query, &target.caller, looks);
     let asked = Asked {
         operation: call.route.operation,
         path: call.route.path,
@@ -178,14 +182,17 @@ fn request_line(out: &mut Vec<u8>, call: &Call<'_>, target: &Target<'_>, said: S
 }
 
 /// The query as it came, but for a key of the gateway's, should somebody have put it there too.
-fn query<'q>(query: &'q str, caller: &Caller<'_>) -> Cow<'q, str> {
-    let holds = |pair: &&str| {
-        caller.is_told(pair) || pair.contains('%') && caller.is_told(&percent_decode_str(pair).decode_utf8_lossy())
+fn query<'q>(query: &'q str, caller: &Caller<'_>, looks: &Looks) -> Cow<'q, str> {
+    let holds = |pair: &str| {
+        caller.is_told(pair, looks)
+            || pair.contains('%') && caller.is_told(&percent_decode_str(pair).decode_utf8_lossy(), looks)
     };
-    if query.is_empty() || !query.split('&').any(|pair| holds(&pair)) {
+    if query.is_empty() {
         return Cow::Borrowed(query);
     }
-    query.split('&').filter(|pair| !holds(pair)).collect::<Vec<_>>().join("&").into()
+    let mut pairs = 0;
+    let kept: Vec<_> = query.split('&').inspect(|_| pairs += 1).filter(|pair| !holds(pair)).collect();
+    if kept.len() == pairs { Cow::Borrowed(query) } else { kept.join("&").into() }
 }
 
 /// A credential is written once, from where it was decided.
@@ -257,6 +264,7 @@ struct Passing<'p> {
     target: &'p Target<'p>,
     of_the_connection: Vec<Vec<u8>>,
     said: Said<'p>,
+    looks: &'p Looks,
 }
 
 impl Passing<'_> {
@@ -283,7 +291,7 @@ impl Passing<'_> {
     fn holds_key(&self, name: &[u8], value: &[u8]) -> bool {
         // These say what they say by chance: a provider needs them.
         let is_needed = matches!(name, b"accept" | b"content-type" | b"user-agent");
-        !is_needed && self.target.caller.is_told(&String::from_utf8_lossy(value))
+        !is_needed && self.target.caller.is_told(&String::from_utf8_lossy(value), self.looks)
     }
 
     /// Whether the answer must not come compressed, whoever could read it.

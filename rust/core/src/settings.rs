@@ -32,6 +32,8 @@ pub struct Settings {
     /// Longest wait for a caller that does not read.
     pub write_stall_ms: u64,
     pub max_body_bytes: usize,
+    /// Most bytes of bodies that are held whole, of all requests together.
+    pub gathered_bytes: usize,
     /// Longest wait for the next piece of a request's body, and for all of them.
     pub body_idle_ms: u64,
     pub body_total_ms: u64,
@@ -164,6 +166,7 @@ impl Default for Settings {
             heartbeat_ms: 15_000,
             write_stall_ms: 60_000,
             max_body_bytes: 100 * 1024 * 1024,
+            gathered_bytes: 512 * 1024 * 1024,
             body_idle_ms: 10_000,
             body_total_ms: 300_000,
             body_grace_ms: 10_000,

@@ -4,10 +4,11 @@
 mod harness;
 
 use harness::{
-    Ask, Rig, get,
+    Ask, Rig, get, in_time, pick,
     scripted::{Scripted, request, whole},
     sha256,
 };
+use penstock_core::body::{Body, End, Interest, feed};
 use penstock_mock::Server;
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
@@ -75,4 +76,31 @@ async fn what_the_gateway_keeps_is_asked_of_the_control_process() {
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
     assert_eq!(provider.ledger().len(), 1);
     assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.code(), "control_down");
+}
+
+#[tokio::test]
+async fn nothing_is_read_of_the_batch_of_a_stranger() {
+    let provider = Server::start().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.gathered_bytes = 0);
+    rig.apply(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let batch = |key: &str| {
+        let (feeder, fed) = feed(|| ());
+        let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        let ask = ask.header("content-type", "application/json").header("x-gateway-api-key", key);
+        (feeder, ask.with(Body::Fed(fed, None)))
+    };
+    // Its body never comes.
+    let (feeder, stranger) = batch("pk-2");
+    let told = in_time(rig.send(stranger)).await;
+    assert_eq!((told.status, told.code().as_str(), feeder.interest()), (401, "03", Interest::Lost));
+    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "03"]));
+    let (feeder, known) = batch("pk-1");
+    feeder
+        .push(br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#[..].into());
+    feeder.end(End::Complete);
+    assert_eq!(rig.send(known).await.status, 200);
+    let (feeder, broken) = batch("pk-1");
+    feeder.end(End::Left);
+    assert_eq!(rig.send(broken).await.code(), "broken_body");
 }

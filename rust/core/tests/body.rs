@@ -146,6 +146,22 @@ async fn a_body_that_grows_above_the_limit_is_refused_where_it_does() {
 }
 
 #[tokio::test]
+async fn a_body_that_is_not_as_long_as_was_declared_never_gets_out_of_step_with_its_connection() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (sent, code) in [("123", "broken_body"), ("1234GET /smuggled HTTP/1.1\r\n\r\n", "bad_framing")] {
+        rig.send(get("/v1/models")).await;
+        let (feeder, ask) = fed("/v1/files", Some(4));
+        feeder.push(sent.into());
+        feeder.end(End::Complete);
+        let told = in_time(rig.send(ask)).await;
+        assert_eq!((told.status, told.code().as_str()), (400, code));
+        assert_eq!(rig.gateway.upstream.idle_connections(), 0);
+    }
+    assert!(provider.ledger().iter().all(|seen| seen.path != "/smuggled"));
+}
+
+#[tokio::test]
 async fn a_body_that_breaks_off_is_a_bad_request() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -285,6 +285,25 @@ async fn a_large_file_goes_in_parts_and_none_of_it_stays_where_that_fails() {
 }
 
 #[tokio::test]
+async fn a_part_of_a_large_file_takes_of_the_room_for_bodies() {
+    let keeper = Keeper::start("", 0, "").await;
+    let rig = Played::rig();
+    let of = |bytes: usize| form(&[field("purpose", "fine-tune"), file(&"x".repeat(bytes))]);
+    // All of it but a mebibyte, in which the form itself has room.
+    let room = &rig.gateway.shared.bodies;
+    let (mut full, mut spare) = (room.share(), room.share());
+    assert!(spare.grow(1024 * 1024));
+    while full.grow(1024 * 1024) {}
+    drop(spare);
+    let told = keeper.upload(&rig, of(300 * 1024)).await;
+    assert_eq!((told.status, told.code().as_str(), told.header("retry-after")), (503, "no_room", Some("1")));
+    assert_eq!((keeper.upload(&rig, of(9)).await.status, keeper.lines().len()), (200, 1));
+    drop(full);
+    assert_eq!(keeper.upload(&rig, of(300 * 1024)).await.status, 200);
+    assert_eq!(room.used(), 0);
+}
+
+#[tokio::test]
 async fn a_form_that_is_no_upload_and_a_file_that_is_too_large_are_refused() {
     let keeper = Keeper::start("", 0, "").await;
     let rig = Rig::with("", |settings| {

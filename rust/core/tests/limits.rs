@@ -1,11 +1,13 @@
-//! What is bounded: requests at once, and records that wait.
+//! What is bounded: requests at once, what of their bodies is held, and records that wait.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod harness;
 
 use std::{sync::Arc, time::Duration};
 
-use harness::{CHAT, Rig, chat, in_time, pick, stream, stream_of, until};
+use bytes::Bytes;
+use harness::{CHAT, MESSAGES, Rig, chat, in_time, pick, post, stream, stream_of, until, words};
+use penstock_core::body::{Body, End, feed};
 use penstock_mock::Server;
 use serde_json::json;
 
@@ -45,6 +47,44 @@ async fn an_open_stream_counts_until_its_end_or_until_it_is_dropped() {
     assert_eq!(rig.send(chat("mock")).await.status, 503);
     drop(dropped);
     assert_eq!(rig.send(chat("mock")).await.status, 200);
+}
+
+#[tokio::test]
+async fn bodies_that_are_held_whole_share_a_room_and_who_finds_none_is_told_to_come_again() {
+    let provider = Server::start().await;
+    let room = 2 * 1024 * 1024;
+    let rig = Rig::with(&provider.url(), |settings| (settings.gathered_bytes, settings.max_body_bytes) = (room, room));
+    let large = |model: &str, path: &str, pieces: bool| {
+        let mut body = words(model, false).into_bytes();
+        body.resize(room * 3 / 4, b' ');
+        if !pieces {
+            return post(path, body);
+        }
+        let (feeder, feed) = feed(|| ());
+        body.chunks(100_000)
+            .for_each(|piece| assert!(feeder.push(Bytes::copy_from_slice(piece)) || feeder.is_paused()));
+        feeder.end(End::Complete);
+        post(path, "").with(Body::Fed(feed, Some(body.len() as u64)))
+    };
+    let gateway = Arc::clone(&rig.gateway);
+    let first = large("mock?first_ms=300", CHAT, true).request();
+    let held = tokio::spawn(async move { gateway.handle(first).await.reply.status });
+    until("it is under way", || provider.ledger().len() == 1).await;
+    for (path, pieces) in [(CHAT, true), (CHAT, false), (MESSAGES, true)] {
+        let told = rig.send(large("mock", path, pieces)).await;
+        assert_eq!((told.status, told.header("retry-after")), (503, Some("1")), "{}", told.text());
+        assert!(told.text().contains("limits.gathered_bytes"), "{}", told.text());
+        assert_eq!(told.json()["type"] == "error", path == MESSAGES);
+        assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "no_room"]));
+    }
+    // Small ones, and those that are sent on as they come, need none of it.
+    assert_eq!(rig.send(chat("mock")).await.status, 200);
+    assert_eq!(rig.send(large("mock", "/v1/files", true)).await.status, 200);
+    assert_eq!(rig.gateway.sink.metrics.bodies_refused.get(), 3);
+    assert_eq!(in_time(held).await.unwrap(), 200);
+    rig.records();
+    assert_eq!((rig.send(large("mock", CHAT, true)).await.status, rig.records().len()), (200, 1));
+    assert_eq!(rig.gateway.shared.bodies.used(), 0);
 }
 
 #[tokio::test]

@@ -200,6 +200,29 @@ async fn no_key_of_the_gateway_reaches_a_provider_wherever_it_stands() {
 }
 
 #[tokio::test]
+async fn who_says_more_than_can_be_looked_through_for_keys_is_refused_in_no_time() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    rig.apply(&with_keys());
+    let caller = |ask: Ask| ask.header("x-gateway-api-key", "key-of-the-caller");
+    let query = |pairs: usize| (0..pairs).map(|pair| format!("a={pair}")).collect::<Vec<_>>().join("&");
+    let told = rig.send(caller(ask("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400))))).await;
+    assert_eq!(told.status, 200);
+    let sent = provider.ledger().last().unwrap().path.clone();
+    assert!(sent.ends_with("&a=399") && !sent.contains("token"), "{sent}");
+    let tokens = vec!["eyJhbGciOiJFUzI1NiIsImtpZCI6ImsifQ.e30.AAAA"; 400].join("&");
+    let mut asks = vec![caller(ask("GET", &format!("/v1/proxy/x?{}", query(9_000))))];
+    asks.push(caller(ask("GET", &format!("/v1/proxy/x?{tokens}"))));
+    asks.push(caller(ask("GET", "/v1/proxy/x").header("x-note", &"notakey1 ".repeat(7_000))));
+    for ask in asks {
+        let told = rig.send(ask).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"));
+        assert!(told.text().contains("too many words"), "{}", told.text());
+    }
+    assert_eq!(provider.ledger().len(), 1);
+}
+
+#[tokio::test]
 async fn where_no_key_is_asked_for_those_that_there_are_reach_nobody_either() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

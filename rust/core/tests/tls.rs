@@ -3,17 +3,22 @@
 
 mod harness;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    io::Write,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use harness::{
-    Ask, CHAT, Rig, all_words, post,
+    Ask, CHAT, Rig, all_words, get, in_time, post,
     scripted::{CHAT_EVENTS, EVENTS_HEAD, chunks, events, request, whole},
     tls::{acceptor, file},
     words,
 };
+use penstock_core::body::{Body, Interest, feed};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -144,6 +149,67 @@ async fn a_large_body_arrives_and_may_be_refused_early() {
     .await;
     let told = rig.send(post(CHAT, json).header("x-gateway-custom-host", &host(port))).await;
     assert_eq!((told.status, told.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
+}
+
+#[tokio::test]
+async fn an_upload_is_refused_early_though_tls_takes_more_than_its_socket() {
+    let (port, _) = secured(|mut io| async move {
+        let mut some = [0; 1000];
+        io.read_exact(&mut some).await.unwrap();
+        // Before that the socket is full, and the last piece waits in TLS.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        io.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+        io.write_all(&whole("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
+        io.flush().await.unwrap();
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let (feeder, fed) = feed(|| ());
+    let ask = post("/v1/files", "").header("x-gateway-custom-host", &format!("https://localhost:{port}"));
+    let feeding = tokio::spawn(async move {
+        while feeder.interest() == Interest::Reads {
+            if !feeder.is_paused() {
+                feeder.push(vec![b'y'; 16 * 1024].into());
+            }
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+    });
+    let began = Instant::now();
+    assert_eq!(rig(true).send(ask.with(Body::Fed(fed, None))).await.status, 413);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    in_time(feeding).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_with_more_in_it_than_was_asked_for_is_not_used_again_though_tls_has_read_that() {
+    // As much as is read at once of an answer's beginning, in one record, and what follows in the next.
+    let head =
+        |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n");
+    let length = 16_384 - head(16_000).len();
+    let first = [head(length).into_bytes(), vec![b'x'; length]].concat();
+    let stray = whole("200 OK", "", "\"stray\"");
+    let (port, handshakes) = secured(move |mut io| {
+        let (first, stray) = (first.clone(), stray.clone());
+        async move {
+            while request(&mut io).await.is_some() {
+                let (socket, session) = io.get_mut();
+                session.writer().write_all(&first).unwrap();
+                session.writer().write_all(&stray).unwrap();
+                let mut records = Vec::new();
+                while session.wants_write() {
+                    session.write_tls(&mut records).unwrap();
+                }
+                socket.write_all(&records).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let rig = rig(true);
+    for number in 1..=3 {
+        let told =
+            rig.send(get("/v1/proxy/x").header("x-gateway-custom-host", &format!("https://localhost:{port}"))).await;
+        assert_eq!((told.body.len(), handshakes.load(Ordering::Relaxed)), (length, number));
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,12 @@ use super::{
     talk::{Answered, Question, Talk, broken},
     upload::{self, Named, PART, Sink},
 };
-use crate::{body::Body, upstream::Incoming};
+use crate::{
+    body::{self, Body},
+    error::Error,
+    shared::room::Share,
+    upstream::Incoming,
+};
 
 /// What may stand in a query as it is: as Amazon signs it.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -27,6 +32,8 @@ pub struct Parts<'p> {
     begun: Option<Begun>,
     /// What is to be sent.
     ready: Vec<u8>,
+    /// What that takes of the room for bodies, where it is no small file.
+    share: Option<Share>,
     /// Where it is sent in parts.
     upload: Option<Upload>,
     /// So many were sent.
@@ -49,7 +56,21 @@ struct Upload {
 
 impl<'p> Parts<'p> {
     pub fn new(talk: &'p Talk<'p>, bucket: &'static Bucket) -> Self {
-        Self { talk, bucket, begun: None, ready: Vec::new(), upload: None, bytes: 0 }
+        Self { talk, bucket, begun: None, ready: Vec::new(), share: None, upload: None, bytes: 0 }
+    }
+
+    /// Takes room for a part.
+    fn in_room(&mut self, more: usize) -> Answered<()> {
+        if self.share.is_some() || self.ready.len() + more <= body::SMALL {
+            return Ok(());
+        }
+        let gateway = self.talk.gateway;
+        let mut share = gateway.shared.bodies.share();
+        if !share.grow(PART.min(gateway.body_limits.bytes)) {
+            return Err(Error::NoRoom.into());
+        }
+        self.share = Some(share);
+        Ok(())
     }
 
     fn begun(&self) -> Answered<&Begun> {
@@ -136,6 +157,7 @@ impl Sink for Parts<'_> {
     }
 
     async fn write(&mut self, bytes: Vec<u8>) -> Answered<()> {
+        self.in_room(bytes.len())?;
         self.ready.extend_from_slice(&bytes);
         while self.ready.len() >= PART {
             self.send_part(PART).await?;

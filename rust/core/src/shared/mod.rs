@@ -47,6 +47,8 @@ pub struct Shared {
     pub recovery: Room,
     /// For bodies of management requests on their way to the control process.
     pub management: Room,
+    /// For bodies that are held whole on their way to providers.
+    pub bodies: Room,
     pub sessions: Sessions,
     pub clock: Arc<Clock>,
     pub redis: Option<Arc<Redis>>,
@@ -75,6 +77,8 @@ impl Shared {
             paces: Paces::default(),
             recovery: Room::new(settings.recovery_bytes, settings.recovery_stream_bytes),
             management: Room::new(MANAGEMENT_BODIES.max(settings.max_body_bytes * 2), settings.max_body_bytes),
+            // The largest has room where it is alone.
+            bodies: Room::new(settings.gathered_bytes.max(settings.max_body_bytes), usize::MAX),
             sessions: Sessions::new(redis.clone()),
             clock,
             redis,

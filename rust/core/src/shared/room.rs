@@ -55,14 +55,14 @@ impl Drop for Share {
 
 /// Bytes with the share that they stand on.
 #[derive(Debug)]
-pub struct Stored {
-    pub bytes: Vec<u8>,
+pub struct Stored<B = Vec<u8>> {
+    pub bytes: B,
     pub share: Share,
 }
 
-impl AsRef<[u8]> for Stored {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for Stored<B> {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.as_ref()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     future::poll_fn,
-    io,
+    io::{self, Read},
     pin::Pin,
     task::{Context, Poll, Waker, ready},
 };
@@ -70,7 +70,7 @@ impl Connection {
 
     /// Writes all of `first` and then all of `second`, in as few calls as the socket allows. Fails where a refusal comes first.
     pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
-        let mut rest = first.chain(second);
+        let mut rest = Buf::chain(first, second);
         while rest.has_remaining() {
             let written = poll_fn(|context| match self.poll_send(context, &rest) {
                 Poll::Pending => self.poll_refused(context).map(Err),
@@ -82,10 +82,12 @@ impl Connection {
             }
             rest.advance(written);
         }
-        if let Io::Tls(stream) = &mut self.io {
-            poll_fn(|context| Pin::new(&mut *stream).poll_flush(context)).await?;
-        }
-        Ok(())
+        // TLS takes more than its socket does: who waits here is refused as whoever waits above.
+        let through = poll_fn(|context| match self.poll_through(context) {
+            Poll::Pending => self.poll_refused(context).map(Err),
+            done @ Poll::Ready(_) => done,
+        });
+        through.await
     }
 
     /// Resolves when the other side has ended, or has begun an answer that makes the rest of a request useless.
@@ -98,8 +100,7 @@ impl Connection {
             match ready!(self.poll_read(context, LARGEST_READ)) {
                 Err(error) => return Poll::Ready(error),
                 Ok(0) => return Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
-                // The first digit of a status: 1xx is no answer yet, 2xx may be one to what was sent so far.
-                Ok(_) if matches!(self.buffer.get(9), None | Some(b'1' | b'2')) => (),
+                Ok(_) if !is_refusal(&self.buffer) => (),
                 Ok(_) => return Poll::Ready(io::ErrorKind::ConnectionAborted.into()),
             }
         }
@@ -142,8 +143,41 @@ impl Connection {
         }
         match &mut self.io {
             Io::Tcp(stream) => stream.poll_read_ready(&mut context).is_pending(),
-            Io::Tls(stream) => stream.get_ref().0.poll_read_ready(&mut context).is_pending(),
+            Io::Tls(stream) => {
+                let (socket, session) = stream.get_mut();
+                // What TLS has read of the socket already, a goodbye too, no longer waits there.
+                let is_read =
+                    !matches!(session.reader().read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+                !is_read && socket.poll_read_ready(&mut context).is_pending()
+            }
             Io::Unix(stream) => stream.poll_read_ready(&mut context).is_pending(),
+        }
+    }
+}
+
+/// Whether an answer has begun that makes the rest of a request useless. By the first digit of a status: 1xx is no answer yet, 2xx
+/// may be one to what was sent so far.
+fn is_refusal(mut buffer: &[u8]) -> bool {
+    loop {
+        match (buffer.get(9), memchr::memmem::find(buffer, b"\r\n\r\n")) {
+            (Some(b'1'), Some(end)) => buffer = &buffer[end + 4..],
+            (status, _) => return !matches!(status, None | Some(b'1' | b'2')),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_before_an_answer_is_none_and_hides_none() {
+        let early = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n";
+        for (answer, refuses) in [("", false), ("HTTP/1.1 ", false), ("HTTP/1.1 200", false), ("HTTP/1.1 4", true)] {
+            for before in ["", early] {
+                assert_eq!(is_refusal(format!("{before}{answer}").as_bytes()), refuses, "{before}{answer}");
+            }
+            assert!(!is_refusal(&early.as_bytes()[..early.len() - 1]));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::{AnswerHead, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
+use super::{AnswerHead, Owed, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
 use crate::{
     body::{Body, Feed},
     error::{Error, Result},
@@ -46,7 +46,7 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
             connection.write(&joined, &[]).await.map_err(|error| broke(&error))
         }
         Body::Whole(bytes) => connection.write(head, &bytes).await.map_err(|error| broke(&error)),
-        Body::Fed(feed, _) => send_fed(connection, head, feed, shape.chunked).await,
+        Body::Fed(feed, length) => send_fed(connection, head, (feed, length), shape.chunked).await,
     };
     match sent {
         Ok(()) => read_head(connection, shape.bodiless).await,
@@ -59,7 +59,13 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
     }
 }
 
-async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Box<Feed>, chunked: bool) -> Result<()> {
+async fn send_fed(
+    connection: &mut Connection,
+    head: &[u8],
+    (mut feed, length): (Box<Feed>, Option<u64>),
+    chunked: bool,
+) -> Result<()> {
+    let mut owed = Owed(length.filter(|_| !chunked));
     connection.write(head, &[]).await.map_err(|error| broke(&error))?;
     loop {
         let piece = tokio::select! {
@@ -71,6 +77,7 @@ async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Box<Feed>,
         if piece.is_empty() {
             continue;
         }
+        owed.pay(&piece)?;
         let sent = if chunked {
             let size = format!("{:x}\r\n", piece.len());
             match connection.write(size.as_bytes(), &piece).await {
@@ -82,6 +89,7 @@ async fn send_fed(connection: &mut Connection, head: &[u8], mut feed: Box<Feed>,
         };
         sent.map_err(|error| broke(&error))?;
     }
+    owed.end()?;
     if chunked {
         connection.write(b"0\r\n\r\n", &[]).await.map_err(|error| broke(&error))?;
     }
@@ -149,22 +157,37 @@ fn parse_head(buffer: &[u8], Last { bodiless, switches }: Last) -> Result<Option
         return Ok(Some((length, None)));
     }
     let headers: Headers = parsed.headers.iter().map(|field| (field.name.as_bytes(), field.value)).collect();
-    let framing = if bodiless || matches!(status, 101 | 204 | 304) { Framing::Length(0) } else { framing(&headers)? };
+    let (framing, is_clear) = match status {
+        _ if bodiless => (Framing::Length(0), true),
+        101 | 304 => (Framing::Length(0), true),
+        // What announces a body that it may not have may well send one.
+        204 => (Framing::Length(0), matches!(framing(&headers), Ok((Framing::Length(0) | Framing::Close, _)))),
+        _ => framing(&headers)?,
+    };
     let keeps = parsed.version == Some(1) && !headers.has_token("connection", "close");
-    let reusable = framing != Framing::Close && keeps;
+    let reusable = framing != Framing::Close && is_clear && keeps;
     Ok(Some((length, Some(Head { answer: AnswerHead { status, headers }, framing, reusable }))))
 }
 
-fn framing(headers: &Headers) -> Result<Framing> {
-    if headers.get("transfer-encoding").is_some() {
-        let last_is_chunked = headers.has_token("transfer-encoding", "chunked");
-        return Ok(if last_is_chunked { Framing::Chunked } else { Framing::Close });
+/// How a body ends, and whether nobody else could think that it ends elsewhere (RFC 9112 §6.3).
+fn framing(headers: &Headers) -> Result<(Framing, bool)> {
+    let lengths = || headers.iter().filter(|(name, _)| *name == b"content-length").map(|(_, value)| value);
+    let codings = headers.iter().filter(|(name, _)| *name == b"transfer-encoding").map(|(_, value)| value);
+    let codings = codings.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    // The last was once a word for nothing (RFC 2616 §3.6).
+    let mut codings = codings.filter(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"));
+    match (codings.next(), codings.next()) {
+        (None, _) => (),
+        (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => {
+            return Ok((Framing::Chunked, lengths().next().is_none()));
+        }
+        // It would be passed on without the word that says what it is.
+        _ => return Err(Error::UpstreamBroke { cause: "its transfer-encoding was not asked for".into() }),
     }
-    let mut lengths = headers.iter().filter(|(name, _)| *name == b"content-length").map(|(_, value)| value);
-    let Some(first) = lengths.next() else { return Ok(Framing::Close) };
+    let Some(first) = lengths().next() else { return Ok((Framing::Close, true)) };
     let digits = std::str::from_utf8(first).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits.and_then(|text| text.parse().ok()) {
-        Some(length) if lengths.all(|other| other == first) => Ok(Framing::Length(length)),
+        Some(length) if lengths().all(|other| other == first) => Ok((Framing::Length(length), true)),
         _ => Err(Error::UpstreamBroke { cause: "its content-length is no length".into() }),
     }
 }
@@ -432,6 +455,31 @@ mod tests {
         }
         let (_, head) = parse_head(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", USUAL).unwrap().unwrap();
         assert_eq!(head.unwrap().answer.status, 600);
+    }
+
+    #[test]
+    fn a_body_ends_where_everybody_thinks_or_is_the_last_on_its_connection() {
+        let (length, chunked) =
+            (|length| Some((Framing::Length(length), true)), |clear| Some((Framing::Chunked, clear)));
+        for (status, fields, ends) in [
+            (200, "content-length: 3\r\n", length(3)),
+            (200, "transfer-encoding: Chunked\r\n", chunked(true)),
+            (200, "transfer-encoding: identity\r\ncontent-length: 3\r\n", length(3)),
+            (200, "transfer-encoding: chunked\r\ncontent-length: 3\r\n", chunked(false)),
+            (200, "transfer-encoding: gzip, chunked\r\n", None),
+            (200, "transfer-encoding: chunked\r\ntransfer-encoding: gzip\r\n", None),
+            (200, "transfer-encoding: chunked, chunked\r\n", None),
+            (200, "", Some((Framing::Close, false))),
+            (204, "", length(0)),
+            (204, "content-length: 0\r\n", length(0)),
+            (204, "content-length: 3\r\n", Some((Framing::Length(0), false))),
+            (204, "transfer-encoding: chunked\r\n", Some((Framing::Length(0), false))),
+            (304, "content-length: 3\r\n", length(0)),
+        ] {
+            let parsed = parse_head(format!("HTTP/1.1 {status} X\r\n{fields}\r\n").as_bytes(), USUAL);
+            let head = parsed.ok().map(|parsed| parsed.unwrap().1.unwrap());
+            assert_eq!(head.map(|head| (head.framing, head.reusable)), ends, "{status} {fields}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{AnswerHead, Incoming, Shape, answer_body::Patience, pool::LONGEST_IDLE};
+use super::{AnswerHead, Incoming, Owed, Shape, answer_body::Patience, pool::LONGEST_IDLE};
 use crate::{
     body::Body,
     error::{Error, Result},
@@ -172,7 +172,7 @@ pub async fn exchange(
     let sent = sender.send_request(request, is_empty);
     let (answer, stream) = sent.map_err(|error| Failed { untouched: true, error: broke(&error) })?;
     drop(sender);
-    let mut sending = pin!(send(stream, body));
+    let mut sending = pin!(send(stream, body, shape));
     let mut answer = pin!(answer);
     let (mut is_sent, mut early) = (is_empty, None);
     let answer = loop {
@@ -209,16 +209,19 @@ fn incoming(answer: Response<RecvStream>, shape: Shape, patience: Patience, slot
 }
 
 /// Sends a body as fast as it is taken. Where it is not taken, the answer says why.
-async fn send(mut stream: SendStream<Bytes>, body: Body) -> Result<()> {
+async fn send(mut stream: SendStream<Bytes>, body: Body, shape: Shape) -> Result<()> {
     match body {
         Body::Whole(bytes) if bytes.is_empty() => (),
         Body::Whole(bytes) => drop(send_piece(&mut stream, bytes, true).await),
-        Body::Fed(mut feed, _) => {
-            while let Some(piece) = feed.next().await {
-                if send_piece(&mut stream, piece?, false).await.is_none() {
+        Body::Fed(mut feed, length) => {
+            let mut owed = Owed(length.filter(|_| !shape.chunked));
+            while let Some(piece) = feed.next().await.transpose()? {
+                owed.pay(&piece)?;
+                if send_piece(&mut stream, piece, false).await.is_none() {
                     return Ok(());
                 }
             }
+            owed.end()?;
             // An error here is told by the answer too.
             drop(stream.send_data(Bytes::new(), true));
         }

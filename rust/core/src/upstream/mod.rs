@@ -183,6 +183,22 @@ impl Upstream {
     }
 }
 
+/// What a body that still comes owes of the length that the head declares. One that is shorter or longer would make what
+/// follows on its connection part of it, or part of it a request.
+struct Owed(Option<u64>);
+
+impl Owed {
+    fn pay(&mut self, piece: &[u8]) -> Result<()> {
+        let Some(owed) = &mut self.0 else { return Ok(()) };
+        *owed = owed.checked_sub(piece.len() as u64).ok_or(Error::BadFraming)?;
+        Ok(())
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.0.is_none_or(|owed| owed == 0) { Ok(()) } else { Err(Error::BrokenBody) }
+    }
+}
+
 /// What a request is sent over.
 enum Line {
     Own(Connection),
