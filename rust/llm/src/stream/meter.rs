@@ -229,8 +229,8 @@ impl Meter {
             }
             b"error" => self.error_event |= value != b"null",
             b"type" => self.take_kind(value),
-            // Where Anthropic, OpenAI's responses and Groq put the same fields one level down.
-            b"message" | b"response" | b"x_groq" => {
+            // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
+            b"message" | b"response" | b"x_groq" | b"delta" => {
                 let _ = fields(value, |key, at| {
                     if matches!(key, b"usage" | b"model" | b"error") {
                         self.take(key, &value[at]);
@@ -245,7 +245,7 @@ impl Meter {
     fn take_kind(&mut self, literal: &[u8]) {
         match literal {
             b"\"error\"" => self.error_event = true,
-            b"\"message_stop\"" => self.terminated = true,
+            b"\"message_stop\"" | b"\"message-end\"" => self.terminated = true,
             _ if ends_response(literal) || self.ends_media(literal) => self.terminated = true,
             _ => {}
         }
