@@ -4,6 +4,7 @@ mod answer;
 mod logprobs;
 mod request;
 mod schema;
+mod thinking;
 
 use serde_json::{Value, json};
 

@@ -2,12 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::schema;
-use crate::translation::{
-    asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
-    },
-    wires::messages::thinking::effort,
+use super::{schema, thinking};
+use crate::translation::asked::{
+    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
 };
 
 /// Names of functions that mean a tool of Google's own.
@@ -25,6 +22,9 @@ pub(super) const OWN_PARTS: [&str; 2] = ["executableCode", "codeExecutionResult"
 
 /// Stands for the name of a function whose call the caller left out.
 const FILLER: &str = "unknown_function";
+
+/// Says that a signature is missing and must not be looked for.
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// Parameters of `generationConfig`.
 const GENERATION: &[(&str, &str)] = &[
@@ -57,6 +57,9 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     }
     turns.retain(|(_, parts)| !parts.is_empty());
     Asked::refuse_silence(were, turns.len())?;
+    if thinking::wants_signatures(&asked.model) {
+        fill_signatures(&mut turns);
+    }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
     tools(asked, &mut out);
@@ -79,6 +82,20 @@ fn turn_of(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
     }
     let last = turns.len() - 1;
     &mut turns[last].1
+}
+
+/// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
+/// that another model made, or whose signatures a client did not keep.
+fn fill_signatures(turns: &mut [(Role, Vec<Value>)]) {
+    let gives_back = |part: &Value| part.get("functionResponse").is_some();
+    let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
+    let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
+    for (_, parts) in turns[begun..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
+        let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
+        if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
+            first["thoughtSignature"] = NO_SIGNATURE.into();
+        }
+    }
 }
 
 /// What comes back beside text must be something that a caller can be told.
@@ -316,7 +333,7 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         // As many of the most likely besides.
         asked.hand("top_logprobs", &mut config, "logprobs");
     }
-    thinking(asked, &mut config)?;
+    thinking::write(asked, &mut config)?;
     if !config.is_empty() {
         out.insert("generationConfig".into(), config.into());
     }
@@ -331,40 +348,4 @@ fn format(asked: &mut Asked, config: &mut Fields) {
     if let Some(wanted) = answer_schema(&format) {
         config.insert("responseSchema".into(), schema::clean(&wanted));
     }
-}
-
-fn thinking(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
-    let is_levelled = asked.model.contains("gemini-3");
-    let effort = effort(asked)?.map(|(word, _)| word);
-    let thinking = asked.take("thinking");
-    // What was said in so many words holds; and more than much is not known here.
-    if effort.is_some_and(|word| thinking.is_some() || matches!(word, "xhigh" | "max")) {
-        asked.lose("reasoning_effort");
-    }
-    let mut told = Fields::new();
-    match (&thinking, effort) {
-        (Some(thinking), _) if thinking["type"] == "disabled" => drop(told.insert("thinkingBudget".into(), 0.into())),
-        (Some(thinking), _) => {
-            told.insert("includeThoughts".into(), true.into());
-            if let Some(budget) = thinking.get("budget_tokens") {
-                told.insert("thinkingBudget".into(), budget.clone());
-            }
-        }
-        (None, Some("none")) => drop(told.insert("thinkingBudget".into(), 0.into())),
-        (None, Some(level)) if is_levelled => {
-            let level = if matches!(level, "xhigh" | "max") { "high" } else { level };
-            told.insert("thinkingLevel".into(), level.into());
-        }
-        (None, Some(level)) => {
-            let budget = match level {
-                "minimal" | "low" => 1024,
-                "medium" => 8192,
-                _ => 24576,
-            };
-            told.insert("thinkingBudget".into(), budget.into());
-        }
-        (None, None) => return Ok(()),
-    }
-    config.insert("thinkingConfig".into(), told.into());
-    Ok(())
 }
