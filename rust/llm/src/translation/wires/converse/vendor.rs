@@ -29,6 +29,49 @@ impl Vendor {
     }
 }
 
+/// Where in a request a hint about caching stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Behind a tool.
+    Tools,
+    /// In messages, or in what the system says.
+    Talk,
+}
+
+/// Makers of models that refuse hints about caching; whoever else is asked under a name that says no maker may take them.
+const NEVER_CACHING: [&str; 14] = [
+    "ai21.",
+    "amazon.",
+    "cohere.",
+    "deepseek.",
+    "google.",
+    "luma.",
+    "meta.",
+    "mistral.",
+    "nvidia.",
+    "openai.",
+    "qwen.",
+    "stability.",
+    "twelvelabs.",
+    "writer.",
+];
+/// Amazon's models that take hints, but not about tools.
+const NOVA: &str = "amazon.nova";
+
+/// Whether a model takes a hint about caching there.
+pub fn caches(model: &str, place: Place) -> bool {
+    match () {
+        () if Vendor::of(model) == Vendor::Anthropic => true,
+        () if model.contains(NOVA) => place == Place::Talk,
+        () => !NEVER_CACHING.iter().any(|maker| model.contains(maker)),
+    }
+}
+
+/// Whether it can be told for how long.
+pub fn caches_long(model: &str) -> bool {
+    !model.contains(NOVA)
+}
+
 /// Whether Claude may think about this, before its messages are written.
 pub fn may_think(asked: &Asked) -> bool {
     thinking::may(asked)
