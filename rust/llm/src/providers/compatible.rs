@@ -167,7 +167,7 @@ impl Compatible {
 const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
-const TELLS_UNASKED: [&str; 5] = ["cerebras", "groq", "mistral-ai", "perplexity-ai", "together-ai"];
+const TELLS_UNASKED: [&str; 4] = ["cerebras", "mistral-ai", "perplexity-ai", "together-ai"];
 
 /// Whose completions end in words that are not `OpenAI`'s: `insufficient_system_resource`, `eos_token`, `model_length`, `error`,
 /// `eos`, `end_turn`, `sensitive`.
