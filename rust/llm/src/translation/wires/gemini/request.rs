@@ -255,12 +255,13 @@ fn hint(cache: Option<&Value>, asked: &mut Asked) {
 fn tools(asked: &mut Asked, out: &mut Fields) {
     let mut functions = Vec::new();
     let mut native = Vec::new();
+    let mut retrieval = None;
     for tool in std::mem::take(&mut asked.tools) {
         match tool {
             Tool::Function { name, schema, .. } if native_name(&name).is_some() => {
-                native.push(
-                    json!({native_name(&name).unwrap_or_default(): schema.as_object().cloned().unwrap_or_default()}),
-                );
+                let own = native_name(&name).unwrap_or_default();
+                let inner = Value::Object(schema.as_object().cloned().unwrap_or_default());
+                native.push(json!({own: placed(own, inner, &mut retrieval)}));
             }
             Tool::Function { name, description, schema, strict, cache, more } => {
                 hint(cache.as_ref(), asked);
@@ -272,7 +273,8 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
             }
             Tool::Native { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
-                native.push(json!({native_name(&kind).unwrap_or(&kind): inner}));
+                let own = native_name(&kind).unwrap_or(&kind);
+                native.push(json!({own: placed(own, inner, &mut retrieval)}));
             }
         }
     }
@@ -285,14 +287,28 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
     if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
         asked.lose("parallel_tool_calls");
     }
-    let config = match asked.choice.take() {
-        None => return,
-        Some(Choice::Auto) => json!({"mode": "AUTO"}),
-        Some(Choice::None) => json!({"mode": "NONE"}),
-        Some(Choice::Any) => json!({"mode": "ANY"}),
-        Some(Choice::Tool(name)) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
-    };
-    out.insert("toolConfig".into(), json!({"functionCallingConfig": config}));
+    let calling = asked.choice.take().map(|choice| match choice {
+        Choice::Auto => json!({"mode": "AUTO"}),
+        Choice::None => json!({"mode": "NONE"}),
+        Choice::Any => json!({"mode": "ANY"}),
+        Choice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+    });
+    let told = [("functionCallingConfig", calling), ("retrievalConfig", retrieval)];
+    let config: Fields = told.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    if !config.is_empty() {
+        out.insert("toolConfig".into(), config.into());
+    }
+}
+
+/// What a tool of Google's own is told. Where a map is looked at stands beside the tools, for all of them.
+fn placed(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
+    let fields = inner.as_object_mut().filter(|_| own == "googleMaps");
+    let found = fields
+        .and_then(|fields| ["retrievalConfig", "retrieval_config"].iter().find_map(|key| fields.shift_remove(*key)));
+    if found.is_some() {
+        *retrieval = found;
+    }
+    inner
 }
 
 fn native_name(name: &str) -> Option<&'static str> {
