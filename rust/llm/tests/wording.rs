@@ -130,6 +130,21 @@ fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
     }
 }
 
+#[test]
+fn nothing_stays_nothing_where_another_number_stands_for_it() {
+    let mut shown = 0;
+    for (provider, _, wording) in every() {
+        for name in wording.neutral {
+            let without = json!({"model": "m", "kept": 1, "stop": ["a"]});
+            for zero in [json!(0), json!(0.0)] {
+                assert_eq!(said(wording, &with(name, &zero)), (without.clone(), String::new()), "{}", provider.slug());
+            }
+            shown += 1;
+        }
+    }
+    assert!(shown > 2, "{shown}");
+}
+
 /// What a provider refuses whose API is strict, as its documents and its answers of 400 and 422 say.
 const REFUSED: [(&str, &[&str]); 3] = [
     ("mistral-ai", &["user", "stream_options", "logit_bias", "logprobs", "store", "service_tier", "safety_identifier"]),

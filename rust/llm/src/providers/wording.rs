@@ -26,21 +26,31 @@ pub struct Wording {
     pub needless: &'static [&'static str],
     /// Fields of messages that are not taken: they are named. A role that has one all the same stands beside it, as JSON.
     pub unheard: &'static [(&'static str, &'static str)],
+    /// Fields whose nothing is another number there: one that says 0 goes, and nothing is lost by that.
+    pub neutral: &'static [&'static str],
     /// Numbers, and where their scales begin and end, as JSON: what is beyond is put to the end of the scale, and named.
     pub bounds: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// Everything is called as `OpenAI` calls it.
-pub static SAME: Wording =
-    Wording { renames: &[], roles: &[], words: &[], drops: &[], needless: &[], unheard: &[], bounds: &[] };
+pub static SAME: Wording = Wording {
+    renames: &[],
+    roles: &[],
+    words: &[],
+    drops: &[],
+    needless: &[],
+    unheard: &[],
+    neutral: &[],
+    bounds: &[],
+};
 /// As it was when others became compatible with it.
 pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], ..SAME };
 /// Likewise, and the limit of an answer has its old name.
 pub(super) static SHORT: Wording = Wording { renames: &[LIMIT], ..USUAL };
 
-pub(super) static PENALISED: Wording = Wording { renames: &[LIMIT, PENALTY], ..USUAL };
+pub(super) static PENALISED: Wording = Wording { renames: &[LIMIT, PENALTY], neutral: &[PENALTY.0], ..USUAL };
 /// Likewise, of completions.
-pub(super) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], ..SAME };
+pub(super) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], neutral: &[PENALTY.0], ..SAME };
 
 /// It refuses whatever it does not know, in messages too.
 pub(super) static MISTRAL: Wording = Wording {
@@ -229,7 +239,8 @@ impl Wording {
             lose(name, value, lost);
             return Change::Goes;
         }
-        if self.needless.iter().any(|name| name.as_bytes() == key) {
+        let is_among = |names: &[&str]| names.iter().any(|name| name.as_bytes() == key);
+        if is_among(self.needless) || is_among(self.neutral) && is_zero(value) {
             return Change::Goes;
         }
         if let Some((name, least, most)) = self.bounds.iter().find(|(name, ..)| name.as_bytes() == key) {
@@ -284,6 +295,10 @@ fn is_of(message: &[u8], role: &str) -> bool {
         Ok(())
     });
     read.is_ok() && is_so
+}
+
+fn is_zero(value: &[u8]) -> bool {
+    serde_json::from_slice::<f64>(value).is_ok_and(|number| number == 0.0)
 }
 
 /// The end of a scale that a number is beyond, if it is one and is beyond.
