@@ -73,7 +73,7 @@ impl Provider for Compatible {
     }
 
     fn has_own_ends(&self) -> bool {
-        ENDS_OTHERWISE.contains(&self.slug)
+        !ENDS_AS_OPENAI.contains(&self.slug)
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
@@ -169,10 +169,9 @@ const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
 const TELLS_UNASKED: [&str; 4] = ["cerebras", "mistral-ai", "perplexity-ai", "together-ai"];
 
-/// Whose completions end in words that are not `OpenAI`'s: `insufficient_system_resource`, `eos_token`, `model_length`, `error`,
-/// `eos`, `end_turn`, `sensitive`.
-const ENDS_OTHERWISE: [&str; 8] =
-    ["deepseek", "huggingface", "mistral-ai", "openrouter", "together-ai", "x-ai", "z-ai", "zhipu"];
+/// Whose completions end in `OpenAI`'s words alone. Others have `insufficient_system_resource`, `eos_token`, `model_length`,
+/// `error`, `eos`, `end_turn`, `sensitive`, `abort`, `load` and whatever the servers say by which they run models of others.
+const ENDS_AS_OPENAI: [&str; 3] = ["cerebras", "groq", "mock"];
 
 /// Where an endpoint of one's own is, with a provider that runs some.
 const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");

@@ -70,6 +70,10 @@ impl Provider for Fireworks {
         Some(Keeper::Datasets)
     }
 
+    fn has_own_ends(&self) -> bool {
+        ROW.has_own_ends()
+    }
+
     fn wording(&self, operation: Operation) -> &'static Wording {
         ROW.wording(operation)
     }
