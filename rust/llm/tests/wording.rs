@@ -146,9 +146,10 @@ fn nothing_stays_nothing_where_another_number_stands_for_it() {
 }
 
 /// What a provider refuses whose API is strict, as its documents and its answers of 400 and 422 say.
-const REFUSED: [(&str, &[&str]); 3] = [
+const REFUSED: [(&str, &[&str]); 4] = [
     ("mistral-ai", &["user", "stream_options", "logit_bias", "logprobs", "store", "service_tier", "safety_identifier"]),
     ("groq", &["logit_bias", "logprobs", "prompt_cache_key", "store", "safety_identifier", "verbosity"]),
+    ("cerebras", &["metadata", "prompt_cache_key", "store", "verbosity"]),
     ("fireworks-ai", &["store", "safety_identifier", "verbosity"]),
 ];
 

@@ -126,6 +126,11 @@ impl Provider for Compatible {
         }
     }
 
+    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
+        // As at Azure, whose API it is: what a model does not know is no reason to refuse a request.
+        (self.slug == "github").then_some(("extra-parameters", "drop"))
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         self.credential
     }

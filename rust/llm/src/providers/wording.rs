@@ -125,8 +125,32 @@ pub(super) static GROQ: Wording = Wording {
     ],
     ..USUAL
 };
+/// Likewise.
 pub(super) static CEREBRAS: Wording = Wording {
-    drops: &["presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "service_tier", PARALLEL],
+    drops: &[
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "metadata",
+        "prompt_cache_key",
+        "service_tier",
+        "store",
+        PARALLEL,
+        MODALITIES,
+        AUDIO,
+        SEARCH,
+        SAFETY,
+        VERBOSITY,
+    ],
+    unheard: &[
+        (AUDIO, ""),
+        ("annotations", ""),
+        ("content_blocks", ""),
+        ("extra_content", ""),
+        ("reasoning_content", ""),
+        ("refusal", ""),
+    ],
     ..USUAL
 };
 /// It has learnt to call tools and to keep to a format.
