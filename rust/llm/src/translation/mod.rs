@@ -192,6 +192,13 @@ impl Translation {
                 "this model embeds texts: it must be a string, or an array of strings",
             ));
         }
+        let film = texts.items.iter().position(|item| item.video.is_some());
+        if let Some(at) = film.filter(|_| !wire.watches(&texts.model)) {
+            return Err(Refusal::new(
+                format!("{}[{at}].video", texts.path),
+                "cannot be embedded here: `text` and `image` can",
+            ));
+        }
         let mut body = wire.embed(&mut texts)?;
         let caller = Caller::Embed(texts.shape);
         let mut lost = texts.into_lost();
