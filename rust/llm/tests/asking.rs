@@ -310,3 +310,18 @@ fn a_hint_about_caching_is_told_where_the_model_takes_one_and_named_where_it_doe
         assert_eq!(lost, expected, "{model}");
     }
 }
+
+#[test]
+fn who_asks_in_claudes_own_words_by_an_arn_that_names_nobody_is_taken_at_their_word() {
+    let thinking = json!({"type": "enabled", "budget_tokens": 2000});
+    let body = |model: &str| talk(model, &json!({"max_tokens": 4000, "thinking": thinking}));
+    let arn = |kind: &str| format!("arn:aws:bedrock:eu-west-1:1:{kind}");
+    for (model, more, expected) in [
+        (arn("application-inference-profile/a1b2"), json!({"thinking": thinking}), ""),
+        (arn("provisioned-model/a1b2"), json!({"thinking": thinking}), ""),
+        (arn("inference-profile/eu.amazon.nova-pro-v1:0"), Value::Null, "thinking"),
+    ] {
+        let (sent, lost) = said("bedrock", Operation::Messages, &body(&model));
+        assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&more, expected), "{model}");
+    }
+}

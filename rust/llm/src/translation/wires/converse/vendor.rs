@@ -119,6 +119,8 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
             }
             asked.hand("countPenalty", &mut more, "countPenalty");
         }
+        // Nobody but Claude is told so how much to think.
+        Vendor::Other if names_nobody(&asked.model) => asked.hand("thinking", &mut more, "thinking"),
         Vendor::Other => (),
     }
     if !tools.is_empty() {
@@ -127,6 +129,11 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
     if !more.is_empty() {
         out.insert("additionalModelRequestFields".into(), more.into());
     }
+}
+
+/// Whether a model is asked by an ARN that does not say whose it is: a profile of one's own, or throughput that was bought.
+fn names_nobody(model: &str) -> bool {
+    model.starts_with("arn:") && model.split_once('/').is_some_and(|(_, name)| !name.contains('.'))
 }
 
 fn claude(asked: &mut Asked, more: &mut Fields) {
