@@ -84,7 +84,7 @@ pub(super) static MISTRAL: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
-    bounds: &[("temperature", "0", "1.5"), ("top_p", "0", "1")],
+    bounds: &[("temperature", "0", "1"), ("top_p", "0", "1")],
     ..USUAL
 };
 /// Likewise, of texts that become vectors.
