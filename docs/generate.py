@@ -102,11 +102,32 @@ CHOSEN = (
         "the J2 models with paths of their own were withdrawn",
     ),
     (
+        "`azure-openai`",
+        "the body, the form or the query names the `deployment_id` under `v1`, in Responses and in Realtime",
+        "no path names it there; without one the model's name stays",
+    ),
+    (
+        "`bedrock`",
+        "hints about caching go to Claude everywhere, to Nova but for tools, to Llama and others nowhere",
+        "they refuse them; who is asked by an ARN that names no maker gets them",
+    ),
+    (
         "`bytez`",
         "`/models/v2/openai/v1`",
         "its OpenAI-like API has tools, streams and usage; `/models/v2/{model}` has none",
     ),
     ("`cohere`", "no `/v1/files`", "its datasets are made for batches, by `/v1/batch_datasets`"),
+    (
+        "`google`, `vertex-ai`",
+        "calls without signatures get `skip_thought_signature_validator`, from the third generation on",
+        "histories of other models, and of clients that drop signatures, are refused otherwise",
+    ),
+    (
+        "`google`, `vertex-ai`",
+        "`thinkingBudget` before the third generation, `thinkingLevel` since, within what each model takes",
+        "2.5 Pro never thinks less than 128 tokens, 3 Pro knows no `minimal` or `medium`: what is bounded is named",
+    ),
+    ("`groq`", "`stream_options`", "it says all of a stream's usage to who asks for it"),
     (
         "`huggingface`",
         "`router.huggingface.co/v1`",
@@ -166,7 +187,8 @@ def providers_page() -> str:
         "1000 jobs of Bedrock, 200 of Fireworks, 100 of Vertex AI. Nobody but Vertex AI has checkpoints, and none of the three events.",
         "## Words of their own",
         "A chat or completion goes to who speaks OpenAI's API as it came, but for what that provider calls otherwise (`max_completion_tokens`, "
-        "the role `developer`, Mistral's `random_seed` and `any`, `repetition_penalty`, `think`, `reasoning.effort`) or does not take: what goes "
+        "the role `developer`, Mistral's `random_seed` and `any`, `repetition_penalty`, `think`, `reasoning.effort`) or does not take "
+        "(in messages too: Mistral, Groq and Cerebras refuse whatever they do not know): what goes, and what is bounded to a provider's scale, "
         "is named in `x-gateway-not-translated`. `/v1/proxy` and `passthrough` change nothing. The tables are in "
         "`rust/llm/src/providers/wording.rs`.",
         "Where several of a provider's APIs could be asked, and where it could be told more or less, this is what was chosen:",

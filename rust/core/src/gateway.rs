@@ -400,6 +400,7 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
         let operation = call.route.operation;
+        let body = wording::named(call, target, body);
         let body = match target.goes_on {
             Some(how) => marked(how, body),
             None => body,

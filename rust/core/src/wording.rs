@@ -1,7 +1,12 @@
-//! Requests for chats and completions in the words of a provider that speaks `OpenAI`'s dialect with words of its own. Who has
+//! Requests for chats, completions and vectors in the words of a provider that speaks `OpenAI`'s dialect with words of its own. Who has
 //! none of its own is not looked at.
 
-use penstock_llm::{operation::Operation, providers::Wording, translation::Unsaid};
+use penstock_llm::{
+    dialect::{edit, form},
+    operation::Operation,
+    providers::Wording,
+    translation::Unsaid,
+};
 
 use crate::{
     body::Body,
@@ -16,8 +21,21 @@ const SAID_HERE: usize = 128 * 1024;
 /// What is said otherwise to this target; `None` where the request goes as it came.
 pub fn of(call: &Call<'_>, target: &Target<'_>) -> Option<&'static Wording> {
     let operation = call.route.operation;
-    let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete) && !target.passthrough;
+    let is_worded =
+        matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed) && !target.passthrough;
     is_worded.then(|| target.provider.wording(operation)).filter(|wording| !wording.is_same())
+}
+
+/// The body with the model or deployment that is asked, where nothing but the body says it.
+pub fn named(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Body {
+    let operation = call.route.operation;
+    let spliced = target.provider.spliced(operation, &target.options, call.route.stated);
+    let Some(model) = spliced.filter(|_| !target.passthrough) else { return body };
+    match call.head.headers.text("content-type").filter(|_| operation.takes_model_in_form()) {
+        Some(kind) => body.change(|bytes| form::rename(kind, bytes, &model)),
+        None => body.change(|bytes| edit::set(bytes, &[], &[edit::field("model", &model.as_ref().into())]).ok()),
+    }
+    body
 }
 
 /// The body in these words; what it says no longer is named to the caller.

@@ -12,7 +12,7 @@ async fn usage_is_asked_of_those_who_take_the_question_and_all_else_goes_as_it_c
     let played = Played::answering(200, "text/event-stream", events.to_vec(), 4096).await;
     let rig = Played::rig();
     let body = words("m", true).into_bytes();
-    for (provider, is_asked) in [("openai", true), ("deepseek", true), ("groq", false), ("databricks", false)] {
+    for (provider, is_asked) in [("openai", true), ("deepseek", true), ("groq", true), ("cerebras", false)] {
         let told = rig.send(played.ask(provider, CHAT, body.clone())).await;
         let (_, mut sent) = played.sent();
         let options = sent.as_object_mut().unwrap().remove("stream_options");

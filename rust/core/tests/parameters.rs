@@ -70,6 +70,27 @@ async fn what_is_no_json_stays_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_form_names_the_deployment_that_no_path_names() {
+    let (provider, mut bodies) = listening().await;
+    let form = |model: &str| {
+        format!(
+            "--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--x\r\nContent-Disposition: form-data; \
+             name=\"file\"; filename=\"a.wav\"\r\n\r\nsound\r\n--x--\r\n"
+        )
+    };
+    for (version, expected) in [("v1", "heard"), ("2024-10-21", "whisper-1")] {
+        let config = json!({"provider": "azure-openai", "api_key": "k", "resource_name": "r", "api_version": version,
+            "deployment_id": "heard", "custom_host": provider.url()});
+        let ask = Ask::new("POST", "/v1/audio/transcriptions")
+            .header("x-gateway-config", &config.to_string())
+            .header("content-type", "multipart/form-data; boundary=x")
+            .body(form("whisper-1"));
+        let told = Rig::at(&provider.url()).send(ask).await;
+        assert_eq!((told.status, bodies.recv().await.unwrap()), (200, form(expected)), "{}", told.text());
+    }
+}
+
+#[tokio::test]
 async fn a_form_names_the_model_of_each_target() {
     let (provider, mut bodies) = listening().await;
     let rig = Rig::at(&provider.url());

@@ -479,17 +479,22 @@ async fn what_providers_are_told_besides_comes_from_headers_and_configs_alike() 
 async fn a_config_says_which_deployment_a_model_has() {
     let deployments = json!([{"deployment_id": "d1", "alias": "gpt-4o", "api_version": "2024-10-21"},
         {"deployment_id": "d2", "alias": "o3", "api_version": "v1", "is_default": true}]);
-    for (model, line) in [
-        ("gpt-4o", "POST /deployments/d1/chat/completions?api-version=2024-10-21 "),
-        ("other", "POST /v1/chat/completions "),
+    for (path, model, line, told_model) in [
+        (CHAT, "gpt-4o", "POST /deployments/d1/chat/completions?api-version=2024-10-21 ", "gpt-4o"),
+        // No path names it, and the body does.
+        (CHAT, "other", "POST /v1/chat/completions ", "d2"),
+        (MESSAGES, "other", "POST /v1/chat/completions ", "d2"),
+        ("/v1/responses", "gpt-4o", "POST /responses?api-version=2024-10-21 ", "d1"),
+        ("/v1/responses", "other", "POST /v1/responses ", "d2"),
     ] {
         let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
         let config = json!({"provider": "azure-openai", "api_key": "k", "resource_name": "r",
             "custom_host": played.provider.url(), "deployments": deployments});
-        let ask = Ask::new("POST", CHAT).header("content-type", "application/json").body(words(model, false));
+        let ask = Ask::new("POST", path).header("content-type", "application/json").body(words(model, false));
         let told = Played::rig().send(ask.header("x-gateway-config", &config.to_string())).await;
-        let (head, _) = played.sent();
+        let (head, body) = played.sent();
         assert!(head.starts_with(line), "{head} {}", told.text());
+        assert_eq!(body["model"], told_model, "{path} {head}");
     }
 }
 

@@ -324,7 +324,7 @@ async fn a_reader_that_pauses_holds_the_provider_back() {
 }
 
 #[tokio::test]
-async fn images_and_transcripts_end_with_their_last_event_too() {
+async fn images_speech_and_transcripts_end_with_their_last_event_too() {
     let large = "A".repeat(300_000);
     let part = |kind: &str| format!("data: {{\"type\":\"{kind}\",\"b64_json\":\"{large}\"}}\n\n");
     let images = part("image_generation.partial_image");
@@ -338,6 +338,12 @@ async fn images_and_transcripts_end_with_their_last_event_too() {
         (
             "/v1/audio/transcriptions",
             text.clone() + "data: {\"type\":\"transcript.text.done\",\"text\":\"a\"}\n\n",
+            true,
+        ),
+        ("/v1/audio/speech", part("speech.audio.delta"), false),
+        (
+            "/v1/audio/speech",
+            part("speech.audio.delta") + "data: {\"type\":\"speech.audio.done\",\"usage\":{}}\n\n",
             true,
         ),
         ("/v1/proxy/images/generations", images, false),

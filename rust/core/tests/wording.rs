@@ -38,7 +38,7 @@ async fn a_chat_is_said_in_the_providers_words_and_what_is_lost_is_named() {
         ("x-ai", system.clone(), None),
         ("deepseek", changed(&system, &["max_completion_tokens"], short.clone()), None),
         ("fireworks-ai", changed(&system, &["max_completion_tokens"], short), None),
-        ("mistral-ai", changed(&system, &["max_completion_tokens", "seed"], mistral), None),
+        ("mistral-ai", changed(&system, &["max_completion_tokens", "seed", "logprobs"], mistral), Some("logprobs")),
         ("groq", changed(&system, &["logprobs"], json!({})), Some("logprobs")),
     ] {
         let told = rig.send(played.ask(provider, CHAT, body.clone())).await;

@@ -211,7 +211,7 @@ impl Operation {
 
     /// Whether the last event of its stream is known by its type alone, whatever is in it.
     pub fn ends_by_type(self) -> bool {
-        matches!(self, Self::ImageGenerate | Self::ImageEdit | Self::CreateTranscription)
+        matches!(self, Self::ImageGenerate | Self::ImageEdit | Self::CreateSpeech | Self::CreateTranscription)
     }
 
     /// Whether its name says that the answer is a stream.

@@ -225,6 +225,8 @@ impl Counts {
             b"candidatesTokensDetails" => {
                 return raise_both([&mut self.audio_out, &mut self.image_out], modalities(value));
             }
+            // Cohere's two counts: all tokens, and those of them that are paid for.
+            b"tokens" | b"billed_units" => return self.read_both(value),
             b"cacheDetails" => {
                 let written = of_kinds(value, (b"ttl", [b"\"5m\"", b"\"1h\""]), b"inputTokens");
                 return raise_both([&mut self.cache_write_5m, &mut self.cache_write_1h], written);
@@ -240,6 +242,18 @@ impl Counts {
             _ => return,
         };
         raise(slot, &mut self.seen, value);
+    }
+
+    /// What of one object was asked and answered; what is no object says nothing.
+    fn read_both(&mut self, object: &[u8]) {
+        let _ = fields(object, |key, at| {
+            match key {
+                b"input_tokens" => raise(&mut self.input, &mut self.seen, &object[at]),
+                b"output_tokens" => raise(&mut self.output, &mut self.seen, &object[at]),
+                _ => (),
+            }
+            Ok(())
+        });
     }
 
     fn read_details(&mut self, object: &[u8], of_input: bool) {

@@ -287,3 +287,41 @@ fn a_field_of_the_wrong_type_is_named_or_refused() {
     let body = talk("claude-sonnet-4-5", &function(&json!("none")));
     assert_eq!(refused("anthropic", CHAT, &body), "tools[0].function.parameters: must be an object");
 }
+
+#[test]
+fn a_hint_about_caching_is_told_where_the_model_takes_one_and_named_where_it_does_not() {
+    let hint = json!({"type": "ephemeral", "ttl": "1h"});
+    let tool = json!({"type": "function", "function": {"name": "f"}, "cache_control": hint});
+    let body = |model: &str| {
+        json!({"model": model, "tools": [tool], "messages": [{"role": "system", "content": [{"type": "text", "text": "a", "cache_control": hint}]},
+            {"role": "user", "content": [{"type": "text", "text": "b", "cache_control": hint}]}]})
+    };
+    let long = json!({"cachePoint": {"type": "default", "ttl": "1h"}});
+    let short = json!({"cachePoint": {"type": "default"}});
+    for (model, in_tools, in_talk, expected) in [
+        ("us.anthropic.claude-sonnet-4-5", &long, &long, ""),
+        ("eu.amazon.nova-pro-v1:0", &Value::Null, &short, "cache_control.ttl, cache_control"),
+        ("meta.llama3-1-70b-instruct-v1:0", &Value::Null, &Value::Null, "cache_control"),
+        ("arn:aws:bedrock:eu-west-1:1:application-inference-profile/abc", &long, &long, ""),
+    ] {
+        let (sent, lost) = said("bedrock", CHAT, &body(model));
+        assert_eq!(&sent["toolConfig"]["tools"][1], in_tools, "{model}");
+        assert_eq!((&sent["system"][1], &sent["messages"][0]["content"][1]), (in_talk, in_talk), "{model}");
+        assert_eq!(lost, expected, "{model}");
+    }
+}
+
+#[test]
+fn who_asks_in_claudes_own_words_by_an_arn_that_names_nobody_is_taken_at_their_word() {
+    let thinking = json!({"type": "enabled", "budget_tokens": 2000});
+    let body = |model: &str| talk(model, &json!({"max_tokens": 4000, "thinking": thinking}));
+    let arn = |kind: &str| format!("arn:aws:bedrock:eu-west-1:1:{kind}");
+    for (model, more, expected) in [
+        (arn("application-inference-profile/a1b2"), json!({"thinking": thinking}), ""),
+        (arn("provisioned-model/a1b2"), json!({"thinking": thinking}), ""),
+        (arn("inference-profile/eu.amazon.nova-pro-v1:0"), Value::Null, "thinking"),
+    ] {
+        let (sent, lost) = said("bedrock", Operation::Messages, &body(&model));
+        assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&more, expected), "{model}");
+    }
+}

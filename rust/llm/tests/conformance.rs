@@ -12,6 +12,7 @@ use penstock_llm::{
     operation::Operation,
     providers::{self, Asked, Options, Provider, Stated},
     translation,
+    usage::Meter,
 };
 use serde_json::Value;
 
@@ -48,6 +49,36 @@ fn is_asked_so(operation: Operation, case: &str) -> bool {
     }
 }
 
+/// Whose lists pass, each in a shape of its own until that is mended.
+const LISTS: [&str; 10] = [
+    "azure-openai",
+    "cerebras",
+    "deepseek",
+    "fireworks-ai",
+    "groq",
+    "mistral-ai",
+    "moonshot",
+    "openai",
+    "openrouter",
+    "x-ai",
+];
+
+#[test]
+fn a_list_of_models_is_told_in_one_shape_whoever_gives_it() {
+    for slug in LISTS {
+        for label in ["whole", "error"] {
+            let name = format!("{}{label}", name_of(slug, Operation::Models));
+            let case =
+                all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+            let Answered::Whole(answer) = case.answered() else { continue };
+            let (_, mending, _) = case.passed();
+            let told: Value = serde_json::from_slice(&mending.whole(answer)).unwrap();
+            let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!((&told["provider"], &keys[..]), (&slug.into(), &["id", "object", "created", "owned_by"][..]));
+        }
+    }
+}
+
 /// Sockets, of which nothing is changed, and what the gateway itself asks of a provider's store in that provider's words.
 fn is_between_ourselves(operation: Operation) -> bool {
     let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what));
@@ -55,14 +86,17 @@ fn is_between_ourselves(operation: Operation) -> bool {
 }
 
 /// Whose wire depends on the model: one of each family, and the case that shows it.
-const FAMILIES: [(&str, Operation, &str, &str); 13] = [
+const FAMILIES: [(&str, Operation, &str, &str); 16] = [
     ("azure-ai", Operation::ChatComplete, "claude-opus-4-5", "claude"),
     ("bedrock", Operation::Messages, "us.anthropic.claude-sonnet-4-5", "carried"),
     ("bedrock", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
     ("bedrock", Operation::Embed, "cohere.embed-v4", "cohere"),
     ("bedrock", Operation::Rerank, "cohere.rerank-v3-5:0", "cohere"),
     ("bedrock", Operation::ImageGenerate, "stability.stable-image-core-v1:1", "stable_image"),
+    ("bedrock", Operation::ImageGenerate, "stability.stable-diffusion-xl-v1", "artifacts"),
     ("google", Operation::ImageGenerate, "gemini-2.5-flash-image", "gemini"),
+    ("stability-ai", Operation::ImageGenerate, "stable-diffusion-xl-1024-v1-0", "engine"),
+    ("vertex-ai", Operation::ImageGenerate, "gemini-2.5-flash-image", "gemini"),
     ("vertex-ai", Operation::ChatComplete, "anthropic.claude-sonnet-4-5", "claude"),
     ("vertex-ai", Operation::ChatComplete, "meta.llama-4", "llama"),
     ("vertex-ai", Operation::Messages, "anthropic.claude-sonnet-4-5", "carried"),
@@ -72,13 +106,61 @@ const FAMILIES: [(&str, Operation, &str, &str); 13] = [
 ];
 
 #[test]
-fn every_family_of_models_that_is_spoken_to_in_its_own_way_has_a_case() {
+fn every_family_of_models_that_is_spoken_to_in_its_own_way_has_its_cases() {
+    let mut missing = Vec::new();
     for (slug, operation, model, label) in FAMILIES {
         let provider = providers::find(slug).unwrap();
         let is = |model: &str| provider.wire(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
         let name = format!("{slug}/{}/{label}", operation.id());
-        let case = cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+        let mut shown: Vec<_> =
+            cases().into_iter().filter(|case| case.name().starts_with(&name_of(slug, operation))).collect();
+        let case = shown.iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!(is(&case.model()), is(model), "{name} is of another family");
+        shown.retain(|case| is(&case.model()) == is(model) && !case.label.starts_with("refused"));
+        for needed in NEEDED.iter().filter(|needed| is_asked_so(operation, needed)) {
+            if !shown.iter().any(|case| kind(case) == *needed) {
+                missing.push(format!("{name}: {needed}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no golden cases: {missing:#?}");
+}
+
+fn name_of(slug: &str, operation: Operation) -> String {
+    format!("{slug}/{}/", operation.id())
+}
+
+/// Which of what is needed a case shows.
+fn kind(case: &Case) -> &'static str {
+    match case.answered() {
+        Answered::Whole(_) => "whole",
+        Answered::Stream(_) => "stream",
+        Answered::Error(_) => "error",
+    }
+}
+
+/// Who makes sound and pictures in `OpenAI`'s own way streams them too.
+const MEDIA: [Operation; 4] =
+    [Operation::CreateSpeech, Operation::CreateTranscription, Operation::ImageGenerate, Operation::ImageEdit];
+
+#[test]
+fn streams_of_sound_and_pictures_say_what_they_cost_and_that_they_are_over() {
+    for slug in ["azure-ai", "azure-openai", "mock", "openai"] {
+        for operation in MEDIA {
+            let name = format!("{}stream", name_of(slug, operation));
+            let case =
+                all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+            let Answered::Stream(bytes) = case.answered() else { panic!("{name} is no stream") };
+            let metered = |end: usize| {
+                let mut meter = Meter::of(Dialect::OpenAi, operation);
+                bytes[..end].chunks(11).for_each(|piece| meter.feed(piece));
+                meter.finish()
+            };
+            let whole = metered(bytes.len());
+            assert!(whole.usage.is_some_and(|usage| usage.total() > 12) && whole.terminated, "{name}: {whole:?}");
+            let last = bytes.len() - bytes.rsplit(|byte| *byte == b'\n').nth(2).unwrap().len() - 2;
+            assert!(!metered(last).terminated, "{name} is over before its last event");
+        }
     }
 }
 
@@ -169,7 +251,7 @@ fn target(provider: &'static dyn Provider, operation: Operation, options: &Optio
 fn no_case_is_of_what_its_provider_does_not_have() {
     for case in all() {
         let (provider, operation) = (case.provider(), case.operation());
-        let has = provider.offers_itself(operation) || provider.wire(operation, &case.model()).is_some();
+        let has = provider.serves(operation) || provider.wire(operation, &case.model()).is_some();
         assert!(has, "{}", case.name());
     }
 }

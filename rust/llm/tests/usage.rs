@@ -470,3 +470,23 @@ fn sound_and_pictures_of_gemini_and_what_bedrock_writes_for_an_hour_are_apart() 
     let expected = Usage { input: 10, output: 5, cache_read: 10, cache_write_5m: 100, cache_write_1h: 200, ..NONE };
     assert_eq!(usage, Some(expected));
 }
+
+/// As those see it who ask Cohere in its own words.
+#[test]
+fn what_cohere_says_in_its_own_way_is_counted_whole_and_streamed() {
+    let usage = r#"{"billed_units":{"input_tokens":9,"output_tokens":4.0},"tokens":{"input_tokens":20,"output_tokens":5},"cached_tokens":8}"#;
+    let expected = Some(Usage { input: 12, output: 5, cache_read: 8, ..NONE });
+    let whole = format!(r#"{{"id":"c","message":{{"content":[]}},"finish_reason":"COMPLETE","usage":{usage}}}"#);
+    assert_eq!(answer(OpenAi, &whole), expected);
+    let billed = r#"{"usage":{"billed_units":{"input_tokens":9,"output_tokens":4,"tokens":{"input_tokens":99}}}}"#;
+    assert_eq!(answer(OpenAi, billed), Some(Usage { input: 9, output: 4, ..NONE }));
+    assert_eq!(answer(OpenAi, r#"{"usage":{"tokens":7,"type":"tokens"}}"#), None);
+    let events = format!(
+        "event: content-delta\ndata: {{\"type\":\"content-delta\",\"delta\":{{\"message\":{{\"content\":{{\"text\":\"a\"}}}}}}}}\n\n\
+         event: message-end\ndata: {{\"type\":\"message-end\",\"delta\":{{\"finish_reason\":\"COMPLETE\",\"usage\":{usage}}}}}\n\n"
+    );
+    let metered = meter(OpenAi, events.as_bytes().chunks(7));
+    assert_eq!((metered.usage, metered.terminated, metered.error_event), (expected, true, false));
+    let failed = "data: {\"type\":\"message-end\",\"delta\":{\"error\":\"broke\",\"usage\":{}}}\n\n";
+    assert!(meter(OpenAi, [failed.as_bytes()]).error_event);
+}

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 /// Every provider's words for an operation.
 fn every() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static Wording)> {
     providers::all().flat_map(|provider| {
-        [Operation::ChatComplete, Operation::Complete].map(|one| (provider, one, provider.wording(one)))
+        [Operation::ChatComplete, Operation::Complete, Operation::Embed]
+            .map(|one| (provider, one, provider.wording(one)))
     })
 }
 
@@ -76,6 +77,88 @@ fn each_field_that_is_not_taken_goes_and_is_named() {
             let (sent, lost) = said(wording, &with(name, &json!(["x"])));
             assert!(sent.get(*name).is_none(), "{} {name}", provider.slug());
             assert_eq!((sent["stop"].clone(), lost.as_str()), (json!(["a"]), *name), "{}", provider.slug());
+        }
+    }
+}
+
+#[test]
+fn what_needs_no_saying_goes_and_nothing_is_lost_by_that() {
+    let mut shown = 0;
+    for (provider, _, wording) in every() {
+        for name in wording.needless {
+            let (sent, lost) = said(wording, &with(name, &json!({"x": true})));
+            assert_eq!((sent.get(*name), lost.as_str()), (None, ""), "{} {name}", provider.slug());
+            shown += 1;
+        }
+    }
+    assert!(shown > 0);
+}
+
+#[test]
+fn each_field_of_messages_that_is_not_taken_goes_and_is_named_but_in_the_role_that_has_it() {
+    for (provider, _, wording) in every() {
+        for (name, role) in wording.unheard {
+            let messages = json!([{"role": "user", *name: "x", "content": name}, {"role": "tool", *name: "y"}]);
+            let mut expected = messages.clone();
+            expected[0].as_object_mut().unwrap().shift_remove(*name);
+            if role.is_empty() {
+                expected[1].as_object_mut().unwrap().shift_remove(*name);
+            }
+            let (sent, lost) = said(wording, &with("messages", &messages));
+            assert_eq!((&sent["messages"], lost), (&expected, format!("messages.{name}")), "{}", provider.slug());
+            let (sent, lost) = said(wording, &with("messages", &json!([{*name: null, "role": "user"}])));
+            assert_eq!((&sent["messages"], lost.as_str()), (&json!([{"role": "user"}]), ""), "{}", provider.slug());
+        }
+    }
+}
+
+#[test]
+fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
+    for (provider, _, wording) in every() {
+        for (name, least, most) in wording.bounds {
+            let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
+            for (told, expected, lost) in [
+                (json!(-9), &least, *name),
+                (json!(9.5), &most, *name),
+                (most.clone(), &most, ""),
+                (json!(null), &json!(null), ""),
+            ] {
+                let expected = (with(name, expected), lost.to_owned());
+                assert_eq!(said(wording, &with(name, &told)), expected, "{} {told}", provider.slug());
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_stays_nothing_where_another_number_stands_for_it() {
+    let mut shown = 0;
+    for (provider, _, wording) in every() {
+        for name in wording.neutral {
+            let without = json!({"model": "m", "kept": 1, "stop": ["a"]});
+            for zero in [json!(0), json!(0.0)] {
+                assert_eq!(said(wording, &with(name, &zero)), (without.clone(), String::new()), "{}", provider.slug());
+            }
+            shown += 1;
+        }
+    }
+    assert!(shown > 2, "{shown}");
+}
+
+/// What a provider refuses whose API is strict, as its documents and its answers of 400 and 422 say.
+const REFUSED: [(&str, &[&str]); 4] = [
+    ("mistral-ai", &["user", "stream_options", "logit_bias", "logprobs", "store", "service_tier", "safety_identifier"]),
+    ("groq", &["logit_bias", "logprobs", "prompt_cache_key", "store", "safety_identifier", "verbosity"]),
+    ("cerebras", &["metadata", "prompt_cache_key", "store", "verbosity"]),
+    ("fireworks-ai", &["store", "safety_identifier", "verbosity"]),
+];
+
+#[test]
+fn who_refuses_what_it_does_not_know_is_not_told_it() {
+    for (slug, fields) in REFUSED {
+        let wording = providers::find(slug).unwrap().wording(Operation::ChatComplete);
+        for name in fields {
+            assert!(said(wording, &with(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
         }
     }
 }

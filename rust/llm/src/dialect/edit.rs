@@ -194,6 +194,29 @@ pub fn reworded(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
+/// The items of an array of objects, without those of their fields that are to go: asked of the item, the key and its value,
+/// all but the key in JSON. What is no array of objects stays as it is.
+pub fn without(items: &[u8], mut goes: impl FnMut(&[u8], &[u8], &[u8]) -> bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(items.len());
+    let mut copied = 0;
+    let walked = elements_from(items, 0, |at| {
+        let item = &items[at.clone()];
+        if !item.starts_with(b"{") {
+            return Ok(());
+        }
+        let kept = each(item, |key, value| if goes(item, key, value) { Change::Goes } else { Change::Stays })?;
+        out.extend_from_slice(&items[copied..at.start]);
+        out.extend_from_slice(&kept);
+        copied = at.end;
+        Ok(())
+    });
+    if walked.is_err() {
+        return items.to_vec();
+    }
+    out.extend_from_slice(&items[copied..]);
+    out
+}
+
 /// Removes what these paths name; indices are those before anything was removed. `None` where nothing is there to remove.
 pub fn remove(body: &[u8], paths: &[Path]) -> Result<Option<Vec<u8>>, PeekError> {
     let mut cuts = Vec::new();

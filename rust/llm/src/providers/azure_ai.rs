@@ -81,6 +81,11 @@ impl Provider for AzureAi {
         Ok(Some(if is_of_resource(operation) { format!("{origin}/openai") } else { url.to_owned() }))
     }
 
+    /// Its models are of many vendors, and so are their words.
+    fn has_own_ends(&self) -> bool {
+        true
+    }
+
     fn wording(&self, _operation: Operation) -> &'static Wording {
         &USUAL
     }

@@ -1,5 +1,9 @@
 //! Azure `OpenAI`: an address for each customer, the deployment in the path, the API's version in the query.
 
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
 use super::{
     Asked, Credential, Grant, Group, Known, Options, Provider, Stated, entra,
     openai::OFFERS,
@@ -61,14 +65,13 @@ impl Provider for AzureOpenAi {
         let is_raw = asked.operation == Operation::Proxy && is_whole(asked.path);
         if version == Some(VERSION_ONE) && !is_raw {
             out.extend_from_slice(b"/v1");
-        } else if is_deployed(asked.operation) || self.wire(asked.operation, asked.model).is_some() {
+        } else if self.is_below_deployment(asked.operation) {
             out.extend_from_slice(b"/deployments/");
             out.extend_from_slice(deployment(asked, options)?.as_bytes());
         }
         out.extend_from_slice(self.path(asked.operation).unwrap_or(asked.path).as_bytes());
-        let renamed = (asked.operation == Operation::Realtime && version != Some(VERSION_ONE))
-            .then(|| by_deployment(asked.query));
-        let asked = &Asked { query: renamed.as_deref().unwrap_or(asked.query), ..*asked };
+        let query = session_query(asked, version, options);
+        let asked = &Asked { query: query.as_deref().unwrap_or(asked.query), ..*asked };
         write_query(asked, version.filter(|version| *version != VERSION_ONE), out);
         let has_version = version.is_some() || names_version(asked.query) || asked.operation == Operation::Proxy;
         if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
@@ -97,8 +100,26 @@ impl Provider for AzureOpenAi {
         options.get("deployment_id").or(stated.deployment)
     }
 
+    fn spliced<'o>(&self, operation: Operation, options: &'o Options, stated: Stated<'o>) -> Option<Cow<'o, str>> {
+        let version = stated.version.or_else(|| options.get("api_version"));
+        let is_in_path = version != Some(VERSION_ONE) && self.is_below_deployment(operation);
+        let is_asked = self.is_below_deployment(operation) || operation == Operation::CreateModelResponse;
+        if is_in_path || !is_asked {
+            return None;
+        }
+        let stated = || stated.deployment.map(|named| percent_decode_str(named).decode_utf8_lossy());
+        options.get("deployment_id").map(Cow::Borrowed).or_else(stated)
+    }
+
     fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("azure_model_name")
+    }
+}
+
+impl AzureOpenAi {
+    /// Whether a deployment stands in the path, but for version one.
+    fn is_below_deployment(&self, operation: Operation) -> bool {
+        is_deployed(operation) || self.wire(operation, "").is_some()
     }
 }
 
@@ -165,6 +186,25 @@ fn by_deployment(query: &str) -> String {
         None => pair.to_owned(),
     });
     pairs.collect::<Vec<_>>().join("&")
+}
+
+/// The query of a session, where it is asked of a deployment that stands for the model or by that name; `None` where it goes as
+/// it came.
+fn session_query(asked: &Asked<'_>, version: Option<&str>, options: &Options) -> Option<String> {
+    if asked.operation != Operation::Realtime {
+        return None;
+    }
+    let named = options.get("deployment_id").map(|deployment| {
+        let others = asked.query.split('&').filter(|pair| !pair.is_empty() && !names_asked(pair));
+        let all: Vec<_> = others.map(ToOwned::to_owned).chain([format!("model={}", escaped(deployment))]).collect();
+        all.join("&")
+    });
+    let query = named.as_deref().unwrap_or(asked.query);
+    if version == Some(VERSION_ONE) { named } else { Some(by_deployment(query)) }
+}
+
+fn names_asked(pair: &str) -> bool {
+    pair.starts_with("model=") || pair.starts_with("deployment=")
 }
 
 fn names_version(query: &str) -> bool {
@@ -243,6 +283,30 @@ mod tests {
     }
 
     #[test]
+    fn where_no_path_names_a_deployment_the_body_does() {
+        let stated = Stated { deployment: Some("a%2Fb"), version: None };
+        let spliced = |operation, given: &[(&str, &str)], stated| {
+            AzureOpenAi.spliced(operation, &options(given), stated).map(Cow::into_owned)
+        };
+        let (one, dated, d) = (("api_version", "v1"), ("api_version", "2024-10-21"), ("deployment_id", "d"));
+        let none = Stated::default();
+        for (operation, given, stated, expected) in [
+            (Operation::ChatComplete, &[one, d][..], none, Some("d")),
+            (Operation::Messages, &[one, d], stated, Some("d")),
+            (Operation::CreateTranscription, &[one], stated, Some("a/b")),
+            (Operation::CreateModelResponse, &[dated, d], none, Some("d")),
+            (Operation::CreateModelResponse, &[dated], none, None),
+            (Operation::ChatComplete, &[dated, d], none, None),
+            (Operation::ChatComplete, &[one], none, None),
+            (Operation::ListFiles, &[one, d], none, None),
+        ] {
+            assert_eq!(spliced(operation, given, stated).as_deref(), expected, "{operation:?} {given:?}");
+        }
+        let version = Stated { deployment: None, version: Some("v1") };
+        assert_eq!(spliced(Operation::Embed, &[dated, d], version).as_deref(), Some("d"));
+    }
+
+    #[test]
     fn what_belongs_to_the_resource_is_not_below_a_deployment() {
         let files = Asked { operation: Operation::ListFiles, path: "/files", query: "limit=2", ..CHAT };
         assert_eq!(target(&files, &[("api_version", "2024-10-21")]).unwrap(), "/files?limit=2&api-version=2024-10-21");
@@ -254,6 +318,10 @@ mod tests {
         let preview = target(&session, &[("api_version", "2025-04-01-preview")]).unwrap();
         assert_eq!(preview, "/realtime?a=1&deployment=gpt&api-version=2025-04-01-preview");
         assert_eq!(target(&session, &[("api_version", "v1")]).unwrap(), "/v1/realtime?a=1&model=gpt");
+        let pinned = target(&session, &[("api_version", "v1"), ("deployment_id", "d 1")]).unwrap();
+        assert_eq!(pinned, "/v1/realtime?a=1&model=d%201");
+        let pinned = target(&session, &[("api_version", "2"), ("deployment_id", "d")]).unwrap();
+        assert_eq!(pinned, "/realtime?a=1&deployment=d&api-version=2");
         let both = Asked { query: "model=seen&deployment=other", ..session };
         let asked = target(&both, &[("api_version", "2025-04-01-preview")]).unwrap();
         assert_eq!(asked, "/realtime?deployment=seen&api-version=2025-04-01-preview");

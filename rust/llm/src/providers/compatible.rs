@@ -6,8 +6,8 @@ use super::{
     options::{known, sent},
     segment,
     wording::{
-        CEREBRAS, GROQ, LEMONFOX, MISTRAL, NSCALE, OLLAMA, OPENROUTER, PENALISED, PENALISED_TEXT, SAMBANOVA, SAME,
-        SHORT, USUAL, Wording,
+        CEREBRAS, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER, PENALISED, PENALISED_TEXT,
+        SAMBANOVA, SAME, SHORT, USUAL, Wording,
     },
     write_path,
 };
@@ -30,8 +30,8 @@ pub(super) struct Compatible {
     credential: Credential,
     /// How images are asked for, and at which path, where that is not `OpenAI`'s.
     paints: Option<(&'static Painting, &'static str)>,
-    /// What it calls otherwise in chats, and in completions.
-    wordings: [&'static Wording; 2],
+    /// What it calls otherwise in chats, in completions, and of texts that become vectors.
+    wordings: [&'static Wording; 3],
 }
 
 impl Provider for Compatible {
@@ -64,12 +64,16 @@ impl Provider for Compatible {
     }
 
     fn wording(&self, operation: Operation) -> &'static Wording {
-        let [chat, complete] = self.wordings;
-        if operation == Operation::Complete { complete } else { chat }
+        let [chat, complete, embed] = self.wordings;
+        match operation {
+            Operation::Complete => complete,
+            Operation::Embed => embed,
+            _ => chat,
+        }
     }
 
     fn has_own_ends(&self) -> bool {
-        ENDS_OTHERWISE.contains(&self.slug)
+        !ENDS_AS_OPENAI.contains(&self.slug)
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
@@ -122,6 +126,11 @@ impl Provider for Compatible {
         }
     }
 
+    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
+        // As at Azure, whose API it is: what a model does not know is no reason to refuse a request.
+        (self.slug == "github").then_some(("extra-parameters", "drop"))
+    }
+
     fn credential(&self, _key: &str, _prefix: &str) -> Credential {
         self.credential
     }
@@ -130,12 +139,17 @@ impl Provider for Compatible {
 impl Compatible {
     /// The same, which says some things otherwise in chats.
     pub(super) const fn says(self, chat: &'static Wording) -> Self {
-        Self { wordings: [chat, self.wordings[1]], ..self }
+        Self { wordings: [chat, self.wordings[1], self.wordings[2]], ..self }
     }
 
     /// Likewise in completions.
     const fn completes_in(self, words: &'static Wording) -> Self {
-        Self { wordings: [self.wordings[0], words], ..self }
+        Self { wordings: [self.wordings[0], words, self.wordings[2]], ..self }
+    }
+
+    /// Likewise of texts that become vectors.
+    const fn embeds_in(self, words: &'static Wording) -> Self {
+        Self { wordings: [self.wordings[0], self.wordings[1], words], ..self }
     }
 
     /// Whether it says what a stream cost when that is asked for.
@@ -158,12 +172,11 @@ impl Compatible {
 const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
-const TELLS_UNASKED: [&str; 5] = ["cerebras", "groq", "mistral-ai", "perplexity-ai", "together-ai"];
+const TELLS_UNASKED: [&str; 4] = ["cerebras", "mistral-ai", "perplexity-ai", "together-ai"];
 
-/// Whose completions end in words that are not `OpenAI`'s: `insufficient_system_resource`, `eos_token`, `model_length`, `error`,
-/// `eos`, `end_turn`, `sensitive`.
-const ENDS_OTHERWISE: [&str; 8] =
-    ["deepseek", "huggingface", "mistral-ai", "openrouter", "together-ai", "x-ai", "z-ai", "zhipu"];
+/// Whose completions end in `OpenAI`'s words alone. Others have `insufficient_system_resource`, `eos_token`, `model_length`,
+/// `error`, `eos`, `end_turn`, `sensitive`, `abort`, `load` and whatever the servers say by which they run models of others.
+const ENDS_AS_OPENAI: [&str; 3] = ["cerebras", "groq", "mock"];
 
 /// Where an endpoint of one's own is, with a provider that runs some.
 const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");
@@ -194,7 +207,7 @@ pub(super) const fn row(
     version: &'static str,
     offers: &'static [Group],
 ) -> Compatible {
-    let (credential, wordings) = (Credential::Bearer, [&USUAL, &SAME]);
+    let (credential, wordings) = (Credential::Bearer, [&USUAL, &SAME, &SAME]);
     Compatible { slug, base_url, version, offers, options: &[], credential, paints: None, wordings }
 }
 
@@ -238,7 +251,9 @@ pub(super) static ROWS: &[Compatible] = &[
     row("minimax", "https://api.minimax.io/v1", "", &[CHAT]),
     Compatible {
         options: &[FIM],
-        ..row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR]).says(&MISTRAL)
+        ..row("mistral-ai", "https://api.mistral.ai/v1", "", &[CHAT, EMBED, OCR])
+            .says(&MISTRAL)
+            .embeds_in(&MISTRAL_VECTORS)
     },
     // The pretend provider of this project: it speaks both dialects; its address is a setting.
     Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING).says(&SAME) },

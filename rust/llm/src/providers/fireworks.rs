@@ -6,7 +6,7 @@ use super::{
     compatible::{Compatible, paints, row},
     options::known,
     segment,
-    wording::{SHORT, Wording},
+    wording::{FIREWORKS, Wording},
 };
 use crate::{
     files::{Keeper, datasets},
@@ -36,7 +36,7 @@ const BATCHES: Group = &[
 
 static ROW: Compatible = paints(
     row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES, FILES])
-        .says(&SHORT),
+        .says(&FIREWORKS),
     &painting::FIREWORKS,
     "/image_generation/:model",
 );
@@ -68,6 +68,10 @@ impl Provider for Fireworks {
 
     fn keeper(&self) -> Option<Keeper> {
         Some(Keeper::Datasets)
+    }
+
+    fn has_own_ends(&self) -> bool {
+        ROW.has_own_ends()
     }
 
     fn wording(&self, operation: Operation) -> &'static Wording {

@@ -31,6 +31,8 @@ pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
 pub use options::{Form, Known, Options};
 pub use wording::Wording;
 
+use std::borrow::Cow;
+
 use crate::{
     dialect::Dialect,
     files::Keeper,
@@ -295,6 +297,11 @@ pub trait Provider: Sync {
 
     /// The model or deployment that is asked, or that a file's lines are for, whatever these name.
     fn pinned<'o>(&self, _options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
+        None
+    }
+
+    /// What a request's body must name as its model, whatever it names, where nothing but the body says who is asked.
+    fn spliced<'o>(&self, _operation: Operation, _options: &'o Options, _stated: Stated<'o>) -> Option<Cow<'o, str>> {
         None
     }
 

@@ -163,6 +163,11 @@ impl Provider for Placed {
         if self.slug == "oracle" { oracle::grant(options) } else { Ok(None) }
     }
 
+    /// Its models are of many vendors, and so are their words.
+    fn has_own_ends(&self) -> bool {
+        true
+    }
+
     fn wording(&self, _operation: Operation) -> &'static Wording {
         if self.is_cloudflares() { &SHORT } else { &USUAL }
     }

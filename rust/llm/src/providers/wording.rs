@@ -22,31 +22,135 @@ pub struct Wording {
     pub words: &'static [(&'static str, &'static str, &'static str)],
     /// Fields that are not taken: they are named to the caller.
     pub drops: &'static [&'static str],
+    /// Fields that are not taken, and ask for what is done anyway: they go, and nothing is lost by that.
+    pub needless: &'static [&'static str],
+    /// Fields of messages that are not taken: they are named. A role that has one all the same stands beside it, as JSON.
+    pub unheard: &'static [(&'static str, &'static str)],
+    /// Fields whose nothing is another number there: one that says 0 goes, and nothing is lost by that.
+    pub neutral: &'static [&'static str],
+    /// Numbers, and where their scales begin and end, as JSON: what is beyond is put to the end of the scale, and named.
+    pub bounds: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// Everything is called as `OpenAI` calls it.
-pub static SAME: Wording = Wording { renames: &[], roles: &[], words: &[], drops: &[] };
+pub static SAME: Wording = Wording {
+    renames: &[],
+    roles: &[],
+    words: &[],
+    drops: &[],
+    needless: &[],
+    unheard: &[],
+    neutral: &[],
+    bounds: &[],
+};
 /// As it was when others became compatible with it.
 pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], ..SAME };
 /// Likewise, and the limit of an answer has its old name.
 pub(super) static SHORT: Wording = Wording { renames: &[LIMIT], ..USUAL };
 
-pub(super) static PENALISED: Wording = Wording { renames: &[LIMIT, PENALTY], ..USUAL };
+pub(super) static PENALISED: Wording = Wording { renames: &[LIMIT, PENALTY], neutral: &[PENALTY.0], ..USUAL };
 /// Likewise, of completions.
-pub(super) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], ..SAME };
+pub(super) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], neutral: &[PENALTY.0], ..SAME };
 
+/// It refuses whatever it does not know, in messages too.
 pub(super) static MISTRAL: Wording = Wording {
     renames: &[LIMIT, ("seed", "random_seed"), ("safe_mode", "safe_prompt")],
     words: &[("tool_choice", r#""required""#, r#""any""#)],
+    drops: &[
+        "functions",
+        "function_call",
+        "user",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "service_tier",
+        "store",
+        MODALITIES,
+        AUDIO,
+        SEARCH,
+        SAFETY,
+        VERBOSITY,
+    ],
+    // Its streams end with their usage.
+    needless: &[STREAM_OPTIONS],
+    unheard: &[
+        ("name", r#""tool""#),
+        (AUDIO, ""),
+        ("annotations", ""),
+        ("content_blocks", ""),
+        ("extra_content", ""),
+        ("function_call", ""),
+        ("reasoning", ""),
+        ("reasoning_content", ""),
+        ("refusal", ""),
+    ],
+    bounds: &[("temperature", "0", "1"), ("top_p", "0", "1")],
     ..USUAL
 };
+/// Likewise, of texts that become vectors.
+pub(super) static MISTRAL_VECTORS: Wording =
+    Wording { renames: &[("dimensions", "output_dimension")], drops: &["user"], ..SAME };
+/// It refuses what it does not know.
+pub(super) static FIREWORKS: Wording =
+    Wording { drops: &["store", MODALITIES, AUDIO, SEARCH, SAFETY, VERBOSITY], ..SHORT };
 pub(super) static OLLAMA: Wording = Wording { renames: &[LIMIT, ("thinking", "think")], ..USUAL };
 pub(super) static OPENROUTER: Wording =
     Wording { renames: &[LIMIT, ("reasoning_effort", "reasoning.effort")], ..USUAL };
 
-pub(super) static GROQ: Wording = Wording { drops: &["logprobs", "top_logprobs"], ..USUAL };
+/// It refuses what it does not know, in messages too.
+pub(super) static GROQ: Wording = Wording {
+    drops: &[
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "metadata",
+        "prediction",
+        "prompt_cache_key",
+        "store",
+        MODALITIES,
+        AUDIO,
+        SEARCH,
+        SAFETY,
+        VERBOSITY,
+    ],
+    unheard: &[
+        ("name", ""),
+        ("metadata", ""),
+        (AUDIO, ""),
+        ("annotations", ""),
+        ("content_blocks", ""),
+        ("extra_content", ""),
+        ("reasoning_content", ""),
+        ("refusal", ""),
+    ],
+    ..USUAL
+};
+/// Likewise.
 pub(super) static CEREBRAS: Wording = Wording {
-    drops: &["presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "service_tier", PARALLEL],
+    drops: &[
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "metadata",
+        "prompt_cache_key",
+        "service_tier",
+        "store",
+        PARALLEL,
+        MODALITIES,
+        AUDIO,
+        SEARCH,
+        SAFETY,
+        VERBOSITY,
+    ],
+    unheard: &[
+        (AUDIO, ""),
+        ("annotations", ""),
+        ("content_blocks", ""),
+        ("extra_content", ""),
+        ("reasoning_content", ""),
+        ("refusal", ""),
+    ],
     ..USUAL
 };
 /// It has learnt to call tools and to keep to a format.
@@ -86,8 +190,15 @@ const LIMIT: (&str, &str) = ("max_completion_tokens", "max_tokens");
 const PENALTY: (&str, &str) = ("frequency_penalty", "repetition_penalty");
 const DEVELOPER: (&str, &str) = (r#""developer""#, r#""system""#);
 const STREAM_OPTIONS: &str = "stream_options";
+const MODALITIES: &str = "modalities";
+const AUDIO: &str = "audio";
+const SEARCH: &str = "web_search_options";
+const SAFETY: &str = "safety_identifier";
+const VERBOSITY: &str = "verbosity";
 /// Who says no to it wants something.
 const PARALLEL: &str = "parallel_tool_calls";
+
+const MESSAGES: &[u8] = b"messages";
 
 /// Which of the renamed fields a body has, by their places in the table: a bit each.
 #[derive(Default)]
@@ -105,11 +216,12 @@ impl Wording {
     }
 
     pub(super) fn takes(&self, name: &str) -> bool {
-        !self.drops.contains(&name)
+        !self.drops.contains(&name) && !self.needless.contains(&name)
     }
 
     fn keeps_fields(&self) -> bool {
-        self.renames.is_empty() && self.words.is_empty() && self.drops.is_empty()
+        let keeps_all = self.drops.is_empty() && self.needless.is_empty() && self.unheard.is_empty();
+        keeps_all && self.renames.is_empty() && self.words.is_empty() && self.bounds.is_empty()
     }
 
     /// The request in these words, and what it says no longer; `None` where nothing changes.
@@ -141,13 +253,25 @@ impl Wording {
     fn concerns(&self, key: &[u8]) -> bool {
         self.renames.iter().any(|(from, _)| from.as_bytes() == key)
             || self.words.iter().any(|(name, ..)| name.as_bytes() == key)
-            || self.drops.iter().any(|name| name.as_bytes() == key)
+            || self.bounds.iter().any(|(name, ..)| name.as_bytes() == key)
+            || self.drops.iter().chain(self.needless).any(|name| name.as_bytes() == key)
+            || !self.unheard.is_empty() && key == MESSAGES
     }
 
     fn change(&self, key: &[u8], value: &[u8], said: &Said, lost: &mut Lost) -> Change {
         if let Some(name) = self.drops.iter().find(|name| name.as_bytes() == key) {
             lose(name, value, lost);
             return Change::Goes;
+        }
+        let is_among = |names: &[&str]| names.iter().any(|name| name.as_bytes() == key);
+        if is_among(self.needless) || is_among(self.neutral) && is_zero(value) {
+            return Change::Goes;
+        }
+        if let Some((name, least, most)) = self.bounds.iter().find(|(name, ..)| name.as_bytes() == key) {
+            return bounded(value, least, most).map_or(Change::Stays, |end| {
+                lost.add(name);
+                Change::Becomes { key: None, value: Some(end.as_bytes().to_vec()) }
+            });
         }
         for (index, (from, to)) in self.renames.iter().enumerate() {
             let (is_usual, is_own) = ((said.usual >> index) & 1 == 1, (said.own >> index) & 1 == 1);
@@ -167,11 +291,52 @@ impl Wording {
         if let Some((_, _, to)) = self.words.iter().find(is_said) {
             return Change::Becomes { key: None, value: Some(to.as_bytes().to_vec()) };
         }
-        if key == b"messages" && !self.roles.is_empty() {
-            return Change::Becomes { key: None, value: Some(edit::reworded(value, "role", self.roles)) };
+        if key == MESSAGES && !(self.roles.is_empty() && self.unheard.is_empty()) {
+            let heard = edit::without(value, |message, key, said| self.is_unheard(message, key, said, lost));
+            return Change::Becomes { key: None, value: Some(edit::reworded(&heard, "role", self.roles)) };
         }
         Change::Stays
     }
+
+    /// Whether a field of a message goes; what it said is named.
+    fn is_unheard(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut Lost) -> bool {
+        let Some((name, role)) = self.unheard.iter().find(|(name, _)| name.as_bytes() == key) else { return false };
+        if !role.is_empty() && is_of(message, role) {
+            return false;
+        }
+        if !says_nothing(said) {
+            lost.add(&format!("messages.{name}"));
+        }
+        true
+    }
+}
+
+/// Whether a message has this role.
+fn is_of(message: &[u8], role: &str) -> bool {
+    let mut is_so = false;
+    let read = fields(message, |key, at| {
+        is_so |= key == b"role" && message[at] == *role.as_bytes();
+        Ok(())
+    });
+    read.is_ok() && is_so
+}
+
+fn is_zero(value: &[u8]) -> bool {
+    serde_json::from_slice::<f64>(value).is_ok_and(|number| number == 0.0)
+}
+
+/// The end of a scale that a number is beyond, if it is one and is beyond.
+fn bounded(value: &[u8], least: &'static str, most: &'static str) -> Option<&'static str> {
+    let number = |text: &[u8]| serde_json::from_slice::<f64>(text).ok();
+    let said = number(value)?;
+    if said < number(least.as_bytes())? {
+        return Some(least);
+    }
+    (said > number(most.as_bytes())?).then_some(most)
+}
+
+fn says_nothing(value: &[u8]) -> bool {
+    matches!(value, b"null" | b"[]" | b"{}" | b"\"\"")
 }
 
 /// The name of a field of the body itself.
@@ -186,12 +351,7 @@ fn renamed(to: &'static str, value: &[u8]) -> Change {
 
 /// Names what goes, unless it says what is so anyway.
 fn lose(name: &str, value: &[u8], lost: &mut Lost) {
-    let says_nothing = match value {
-        b"null" | b"[]" | b"{}" => true,
-        b"false" => name != PARALLEL,
-        _ => false,
-    };
-    if !says_nothing {
+    if !(says_nothing(value) || value == b"false" && name != PARALLEL) {
         lost.add(name);
     }
 }

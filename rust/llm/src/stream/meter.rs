@@ -30,10 +30,15 @@ static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\
 static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
-/// The types of the events with which images and transcripts end.
-static MEDIA_ENDS: LazyLock<[Finder; 3]> = LazyLock::new(|| {
-    [b"\"image_generation.completed\"".as_slice(), b"\"image_edit.completed\"", b"\"transcript.text.done\""]
-        .map(Finder::new)
+/// The types of the events with which images, speech and transcripts end.
+static MEDIA_ENDS: LazyLock<[Finder; 4]> = LazyLock::new(|| {
+    [
+        b"\"image_generation.completed\"".as_slice(),
+        b"\"image_edit.completed\"",
+        b"\"speech.audio.done\"",
+        b"\"transcript.text.done\"",
+    ]
+    .map(Finder::new)
 });
 
 /// Reads a stream that passes by, in chunks of any size; ordinary deltas are looked at, not parsed.
@@ -53,7 +58,7 @@ pub struct Meter {
     error_event: bool,
 }
 
-/// Whether a stream is one of images, or of a transcript.
+/// Whether a stream is one of images, of speech, or of a transcript.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Media {
     None,
@@ -200,7 +205,7 @@ impl Meter {
             || ERROR.find_iter(bytes).any(|at| !matches!(value_start(bytes, at + 7), Some((_, b'n'))))
     }
 
-    /// Whether there is one of the types with which a stream of images or of a transcript ends.
+    /// Whether there is one of the types with which a stream of images, of speech or of a transcript ends.
     fn ends_media(&self, bytes: &[u8]) -> bool {
         self.media != Media::None && MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
     }
@@ -229,8 +234,8 @@ impl Meter {
             }
             b"error" => self.error_event |= value != b"null",
             b"type" => self.take_kind(value),
-            // Where Anthropic, OpenAI's responses and Groq put the same fields one level down.
-            b"message" | b"response" | b"x_groq" => {
+            // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
+            b"message" | b"response" | b"x_groq" | b"delta" => {
                 let _ = fields(value, |key, at| {
                     if matches!(key, b"usage" | b"model" | b"error") {
                         self.take(key, &value[at]);
@@ -245,7 +250,7 @@ impl Meter {
     fn take_kind(&mut self, literal: &[u8]) {
         match literal {
             b"\"error\"" => self.error_event = true,
-            b"\"message_stop\"" => self.terminated = true,
+            b"\"message_stop\"" | b"\"message-end\"" => self.terminated = true,
             _ if ends_response(literal) || self.ends_media(literal) => self.terminated = true,
             _ => {}
         }

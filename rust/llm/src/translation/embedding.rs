@@ -36,6 +36,21 @@ const PURPOSES: &[(&str, &str)] = &[
 pub struct Item {
     pub text: Option<String>,
     pub image: Option<Source>,
+    pub video: Option<Video>,
+}
+
+impl Item {
+    pub fn text(text: String) -> Self {
+        Self { text: Some(text), ..Self::default() }
+    }
+}
+
+/// A film that is to be embedded, piece by piece.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Video {
+    pub source: Source,
+    /// Where it begins and ends, and how long a piece is: in seconds, of which each may be missing.
+    pub segment: [Option<Value>; 3],
 }
 
 /// What is to be embedded.
@@ -57,12 +72,12 @@ impl Texts {
     pub fn read(json: &[u8]) -> Result<Self, Refusal> {
         let mut fields = body(json)?;
         let mut items = match fields.shift_remove("input") {
-            Some(Value::String(text)) => vec![Item { text: Some(text), image: None }],
+            Some(Value::String(text)) => vec![Item::text(text)],
             Some(Value::Array(items)) => items.into_iter().enumerate().map(item).collect::<Result<_, _>>()?,
             _ => return Err(Refusal::new("input", "must be a string, or an array of strings and pictures")),
         };
         let mut inputs = Vec::new();
-        if items.iter().all(|item| item.image.is_none()) {
+        if items.iter().all(|item| item.image.is_none() && item.video.is_none()) {
             inputs = std::mem::take(&mut items).into_iter().filter_map(|item| item.text).collect();
         }
         Ok(Self {
@@ -99,11 +114,12 @@ impl Texts {
     }
 }
 
-/// A text, `{"text", "image": {"base64" or "url", "mime_type"}}`, or a part as chats have it.
+/// A text, `{"text", "image": {"base64" or "url", "mime_type"}, "video": {likewise, "start_offset", "end_offset", "interval"}}`, or
+/// a part as chats have it.
 fn item((at, value): (usize, Value)) -> Result<Item, Refusal> {
     let path = || format!("input[{at}]");
     let mut fields = match value {
-        Value::String(text) => return Ok(Item { text: Some(text), image: None }),
+        Value::String(text) => return Ok(Item::text(text)),
         Value::Object(fields) => fields,
         _ => return Err(Refusal::new(path(), "must be a string, or an object with `text` or `image`")),
     };
@@ -114,13 +130,24 @@ fn item((at, value): (usize, Value)) -> Result<Item, Refusal> {
         source(image).ok_or_else(|| Refusal::new(format!("input[{at}].{key}"), "must have `base64` or `url`"))
     });
     let image = image.transpose()?;
+    let video = fields.shift_remove("video").map(|video| {
+        film(video).ok_or_else(|| Refusal::new(format!("input[{at}].video"), "must have `base64` or `url`"))
+    });
+    let video = video.transpose()?;
     if let Some(other) = fields.keys().next() {
         return Err(Refusal::new(format!("input[{at}].{other}"), "cannot be embedded here: `text` and `image` can"));
     }
-    if text.is_none() && image.is_none() {
+    if text.is_none() && image.is_none() && video.is_none() {
         return Err(Refusal::new(path(), "must have `text` or `image`"));
     }
-    Ok(Item { text, image })
+    Ok(Item { text, image, video })
+}
+
+fn film(video: Value) -> Option<Video> {
+    let mut video = video;
+    let fields = video.as_object_mut()?;
+    let segment = ["start_offset", "end_offset", "interval"].map(|key| fields.shift_remove(key));
+    source(video).map(|source| Video { source, segment })
 }
 
 fn source(image: Value) -> Option<Source> {
@@ -139,9 +166,13 @@ fn source(image: Value) -> Option<Source> {
 }
 
 /// The vectors of an answer, and the tokens that they cost where the provider says so.
+#[derive(Default)]
+#[allow(clippy::struct_field_names, reason = "they are what it is for")]
 pub struct Vectors {
     pub vectors: Vec<Value>,
     pub tokens: Option<u64>,
+    /// What else there is of each, where something was shown that has several.
+    pub beside: Vec<Fields>,
 }
 
 impl Vectors {
@@ -153,7 +184,11 @@ impl Vectors {
         let mut data = Vec::with_capacity(self.vectors.len());
         for (index, vector) in self.vectors.into_iter().enumerate() {
             let embedding = if shape == Shape::Packed { packed(&vector)? } else { vector };
-            data.push(json!({"object": "embedding", "index": index, "embedding": embedding}));
+            let mut one = json!({"object": "embedding", "index": index, "embedding": embedding});
+            if let (Some(one), Some(more)) = (one.as_object_mut(), self.beside.get(index)) {
+                one.extend(more.clone());
+            }
+            data.push(one);
         }
         let mut answer =
             json!({"object": "list", "data": data, "model": answering.model, "provider": answering.provider});
@@ -225,12 +260,13 @@ mod tests {
             json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}),
         ] {
             let texts = read(image).unwrap();
-            let expected = [Item { text: Some("a".into()), image: None }, Item { text: None, image: Some(png()) }];
+            let expected = [Item::text("a".into()), Item { image: Some(png()), ..Item::default() }];
             assert_eq!((texts.inputs.len(), &texts.items[..]), (0, &expected[..]));
         }
         assert_eq!(read(json!({"type": "text", "text": "b"})).unwrap().inputs, ["a", "b"]);
         for (item, path) in [
-            (json!({"video": {"url": "gs://a/b.mp4"}}), "input[1].video"),
+            (json!({"audio": {"url": "gs://a/b.mp3"}}), "input[1].audio"),
+            (json!({"video": {"start_offset": 1}}), "input[1].video"),
             (json!({"image": {}}), "input[1].image"),
             (json!({}), "input[1]"),
             (json!([1]), "input[1]"),

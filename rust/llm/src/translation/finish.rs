@@ -16,6 +16,9 @@ pub fn to_openai(reason: &str) -> &'static str {
         | "SPII"
         | "LANGUAGE"
         | "IMAGE_SAFETY"
+        | "IMAGE_PROHIBITED_CONTENT"
+        | "MODEL_ARMOR"
+        | "ERROR_TOXIC"
         | "CONTENT_FILTERED"
         | "content_filter"
         | "sensitive"
@@ -98,6 +101,7 @@ mod tests {
             ("MAX_TOKENS", "length", "max_tokens"),
             ("TOOL_CALL", "tool_calls", "tool_use"),
             ("SAFETY", "content_filter", "refusal"),
+            ("IMAGE_PROHIBITED_CONTENT", "content_filter", "refusal"),
             ("content_filtered", "content_filter", "end_turn"),
             ("stop_sequence", "stop", "stop_sequence"),
             ("never heard of", "stop", "end_turn"),

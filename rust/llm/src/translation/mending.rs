@@ -196,7 +196,9 @@ mod tests {
             assert!(!mending(slug, true).mends() && mending(slug, false).mends(), "{slug}");
         }
         let deepseek = providers::find("deepseek").unwrap();
-        assert!(mending("deepseek", true).mends());
+        for slug in ["deepseek", "ollama", "deepinfra", "fireworks-ai", "azure-ai", "workers-ai", "github"] {
+            assert!(mending(slug, true).mends(), "{slug}");
+        }
         assert!(!Mending::of(deepseek, Operation::Embed, Dialect::OpenAi, true).mends());
         assert!(!Mending::of(deepseek, Operation::Models, Dialect::Anthropic, false).mends());
     }

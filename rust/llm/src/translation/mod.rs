@@ -192,9 +192,21 @@ impl Translation {
                 "this model embeds texts: it must be a string, or an array of strings",
             ));
         }
-        let body = wire.embed(&mut texts)?;
+        let film = texts.items.iter().position(|item| item.video.is_some());
+        if let Some(at) = film.filter(|_| !wire.watches(&texts.model)) {
+            return Err(Refusal::new(
+                format!("{}[{at}].video", texts.path),
+                "cannot be embedded here: `text` and `image` can",
+            ));
+        }
+        let mut body = wire.embed(&mut texts)?;
         let caller = Caller::Embed(texts.shape);
-        Ok((Self::new(question, (caller, wire), texts.into_lost()), body))
+        let mut lost = texts.into_lost();
+        if let Some((reworded, unsaid)) = question.provider.wording(Operation::Embed).say(&body) {
+            lost.join(&unsaid);
+            body = reworded;
+        }
+        Ok((Self::new(question, (caller, wire), lost), body))
     }
 
     fn of_picture(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {

@@ -135,7 +135,7 @@ impl Case {
     /// What is said otherwise of a case that passes, and what is lost by that.
     pub fn worded(&self) -> (Vec<u8>, Lost) {
         let (operation, body) = (self.operation(), self.asked());
-        let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete);
+        let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed);
         let worded = is_worded.then(|| self.provider().wording(operation).say(&body)).flatten();
         worded.unwrap_or_else(|| (body, Lost::default()))
     }

@@ -90,8 +90,8 @@ fn is_titan_of_pictures(model: &str) -> bool {
 
 fn titan(texts: &mut Texts) -> Result<Value, Refusal> {
     let mut items = std::mem::take(&mut texts.items);
-    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(|text| Item { text: Some(text), image: None }));
-    let Ok([Item { text, image }]) = <[Item; 1]>::try_from(items) else {
+    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
+    let Ok([Item { text, image, .. }]) = <[Item; 1]>::try_from(items) else {
         return Err(Refusal::new(texts.path, "this model embeds one text at a time"));
     };
     let mut out = json!({});
@@ -133,11 +133,12 @@ impl Wire for Invoke {
 
     fn embedded(&self, answer: &Value) -> Option<Vectors> {
         if let Some(vector) = answer.get("embedding") {
-            return Some(Vectors { vectors: vec![vector.clone()], tokens: answer["inputTextTokenCount"].as_u64() });
+            let tokens = answer["inputTextTokenCount"].as_u64();
+            return Some(Vectors { vectors: vec![vector.clone()], tokens, ..Vectors::default() });
         }
         // By kind, or the only kind there is.
         let vectors = answer.pointer("/embeddings/float").or_else(|| answer.get("embeddings"))?.as_array()?.clone();
-        Some(Vectors { vectors, tokens: None })
+        Some(Vectors { vectors, ..Vectors::default() })
     }
 
     fn draw(&self, picture: &mut Picture) -> Result<Vec<u8>, Refusal> {

@@ -64,6 +64,11 @@ pub trait Wire: Sync {
         false
     }
 
+    /// Whether it embeds films besides.
+    fn watches(&self, _model: &str) -> bool {
+        false
+    }
+
     /// The vectors of an answer.
     fn embedded(&self, _answer: &Value) -> Option<Vectors> {
         None

@@ -1,8 +1,8 @@
 //! Providers that make images in ways of their own: a body each, and the place where the images are.
 #![allow(clippy::unnecessary_wraps, reason = "the bodies have one signature, though not all can be refused")]
 
-use std::fmt::Write;
-
+use base64::{Engine, engine::general_purpose::STANDARD};
+use memchr::memmem;
 use serde_json::{Value, json};
 
 use super::{Wire, invoke::artifacts};
@@ -47,6 +47,9 @@ pub static FORM: Painting = Painting { is_form: true, ..bytes(stable, "/image", 
 pub static IMAGEN: Painting = bytes(imagen, "/predictions", "bytesBase64Encoded");
 /// Gemini's models that answer with images: they are found among the parts.
 pub static GEMINI: Painting = bytes(gemini, "", "");
+
+/// What an image is made of besides words.
+const IMAGE: &str = "image";
 
 /// What stands between the fields of a form; a prompt that holds it is refused.
 const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
@@ -142,16 +145,44 @@ fn engine(picture: &mut Picture) -> Result<Value, Refusal> {
 fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
     picture.refuse_several()?;
     let mut out = json!({"prompt": picture.prompt});
+    // Of one path, several models.
+    let is_sd3 = picture.model.starts_with("sd3");
+    if let Some(image) = picture.fields.shift_remove(IMAGE).filter(|image| !image.is_null()) {
+        if picture.model == "core" {
+            return Err(Refusal::new(IMAGE, "this model makes images of words alone"));
+        }
+        out[IMAGE] = data(&image)?.into();
+        if is_sd3 {
+            out["mode"] = "image-to-image".into();
+            // It is as wide and as high as the one that it is made of.
+            let is_shaped = picture.size.take().is_some() | picture.fields.shift_remove("aspect_ratio").is_some();
+            if is_shaped {
+                picture.lost.add("aspect_ratio");
+            }
+        }
+    }
     picture.hand_ratio(&mut out, "aspect_ratio");
     picture.hand_all(
         &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
         &mut out,
     );
-    // Of one path, several models.
-    if picture.model.starts_with("sd3") {
+    if is_sd3 {
         out["model"] = picture.model.as_str().into();
     }
     Ok(out)
+}
+
+/// An image as base64, or as an address that holds its bytes.
+fn data(image: &Value) -> Result<&str, Refusal> {
+    let text = image.as_str().unwrap_or_default();
+    let data = match text.split_once(";base64,") {
+        Some((head, data)) if head.starts_with("data:") => data,
+        _ => text,
+    };
+    match STANDARD.decode(data) {
+        Ok(bytes) if !bytes.is_empty() => Ok(data),
+        _ => Err(Refusal::new(IMAGE, "must be an image as base64, or as a data URL")),
+    }
 }
 
 fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
@@ -206,18 +237,25 @@ fn parts(answer: &Value) -> Option<Drawn> {
     Drawn::of(data.collect()).map(|drawn| Drawn { usage: counts.settle(Dialect::Gemini), ..drawn })
 }
 
-/// A form of texts.
+/// A form of texts, and of an image that is a file.
 fn form(fields: &Value) -> Result<Vec<u8>, Refusal> {
-    let mut out = String::new();
+    let mut out = Vec::new();
     for (name, value) in fields.as_object().into_iter().flatten() {
         let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-        if text.contains(BOUNDARY) {
+        let (file, bytes) = match STANDARD.decode(&text) {
+            Ok(bytes) if name == IMAGE => ("; filename=\"image\"\r\ncontent-type: application/octet-stream", bytes),
+            _ => ("", text.into_bytes()),
+        };
+        if memmem::find(&bytes, BOUNDARY.as_bytes()).is_some() {
             return Err(Refusal::new(name, "must not hold what ends a field of a form"));
         }
-        // A String takes every write.
-        let _ = write!(out, "--{BOUNDARY}\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n");
+        let head = format!("--{BOUNDARY}\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n");
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(&bytes);
+        out.extend_from_slice(b"\r\n");
     }
-    Ok(format!("{out}--{BOUNDARY}--\r\n").into_bytes())
+    out.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
+    Ok(out)
 }
 
 impl Wire for Painting {

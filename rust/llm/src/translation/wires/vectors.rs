@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Wire, chat};
 use crate::translation::{
-    asked::{Refusal, Source},
-    embedding::{Item, Texts, Vectors},
+    asked::{Fields, Refusal, Source},
+    embedding::{Item, Texts, Vectors, Video},
 };
 
 /// Whose way.
@@ -45,7 +45,7 @@ fn is_of_pictures(model: &str) -> bool {
 
 fn shown(texts: &mut Texts) -> Result<Value, Refusal> {
     let mut items = std::mem::take(&mut texts.items);
-    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(|text| Item { text: Some(text), image: None }));
+    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
     let instances = items.into_iter().enumerate().map(instance).collect::<Result<Value, _>>()?;
     let mut out = json!({"instances": instances});
     if let Some(dimensions) = texts.dimensions.take() {
@@ -54,24 +54,40 @@ fn shown(texts: &mut Texts) -> Result<Value, Refusal> {
     Ok(out)
 }
 
+/// What is shown together has a vector each: of the text, of the image, and of each piece of the film.
 fn instance((at, item): (usize, Item)) -> Result<Value, Refusal> {
-    let refused = |message| Err(Refusal::new(format!("input[{at}].image"), message));
-    match (item.text, item.image) {
-        // It would make two vectors of them.
-        (Some(_), Some(_)) => refused("has a vector of its own here: send text and image apart"),
-        (text, None) => Ok(json!({"text": text})),
-        (None, Some(Source::Data { data, mime })) => {
-            Ok(json!({"image": {"bytesBase64Encoded": data, "mimeType": mime}}))
+    let mut out = json!({});
+    if let Some(text) = item.text {
+        out["text"] = text.into();
+    }
+    if let Some(image) = item.image {
+        out["image"] = stored(image, true, &format!("input[{at}].image"))?;
+    }
+    if let Some(Video { source, segment }) = item.video {
+        out["video"] = stored(source, false, &format!("input[{at}].video"))?;
+        for (key, value) in ["startOffsetSec", "endOffsetSec", "intervalSec"].into_iter().zip(segment) {
+            if let Some(value) = value {
+                out["video"]["videoSegmentConfig"][key] = value;
+            }
         }
-        (None, Some(Source::Url { url, .. })) if url.starts_with("gs://") => Ok(json!({"image": {"gcsUri": url}})),
-        (None, Some(_)) => refused("must be sent as bytes, or be an object of Google's storage (gs://)"),
+    }
+    Ok(out)
+}
+
+/// Bytes, or an object of Google's storage.
+fn stored(source: Source, is_typed: bool, path: &str) -> Result<Value, Refusal> {
+    match source {
+        Source::Data { data, mime } if is_typed => Ok(json!({"bytesBase64Encoded": data, "mimeType": mime})),
+        Source::Data { data, .. } => Ok(json!({"bytesBase64Encoded": data})),
+        Source::Url { url, .. } if url.starts_with("gs://") => Ok(json!({"gcsUri": url})),
+        _ => Err(Refusal::new(path, "must be sent as bytes, or be an object of Google's storage (gs://)")),
     }
 }
 
 fn together(texts: &mut Texts) -> Result<Value, Refusal> {
     let mut items = std::mem::take(&mut texts.items);
-    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(|text| Item { text: Some(text), image: None }));
-    let one = |(at, Item { text, image }): (usize, Item)| {
+    items.extend(std::mem::take(&mut texts.inputs).into_iter().map(Item::text));
+    let one = |(at, Item { text, image, .. }): (usize, Item)| {
         let mut content: Vec<_> = text.iter().map(|text| json!({"type": "text", "text": text})).collect();
         match image {
             None => (),
@@ -120,20 +136,39 @@ fn predict(texts: &mut Texts) -> Value {
 
 fn predicted(answer: &Value) -> Option<Vectors> {
     let predictions = answer["predictions"].as_array()?;
-    let of = |one: &Value| {
-        let own = ["textEmbedding", "imageEmbedding"].iter().find_map(|key| one.get(key));
-        own.unwrap_or(&one["embeddings"]["values"]).clone()
-    };
+    let own = ["/textEmbedding", "/imageEmbedding", "/videoEmbeddings/0/embedding", "/embeddings/values"];
+    let of = |one: &Value| own.iter().find_map(|at| one.pointer(at)).cloned().unwrap_or_default();
     let vectors = predictions.iter().map(of).collect();
+    let beside = predictions.iter().map(seen).collect();
     let tokens = predictions.iter().map(|one| one["embeddings"]["statistics"]["token_count"].as_f64());
     #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
     let tokens = tokens.sum::<Option<f64>>().map(|tokens| tokens as u64);
-    Some(Vectors { vectors, tokens })
+    Some(Vectors { vectors, tokens, beside })
+}
+
+/// The vectors of what was seen, under names of their own.
+fn seen(one: &Value) -> Fields {
+    let mut out = Fields::new();
+    if let Some(image) = one.get("imageEmbedding") {
+        out.insert("image_embedding".into(), image.clone());
+    }
+    if let Some(pieces) = one["videoEmbeddings"].as_array() {
+        let piece = |(index, piece): (usize, &Value)| {
+            json!({"object": "embedding", "index": index, "start_offset": piece["startOffsetSec"],
+                "end_offset": piece["endOffsetSec"], "embedding": piece["embedding"]})
+        };
+        out.insert("video_embeddings".into(), pieces.iter().enumerate().map(piece).collect());
+    }
+    out
 }
 
 impl Wire for Embedding {
     fn sees(&self, model: &str) -> bool {
         *self == Self::Multimodal || *self == Self::Predict && is_of_pictures(model)
+    }
+
+    fn watches(&self, model: &str) -> bool {
+        *self == Self::Predict && is_of_pictures(model)
     }
 
     fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
@@ -151,6 +186,7 @@ impl Wire for Embedding {
             Self::Nomic => Some(Vectors {
                 vectors: answer["embeddings"].as_array()?.clone(),
                 tokens: answer["usage"]["total_tokens"].as_u64(),
+                ..Vectors::default()
             }),
             Self::Predict => predicted(answer),
             Self::Multimodal => chat::OPENAI.embedded(answer),

@@ -305,7 +305,8 @@ pub fn error(answer: &[u8]) -> Found {
         Err(_) => return Found::default(),
     };
     match &body["error"] {
-        Value::String(message) => Found { message: Some(message.clone()), ..Found::default() },
+        // What else is said of it stands beside it.
+        Value::String(message) => Found { message: Some(message.clone()), ..found(&body) },
         Value::Object(_) => found(&body["error"]),
         _ => found(&body),
     }
@@ -377,6 +378,7 @@ mod tests {
             (json!({"error": {"code": 400, "message": "m", "status": "S"}}), "m", Some("S"), Some("400")),
             (json!([{"error": {"code": 400, "message": "m", "status": "S"}}]), "m", Some("S"), Some("400")),
             (json!({"error": "m"}), "m", None, None),
+            (json!({"code": "c", "error": "m"}), "m", None, Some("c")),
             (json!("m"), "m", None, None),
             (json!({"message": "m"}), "m", None, None),
             (json!({"detail": "m"}), "m", None, None),

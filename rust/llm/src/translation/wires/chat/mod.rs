@@ -84,7 +84,7 @@ impl Wire for Chat {
         // Some say what it is in all, and nothing else.
         let usage = &answer["usage"];
         let tokens = usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64());
-        Some(Vectors { vectors, tokens })
+        Some(Vectors { vectors, tokens, ..Vectors::default() })
     }
 
     /// Of those whose lists are not `OpenAI`'s.

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::{
+    dialect::Dialect,
     translation::{
         piece::{Piece, Place, Taker},
         wires::{Broken, Listener},
     },
-    usage::Usage,
+    usage::Counts,
 };
 
 pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
@@ -67,11 +68,10 @@ fn begin(call: &Value, taker: &mut dyn Taker) {
 }
 
 fn end(answer: &Value, taker: &mut dyn Taker) {
-    let counted = |key| answer["usage"]["tokens"][key].as_f64().unwrap_or_default();
-    if answer["usage"]["tokens"].is_object() {
-        #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
-        let (input, output) = (counted("input_tokens") as u64, counted("output_tokens") as u64);
-        taker.take(Piece::Usage(Usage { input, output, ..Usage::default() }));
+    let mut counts = Counts::default();
+    counts.read(answer["usage"].to_string().as_bytes());
+    if let Some(usage) = counts.settle(Dialect::OpenAi) {
+        taker.take(Piece::Usage(usage));
     }
     taker.take(Piece::Finish { reason: text(&answer["finish_reason"]), stop_sequence: None });
     taker.take(Piece::End);

@@ -107,7 +107,7 @@ impl Wire for Cohere {
         // As a batch tells them they have a point.
         #[allow(clippy::cast_sign_loss)] // The cast saturates: below zero is zero.
         let tokens = tokens.and_then(Value::as_f64).map(|tokens| tokens as u64);
-        Some(Vectors { vectors, tokens })
+        Some(Vectors { vectors, tokens, ..Vectors::default() })
     }
 
     fn listed(&self, answer: &Value) -> Option<Vec<Listed>> {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     documents,
-    vendor::{self, Vendor},
+    vendor::{self, Place, Vendor},
 };
 use crate::translation::{
     asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool},
@@ -156,16 +156,21 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
         }
     };
     out.push(block);
-    point(cache.as_ref(), out);
+    point(cache.as_ref(), Place::Talk, asked, out);
     Ok(())
 }
 
-/// A hint about caching is a block of its own here.
-fn point(cache: Option<&Value>, out: &mut Vec<Value>) {
+/// A hint about caching is a block of its own here, where the model takes one.
+fn point(cache: Option<&Value>, place: Place, asked: &mut Asked, out: &mut Vec<Value>) {
     let Some(cache) = cache else { return };
+    if !vendor::caches(&asked.model, place) {
+        return asked.lose("cache_control");
+    }
     let mut point = json!({"type": "default"});
-    if let Some(ttl) = cache.get("ttl") {
-        point["ttl"] = ttl.clone();
+    match cache.get("ttl") {
+        Some(ttl) if vendor::caches_long(&asked.model) => point["ttl"] = ttl.clone(),
+        Some(ttl) if ttl != "5m" => asked.lose("cache_control.ttl"),
+        _ => (),
     }
     out.push(json!({"cachePoint": point}));
 }
@@ -247,7 +252,7 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
             spec["strict"] = true.into();
         }
         tools.push(json!({"toolSpec": spec}));
-        point(cache.as_ref(), &mut tools);
+        point(cache.as_ref(), Place::Tools, asked, &mut tools);
     }
     if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
         asked.lose("parallel_tool_calls");

@@ -29,6 +29,49 @@ impl Vendor {
     }
 }
 
+/// Where in a request a hint about caching stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Behind a tool.
+    Tools,
+    /// In messages, or in what the system says.
+    Talk,
+}
+
+/// Makers of models that refuse hints about caching; whoever else is asked under a name that says no maker may take them.
+const NEVER_CACHING: [&str; 14] = [
+    "ai21.",
+    "amazon.",
+    "cohere.",
+    "deepseek.",
+    "google.",
+    "luma.",
+    "meta.",
+    "mistral.",
+    "nvidia.",
+    "openai.",
+    "qwen.",
+    "stability.",
+    "twelvelabs.",
+    "writer.",
+];
+/// Amazon's models that take hints, but not about tools.
+const NOVA: &str = "amazon.nova";
+
+/// Whether a model takes a hint about caching there.
+pub fn caches(model: &str, place: Place) -> bool {
+    match () {
+        () if Vendor::of(model) == Vendor::Anthropic => true,
+        () if model.contains(NOVA) => place == Place::Talk,
+        () => !NEVER_CACHING.iter().any(|maker| model.contains(maker)),
+    }
+}
+
+/// Whether it can be told for how long.
+pub fn caches_long(model: &str) -> bool {
+    !model.contains(NOVA)
+}
+
 /// Whether Claude may think about this, before its messages are written.
 pub fn may_think(asked: &Asked) -> bool {
     thinking::may(asked)
@@ -76,6 +119,8 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
             }
             asked.hand("countPenalty", &mut more, "countPenalty");
         }
+        // Nobody but Claude is told so how much to think.
+        Vendor::Other if names_nobody(&asked.model) => asked.hand("thinking", &mut more, "thinking"),
         Vendor::Other => (),
     }
     if !tools.is_empty() {
@@ -84,6 +129,11 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
     if !more.is_empty() {
         out.insert("additionalModelRequestFields".into(), more.into());
     }
+}
+
+/// Whether a model is asked by an ARN that does not say whose it is: a profile of one's own, or throughput that was bought.
+fn names_nobody(model: &str) -> bool {
+    model.starts_with("arn:") && model.split_once('/').is_some_and(|(_, name)| !name.contains('.'))
 }
 
 fn claude(asked: &mut Asked, more: &mut Fields) {

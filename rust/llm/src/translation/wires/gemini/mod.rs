@@ -4,6 +4,7 @@ mod answer;
 mod logprobs;
 mod request;
 mod schema;
+mod thinking;
 
 use serde_json::{Value, json};
 
@@ -55,7 +56,7 @@ impl Wire for Gemini {
     /// Nothing is said of tokens.
     fn embedded(&self, answer: &Value) -> Option<Vectors> {
         let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
-        Some(Vectors { vectors, tokens: None })
+        Some(Vectors { vectors, ..Vectors::default() })
     }
 
     fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {

@@ -2,12 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::schema;
-use crate::translation::{
-    asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
-    },
-    wires::messages::thinking::effort,
+use super::{schema, thinking};
+use crate::translation::asked::{
+    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
 };
 
 /// Names of functions that mean a tool of Google's own.
@@ -25,6 +22,9 @@ pub(super) const OWN_PARTS: [&str; 2] = ["executableCode", "codeExecutionResult"
 
 /// Stands for the name of a function whose call the caller left out.
 const FILLER: &str = "unknown_function";
+
+/// Says that a signature is missing and must not be looked for.
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// Parameters of `generationConfig`.
 const GENERATION: &[(&str, &str)] = &[
@@ -57,6 +57,9 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     }
     turns.retain(|(_, parts)| !parts.is_empty());
     Asked::refuse_silence(were, turns.len())?;
+    if thinking::wants_signatures(&asked.model) {
+        fill_signatures(&mut turns);
+    }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
     tools(asked, &mut out);
@@ -79,6 +82,20 @@ fn turn_of(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
     }
     let last = turns.len() - 1;
     &mut turns[last].1
+}
+
+/// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
+/// that another model made, or whose signatures a client did not keep.
+fn fill_signatures(turns: &mut [(Role, Vec<Value>)]) {
+    let gives_back = |part: &Value| part.get("functionResponse").is_some();
+    let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
+    let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
+    for (_, parts) in turns[begun..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
+        let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
+        if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
+            first["thoughtSignature"] = NO_SIGNATURE.into();
+        }
+    }
 }
 
 /// What comes back beside text must be something that a caller can be told.
@@ -238,12 +255,13 @@ fn hint(cache: Option<&Value>, asked: &mut Asked) {
 fn tools(asked: &mut Asked, out: &mut Fields) {
     let mut functions = Vec::new();
     let mut native = Vec::new();
+    let mut retrieval = None;
     for tool in std::mem::take(&mut asked.tools) {
         match tool {
             Tool::Function { name, schema, .. } if native_name(&name).is_some() => {
-                native.push(
-                    json!({native_name(&name).unwrap_or_default(): schema.as_object().cloned().unwrap_or_default()}),
-                );
+                let own = native_name(&name).unwrap_or_default();
+                let inner = Value::Object(schema.as_object().cloned().unwrap_or_default());
+                native.push(json!({own: placed(own, inner, &mut retrieval)}));
             }
             Tool::Function { name, description, schema, strict, cache, more } => {
                 hint(cache.as_ref(), asked);
@@ -255,7 +273,8 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
             }
             Tool::Native { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
-                native.push(json!({native_name(&kind).unwrap_or(&kind): inner}));
+                let own = native_name(&kind).unwrap_or(&kind);
+                native.push(json!({own: placed(own, inner, &mut retrieval)}));
             }
         }
     }
@@ -268,14 +287,28 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
     if asked.take("parallel_tool_calls") == Some(Value::Bool(false)) {
         asked.lose("parallel_tool_calls");
     }
-    let config = match asked.choice.take() {
-        None => return,
-        Some(Choice::Auto) => json!({"mode": "AUTO"}),
-        Some(Choice::None) => json!({"mode": "NONE"}),
-        Some(Choice::Any) => json!({"mode": "ANY"}),
-        Some(Choice::Tool(name)) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
-    };
-    out.insert("toolConfig".into(), json!({"functionCallingConfig": config}));
+    let calling = asked.choice.take().map(|choice| match choice {
+        Choice::Auto => json!({"mode": "AUTO"}),
+        Choice::None => json!({"mode": "NONE"}),
+        Choice::Any => json!({"mode": "ANY"}),
+        Choice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+    });
+    let told = [("functionCallingConfig", calling), ("retrievalConfig", retrieval)];
+    let config: Fields = told.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    if !config.is_empty() {
+        out.insert("toolConfig".into(), config.into());
+    }
+}
+
+/// What a tool of Google's own is told. Where a map is looked at stands beside the tools, for all of them.
+fn placed(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
+    let fields = inner.as_object_mut().filter(|_| own == "googleMaps");
+    let found = fields
+        .and_then(|fields| ["retrievalConfig", "retrieval_config"].iter().find_map(|key| fields.shift_remove(*key)));
+    if found.is_some() {
+        *retrieval = found;
+    }
+    inner
 }
 
 fn native_name(name: &str) -> Option<&'static str> {
@@ -316,7 +349,7 @@ fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
         // As many of the most likely besides.
         asked.hand("top_logprobs", &mut config, "logprobs");
     }
-    thinking(asked, &mut config)?;
+    thinking::write(asked, &mut config)?;
     if !config.is_empty() {
         out.insert("generationConfig".into(), config.into());
     }
@@ -331,40 +364,4 @@ fn format(asked: &mut Asked, config: &mut Fields) {
     if let Some(wanted) = answer_schema(&format) {
         config.insert("responseSchema".into(), schema::clean(&wanted));
     }
-}
-
-fn thinking(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
-    let is_levelled = asked.model.contains("gemini-3");
-    let effort = effort(asked)?.map(|(word, _)| word);
-    let thinking = asked.take("thinking");
-    // What was said in so many words holds; and more than much is not known here.
-    if effort.is_some_and(|word| thinking.is_some() || matches!(word, "xhigh" | "max")) {
-        asked.lose("reasoning_effort");
-    }
-    let mut told = Fields::new();
-    match (&thinking, effort) {
-        (Some(thinking), _) if thinking["type"] == "disabled" => drop(told.insert("thinkingBudget".into(), 0.into())),
-        (Some(thinking), _) => {
-            told.insert("includeThoughts".into(), true.into());
-            if let Some(budget) = thinking.get("budget_tokens") {
-                told.insert("thinkingBudget".into(), budget.clone());
-            }
-        }
-        (None, Some("none")) => drop(told.insert("thinkingBudget".into(), 0.into())),
-        (None, Some(level)) if is_levelled => {
-            let level = if matches!(level, "xhigh" | "max") { "high" } else { level };
-            told.insert("thinkingLevel".into(), level.into());
-        }
-        (None, Some(level)) => {
-            let budget = match level {
-                "minimal" | "low" => 1024,
-                "medium" => 8192,
-                _ => 24576,
-            };
-            told.insert("thinkingBudget".into(), budget.into());
-        }
-        (None, None) => return Ok(()),
-    }
-    config.insert("thinkingConfig".into(), told.into());
-    Ok(())
 }
