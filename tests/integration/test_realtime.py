@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from socket import SHUT_RDWR
+from socket import SHUT_RDWR, create_connection, create_server
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -168,6 +169,26 @@ def test_large_messages_and_many_of_them_come_through(served: Gateway):
         large = bytes(5_000_000)
         socket.send(large)
         assert socket.recv(timeout=20) == large
+
+
+def test_who_leaves_before_there_is_a_session_leaves_nothing_behind(tmp_path: Path):
+    with create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(10)
+        with running(tmp_path, {"mock": {"host": f"http://127.0.0.1:{silent.getsockname()[1]}"}}) as gateway:
+            fields = {**MOCK, "host": "a", "connection": "Upgrade", "upgrade": "websocket"}
+            fields |= {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
+            head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            at = urlsplit(gateway.base_url)
+            with create_connection((at.hostname or "", at.port or 0)) as caller:
+                caller.sendall(f"GET {PATH} HTTP/1.1\r\n{head}\r\n".encode())
+                provider, _ = silent.accept()
+                assert provider.recv(65_536)
+            provider.settimeout(5)
+            with provider:
+                assert provider.recv(65_536) == b""
+            wait(
+                "the record", lambda: gateway.records_file.exists() and "aborted" in gateway.records_file.read_text(), 5
+            )
 
 
 @pytest.fixture

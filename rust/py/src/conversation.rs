@@ -1,8 +1,12 @@
 //! A WebSocket as Python holds it: what comes for the caller is taken, what the caller says is given.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    future::pending,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use penstock_core::{
@@ -16,15 +20,20 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict, PyList, PyString, PyTuple},
 };
-use tokio::sync::{
-    Notify,
-    mpsc::{self, error::TrySendError},
+use tokio::{
+    sync::{
+        Notify,
+        mpsc::{self, error::TrySendError},
+    },
+    time::sleep,
 };
 
-use crate::{idle::UnderWay, runtime::Jobs};
+use crate::{idle::UnderWay, kernel, peer::Way, runtime::Jobs};
 
 /// Messages that wait either way, besides the one that is on its way out.
 const WAITING: usize = 2;
+/// How often is looked whether a caller is still there.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// One thing for the caller.
 enum Event {
@@ -109,7 +118,7 @@ impl Conversation {
     pub fn begin(
         jobs: &Jobs,
         gateway: Arc<Gateway>,
-        (head, under_way): (Head, Option<UnderWay>),
+        (head, under_way, way): (Head, Option<UnderWay>, Option<Way>),
         there: Py<PyAny>,
         room: Py<PyAny>,
     ) -> Self {
@@ -124,14 +133,34 @@ impl Conversation {
         let told = Arc::clone(&desk);
         jobs.spawn(async move {
             let mut teller = Teller { desk: told, is_accepted: false, is_over: false };
-            match realtime::connect(&gateway, head).await {
-                Connected::Refused(answer) => drop(teller.desk.put(Event::Deny(answer)).await),
-                Connected::Open(session) => teller.converse(&gateway, *session, from_caller).await,
+            let connected = tokio::select! {
+                biased;
+                connected = realtime::connect(&gateway, head) => Some(connected),
+                () = left(way) => None,
+            };
+            match connected {
+                Some(Connected::Refused(answer)) => drop(teller.desk.put(Event::Deny(answer)).await),
+                Some(Connected::Open(session)) => teller.converse(&gateway, *session, from_caller).await,
+                // Nobody reads it; the server's own task ends with it.
+                None => teller.desk.lay(Event::Deny(Answer::internal_error())),
             }
             teller.is_over = true;
             drop(under_way);
         });
         Self { desk, jobs: jobs.clone(), to_provider: Mutex::new(Some(to_provider)) }
+    }
+}
+
+/// Resolves when the caller of a WebSocket that is not there yet has left: until it is accepted the server tells nobody.
+async fn left(way: Option<Way>) {
+    let is_open = |Way { local, remote }| kernel::is_open(local, remote).ok();
+    // Of a connection that the kernel does not know nothing can be said.
+    let Some(way) = way.filter(|way| is_open(*way) == Some(true)) else { return pending().await };
+    loop {
+        sleep(LOOK).await;
+        if is_open(way) == Some(false) {
+            return;
+        }
     }
 }
 

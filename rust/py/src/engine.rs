@@ -90,8 +90,8 @@ impl Engine {
     fn converse(&self, scope: &Bound<'_, PyDict>, there: Py<PyAny>, room: Py<PyAny>) -> PyResult<Conversation> {
         let head = scope::socket_head(scope)?;
         let jobs = self.jobs()?;
-        let under_way = jobs.under_way(scope);
-        Ok(Conversation::begin(jobs, Arc::clone(&self.gateway), (head, under_way), there, room))
+        let about = (head, jobs.under_way(scope), peer::way(scope));
+        Ok(Conversation::begin(jobs, Arc::clone(&self.gateway), about, there, room))
     }
 
     /// Stands in the place of the loop's `call_soon_threadsafe`: takes requests before they become tasks, passes all else on.

@@ -9,9 +9,16 @@ use pyo3::{intern, prelude::*, types::PyDict};
 
 use crate::kernel;
 
+/// Both ends of a connection of HTTP/1.
+#[derive(Clone, Copy)]
+pub struct Way {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+}
+
 /// Whether the connection of a request is open in both directions. Where that cannot be known it is not.
 pub fn is_there(scope: &Bound<'_, PyDict>) -> bool {
-    addresses(scope).is_some_and(|(local, remote)| kernel::is_open(local, remote).unwrap_or_default())
+    way(scope).is_some_and(|Way { local, remote }| kernel::is_open(local, remote).unwrap_or_default())
 }
 
 /// Where a request's caller is, and whether it speaks HTTP/2.
@@ -23,7 +30,8 @@ pub fn caller(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, bool)> {
     Some((SocketAddr::new(ip.parse::<IpAddr>().ok()?.to_canonical(), port.parse().ok()?), is_http2))
 }
 
-fn addresses(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, SocketAddr)> {
+/// Where a request's connection is.
+pub fn way(scope: &Bound<'_, PyDict>) -> Option<Way> {
     let py = scope.py();
     let value = |name| scope.get_item(name).ok().flatten();
     // Over HTTP/2 a connection outlives its requests, and a body has no framing of its own.
@@ -38,7 +46,7 @@ fn addresses(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, SocketAddr)> {
     if local.ip().is_unspecified() {
         local.set_ip(way_to(remote).ok()?);
     }
-    Some((local, remote))
+    Some(Way { local, remote })
 }
 
 /// Our address as somebody sees it, by the routes of this machine; nothing is sent.
