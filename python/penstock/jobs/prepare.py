@@ -75,6 +75,7 @@ async def _prepared(settings: Settings) -> Prepared:
 async def _embedded(settings: Settings, database: Database, key: Master, kept: KeptRows) -> Prepared:
     await migrate(database, sealing=Sealer.of(key))
     admin_key = await found(database, settings.store.admin_key)
+    await Vault(key).renew(database)
     return Prepared(await _read(settings, database, key, kept), admin_key)
 
 
@@ -120,7 +121,10 @@ class Sealer:
             return config, None
         hidden = credentials.write(divided.hidden)
         shown = msgspec.json.encode(divided.shown).decode()
-        return shown, await (await self._opened()).seal(connection, hidden, owner)
+        vault = await self._opened()
+        # It ends with the migration, whether that is kept or not.
+        await vault.settle(connection)
+        return shown, await vault.seal(connection, hidden, owner)
 
     async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
         """Give it as it was."""

@@ -57,6 +57,7 @@ class Rotator:
 
     async def look(self) -> None:
         """Forget what is over, rotate what is due, warn of what will be."""
+        await self._office.ready()
         await self._forget()
         rows = await self._with_policy()
         for row in rows:

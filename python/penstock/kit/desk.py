@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ from litestar.enums import RequestEncodingType
 from sqlalchemy import bindparam, or_, select
 
 from penstock.caller import Caller, lacking, shown
-from penstock.errors import ForbiddenError, Problem, StaleError
+from penstock.errors import ForbiddenError, Problem, SettingsError, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
 from penstock.kit.record import refuse, unknown
@@ -259,6 +259,7 @@ class Work:
         """Change something; it is kept when this ends well."""
         # Nobody waits for the rest of a body while holding the turn.
         await self._asked()
+        await self._office.ready()
         async with self._office.database.writing() as connection:
             await self._office.turn(connection, self.caller)
             await self._still(connection)
@@ -361,11 +362,18 @@ class Office:
     @asynccontextmanager
     async def writing_as(self, caller: Caller, asked: Asked) -> AsyncGenerator[Desk]:
         """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
+        await self.ready()
         async with self.database.writing() as connection:
             await self.turn(connection, caller)
             desk = Desk(connection, caller, None, self.vault, partial(_known, asked))
             yield desk
         self.changed(published=desk.bell.rung)
+
+    async def ready(self) -> None:
+        """Have a data key for what a change may seal, before it begins: what it takes back takes no key along."""
+        # A change that seals nothing needs none; the others say what is wrong.
+        with suppress(SettingsError):
+            await self.vault.renew(self.database)
 
     async def turn(self, connection: AsyncConnection, caller: Caller) -> None:
         """Wait until nobody else changes the caller's organisation: whoever comes later sees what was done here."""
