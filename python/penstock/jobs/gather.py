@@ -304,13 +304,16 @@ async def _integrations(
     own = secret_references.c
     kept = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
     references: dict[str, dict[str, Any]] = {row["id"]: dict(row) for row in kept}
-    said, unopened = await _said_of_models(connection, vault)
+    said, spoilt = await _said_of_models(connection, vault)
     behind: dict[str, dict[str, Any]] = {}
     models: Rows = []
     for row in (await connection.execute(select(integrations).order_by(integrations.c.id))).mappings():
         if row["id"] not in wanted or row["ai_provider_id"] not in known:
             continue
-        filled = None if row["id"] in unopened else await _filled(connection, vault, secrets, row, references)
+        if why := spoilt.get(row["id"]):
+            log.warning(LEFT_OUT, row["slug"], why)
+            continue
+        filled = await _filled(connection, vault, secrets, row, references)
         if filled is None:
             log.warning(LEFT_OUT, row["slug"], "a secret that it needs is not there, or cannot be opened")
             continue
@@ -363,24 +366,24 @@ def _told(
     return {"provider": provider, "api_key": key, **told}, own
 
 
-async def _said_of_models(connection: AsyncConnection, vault: Vault) -> tuple[dict[str, Rows], set[str]]:
-    """Give what was said of single models, by integration; and the integrations of those that cannot be opened."""
+async def _said_of_models(connection: AsyncConnection, vault: Vault) -> tuple[dict[str, Rows], dict[str, str]]:
+    """Give what was said of single models, by integration; and what is wrong with it where it cannot be used."""
     found: dict[str, Rows] = {}
-    unopened: set[str] = set()
+    spoilt: dict[str, str] = {}
     query = select(integration_models).order_by(integration_models.c.integration_id, integration_models.c.slug)
     for row in (await connection.execute(query)).mappings():
         try:
             place = await _opened(connection, vault, row)
-        except UnopenedError:
-            unopened.add(row["integration_id"])
+            one = {"slug": row["slug"], "enabled": row["enabled"], "custom_host": place.get("custom_host")}
+            if row["pricing_config"]:
+                one["prices"] = tariffs.stated(msgspec.convert(row["pricing_config"], PricingConfig))
+        except (UnopenedError, msgspec.ValidationError) as error:
+            spoilt[row["integration_id"]] = f"its model {row['slug']!r}: {error}"
             continue
-        one = {"slug": row["slug"], "enabled": row["enabled"], "custom_host": place.get("custom_host")}
-        if row["pricing_config"]:
-            one["prices"] = tariffs.stated(msgspec.convert(row["pricing_config"], PricingConfig))
         if place.get("custom_headers"):
             one["headers"] = place["custom_headers"]
         found.setdefault(row["integration_id"], []).append(one)
-    return found, unopened
+    return found, spoilt
 
 
 def _merged(said: Rows, deployments: Mapping[str, dict[str, str]]) -> Rows:
