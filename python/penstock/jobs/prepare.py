@@ -13,7 +13,7 @@ from penstock.errors import UnavailableError
 from penstock.jobs.gather import Gatherer
 from penstock.jobs.publish import KeptRows
 from penstock.kit import credentials
-from penstock.kit.founding import OWNER, found
+from penstock.kit.founding import OWNER, address, found
 from penstock.kit.references import Secrets, questions, with_master_key
 from penstock.kit.secrets import Vault, master
 from penstock.secret import Secret
@@ -169,13 +169,15 @@ def migrated(settings: Settings) -> tuple[str | None, str | None]:
 
 def initialised(settings: Settings, email: str | None) -> str | None:
     """Make the tables, the master key and the first organisation; give the admin key's text if it was made here."""
+    # Before anything is made.
+    owner = address(email) if email else OWNER
 
     async def run() -> str | None:
         database = _open(settings)
         try:
             key = master(await with_master_key(settings), make=True)
             await migrate(database, sealing=Sealer.of(key))
-            return await found(database, settings.store.admin_key, email=email or OWNER)
+            return await found(database, settings.store.admin_key, email=owner)
         finally:
             await database.close()
 

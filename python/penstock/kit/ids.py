@@ -24,6 +24,8 @@ def new_id() -> str:
 
 # The end of a text, here and in JavaScript: `$` alone stands before a last line end too.
 END = r"$(?!\n)"
+EMAIL = r"^[^@\s]+@[^@\s]+" + END
+LONGEST_EMAIL = 320
 URL = r"^https?://\S+" + END
 # What slugs may be that people choose: one that looks like an id would stand in the way of another's.
 CHOSEN_SLUG = "^(?![0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$)[a-zA-Z0-9_-]{1,255}" + END

@@ -186,8 +186,13 @@ async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDe
                 desk, data.secret_mappings, row["workspace_id"], known, row["secret_mappings"]
             )
         mapped = mappings.fields(values.get("secret_mappings", row["secret_mappings"]))
+        if data.configurations is not UNSET or data.secret_mappings is not UNSET:
+            said = data.configurations
+            if said is UNSET:
+                # What is no longer kept elsewhere may be what these cannot do without.
+                said = {**row["configurations"], **await kit.opened(desk, row)}
+            forms.check("configurations", row["ai_provider_id"], said, mapped)
         if data.configurations is not UNSET:
-            forms.check("configurations", row["ai_provider_id"], data.configurations, mapped)
             values |= await kit.sealed_configurations(desk, row["id"], "configurations", data.configurations, row)
         if data.key is not UNSET:
             values |= await kit.sealed_key(desk, row["id"], data.key, row)
