@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from penstock.caller import EVERYTHING, SCOPES, needs
+from penstock.caller import EVERYTHING, LEADING, SCOPES, needs
 from penstock.errors import ForbiddenError
 from penstock.kit import fields, keys, limits, members
 from penstock.kit.desk import Desk, Work
@@ -283,8 +283,10 @@ async def _check_user(desk: Desk, user_id: str | None, workspace_id: str | None,
         return
     if user_id is None:
         raise refuse("user_id", "is needed for the key of a person")
-    await desk.refer("user_id", users, user_id, "user of this organisation")
-    if workspace_id and await members.find(desk, workspace_id, user_id) is None:
+    user = await desk.refer("user_id", users, user_id, "user of this organisation")
+    # Who leads the organisation is an admin of all workspaces.
+    is_inside = user["role"] in LEADING or workspace_id is None
+    if not is_inside and await members.find(desk, workspace_id or "", user_id) is None:
         raise refuse("user_id", f"{user_id!r} is no member of this workspace")
 
 
