@@ -74,7 +74,7 @@ async def _prepared(settings: Settings) -> Prepared:
 
 async def _embedded(settings: Settings, database: Database, key: Master, kept: KeptRows) -> Prepared:
     await migrate(database, sealing=Sealer.of(key))
-    admin_key = await found(database, settings.store.admin_key)
+    admin_key = await found(database, settings.store.admin_key, prefix=settings.store.key_prefix)
     await Vault(key).renew(database)
     return Prepared(await _read(settings, database, key, kept), admin_key)
 
@@ -177,7 +177,8 @@ def initialised(settings: Settings, email: str | None) -> str | None:
         try:
             key = master(await with_master_key(settings), make=True)
             await migrate(database, sealing=Sealer.of(key))
-            return await found(database, settings.store.admin_key, email=owner)
+            prefix = settings.store.key_prefix
+            return await found(database, settings.store.admin_key, email=owner, prefix=prefix)
         finally:
             await database.close()
 

@@ -33,15 +33,15 @@ def address(email: str) -> str:
     return plain
 
 
-async def found(database: Database, admin_key: Secret | None, *, email: str = OWNER) -> str | None:
-    """Found the organisation if there is none yet, and give the admin key's text if it was made here."""
+async def found(database: Database, admin_key: Secret | None, *, email: str = OWNER, prefix: str = "") -> str | None:
+    """Found the organisation if there is none yet, and give the admin key's text if it was made here; it begins with `prefix`."""
     if admin_key and len(admin_key.reveal()) < SHORTEST_KEY:
         message = f"store.admin_key is not allowed: it needs {SHORTEST_KEY} characters or more"
         raise SettingsError(message)
     async with database.writing() as connection:
         if await connection.scalar(select(func.count()).select_from(organisations)):
             return None
-        key = admin_key.reveal() if admin_key else new_key()
+        key = admin_key.reveal() if admin_key else new_key(prefix)
         await _found(connection, key, address(email))
     return None if admin_key else key
 

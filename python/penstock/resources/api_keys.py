@@ -15,7 +15,7 @@ from penstock.errors import ForbiddenError
 from penstock.kit import fields, keys, limits, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
-from penstock.kit.ids import is_uuid, mask, new_key
+from penstock.kit.ids import is_uuid, mask
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited, LimitsChange
 from penstock.kit.listing import Page
@@ -162,7 +162,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             raise ForbiddenError("a key of the organisation is made without a workspace_id, and by one of its keys")
         workspace_id = desk.workspace if kind == "workspace" else None
         await _check_user(desk, data.user_id, workspace_id, is_users=sub_kind == "user")
-        text = new_key()
+        text = desk.new_key()
         values = {
             "type": type_,
             "workspace_id": workspace_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from sqlalchemy import select, update
 
 from penstock import caller as rights
 from penstock.store.tables import api_keys
-from tests.unit.resources.managed import JWT, Plane, played, token
+from tests.unit.resources.managed import JWT, Plane, plane, played, token
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
@@ -232,3 +233,27 @@ def test_the_next_reset_is_to_come_and_stays_where_the_period_does(founded_url: 
         assert found["next_usage_reset_at"] == day(4).replace("Z", ".000Z")
 
     played(founded_url, scene)
+
+
+def test_new_keys_have_the_prefix_and_those_of_before_go_on(founded_url: Secret):
+    async def scene() -> None:
+        async with plane(founded_url) as api:
+            place = (await api.workspace())["id"]
+            made = {"name": "k", "scopes": ["models.list"], "workspace_id": place}
+            old = await api.good("POST", SERVICE, made)
+        async with plane(founded_url, key_prefix="acme") as api:
+            texts = [old["key"], (await api.good("POST", SERVICE, made))["key"]]
+            texts.append((await api.good("POST", f"api-keys/{old['id']}/rotate", {}))["key"])
+            inside = {"workspaces": [{"id": place, "role": "member"}]}
+            scopes = {"workspace_api_key_details": {"scopes": ["models.list"]}}
+            _, invitation = await api.invited("u@x.test", **inside, **scopes)
+            _, answer, _ = await api.accepted(invitation)
+            texts += [key["key"] for key in answer["api_keys"]]
+            assert [text.startswith("acme") for text in texts] == [False, True, True, True]
+            for text in texts:
+                await api.holding(text).good("GET", "models")
+        async with plane(founded_url, key_prefix="other") as api:
+            for text in texts:
+                await api.holding(text).good("GET", "models")
+
+    asyncio.run(scene())
