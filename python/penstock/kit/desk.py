@@ -77,6 +77,8 @@ class Desk(Tenant):
         # Read when something is noted: most requests change nothing.
         self._asked = asked
         self.about = Subject()
+        # The workspace that changes of rows belong to which do not say it themselves.
+        self.noted_in: str | None = None
         self._office = office
 
     @property
@@ -170,11 +172,11 @@ class Desk(Tenant):
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
         """Note a change in the audit log."""
-        await note(self, self.caller, await self._asked(), action, [(before, after)])
+        await note(self, self.caller, await self._asked(), action, [(before, after)], self.noted_in)
 
     async def note_gone(self, action: str, rows: Iterable[Row]) -> None:
         """Note of each of these rows that it is gone."""
-        await note(self, self.caller, await self._asked(), action, [(row, None) for row in rows])
+        await note(self, self.caller, await self._asked(), action, [(row, None) for row in rows], self.noted_in)
 
     def new_key(self) -> str:
         """Make the text of a gateway key."""

@@ -183,7 +183,7 @@ async def remove(
                 raise unknown("slugs", f"{slug!r} is no model of this integration")
             if not before[slug]["is_custom"]:
                 raise refuse("slugs", f"{slug!r} is no custom model: it can be disabled, not deleted")
-            await kit.MODELS.remove(desk.organisation(), before[slug])
+            await kit.MODELS.remove(kit.desk_of_models(desk, row), before[slug])
         return Done()
 
 
@@ -203,7 +203,7 @@ async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, befor
     if model.pricing_config is not UNSET:
         values["pricing_config"] = msgspec.to_builtins(model.pricing_config)
     _refuse_unserved(path, integration, model)
-    whole = desk.organisation()
+    whole = kit.desk_of_models(desk, integration)
     if before:
         await kit.MODELS.change(whole, before, values)
         return

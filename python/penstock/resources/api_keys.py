@@ -18,7 +18,7 @@ from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
 from penstock.kit.ids import is_uuid, mask
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited, LimitsChange
-from penstock.kit.listing import Page
+from penstock.kit.listing import DEFAULT_SIZE, Page, Sizes
 from penstock.kit.record import Done, Listed, given, life, next_reset, refuse, when, write_out
 from penstock.kit.rotation import RotationPolicy, Transition, policy
 from penstock.kit.sessions import end
@@ -194,7 +194,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
 async def index(
     work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None, ids: Ids = None
 ) -> Listed[Key]:
-    """List the keys that the caller may know of."""
+    """List the keys that the caller may know of; where `ids` are given and no size, a page holds all of them."""
     async with work.reading(workspace_id) as desk:
         granted = desk.granted
         conditions = [api_keys.c.type.in_([kind for kind, kept in KEYS.items() if f"{kept.name}.list" in granted])]
@@ -205,6 +205,8 @@ async def index(
             if len(wanted) > MOST_IDS:
                 raise refuse("ids", f"holds {len(wanted)} ids: at most {MOST_IDS} are allowed")
             conditions.append(api_keys.c.id.in_(wanted))
+            # Who asks for so many, and for no size, wants them all.
+            page = page.within(Sizes(max(DEFAULT_SIZE, len(wanted))))
         total, rows = await KEYS["workspace-service"].page(desk, page, conditions)
         return Listed(total, [_shown(row) for row in rows])
 

@@ -7,9 +7,10 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from penstock import caller as rights
+from penstock.kit.ids import new_id
 from penstock.store.tables import api_keys
 from tests.unit.resources.managed import JWT, Plane, plane, played, token
 
@@ -257,3 +258,18 @@ def test_new_keys_have_the_prefix_and_those_of_before_go_on(founded_url: Secret)
                 await api.holding(text).good("GET", "models")
 
     asyncio.run(scene())
+
+
+def test_all_keys_that_are_asked_for_by_their_ids_are_on_one_page(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        made, _ = await api.key_of("organisation/service", scopes=["configs.list"])
+        async with api.database.writing() as connection:
+            row = (await connection.execute(select(api_keys).where(api_keys.c.id == made))).mappings().one()
+            others = [{**row, "id": new_id()} for _ in range(101)]
+            await connection.execute(insert(api_keys), others)
+        ids = ",".join(one["id"] for one in others)
+        for query, found in (("", 101), ("&page_size=7", 7)):
+            page = await api.good("GET", f"api-keys?ids={ids}{query}")
+            assert (page["total"], len(page["data"])) == (101, found)
+
+    played(founded_url, scene)

@@ -371,3 +371,26 @@ def test_what_the_engine_would_not_take_of_a_model_is_refused(founded_url: Secre
         assert not [row for row in listed if row["is_custom"]]
 
     played(founded_url, scene)
+
+
+def test_when_a_workspaces_use_was_last_counted_anew_is_said_to_who_may_see_it(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        places = [(await api.workspace())["id"] for _ in range(2)]
+        made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
+        path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
+        scopes = ["workspace_integrations.list", "workspace_integrations.read"]
+        asking = [api] + [(await api.key_of("workspace/service", workspace_id=one, scopes=scopes))[1] for one in places]
+        shares = [{"id": place, "enabled": True} for place in places]
+        await api.good("PUT", f"{path}/workspaces", {"workspaces": shares})
+
+        async def said() -> list[bool]:
+            shown = [(await one.good("GET", path))["last_reset_at"] for one in asking]
+            listed = [(await one.good("GET", "integrations"))["data"][0]["last_reset_at"] for one in asking]
+            assert listed == shown
+            return [one is not None for one in shown]
+
+        assert await said() == [False, False, False]
+        await api.good("PUT", f"{path}/workspaces", {"workspaces": [{**shares[1], "reset_usage": True}]})
+        assert await said() == [True, False, True]
+
+    played(founded_url, scene)
