@@ -39,6 +39,10 @@ def settings_page() -> str:
         "again whenever the file changes ([walks.md](walks.md)). So is `[[prices]]`: what a `model` of a `provider` costs "
         "from the day `valid_from` on, in the words of `/model-configs/pricing`. "
         "`[[issuers]]` are read at the start, as settings are ([callers.md](callers.md)).",
+        "Keys that were made before `API_KEY_PREFIX` was set or changed go on as they are. Flags by which other gateways are "
+        "sold in parts (`API_ACCESS_ENABLED`, `AUDIT_LOGS_ENABLED`, `DATA_EXPORTS_ENABLED`, `GUARDRAILS_ENABLED`, "
+        "`POLICY_ENABLED`, `SCIM_ENABLED`, `USAGE_LIMITS_ENABLED`) are not read: they are on by default there, and what is "
+        "there is on here. Who may use it is said by scopes; changes are in the audit log whatever is set.",
     )
 
 

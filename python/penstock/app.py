@@ -187,7 +187,7 @@ def open_store(
     publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
     announcer = _announcer(settings, publisher.ring)
     news = News(publisher, announcer)
-    office = Office(database, vault, settings.routing.target_limits, identities, news)
+    office = Office(database, vault, settings.routing.target_limits, identities, news, settings.store.key_prefix)
     blobs = Folder(settings.files_folder)
     runner = Runner(settings, office, secrets, blobs, batch_figures, records)
     shared = {

@@ -102,6 +102,10 @@ class UnavailableError(PenstockError):
     retry_after: ClassVar[int] = 1
 
 
+class UnopenedError(UnavailableError):
+    """A credential that is kept cannot be opened: its data key is lost, or it was changed, or is another row's."""
+
+
 class AwayError(PenstockError):
     """The edge is not there, or about to end: nothing was done."""
 

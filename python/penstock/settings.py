@@ -260,6 +260,14 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "PENSTOCK_ADMIN_KEY"},
         ),
     ] = None
+    key_prefix: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9]{0,16}\Z",
+            description="letters and digits (at most 16) that new gateway keys begin with",
+            extra={"env": "API_KEY_PREFIX"},
+        ),
+    ] = ""
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,9 @@ from sqlalchemy import event, select, update
 
 from penstock.app import create_app
 from penstock.jobs.gather import Gatherer
+from penstock.jobs.prepare import _for_start
 from penstock.jobs.publish import KeptRows, Publisher
+from penstock.jobs.rotate import Rotator
 from penstock.kit.founding import found
 from penstock.kit.references import Secrets
 from penstock.kit.secrets import Vault, master
@@ -24,7 +26,7 @@ from penstock.settings import Settings, Store
 from penstock.snapshot import Published, Snapshot, Stored
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
-from penstock.store.tables import integrations
+from penstock.store.tables import configs, integration_models, integrations
 from tests.integration.managed import ADMIN_KEY
 from tests.unit.asgi import Answer, ask, living
 
@@ -250,6 +252,76 @@ def test_one_row_that_the_engine_does_not_take_is_left_out_and_named(
                 assert place in line
                 await plane.call("DELETE", f"/v1/virtual-keys/{bad['slug']}")
         await plane.close()
+
+    asyncio.run(scene())
+
+
+def test_a_credential_that_cannot_be_opened_leaves_out_what_needs_it_alone(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+):
+    async def scene() -> None:
+        app = await opened(settings)
+        plane = Plane(app, settings)
+        async with living(app):
+            (workspace, *_) = (await plane.call("GET", "/v1/workspaces"))["data"]
+            inside = {"workspace_id": workspace["id"]}
+            headers = {"custom_headers": {"x-team": "a-secret-of-the-team"}}
+            slugs: list[str] = []
+            for name in ("good", "of its model", "of its own"):
+                body = {**inside, "name": name, "ai_provider_id": "openai", "key": "sk-01234567"}
+                made = await plane.call("POST", "/v1/integrations", body)
+                model = {"slug": "m", "enabled": True, "is_custom": True, "configurations": headers}
+                await plane.call("PUT", f"/v1/integrations/{made['id']}/models", {"models": [model]})
+                slugs.append(made["slug"])
+            bodies = [{"provider": "openai"}, {"provider": "openai", "api_key": "sk-a-canary-of-a-config"}]
+            saved = [
+                await plane.call("POST", "/v1/configs", {**inside, "name": "n", "config": body}) for body in bodies
+            ]
+            async with plane._database.writing() as connection:
+                spoilt = {"sealed_key": "00000000-0000-7000-8000-000000000000.AAAA"}
+                await connection.execute(update(integrations).where(integrations.c.slug == slugs[2]).values(spoilt))
+                owner = select(integrations.c.id).where(integrations.c.slug == slugs[1]).scalar_subquery()
+                change = update(integration_models).where(integration_models.c.integration_id == owner)
+                await connection.execute(change.values(sealed_configurations="not.base64!"))
+                await connection.execute(
+                    update(configs).where(configs.c.sealed.is_not(None)).values(sealed=spoilt["sealed_key"])
+                )
+            caplog.clear()
+            told = rows(await plane.whole())
+            assert [row["slug"] for row in told["providers"]] == slugs[:1]
+            assert [row["slug"] for row in told["configs"]] == [saved[0]["slug"]]
+            left_out = [line for line in caplog.messages if "is left out" in line]
+            assert all(any(slug in line for line in left_out) for slug in [*slugs[1:], saved[1]["slug"]])
+        await plane.close()
+
+    asyncio.run(scene())
+
+
+def test_a_start_seals_the_data_keys_with_the_new_master_key(settings: Settings):
+    """With one that is embedded as with PostgreSQL: the old one is needed no more."""
+    old, new = (base64.b64encode(bytes([byte] * 32)).decode() for byte in (0, 1))
+
+    def having(keys: str) -> Settings:
+        return msgspec.structs.replace(settings, store=msgspec.structs.replace(settings.store, master_key=Secret(keys)))
+
+    async def scene() -> None:
+        app = await opened(having(old))
+        fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
+        async with living(app):
+            body = {"name": "i", "ai_provider_id": "openai", "key": "sk-01234567"}
+            assert (await ask(app, "POST", "/v1/integrations", json.dumps(body).encode(), fields)).status == 200
+        database = Database(settings.store, settings.store.url or Secret(""))
+        if database.embedded:
+            await _for_start(having(f"{new},{old}"))
+        else:
+            office = create_app(having(f"{new},{old}"), Published(Snapshot())).state["office"]
+            await Rotator(office).look()
+            await office.database.close()
+        async with database.reading() as connection:
+            (sealed, owner), *_ = (await connection.execute(select(integrations.c.sealed_key, integrations.c.id))).all()
+            vault = Vault(master(having(new)))
+            assert await vault.open(connection, sealed, owner) == "sk-01234567"
+        await database.close()
 
     asyncio.run(scene())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,3 +109,15 @@ def test_what_cannot_start_says_why_and_ends(words: tuple[str, ...], said: str):
     assert done.exit_code == 1
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+def test_the_owner_is_found_by_the_address_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whoever signs in is looked for in small letters."""
+    monkeypatch.chdir(tmp_path)
+    done = run("init", "--email", "nobody")
+    assert (done.exit_code, "'nobody' is not allowed" in done.output) == (1, True)
+    assert not list(tmp_path.iterdir())
+    done = run("init", "--email", " Ann@Example.com", API_KEY_PREFIX="acme")
+    assert (done.exit_code, "acme" in done.output) == (0, True)
+    with closing(sqlite3.connect("penstock.db")) as connection:
+        assert connection.execute("SELECT email FROM users").fetchall() == [("ann@example.com",)]

@@ -53,6 +53,7 @@ def test_the_names_that_the_specification_gives_are_used_as_they_are(tmp_path: P
         "BLOCK_INLINE_CONFIG": "ON",
         "ENABLE_PROMETHEUS": "true",
         "TLS_CA": str(ca),
+        "API_KEY_PREFIX": "acme",
     }
     read = load(None, env)
     assert read.upstream.request_timeout_ms == 1500
@@ -60,6 +61,7 @@ def test_the_names_that_the_specification_gives_are_used_as_they_are(tmp_path: P
     assert read.security.block_inline_config
     assert read.metrics.enabled
     assert read.upstream.tls_ca == str(ca)
+    assert read.store.key_prefix == "acme"
 
 
 def test_all_problems_are_said_at_once_with_their_place_and_what_is_allowed(tmp_path: Path):
@@ -290,3 +292,9 @@ def test_an_address_of_redis_that_is_none_is_refused_and_not_repeated(url: str):
         load(None, {"REDIS_URL": url})
     assert set(problems(caught.value)) == {"redis.url"}
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["with_a_line", "seventeen17lettrs"])
+def test_what_keys_begin_with_is_short_and_of_letters_and_digits(prefix: str):
+    with pytest.raises(SettingsError, match="API_KEY_PREFIX"):
+        load(None, {"API_KEY_PREFIX": prefix})

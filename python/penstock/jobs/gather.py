@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from penstock import engine
+from penstock.errors import UnopenedError
 from penstock.journal import Piece
 from penstock.kit import configurations as forms
 from penstock.kit import credentials, tariffs
@@ -58,6 +59,7 @@ log = logging.getLogger("penstock")
 Rows = list[dict[str, Any]]
 # Rows of a part, how many, and when the first one ends.
 Written = tuple[bytes, int, "int | None"]
+LEFT_OUT = "the integration %r is left out: %s"
 # The scope without which a key may do nothing on the data plane.
 CALLS = "completions.write"
 # What we made ourselves, of letters and digits: it is always there, and nothing in it needs to be escaped.
@@ -131,7 +133,12 @@ class Configs(Large):
         rows = select(configs, digits(configs.c.id).label("digits")).where(configs.c.status == "active")
         for row in (await connection.execute(rows.where(configs.c.sealed.is_not(None), *here))).mappings():
             before, count, _ = found.get(row["digits"], (b"", 0, None))
-            written = msgspec.json.encode(await self._told(connection, row))
+            try:
+                written = msgspec.json.encode(await self._told(connection, row))
+            except UnopenedError as error:
+                # One row must not end publishing for all.
+                log.warning("the config %r is left out: %s", row["slug"], error)
+                continue
             found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
         return found
 
@@ -297,18 +304,18 @@ async def _integrations(
     own = secret_references.c
     kept = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
     references: dict[str, dict[str, Any]] = {row["id"]: dict(row) for row in kept}
-    said = await _said_of_models(connection, vault)
+    said, spoilt = await _said_of_models(connection, vault)
     behind: dict[str, dict[str, Any]] = {}
     models: Rows = []
     for row in (await connection.execute(select(integrations).order_by(integrations.c.id))).mappings():
         if row["id"] not in wanted or row["ai_provider_id"] not in known:
             continue
-        opened = await _opened(connection, vault, row)
-        sealed = row["sealed_key"]
-        key = await vault.open(connection, sealed, row["id"]) if sealed else None
-        filled = secrets.filled(row["secret_mappings"], key, opened, references)
+        if why := spoilt.get(row["id"]):
+            log.warning(LEFT_OUT, row["slug"], why)
+            continue
+        filled = await _filled(connection, vault, secrets, row, references)
         if filled is None:
-            log.warning("the integration %r is left out: a secret that it needs is not there", row["slug"])
+            log.warning(LEFT_OUT, row["slug"], "a secret that it needs is not there, or cannot be opened")
             continue
         key, configurations = filled
         try:
@@ -320,7 +327,7 @@ async def _integrations(
         if wrong:
             # One row must not end publishing for all.
             reasons = ", ".join(f"{place} {why}" for place, why in wrong)
-            log.warning("the integration %r is left out: %s", row["slug"], reasons)
+            log.warning(LEFT_OUT, row["slug"], reasons)
             continue
         behind[row["id"]] = told
         adjustment = tariffs.adjusted(row["pricing_adjustments"])
@@ -330,6 +337,23 @@ async def _integrations(
                 {"id": row["id"], "allow_all": row["allow_all_models"], "models": own, "adjustment": adjustment}
             )
     return behind, models
+
+
+async def _filled(
+    connection: AsyncConnection,
+    vault: Vault,
+    secrets: Secrets,
+    row: RowMapping,
+    references: Mapping[str, Mapping[str, Any]],
+) -> tuple[str | None, dict[str, Any]] | None:
+    """Give an integration's key and configurations as they are used; nothing where one of them cannot be had."""
+    try:
+        opened = await _opened(connection, vault, row)
+        sealed = row["sealed_key"]
+        key = await vault.open(connection, sealed, row["id"]) if sealed else None
+    except UnopenedError:
+        return None
+    return secrets.filled(row["secret_mappings"], key, opened, references)
 
 
 def _told(
@@ -342,19 +366,24 @@ def _told(
     return {"provider": provider, "api_key": key, **told}, own
 
 
-async def _said_of_models(connection: AsyncConnection, vault: Vault) -> dict[str, Rows]:
-    """Give what was said of single models, by integration."""
+async def _said_of_models(connection: AsyncConnection, vault: Vault) -> tuple[dict[str, Rows], dict[str, str]]:
+    """Give what was said of single models, by integration; and what is wrong with it where it cannot be used."""
     found: dict[str, Rows] = {}
+    spoilt: dict[str, str] = {}
     query = select(integration_models).order_by(integration_models.c.integration_id, integration_models.c.slug)
     for row in (await connection.execute(query)).mappings():
-        place = await _opened(connection, vault, row)
-        one = {"slug": row["slug"], "enabled": row["enabled"], "custom_host": place.get("custom_host")}
-        if row["pricing_config"]:
-            one["prices"] = tariffs.stated(msgspec.convert(row["pricing_config"], PricingConfig))
+        try:
+            place = await _opened(connection, vault, row)
+            one = {"slug": row["slug"], "enabled": row["enabled"], "custom_host": place.get("custom_host")}
+            if row["pricing_config"]:
+                one["prices"] = tariffs.stated(msgspec.convert(row["pricing_config"], PricingConfig))
+        except (UnopenedError, msgspec.ValidationError) as error:
+            spoilt[row["integration_id"]] = f"its model {row['slug']!r}: {error}"
+            continue
         if place.get("custom_headers"):
             one["headers"] = place["custom_headers"]
         found.setdefault(row["integration_id"], []).append(one)
-    return found
+    return found, spoilt
 
 
 def _merged(said: Rows, deployments: Mapping[str, dict[str, str]]) -> Rows:

@@ -13,7 +13,7 @@ from penstock.errors import UnavailableError
 from penstock.jobs.gather import Gatherer
 from penstock.jobs.publish import KeptRows
 from penstock.kit import credentials
-from penstock.kit.founding import OWNER, found
+from penstock.kit.founding import OWNER, address, found
 from penstock.kit.references import Secrets, questions, with_master_key
 from penstock.kit.secrets import Vault, master
 from penstock.secret import Secret
@@ -74,7 +74,8 @@ async def _prepared(settings: Settings) -> Prepared:
 
 async def _embedded(settings: Settings, database: Database, key: Master, kept: KeptRows) -> Prepared:
     await migrate(database, sealing=Sealer.of(key))
-    admin_key = await found(database, settings.store.admin_key)
+    admin_key = await found(database, settings.store.admin_key, prefix=settings.store.key_prefix)
+    await Vault(key).renew(database)
     return Prepared(await _read(settings, database, key, kept), admin_key)
 
 
@@ -120,7 +121,10 @@ class Sealer:
             return config, None
         hidden = credentials.write(divided.hidden)
         shown = msgspec.json.encode(divided.shown).decode()
-        return shown, await (await self._opened()).seal(connection, hidden, owner)
+        vault = await self._opened()
+        # It ends with the migration, whether that is kept or not.
+        await vault.settle(connection)
+        return shown, await vault.seal(connection, hidden, owner)
 
     async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
         """Give it as it was."""
@@ -165,13 +169,16 @@ def migrated(settings: Settings) -> tuple[str | None, str | None]:
 
 def initialised(settings: Settings, email: str | None) -> str | None:
     """Make the tables, the master key and the first organisation; give the admin key's text if it was made here."""
+    # Before anything is made.
+    owner = address(email) if email else OWNER
 
     async def run() -> str | None:
         database = _open(settings)
         try:
             key = master(await with_master_key(settings), make=True)
             await migrate(database, sealing=Sealer.of(key))
-            return await found(database, settings.store.admin_key, email=email or OWNER)
+            prefix = settings.store.key_prefix
+            return await found(database, settings.store.admin_key, email=owner, prefix=prefix)
         finally:
             await database.close()
 

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.kit.audit import Asked
 from penstock.kit.keys import rotate_unseen
 from penstock.kit.record import moment, now
+from penstock.kit.rules import LONGEST_SESSION
 from penstock.store.tables import answers, api_keys, changed, changes, key_digests, sessions
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ log = logging.getLogger("penstock")
 
 INTERVAL = 60.0
 DAY = 24 * 3600 * 1000
-# The longest that a session may last if nobody says less; older ones let nobody in.
-LONGEST_SESSION = 366 * DAY
 # Two nodes that look at once: the second waits, and finds nothing to do.
 LOCK = 0x726F7461
 # What was warned of is remembered, so that it is said once.
@@ -57,6 +56,7 @@ class Rotator:
 
     async def look(self) -> None:
         """Forget what is over, rotate what is due, warn of what will be."""
+        await self._office.ready()
         await self._forget()
         rows = await self._with_policy()
         for row in rows:
@@ -69,7 +69,7 @@ class Rotator:
             await _only_one(connection, self._office)
             # Nobody is let in with them any more: whoever gathers leaves them out from their end on.
             await connection.execute(delete(key_digests).where(key_digests.c.expires_at <= now()))
-            await connection.execute(delete(sessions).where(sessions.c.created_at <= now() - LONGEST_SESSION))
+            await connection.execute(delete(sessions).where(sessions.c.created_at <= now() - LONGEST_SESSION * 1000))
             await connection.execute(delete(answers).where(answers.c.created_at <= now() - DAY))
             known = select(changes.c.number - MOST_CHANGES).scalar_subquery()
             await connection.execute(delete(changed).where(changed.c.number < known))

@@ -74,23 +74,33 @@ class Asked(msgspec.Struct):
 Change = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
 
 
-async def note(tenant: Tenant, caller: Caller, asked: Asked, action: str, changes: Sequence[Change]) -> None:
-    """Write a row for each change, in the transaction of the changes themselves; once, what was asked for."""
+async def note(
+    tenant: Tenant, caller: Caller, asked: Asked, action: str, changes: Sequence[Change], place: str | None = None
+) -> None:
+    """Write a row for each change, in the transaction of the changes themselves; once, what was asked for.
+
+    `place` is the workspace of rows that do not say it themselves.
+    """
     if changes and asked.row_id is None and (asked.fields or asked.body):
         asked.row_id = new_id()
         sent = {"request_headers": written_fields(asked.fields), "request_body": written_body(asked.body)}
         await tenant.insert(requests, {"id": asked.row_id, **sent, "created_at": now()})
-    await tenant.insert_all(audit, [_row(caller, asked, action, *change) for change in changes])
+    await tenant.insert_all(audit, [_row(caller, asked, action, place, *change) for change in changes])
 
 
 def _row(
-    caller: Caller, asked: Asked, action: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+    caller: Caller,
+    asked: Asked,
+    action: str,
+    place: str | None,
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     row = after or before or {}
     resource_type, _, verb = action.rpartition(".")
     return {
         "id": new_id(),
-        "workspace_id": row.get("workspace_id"),
+        "workspace_id": row.get("id") if resource_type == "workspaces" else row.get("workspace_id", place),
         "user_id": caller.actor,
         "user_type": "user" if caller.user_id else "api_key",
         "method": asked.method,

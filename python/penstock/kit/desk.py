@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,9 +11,10 @@ from litestar.enums import RequestEncodingType
 from sqlalchemy import bindparam, or_, select
 
 from penstock.caller import Caller, lacking, shown
-from penstock.errors import ForbiddenError, Problem, StaleError
+from penstock.errors import ForbiddenError, Problem, SettingsError, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
+from penstock.kit.ids import new_key
 from penstock.kit.record import refuse, unknown
 from penstock.store.tables import configs, workspaces
 from penstock.store.tenant import Tenant, naming
@@ -67,7 +68,7 @@ class Desk(Tenant):
         connection: AsyncConnection,
         caller: Caller,
         workspace_id: str | None,
-        vault: Vault,
+        office: Office,
         asked: Callable[[], Awaitable[Asked]],
     ) -> None:
         """Sit down."""
@@ -76,7 +77,9 @@ class Desk(Tenant):
         # Read when something is noted: most requests change nothing.
         self._asked = asked
         self.about = Subject()
-        self._vault = vault
+        # The workspace that changes of rows belong to which do not say it themselves.
+        self.noted_in: str | None = None
+        self._office = office
 
     @property
     def workspace(self) -> str:
@@ -137,7 +140,7 @@ class Desk(Tenant):
 
     def organisation(self) -> Desk:
         """Step out of the workspace: for what all of the organisation shares. The caller narrows it."""
-        desk = Desk(self.connection, self.caller, None, self._vault, self._asked)
+        desk = Desk(self.connection, self.caller, None, self._office, self._asked)
         desk.bell, desk.about = self.bell, self.about
         return desk
 
@@ -169,19 +172,23 @@ class Desk(Tenant):
         self, action: str, *, before: Mapping[str, Any] | None = None, after: Mapping[str, Any] | None = None
     ) -> None:
         """Note a change in the audit log."""
-        await note(self, self.caller, await self._asked(), action, [(before, after)])
+        await note(self, self.caller, await self._asked(), action, [(before, after)], self.noted_in)
 
     async def note_gone(self, action: str, rows: Iterable[Row]) -> None:
         """Note of each of these rows that it is gone."""
-        await note(self, self.caller, await self._asked(), action, [(row, None) for row in rows])
+        await note(self, self.caller, await self._asked(), action, [(row, None) for row in rows], self.noted_in)
+
+    def new_key(self) -> str:
+        """Make the text of a gateway key."""
+        return new_key(self._office.key_prefix)
 
     async def seal(self, text: str, owner: str) -> str:
         """Seal a credential of a row."""
-        return await self._vault.seal(self.connection, text, owner)
+        return await self._office.vault.seal(self.connection, text, owner)
 
     async def open(self, sealed: str, owner: str) -> str:
         """Open a credential of a row."""
-        return await self._vault.open(self.connection, sealed, owner)
+        return await self._office.vault.open(self.connection, sealed, owner)
 
 
 def _stale(why: str) -> StaleError:
@@ -242,7 +249,7 @@ class Work:
     async def anywhere(self) -> AsyncGenerator[Desk]:
         """Read what is open to the caller in all of the organisation; the route itself narrows it to that."""
         async with self._office.database.reading() as connection:
-            yield Desk(connection, self.caller, self.caller.workspace_id, self._office.vault, self._asked)
+            yield Desk(connection, self.caller, self.caller.workspace_id, self._office, self._asked)
 
     @asynccontextmanager
     async def at_home(self) -> AsyncGenerator[Desk]:
@@ -259,6 +266,7 @@ class Work:
         """Change something; it is kept when this ends well."""
         # Nobody waits for the rest of a body while holding the turn.
         await self._asked()
+        await self._office.ready()
         async with self._office.database.writing() as connection:
             await self._office.turn(connection, self.caller)
             await self._still(connection)
@@ -295,14 +303,14 @@ class Work:
             return self._among(connection, self._needs)
         if self._needs is not None and not self._needs & self.caller.grants(workspace_id):
             raise lacking(self._needs)
-        return Desk(connection, self.caller, workspace_id, self._office.vault, self._asked)
+        return Desk(connection, self.caller, workspace_id, self._office, self._asked)
 
     def _among(self, connection: AsyncConnection, needed: frozenset[str]) -> Desk:
         """Sit down in all workspaces where the person may do that: the row that is asked for says which it is."""
         open_to_caller = frozenset(place for place in self.caller.roles if needed & self.caller.grants(place))
         if not open_to_caller:
             raise lacking(needed)
-        desk = Desk(connection, self.caller, None, self._office.vault, self._asked)
+        desk = Desk(connection, self.caller, None, self._office, self._asked)
         desk.among = open_to_caller
         return desk
 
@@ -346,13 +354,15 @@ class Office:
         limits: TargetLimits,
         identities: Identities,
         news: News,
+        key_prefix: str,
     ) -> None:
-        """Take the parts."""
+        """Take the parts, and what the texts of new keys begin with."""
         self.database = database
         self.vault = vault
         self.limits = limits
         self.identities = identities
         self._news = news
+        self.key_prefix = key_prefix
 
     def work(self, request: Request[Any, Caller, Any]) -> Work:
         """Give a route its caller's way to a desk."""
@@ -361,11 +371,18 @@ class Office:
     @asynccontextmanager
     async def writing_as(self, caller: Caller, asked: Asked) -> AsyncGenerator[Desk]:
         """Change something in all of the organisation; whoever opens this narrows it to what the caller may."""
+        await self.ready()
         async with self.database.writing() as connection:
             await self.turn(connection, caller)
-            desk = Desk(connection, caller, None, self.vault, partial(_known, asked))
+            desk = Desk(connection, caller, None, self, partial(_known, asked))
             yield desk
         self.changed(published=desk.bell.rung)
+
+    async def ready(self) -> None:
+        """Have a data key for what a change may seal, before it begins: what it takes back takes no key along."""
+        # A change that seals nothing needs none; the others say what is wrong.
+        with suppress(SettingsError):
+            await self.vault.renew(self.database)
 
     async def turn(self, connection: AsyncConnection, caller: Caller) -> None:
         """Wait until nobody else changes the caller's organisation: whoever comes later sees what was done here."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.kit.ids import CHOSEN_SLUG, END
+from penstock.kit.ids import CHOSEN_SLUG, EMAIL, END, LONGEST_EMAIL
 from penstock.kit.record import refuse
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ ResetShown = Annotated[int | None, Meta(description="always null; to reset is a 
 FirstName = Annotated[str, Meta(description="first name")]
 LastName = Annotated[str, Meta(description="last name")]
 EmailAsked = Annotated[str | None, QueryParameter(description="only the one with this e-mail address")]
-Email = Annotated[str, Meta(pattern=r"^[^@\s]+@[^@\s]+" + END, max_length=320, description="e-mail address")]
+Email = Annotated[str, Meta(pattern=EMAIL, max_length=LONGEST_EMAIL, description="e-mail address")]
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
 WorkspaceAsked = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
 _Guardrails = Annotated[list[Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}" + END)]], Meta(max_length=100)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, insert, select
 
 from penstock.caller import SCOPES
 from penstock.errors import SettingsError
-from penstock.kit.ids import digest, mask, new_id, new_key, slug
+from penstock.kit.ids import EMAIL, LONGEST_EMAIL, digest, mask, new_id, new_key, slug
 from penstock.kit.record import now
 from penstock.store.tables import api_keys, changes, key_digests, members, organisations, users, workspaces
 
@@ -23,16 +24,25 @@ SHORTEST_KEY = 20
 OWNER = "owner@localhost"
 
 
-async def found(database: Database, admin_key: Secret | None, *, email: str = OWNER) -> str | None:
-    """Found the organisation if there is none yet, and give the admin key's text if it was made here."""
+def address(email: str) -> str:
+    """Give an e-mail address as people are found by it; SettingsError where it is none."""
+    plain = email.strip().lower()
+    if len(plain) > LONGEST_EMAIL or not re.match(EMAIL, plain):
+        message = f"the owner's e-mail address {email!r} is not allowed: expected one like owner@example.com"
+        raise SettingsError(message)
+    return plain
+
+
+async def found(database: Database, admin_key: Secret | None, *, email: str = OWNER, prefix: str = "") -> str | None:
+    """Found the organisation if there is none yet, and give the admin key's text if it was made here; it begins with `prefix`."""
     if admin_key and len(admin_key.reveal()) < SHORTEST_KEY:
         message = f"store.admin_key is not allowed: it needs {SHORTEST_KEY} characters or more"
         raise SettingsError(message)
     async with database.writing() as connection:
         if await connection.scalar(select(func.count()).select_from(organisations)):
             return None
-        key = admin_key.reveal() if admin_key else new_key()
-        await _found(connection, key, email)
+        key = admin_key.reveal() if admin_key else new_key(prefix)
+        await _found(connection, key, address(email))
     return None if admin_key else key
 
 

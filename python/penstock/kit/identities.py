@@ -13,7 +13,7 @@ from penstock.caller import Caller, Sent, of_person
 from penstock.errors import ForbiddenError, UnauthorisedError
 from penstock.kit.ids import digest
 from penstock.kit.record import now
-from penstock.kit.rules import USUAL_SESSION
+from penstock.kit.rules import LONGEST_SESSION, USUAL_SESSION
 from penstock.store.tables import api_keys, departed, key_digests, members, organisations, sessions, users, workspaces
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ async def _of_session(connection: AsyncConnection, text: str) -> Caller:
 def session_ttl(settings: Mapping[str, Any]) -> int:
     """Say for how many seconds who signed in stays so."""
     rules: dict[str, Any] = settings.get("session_settings") or {}
-    return int(rules.get("max_session_ttl", USUAL_SESSION))
+    # It may have been written before there was a longest.
+    return min(int(rules.get("max_session_ttl", USUAL_SESSION)), LONGEST_SESSION)
 
 
 async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:

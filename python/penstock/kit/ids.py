@@ -11,7 +11,7 @@ import uuid_utils
 
 NOT_IN_SLUGS = re.compile(r"[^a-z0-9]+")
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-# 48 of 62 letters each: 285 bits.
+# 48 of 62 letters each: 285 bits, and 190 behind the longest prefix.
 KEY_LENGTH = 48
 # In the place of what nobody is shown.
 DOTS = "*****"
@@ -24,6 +24,8 @@ def new_id() -> str:
 
 # The end of a text, here and in JavaScript: `$` alone stands before a last line end too.
 END = r"$(?!\n)"
+EMAIL = r"^[^@\s]+@[^@\s]+" + END
+LONGEST_EMAIL = 320
 URL = r"^https?://\S+" + END
 # What slugs may be that people choose: one that looks like an id would stand in the way of another's.
 CHOSEN_SLUG = "^(?![0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$)[a-zA-Z0-9_-]{1,255}" + END
@@ -54,9 +56,9 @@ def slug(prefix: str, name: str, length: int) -> str:
     return "-".join(part for part in (prefix, middle, secrets.token_hex(3)) if part)
 
 
-def new_key() -> str:
-    """Make the text of a gateway key."""
-    return "".join(secrets.choice(ALPHABET) for _ in range(KEY_LENGTH))
+def new_key(prefix: str = "") -> str:
+    """Make the text of a gateway key; with a prefix it is no longer, for the engine knows keys in texts by their length."""
+    return prefix + "".join(secrets.choice(ALPHABET) for _ in range(KEY_LENGTH - len(prefix)))
 
 
 def digest(text: str) -> str:

@@ -96,9 +96,16 @@ async def remove(desk: Desk, row: Row) -> None:
     await _drop(whole, row)
 
 
+def desk_of_models(desk: Desk, row: Row) -> Desk:
+    """Step to where an integration's models are changed: that is noted in the workspace whose own it is."""
+    whole = desk.organisation()
+    whole.noted_in = row["workspace_id"]
+    return whole
+
+
 async def _drop(whole: Desk, row: Row) -> None:
     """Remove an integration with what was said of its models and workspaces."""
-    await MODELS.remove_all(whole, integration_models.c.integration_id == row["id"])
+    await MODELS.remove_all(desk_of_models(whole, row), integration_models.c.integration_id == row["id"])
     await WORKSPACES.remove_all(whole, integration_workspaces.c.integration_id == row["id"])
     await INTEGRATIONS.remove(whole, row)
 
@@ -347,6 +354,17 @@ async def allow(desk: Desk, row: Row, workspace_id: str, values: Mapping[str, An
     fresh = {"id": new_id(), "integration_id": row["id"], "workspace_id": workspace_id}
     nothing = dict.fromkeys(("usage_limits", "rate_limits", "last_reset_at"))
     await WORKSPACES.add(whole, {**fresh, **nothing, **values})
+
+
+async def last_resets(desk: Desk, rows: Iterable[Row]) -> dict[str, int]:
+    """Say when what is used of integrations was last counted anew, by their ids: in one of the workspaces that are open here."""
+    shares = integration_workspaces.c
+    here = [shares.integration_id.in_([row["id"] for row in rows]), shares.last_reset_at.is_not(None)]
+    if desk.places is not None:
+        here.append(shares.workspace_id.in_(sorted(desk.places)))
+    query = select(shares.integration_id, shares.last_reset_at).where(*here).order_by(shares.last_reset_at)
+    found = await desk.organisation().rows(query, integration_workspaces)
+    return {share["integration_id"]: share["last_reset_at"] for share in found}
 
 
 async def welcome(desk: Desk, workspace_id: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from penstock.caller import Caller
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import keys, members
-from penstock.kit.ids import digest, mask, new_key
+from penstock.kit.ids import digest, mask
 from penstock.kit.record import now
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import policy
@@ -107,7 +107,7 @@ async def _enter(desk: Desk, invite: Row, user: Row, place: dict[str, str]) -> l
 
 
 async def _key(desk: Desk, workspace: Row, own: dict[str, Any], scopes: list[str]) -> KeyOfPerson:
-    text = new_key()
+    text = desk.new_key()
     config = workspace["defaults"].get("user_api_key_config")
     values: dict[str, Any] = {
         "name": "key of an invitation",

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from penstock.caller import SCOPES
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit import limits
-from penstock.kit.ids import digest, mask, new_id, new_key
+from penstock.kit.ids import digest, mask, new_id
 from penstock.kit.record import milliseconds, moment, now
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, following, refuse_long
@@ -116,7 +116,7 @@ async def _turn(desk: Desk, row: Row, texts: list[Row], transition: int | None, 
     end = now() + (transition or (policy["key_transition_period_ms"] if policy else SHORTEST_TRANSITION))
     for old in texts:
         await desk.update(key_digests, old["id"], {"expires_at": end})
-    text = new_key()
+    text = desk.new_key()
     await add_text(desk, row["id"], text, await desk.seal(text, row["id"]) if sealed else None)
     change: dict[str, Any] = {"masked": mask(text), "last_rotated_at": now()}
     if policy:

@@ -104,7 +104,8 @@ def sent(data: Limited, units: Sequence[str] = UNITS, before: Mapping[str, Any] 
         values["usage_limits"] = usage("usage_limits", data.usage_limits, (before or {}).get("usage_limits"))
     if data.expires_at is not UNSET:
         end = milliseconds(data.expires_at)
-        if end is not None and end <= now():
+        # As it was shown it is no news.
+        if end is not None and end <= now() and end != (before or {}).get("expires_at"):
             raise refuse("expires_at", "is in the past")
         values["expires_at"] = end
     if isinstance(data, LimitsChange) and data.reset_usage:

@@ -105,7 +105,8 @@ class PriceBook:
         """List the models that a provider is known to have, with what they cost."""
         listed = await self._provider(provider)
         found = {model.id: _known(provider, model) for model in (listed.models if listed else [])}
-        for row in self._rows():
+        # The newest comes last, and stays.
+        for row in reversed(self._rows()):
             if row.provider == provider:
                 name = found[row.model].name if row.model in found else None
                 found[row.model] = Known(row.model, name, provider, _own(row))
@@ -133,7 +134,7 @@ class PriceBook:
         return self._list.get(NAMES.get(name, name))
 
     def _rows(self) -> list[PriceRow]:
-        """Give what the operator says, of each model the newest that is valid already."""
+        """Give what the operator says and is valid already, the newest first."""
         if self._file and (mark := _mark(self._file)) != self._seen:
             self._seen = mark
             try:

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Amount = Annotated[float, Meta(ge=0, description="US cents")]
+# A million dollars for one: the engine counts whole pico-dollars in 64 bits.
+MOST_CENTS = 1e8
+Amount = Annotated[float, Meta(ge=0, le=MOST_CENTS, description="US cents")]
 Factor = Annotated[Annotated[float, Meta(ge=0)] | None, Meta(description="factor; default: that of `default`")]
 
 

@@ -16,6 +16,8 @@ from penstock.errors import InvalidError, Problem, UnknownReferenceError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
 Item = TypeVar("Item")
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -61,7 +63,8 @@ def when(milliseconds: int) -> str:
 
 def milliseconds(given: datetime | None) -> int | None:
     """Read a moment; one without a zone is in UTC."""
-    return None if given is None else int(_in_utc(given).timestamp() * 1000)
+    # In whole numbers: seconds with a fraction are a millisecond less here and there.
+    return None if given is None else (_in_utc(given) - EPOCH) // MILLISECOND
 
 
 def _in_utc(given: datetime) -> datetime:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.errors import PenstockError, SettingsError
+from penstock.errors import PenstockError, SettingsError, UnopenedError
 from penstock.kit import sources
 from penstock.kit.ids import URL
 from penstock.kit.mappings import BELOW
@@ -202,7 +202,8 @@ class Question(msgspec.Struct, frozen=True):
     id: str
     slug: str
     place: str
-    auth: dict[str, Any]
+    # Nothing where what is secret of it cannot be opened.
+    auth: dict[str, Any] | None
     path: str
 
     @property
@@ -271,6 +272,8 @@ class Secrets:
         before, at = self._values.get(question.id), time.monotonic()
         async with turn:
             try:
+                if question.auth is None:
+                    raise UnopenedError("what it is asked with cannot be opened")
                 text = await sources.fetch(self._settings, question.place, question.auth, question.path)
             except PenstockError as error:
                 log.error("the secret %r of %s: %s", question.slug, question.place, error)  # noqa: TRY400
@@ -293,7 +296,11 @@ async def questions(connection: AsyncConnection, vault: Vault) -> list[Question]
 
 async def _question(connection: AsyncConnection, vault: Vault, row: RowMapping) -> Question:
     sealed = row["sealed_auth_config"]
-    hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
+    try:
+        hidden: dict[str, Any] = msgspec.json.decode(await vault.open(connection, sealed, row["id"])) if sealed else {}
+    except UnopenedError:
+        # It is told where its place is asked: one of them must not keep the others from being fetched.
+        return Question(row["id"], row["slug"], row["manager_type"], None, row["secret_path"])
     return Question(row["id"], row["slug"], row["manager_type"], {**row["auth_config"], **hidden}, row["secret_path"])
 
 

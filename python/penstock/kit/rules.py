@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WORDS = {"weekly": 7, "monthly": 30}
 SHORTEST_SESSION = 900
+# Whoever signed in longer ago must do so again, whatever an organisation says.
+LONGEST_SESSION = 366 * 24 * 3600
 # Of an organisation that says nothing.
 USUAL_SESSION = 12 * 3600
 

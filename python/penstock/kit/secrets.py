@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import insert, select, update
 
-from penstock.errors import SettingsError, UnavailableError
+from penstock.errors import SettingsError, UnavailableError, UnopenedError
 from penstock.kit.ids import new_id
 from penstock.kit.record import now
 from penstock.settings import MASTER_KEY_FILE
@@ -21,9 +22,11 @@ from penstock.store.tables import data_keys
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlalchemy import RowMapping
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.settings import Settings
+    from penstock.store.database import Database
 
 LENGTH, NONCE = 32, 12
 # A data key seals for this long; afterwards it only opens.
@@ -63,53 +66,93 @@ class Vault:
         """Know no data key yet."""
         self._master = master
         self._keys: dict[str, AESGCM] = {}
-        self._young: str | None = None
+        # The newest data key, which seals, and when it was made.
+        self._newest: tuple[str, int] | None = None
+        # Whether all data keys are sealed with the first of the master keys.
+        self._is_current = False
+        self._turn = asyncio.Lock()
 
     async def load(self, connection: AsyncConnection) -> None:
-        """Read the data keys; seal them anew where another master key did."""
-        rows = (await connection.execute(select(data_keys).order_by(data_keys.c.id))).mappings().all()
-        for row in rows:
-            key = self._master.open(base64.b64decode(row["sealed"]), row["id"])
-            self._keys[row["id"]] = AESGCM(key)
+        """Read the data keys."""
+        for row in await _rows(connection):
+            self._take(row, self._opened(row))
+
+    async def renew(self, database: Database) -> None:
+        """Have a young data key, and all of them sealed with the first master key.
+
+        It has a transaction of its own: one that is taken back must not leave a key in memory that is nowhere else.
+        """
+        if self._is_settled():
+            return
+        async with self._turn:
+            if self._is_settled():
+                return
+            made = Vault(self._master)
+            async with database.writing() as connection:
+                await made.settle(connection)
+            # From here on it is kept.
+            self._keys |= made._keys
+            self._newest, self._is_current = made._newest, made._is_current
+
+    async def settle(self, connection: AsyncConnection) -> None:
+        """Do the same in a transaction of the caller's; the vault must not outlive one that is taken back."""
+        if self._is_settled():
+            return
+        for row in await _rows(connection):
+            key = self._opened(row)
+            self._take(row, key)
             if row["master"] != self._master.first:
                 change = {"master": self._master.first, "sealed": self._sealed(row["id"], key)}
                 await connection.execute(update(data_keys).where(data_keys.c.id == row["id"]).values(change))
-        last = rows[-1] if rows else None
-        self._young = last["id"] if last and last["created_at"] > now() - YOUNG_MS else None
-
-    async def renew(self, connection: AsyncConnection) -> None:
-        """Make a data key: what is sealed from now on is sealed with it."""
+        self._is_current = True
+        if self._is_settled():
+            return
         key_id, key = new_id(), os.urandom(LENGTH)
-        row = {"id": key_id, "master": self._master.first, "sealed": self._sealed(key_id, key), "created_at": now()}
-        await connection.execute(insert(data_keys).values(row))
-        self._keys[key_id] = AESGCM(key)
-        self._young = key_id
+        made: dict[str, Any] = {"id": key_id, "master": self._master.first, "created_at": now()}
+        made["sealed"] = self._sealed(key_id, key)
+        await connection.execute(insert(data_keys).values(made))
+        self._take(made, key)
 
     async def seal(self, connection: AsyncConnection, text: str, owner: str) -> str:
-        """Seal a credential of a row; in another row it does not open."""
-        if self._young is None:
+        """Seal a credential of a row, with the newest data key that is kept; in another row it does not open."""
+        if self._newest is None:
             await self.load(connection)
-        if self._young is None:
-            await self.renew(connection)
-        key_id = self._young or ""
+        if self._newest is None:
+            message = "there is no data key to seal with yet"
+            raise UnavailableError(message)
+        key_id, _ = self._newest
         nonce = os.urandom(NONCE)
         sealed = self._keys[key_id].encrypt(nonce, text.encode(), owner.encode())
         return f"{key_id}.{base64.b64encode(nonce + sealed).decode()}"
 
     async def open(self, connection: AsyncConnection, sealed: str, owner: str) -> str:
-        """Open a credential of a row."""
+        """Open a credential of a row; UnopenedError where that cannot be done."""
         key_id, _, rest = sealed.partition(".")
         if key_id not in self._keys:
             await self.load(connection)
-        content = base64.b64decode(rest)
         try:
+            content = base64.b64decode(rest)
             return self._keys[key_id].decrypt(content[:NONCE], content[NONCE:], owner.encode()).decode()
-        except (KeyError, InvalidTag):
+        except (KeyError, ValueError, InvalidTag):
             message = "a stored credential cannot be opened"
-            raise UnavailableError(message) from None
+            raise UnopenedError(message) from None
+
+    def _is_settled(self) -> bool:
+        return self._is_current and self._newest is not None and self._newest[1] > now() - YOUNG_MS
+
+    def _opened(self, row: RowMapping | dict[str, Any]) -> bytes:
+        return self._master.open(base64.b64decode(row["sealed"]), row["id"])
+
+    def _take(self, row: RowMapping | dict[str, Any], key: bytes) -> None:
+        self._keys[row["id"]] = AESGCM(key)
+        self._newest = max(self._newest or ("", 0), (row["id"], row["created_at"]))
 
     def _sealed(self, key_id: str, key: bytes) -> str:
         return base64.b64encode(self._master.seal(key, key_id)).decode()
+
+
+async def _rows(connection: AsyncConnection) -> Sequence[RowMapping]:
+    return (await connection.execute(select(data_keys).order_by(data_keys.c.id))).mappings().all()
 
 
 def master(settings: Settings, *, make: bool = False) -> Master:

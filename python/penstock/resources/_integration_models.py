@@ -10,8 +10,10 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
+from penstock.errors import InvalidError, Problem
 from penstock.kit import configurations as forms
 from penstock.kit import integrations as kit
+from penstock.kit import tariffs
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, MomentOrNone, Object, UnsetType
 from penstock.kit.ids import new_id
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 TAGS = ["Integrations > Models"]
 MOST = 1000
+# Where the engine sees the one model that it is asked about.
+OF_ENGINE = "$.models[0].models[0]."
 
 ModelSlug = Annotated[str, Meta(min_length=1, max_length=255, description="name of the model as requests have it")]
 IsCustom = Annotated[bool | None, Meta(description="one that the provider's list does not have")]
@@ -179,7 +183,7 @@ async def remove(
                 raise unknown("slugs", f"{slug!r} is no model of this integration")
             if not before[slug]["is_custom"]:
                 raise refuse("slugs", f"{slug!r} is no custom model: it can be disabled, not deleted")
-            await kit.MODELS.remove(desk.organisation(), before[slug])
+            await kit.MODELS.remove(kit.desk_of_models(desk, row), before[slug])
         return Done()
 
 
@@ -198,7 +202,8 @@ async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, befor
         values |= await kit.sealed_place(desk, row_id, f"{path}.configurations", sent or {}, before)
     if model.pricing_config is not UNSET:
         values["pricing_config"] = msgspec.to_builtins(model.pricing_config)
-    whole = desk.organisation()
+    _refuse_unserved(path, integration, model)
+    whole = kit.desk_of_models(desk, integration)
     if before:
         await kit.MODELS.change(whole, before, values)
         return
@@ -215,6 +220,33 @@ async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, befor
         "pricing_config": None,
     }
     await kit.MODELS.add(whole, {**fresh, **values})
+
+
+def _refuse_unserved(path: str, integration: Row, model: ModelGiven) -> None:
+    """Refuse what the engine would not take: the whole integration would be left out for it."""
+    place = model.configurations or {}
+    one: dict[str, Any] = {"slug": model.slug, "enabled": model.enabled, "custom_host": place.get("custom_host")}
+    if headers := place.get("custom_headers"):
+        one["headers"] = headers
+    if model.pricing_config:
+        one["prices"] = tariffs.stated(model.pricing_config)
+    told = {"provider": integration["ai_provider_id"]}
+    problems = [
+        Problem(f"{path}.{_named(place)}", why)
+        for place, why in forms.unserved(told, [{"id": "-", "allow_all": True, "models": [one]}])
+    ]
+    if problems:
+        raise InvalidError(f"{problems[0].path} {problems[0].message}", problems)
+
+
+def _named(place: str) -> str:
+    """Name what stands at a place of the engine's as it was sent."""
+    kind, _, name = place.removeprefix(OF_ENGINE).partition(".")
+    return {
+        "custom_host": "configurations.custom_host",
+        "headers": f"configurations.custom_headers.{name}",
+        "slug": "slug",
+    }.get(kind, "pricing_config")
 
 
 def _refuse_twice(slugs: Iterable[str]) -> None:

@@ -10,15 +10,15 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from penstock.caller import EVERYTHING, SCOPES, needs
+from penstock.caller import EVERYTHING, LEADING, SCOPES, needs
 from penstock.errors import ForbiddenError
 from penstock.kit import fields, keys, limits, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
-from penstock.kit.ids import is_uuid, mask, new_key
+from penstock.kit.ids import is_uuid, mask
 from penstock.kit.keys import KEYS
 from penstock.kit.limits import Limited, LimitsChange
-from penstock.kit.listing import Page
+from penstock.kit.listing import DEFAULT_SIZE, Page, Sizes
 from penstock.kit.record import Done, Listed, given, life, next_reset, refuse, when, write_out
 from penstock.kit.rotation import RotationPolicy, Transition, policy
 from penstock.kit.sessions import end
@@ -162,7 +162,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             raise ForbiddenError("a key of the organisation is made without a workspace_id, and by one of its keys")
         workspace_id = desk.workspace if kind == "workspace" else None
         await _check_user(desk, data.user_id, workspace_id, is_users=sub_kind == "user")
-        text = new_key()
+        text = desk.new_key()
         values = {
             "type": type_,
             "workspace_id": workspace_id,
@@ -195,7 +195,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
 async def index(
     work: NamedDependency[Work], page: NamedDependency[Page], workspace_id: WorkspaceAsked = None, ids: Ids = None
 ) -> Listed[Key]:
-    """List the keys that the caller may know of."""
+    """List the keys that the caller may know of; where `ids` are given and no size, a page holds all of them."""
     async with work.reading(workspace_id) as desk:
         granted = desk.granted
         conditions = [api_keys.c.type.in_([kind for kind, kept in KEYS.items() if f"{kept.name}.list" in granted])]
@@ -206,6 +206,8 @@ async def index(
             if len(wanted) > MOST_IDS:
                 raise refuse("ids", f"holds {len(wanted)} ids: at most {MOST_IDS} are allowed")
             conditions.append(api_keys.c.id.in_(wanted))
+            # Who asks for so many, and for no size, wants them all.
+            page = page.within(Sizes(max(DEFAULT_SIZE, len(wanted))))
         total, rows = await KEYS["workspace-service"].page(desk, page, conditions)
         return Listed(total, [_shown(row) for row in rows])
 
@@ -284,8 +286,10 @@ async def _check_user(desk: Desk, user_id: str | None, workspace_id: str | None,
         return
     if user_id is None:
         raise refuse("user_id", "is needed for the key of a person")
-    await desk.refer("user_id", users, user_id, "user of this organisation")
-    if workspace_id and await members.find(desk, workspace_id, user_id) is None:
+    user = await desk.refer("user_id", users, user_id, "user of this organisation")
+    # Who leads the organisation is an admin of all workspaces.
+    is_inside = user["role"] in LEADING or workspace_id is None
+    if not is_inside and await members.find(desk, workspace_id or "", user_id) is None:
         raise refuse("user_id", f"{user_id!r} is no member of this workspace")
 
 

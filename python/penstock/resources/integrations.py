@@ -22,11 +22,13 @@ from penstock.kit.integrations import ProviderSlug
 from penstock.kit.listing import Page
 from penstock.kit.mappings import SecretMapping
 from penstock.kit.pricing import Adjustments
-from penstock.kit.record import Created, Done, Listed, given, write_out
+from penstock.kit.record import Created, Done, Listed, given, moment, write_out
 from penstock.resources import _integration_models, _integration_workspaces
 from penstock.store.tables import integrations
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.store.tenant import Row
 
 TAGS = ["Integrations"]
@@ -91,6 +93,9 @@ class IntegrationRow(msgspec.Struct, frozen=True, kw_only=True):
     tags: fields.Tags
     created_at: fields.Moment
     last_updated_at: fields.Changed
+    last_reset_at: Annotated[
+        str | None, Meta(description="when what a workspace uses of it was last counted anew by `reset_usage`")
+    ]
     object: fields.Object = "integration"
 
 
@@ -164,7 +169,8 @@ async def index(
             is_own = integrations.c.workspace_id.is_not(None)
             conditions.append(is_own if kind == "workspace" else ~is_own)
         total, rows = await kit.INTEGRATIONS.page(desk.organisation(), page, conditions)
-        return Listed(total, [write_out(IntegrationRow, row, type=_type(row)) for row in rows])
+        resets = await kit.last_resets(desk, rows)
+        return Listed(total, [write_out(IntegrationRow, row, **_said(row, resets)) for row in rows])
 
 
 @get("/{key:str}", guards=[kit.either("read")], summary="Get integration", tags=TAGS)
@@ -186,8 +192,13 @@ async def update(key: IdOrSlug, data: JSONBody[IntegrationChange], work: NamedDe
                 desk, data.secret_mappings, row["workspace_id"], known, row["secret_mappings"]
             )
         mapped = mappings.fields(values.get("secret_mappings", row["secret_mappings"]))
+        if data.configurations is not UNSET or data.secret_mappings is not UNSET:
+            said = data.configurations
+            if said is UNSET:
+                # What is no longer kept elsewhere may be what these cannot do without.
+                said = {**row["configurations"], **await kit.opened(desk, row)}
+            forms.check("configurations", row["ai_provider_id"], said, mapped)
         if data.configurations is not UNSET:
-            forms.check("configurations", row["ai_provider_id"], data.configurations, mapped)
             values |= await kit.sealed_configurations(desk, row["id"], "configurations", data.configurations, row)
         if data.key is not UNSET:
             values |= await kit.sealed_key(desk, row["id"], data.key, row)
@@ -212,13 +223,15 @@ async def remove(key: IdOrSlug, work: NamedDependency[Work]) -> Done:
         return Done()
 
 
-def _type(row: Row) -> str:
-    return "workspace" if row["workspace_id"] else "organisation"
+def _said(row: Row, resets: Mapping[str, int]) -> dict[str, Any]:
+    kind = "workspace" if row["workspace_id"] else "organisation"
+    return {"type": kind, "last_reset_at": moment(resets.get(row["id"]))}
 
 
 async def _shown(desk: Desk, row: Row) -> Integration:
     access = access_shown(row)
-    said = {"global_workspace_access_settings": access, "global_workspace_access": access, "type": _type(row)}
+    said = {"global_workspace_access_settings": access, "global_workspace_access": access}
+    said |= _said(row, await kit.last_resets(desk, [row]))
     return write_out(Integration, row, **said, workspace_count=len(await kit.workspaces_of(desk, row)))
 
 

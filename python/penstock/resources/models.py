@@ -97,11 +97,12 @@ async def show(
     model: Annotated[str, PathParameter(description="its id: `@slug/model`")],
     work: NamedDependency[Work],
     prices: NamedDependency[PriceBook],
+    workspace_id: WorkspaceAsked = None,
 ) -> Model:
     """Give one model that may be used."""
     wanted = model.removeprefix("/")
     slug = wanted.removeprefix("@").partition("/")[0]
-    async with work.reading() as desk:
+    async with work.reading(workspace_id) as desk:
         rows, said = await _providers(desk)
     for row in (row for row in rows if row["slug"] == slug):
         for found in await _models(row, said, prices):

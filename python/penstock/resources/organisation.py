@@ -13,9 +13,10 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock.caller import needs
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import MaybeGuardrails, Object
+from penstock.kit.identities import session_ttl
 from penstock.kit.record import Done
 from penstock.kit.resource import Resource
-from penstock.kit.rules import SHORTEST_SESSION, USUAL_SESSION, Rules, written
+from penstock.kit.rules import LONGEST_SESSION, SHORTEST_SESSION, Rules, written
 from penstock.store.tables import organisations
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 ORGANISATION = Resource("organisation_settings", organisations, publishes=True)
 TAGS = ["Organisation"]
 
-Ttl = Annotated[int, Meta(ge=SHORTEST_SESSION, description="seconds after which who signed in must do so again")]
+Ttl = Annotated[
+    int,
+    Meta(ge=SHORTEST_SESSION, le=LONGEST_SESSION, description="seconds after which who signed in must do so again"),
+]
 
 
 class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,11 +123,10 @@ async def _row(desk: Desk) -> Row:
 
 
 def _settings(rules: Mapping[str, Any]) -> SettingsShown:
-    sessions = rules.get("session_settings") or {"max_session_ttl": USUAL_SESSION}
     return SettingsShown(
         user_api_key_rotation_period=rules.get("user_api_key_rotation_period"),
         block_inline_config=rules.get("block_inline_config", False),
-        session_settings=SessionsShown(sessions["max_session_ttl"]),
+        session_settings=SessionsShown(session_ttl(rules)),
     )
 
 

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.caller import needs, of_person
+from penstock.caller import LEADING, needs, of_person
 from penstock.errors import ConflictError
 from penstock.kit import keys
 from penstock.kit.desk import Desk, Work
@@ -69,10 +69,17 @@ async def show(user_id: UserId, work: NamedDependency[Work]) -> User:
 
 @put("/{user_id:str}", guards=[needs("organisation_users.update")], summary="Update user", tags=TAGS)
 async def update(user_id: UserId, data: JSONBody[UserChange], work: NamedDependency[Work]) -> Done:
-    """Give a person another role; the owner stays the owner."""
+    """Give a person another role; the owner stays the owner.
+
+    Who is an admin no more keeps keys in those workspaces alone that the person is a member of.
+    """
     async with work.writing() as desk:
         desk.may_give(of_person(data.role), None)
-        await USERS.change(desk, await _no_owner(desk, user_id), {"role": data.role})
+        row = await _no_owner(desk, user_id)
+        await USERS.change(desk, row, {"role": data.role})
+        if data.role not in LEADING:
+            inside = select(members.c.workspace_id).where(members.c.user_id == row["id"])
+            await keys.remove_all(desk, api_keys.c.user_id == row["id"], api_keys.c.workspace_id.not_in(inside))
         return Done()
 
 

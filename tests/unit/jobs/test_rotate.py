@@ -78,7 +78,7 @@ class Scene:
         self.vault = Vault(master(settings))
         self.identities = Identities(self.database, None)
         self.news = News()
-        self.office = Office(self.database, self.vault, settings.routing.target_limits, self.identities, self.news)
+        self.office = Office(self.database, self.vault, settings.routing.target_limits, self.identities, self.news, "")
         self.rotator = Rotator(self.office)
 
     async def begin(self) -> None:

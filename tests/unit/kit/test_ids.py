@@ -32,3 +32,9 @@ def test_a_mask_shows_both_ends_and_nothing_of_what_is_short():
     assert mask("pa1234567890X7a") == "pa*****X7a"
     assert mask("12345678") == "*****"
     assert mask("") == "*****"
+
+
+def test_a_key_with_a_prefix_is_as_long_as_others_and_of_letters_and_digits():
+    """So the engine finds it in texts that go to others."""
+    text = new_key("acme")
+    assert (text.startswith("acme"), len(text), text.isalnum()) == (True, 48, True)

@@ -31,6 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
+EXPIRING = {"scopes": ["completions.write"], "expires_at": "2026-11-20T10:00:00.123Z"}
 PAST, MIDNIGHT = "2026-10-05T00:00:00.000Z", "T00:00:00.000Z"
 
 
@@ -99,5 +100,19 @@ def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(founded_url: 
         clock.set("2026-11-18T10:00:00")
         api.forget()
         assert await resets() == {NEXT}
+
+    played(founded_url, scene)
+
+
+def test_an_end_that_has_passed_is_no_news_when_it_is_sent_back(founded_url: Secret, clock: Clock):
+    async def scene(api: Plane) -> None:
+        made, _ = await api.key_of("workspace/service", workspace_id=(await api.workspace())["id"], **EXPIRING)
+        path = f"api-keys/{made}"
+        clock.set("2026-11-21T10:00:00")
+        shown = await api.good("GET", path)
+        assert shown["status"] == "expired"
+        await api.good("PUT", path, {"name": "renamed", "expires_at": shown["expires_at"]})
+        assert (await api.good("GET", path))["expires_at"] == shown["expires_at"]
+        await api.refused(400, "expires_at", "PUT", path, {"expires_at": "2026-11-20T10:00:01Z"})
 
     played(founded_url, scene)

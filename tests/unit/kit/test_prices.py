@@ -82,3 +82,18 @@ def test_every_problem_is_told_with_its_place(tmp_path: Path):
     with pytest.raises(SettingsError) as caught:
         read(str(file))
     assert [problem.path for problem in caught.value.problems] == ["prices[0].provider", "prices[1]"]
+
+
+def test_of_several_prices_the_list_shows_the_one_that_counts(tmp_path: Path):
+    file = tmp_path / "penstock.toml"
+    file.write_text(OWN.format(day="2021-01-01") + OWN.format(day="2020-01-01").replace("7", "3"))
+
+    async def both() -> None:
+        book = PriceBook(Settings(file=str(file)))
+        listed = (await book.models("openai"))["gpt-4o"].pricing_config
+        assert listed == await book.price("openai", "gpt-4o")
+        assert listed.pay_as_you_go
+        assert listed.pay_as_you_go.request_token
+        assert listed.pay_as_you_go.request_token.price == 7
+
+    asyncio.run(both())

@@ -17,6 +17,12 @@ def test_a_moment_is_written_in_utc_with_milliseconds():
     assert milliseconds(None) is None
 
 
+def test_a_moment_that_was_written_is_read_as_it_was():
+    # The last two were a millisecond less.
+    for said in (1_735_573_089_007, 2_183_226_373_411, 1_079_337_347_472):
+        assert milliseconds(datetime.fromisoformat(moment(said) or "")) == said
+
+
 @pytest.mark.parametrize(
     ("period", "start", "end"),
     [

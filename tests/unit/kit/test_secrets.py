@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select
 
-from penstock.errors import SettingsError, UnavailableError
+from penstock.errors import ConflictError, SettingsError, UnavailableError
 from penstock.kit import secrets
 from penstock.kit.secrets import Master, Vault, master
 from penstock.secret import Secret
@@ -43,6 +43,7 @@ def within(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> A
 def test_what_is_sealed_opens_for_its_owner_alone_and_does_not_show(store_url: Secret):
     async def scene(connection: AsyncConnection) -> None:
         vault = Vault(Master([OLD]))
+        await vault.settle(connection)
         first = await vault.seal(connection, "sk-canary", "row-1")
         second = await vault.seal(connection, "sk-canary", "row-1")
         assert first != second
@@ -54,30 +55,73 @@ def test_what_is_sealed_opens_for_its_owner_alone_and_does_not_show(store_url: S
     within(store_url, scene)
 
 
+async def settled(connection: AsyncConnection, *keys: bytes) -> Vault:
+    vault = Vault(Master(keys))
+    await vault.settle(connection)
+    return vault
+
+
 def test_another_master_key_seals_the_data_keys_anew_and_the_old_one_may_go(store_url: Secret):
-    sealed = within(store_url, lambda connection: Vault(Master([OLD])).seal(connection, "sk-canary", "row"))
+    async def begin(connection: AsyncConnection) -> str:
+        return await (await settled(connection, OLD)).seal(connection, "sk-canary", "row")
+
+    sealed = within(store_url, begin)
 
     async def opened(connection: AsyncConnection, *keys: bytes) -> str:
         return await Vault(Master(keys)).open(connection, sealed, "row")
 
     with pytest.raises(SettingsError, match="another master key"):
         within(store_url, lambda connection: opened(connection, NEW))
-    assert within(store_url, lambda connection: opened(connection, NEW, OLD)) == "sk-canary"
+    within(store_url, lambda connection: settled(connection, NEW, OLD))
     assert within(store_url, lambda connection: opened(connection, NEW)) == "sk-canary"
 
 
 def test_a_data_key_that_is_no_longer_young_opens_but_does_not_seal(store_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    first = within(store_url, lambda connection: Vault(Master([OLD])).seal(connection, "a", "row"))
-    monkeypatch.setattr(secrets, "YOUNG_MS", -1)
+    async def scene() -> None:
+        database = Database(Store(), store_url)
+        await migrate(database)
+        vault, moment = Vault(Master([OLD])), secrets.now()
+        monkeypatch.setattr(secrets, "now", lambda: moment)
 
-    async def scene(connection: AsyncConnection) -> None:
-        vault = Vault(Master([OLD]))
-        second = await vault.seal(connection, "b", "row")
-        assert second.partition(".")[0] != first.partition(".")[0]
-        assert await vault.open(connection, first, "row") == "a"
-        assert len((await connection.execute(select(data_keys))).all()) == 2
+        async def sealed() -> str:
+            await vault.renew(database)
+            async with database.reading() as connection:
+                return await vault.seal(connection, "a", "row")
 
-    within(store_url, scene)
+        first = await sealed()
+        moment += secrets.YOUNG_MS - 1
+        assert (await sealed()).partition(".")[0] == first.partition(".")[0]
+        # In a process that goes on as in one that begins.
+        moment += 1
+        assert (await sealed()).partition(".")[0] != first.partition(".")[0]
+        async with database.reading() as connection:
+            assert await vault.open(connection, first, "row") == "a"
+            assert len((await connection.execute(select(data_keys))).all()) == 2
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_what_is_sealed_after_a_change_that_was_taken_back_opens_after_a_restart(store_url: Secret):
+    async def take_back(database: Database, vault: Vault) -> None:
+        async with database.writing() as connection:
+            await vault.seal(connection, "a", "row")
+            message = "taken back"
+            raise ConflictError(message)
+
+    async def scene() -> None:
+        database, key = Database(Store(), store_url), Master([OLD])
+        await migrate(database)
+        vault = Vault(key)
+        with pytest.raises((ConflictError, UnavailableError)):
+            await take_back(database, vault)
+        await vault.renew(database)
+        async with database.reading() as connection:
+            sealed = await vault.seal(connection, "a", "row")
+            assert await Vault(key).open(connection, sealed, "row") == "a"
+        await database.close()
+
+    asyncio.run(scene())
 
 
 def test_what_was_changed_does_not_open():

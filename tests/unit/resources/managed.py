@@ -97,9 +97,9 @@ def token(**claims: object) -> str:
 
 
 @asynccontextmanager
-async def plane(url: Secret, jwt: Jwt = NO_TOKENS) -> AsyncIterator[Plane]:
+async def plane(url: Secret, jwt: Jwt = NO_TOKENS, key_prefix: str = "") -> AsyncIterator[Plane]:
     """Serve a store that has an organisation."""
-    store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()))
+    store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()), key_prefix=key_prefix)
     database = Database(store, url)
     app = create_app(Settings(store=store, jwt=jwt), Published(Snapshot("first")))
     try:

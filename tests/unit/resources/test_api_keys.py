@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from penstock import caller as rights
+from penstock.kit.ids import new_id
 from penstock.store.tables import api_keys
-from tests.unit.resources.managed import JWT, Plane, played, token
+from tests.unit.resources.managed import JWT, Plane, plane, played, token
 
 if TYPE_CHECKING:
     from penstock.secret import Secret
@@ -233,5 +235,44 @@ def test_the_next_reset_is_to_come_and_stays_where_the_period_does(founded_url: 
         await api.good("PUT", f"workspaces/{place}", {"usage_limits": [usage]})
         (found,) = (await api.good("GET", f"workspaces/{place}"))["usage_limits"]
         assert found["next_usage_reset_at"] == day(4).replace("Z", ".000Z")
+
+    played(founded_url, scene)
+
+
+def test_new_keys_have_the_prefix_and_those_of_before_go_on(founded_url: Secret):
+    async def scene() -> None:
+        async with plane(founded_url) as api:
+            place = (await api.workspace())["id"]
+            made = {"name": "k", "scopes": ["models.list"], "workspace_id": place}
+            old = await api.good("POST", SERVICE, made)
+        async with plane(founded_url, key_prefix="acme") as api:
+            texts = [old["key"], (await api.good("POST", SERVICE, made))["key"]]
+            texts.append((await api.good("POST", f"api-keys/{old['id']}/rotate", {}))["key"])
+            inside = {"workspaces": [{"id": place, "role": "member"}]}
+            scopes = {"workspace_api_key_details": {"scopes": ["models.list"]}}
+            _, invitation = await api.invited("u@x.test", **inside, **scopes)
+            _, answer, _ = await api.accepted(invitation)
+            texts += [key["key"] for key in answer["api_keys"]]
+            assert [text.startswith("acme") for text in texts] == [False, True, True, True]
+            for text in texts:
+                await api.holding(text).good("GET", "models")
+        async with plane(founded_url, key_prefix="other") as api:
+            for text in texts:
+                await api.holding(text).good("GET", "models")
+
+    asyncio.run(scene())
+
+
+def test_all_keys_that_are_asked_for_by_their_ids_are_on_one_page(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        made, _ = await api.key_of("organisation/service", scopes=["configs.list"])
+        async with api.database.writing() as connection:
+            row = (await connection.execute(select(api_keys).where(api_keys.c.id == made))).mappings().one()
+            others = [{**row, "id": new_id()} for _ in range(101)]
+            await connection.execute(insert(api_keys), others)
+        ids = ",".join(one["id"] for one in others)
+        for query, found in (("", 101), ("&page_size=7", 7)):
+            page = await api.good("GET", f"api-keys?ids={ids}{query}")
+            assert (page["total"], len(page["data"])) == (101, found)
 
     played(founded_url, scene)

@@ -99,3 +99,22 @@ def test_files_that_go_with_their_workspace_are_noted(founded_url: Secret):
         assert max(ends) <= now()
 
     played(founded_url, scene)
+
+
+def test_what_is_a_workspaces_own_is_found_by_it(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        models = {"models": [{"slug": "m", "enabled": True, "is_custom": True}]}
+        for where, found in (({"workspace_id": place}, 4), ({}, 0)):
+            made = {"name": "i", "ai_provider_id": "openai", "create_default_provider": False, **where}
+            path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
+            await api.good("PUT", f"{path}/models", models)
+            await api.good("DELETE", f"{path}/models?slugs=m")
+            await api.good("PUT", f"{path}/models", models)
+            await api.good("DELETE", path)
+            rows = await noted(api, workspace_id=place, resource_type="integration_models")
+            assert len([row for row in rows if row["uri"].startswith(f"/v1/{path}")]) == found
+        (row,) = await noted(api, workspace_id=place, resource_type="workspaces")
+        assert (row["action"], row["resource_id"]) == ("create", place)
+
+    played(founded_url, scene)

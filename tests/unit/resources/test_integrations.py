@@ -345,3 +345,52 @@ def test_a_workspace_that_is_named_by_its_slug_gets_no_provider_that_was_not_wan
         assert made == [0, 0]
 
     played(founded_url, scene)
+
+
+def test_what_the_engine_would_not_take_of_a_model_is_refused(founded_url: Secret):
+    """It was kept, and the whole integration left out for it."""
+
+    async def scene(api: Plane) -> None:
+        made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
+        path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}/models"
+        sold = {"slug": "m", "enabled": True, "is_custom": True}
+        price = {"pay_as_you_go": {"request_token": {"price": 2e9}}}
+        for field, value, place in (
+            (
+                "configurations",
+                {"custom_headers": {"Host": "b.example"}},
+                "models[1].configurations.custom_headers.host",
+            ),
+            ("configurations", {"custom_headers": {"x-a": "a\nb"}}, "models[1].configurations.custom_headers.x-a"),
+            ("configurations", {"custom_host": "https://x:99999"}, "models[1].configurations.custom_host"),
+            ("pricing_config", price, "models[1].pricing_config"),
+        ):
+            models = [{**sold, "slug": "good"}, {**sold, field: value}]
+            await api.refused(400, place, "PUT", path, {"models": models, "key": KEY})
+        listed = (await api.good("GET", path))["models"]
+        assert not [row for row in listed if row["is_custom"]]
+
+    played(founded_url, scene)
+
+
+def test_when_a_workspaces_use_was_last_counted_anew_is_said_to_who_may_see_it(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        places = [(await api.workspace())["id"] for _ in range(2)]
+        made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
+        path = f"integrations/{(await api.good('POST', 'integrations', made))['id']}"
+        scopes = ["workspace_integrations.list", "workspace_integrations.read"]
+        asking = [api] + [(await api.key_of("workspace/service", workspace_id=one, scopes=scopes))[1] for one in places]
+        shares = [{"id": place, "enabled": True} for place in places]
+        await api.good("PUT", f"{path}/workspaces", {"workspaces": shares})
+
+        async def said() -> list[bool]:
+            shown = [(await one.good("GET", path))["last_reset_at"] for one in asking]
+            listed = [(await one.good("GET", "integrations"))["data"][0]["last_reset_at"] for one in asking]
+            assert listed == shown
+            return [one is not None for one in shown]
+
+        assert await said() == [False, False, False]
+        await api.good("PUT", f"{path}/workspaces", {"workspaces": [{**shares[1], "reset_usage": True}]})
+        assert await said() == [True, False, True]
+
+    played(founded_url, scene)

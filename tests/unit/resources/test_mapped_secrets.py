@@ -139,3 +139,16 @@ def test_a_mapping_reads_no_other_part_than_its_reference_gives(founded_url: Sec
         await whole.inside.good("POST", kind, whole.body(kind, "openai", {}, named))
 
     played(founded_url, scene)
+
+
+def test_what_an_integration_cannot_do_without_stays_kept_elsewhere_or_is_sent(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        at = await scene_of(api)
+        region = at.mapped("configurations.aws_region")
+        path = await at.made("integrations", "bedrock", {"aws_auth_type": "apiKey"}, region)
+        await api.refused(400, "aws_region", "PUT", path, {"secret_mappings": []})
+        assert (await api.good("GET", path))["secret_mappings"]
+        await api.good("PUT", path, {"secret_mappings": [region, at.mapped()]})
+        await api.good("PUT", path, {"secret_mappings": [], "configurations": REGION})
+
+    played(founded_url, scene)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, update
 
-from penstock.store.tables import audit, key_digests, sessions
+from penstock.store.tables import audit, key_digests, organisations, sessions
 from tests.unit.resources.managed import PASSWORD, Plane, played
 
 if TYPE_CHECKING:
@@ -55,5 +55,23 @@ def test_sessions_that_another_password_ends_are_noted(founded_url: Secret):
         async with api.database.reading() as connection:
             noted = (await connection.execute(query)).scalars().all()
         assert sorted(noted) == sorted(begun[1:])
+
+    played(founded_url, scene)
+
+
+def test_who_signs_in_stays_so_for_a_year_at_most(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        await api.person("a@x.test")
+        longest = 366 * 24 * 3600
+        for seconds in (longest + 1, 10**15):
+            rules = {"session_settings": {"max_session_ttl": seconds}}
+            await api.refused(400, "max_session_ttl", "PUT", "admin/organisation/settings", rules)
+        # As it may have been written before.
+        async with api.database.writing() as connection:
+            await connection.execute(update(organisations).values(settings=rules))
+        shown = await api.good("GET", "admin/organisation/settings")
+        assert shown["session_settings"]["max_session_ttl"] == longest
+        anybody, fields = await signed_in(api, {"email": "a@x.test", "password": PASSWORD})
+        await anybody.good("GET", "auth/self", **fields)
 
     played(founded_url, scene)

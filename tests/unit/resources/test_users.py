@@ -45,3 +45,24 @@ def test_nothing_is_good_any_more_that_somebody_had_who_was_taken_out(founded_ur
         assert await answered() == [401] * 3 + [200] * 2
 
     played(founded_url, scene, JWT)
+
+
+def test_who_leads_the_organisation_has_keys_in_every_workspace_for_as_long(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        places = [(await api.workspace())["id"] for _ in range(2)]
+        inside = [{"id": places[0], "role": "member"}]
+        admin = await api.person("a@x.test", role="admin", workspaces=inside)
+        member = await api.person("m@x.test", workspaces=inside)
+        key = {"name": "k", "workspace_id": places[1], "user_id": member, "scopes": ["configs.create", "configs.list"]}
+        await api.refused(400, "no member of this workspace", "POST", "api-keys/workspace/user", key)
+        made = [
+            await api.key_of("workspace/user", **{**key, "workspace_id": place, "user_id": admin}) for place in places
+        ]
+        config = {"name": "c", "config": {"provider": "openai"}}
+        for _, own in made:
+            await own.good("POST", "configs", config)
+        await api.good("PUT", f"admin/users/{admin}", {"role": "member"})
+        assert [(await own("GET", "configs"))[0] for _, own in made] == [200, 401]
+        await made[0][1].refused(403, "configs.create", "POST", "configs", config)
+
+    played(founded_url, scene)

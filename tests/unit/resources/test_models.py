@@ -1,0 +1,27 @@
+"""Models that may be used: one that is asked for is one of the workspace that is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.unit.resources.managed import Plane, played
+
+if TYPE_CHECKING:
+    from penstock.secret import Secret
+
+
+def test_a_model_is_looked_for_in_the_workspace_that_is_named(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        places = [await api.workspace() for _ in range(2)]
+        for place, slug in zip(places, ("one", "two"), strict=True):
+            made = {"name": "i", "ai_provider_id": "openai", "key": "sk-01234567", "default_provider_slug": "p"}
+            path = (
+                f"integrations/{(await api.good('POST', 'integrations', {**made, 'workspace_id': place['id']}))['id']}"
+            )
+            models = [{"slug": slug, "enabled": True, "is_custom": True}]
+            await api.good("PUT", f"{path}/models", {"models": models, "allow_all_models": False})
+        assert (await api.good("GET", "models/@p/two"))["id"] == "@p/two"
+        assert (await api.good("GET", f"models/@p/two?workspace_id={places[1]['slug']}"))["id"] == "@p/two"
+        await api.refused(404, "@p/two", "GET", f"models/@p/two?workspace_id={places[0]['id']}")
+
+    played(founded_url, scene)
