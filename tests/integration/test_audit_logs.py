@@ -39,6 +39,7 @@ def test_every_change_leaves_a_row_with_before_and_after_and_no_credential(admin
     log = admin.shown(f"{span}&page_size=100&workspace_id={workspace}")
     seen = [(row["resource_type"], row["action"], row["method"]) for row in log["records"]][::-1]
     assert seen == [
+        ("workspaces", "create", "POST"),
         ("integrations", "create", "POST"),
         ("virtual_keys", "create", "POST"),
         ("integrations", "update", "PUT"),
@@ -50,7 +51,7 @@ def test_every_change_leaves_a_row_with_before_and_after_and_no_credential(admin
         ("configs", "update", "PUT"),
         ("configs", "delete", "DELETE"),
     ]
-    assert (log["total"], log["object"]) == (10, "analytics-graph")
+    assert (log["total"], log["object"]) == (11, "analytics-graph")
     renamed: dict[str, Any] = log["records"][1]
     assert (renamed["before"]["name"], renamed["after"]["name"]) == ("c", "d")
     assert renamed["uri"] == f"/v1/configs/{config['slug']}"

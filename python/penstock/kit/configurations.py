@@ -222,7 +222,7 @@ def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[
         if given.get(field) == value and missing:
             raise refuse(f"{path}.{missing[0]}", f"is needed where {field} is {value!r}")
     # Without any of its own fields, only the key is said of a provider.
-    if set(given) <= set(Place.__struct_fields__) and not mapped:
+    if set(given) <= set(Place.__struct_fields__) and not mapped & set(form.__struct_fields__):
         form = Place
     own = {name: value for name, value in given.items() if name in form.__struct_fields__}
     convert(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), ELSEWHERE), **own})

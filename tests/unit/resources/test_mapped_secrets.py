@@ -150,5 +150,9 @@ def test_what_an_integration_cannot_do_without_stays_kept_elsewhere_or_is_sent(f
         assert (await api.good("GET", path))["secret_mappings"]
         await api.good("PUT", path, {"secret_mappings": [region, at.mapped()]})
         await api.good("PUT", path, {"secret_mappings": [], "configurations": REGION})
+        # A credential that has no place in the form needs none of its fields.
+        path = await at.made("integrations", "bedrock", {})
+        await api.good("PUT", path, {"secret_mappings": [at.mapped("configurations.aws_session_token")]})
+        await api.refused(400, "aws_auth_type", "PUT", path, {"secret_mappings": [region]})
 
     played(founded_url, scene)
