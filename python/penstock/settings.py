@@ -159,12 +159,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     body_bytes: Annotated[int, Meta(ge=1024, description="largest request body")] = 100 * MEBIBYTE
     gathered_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="memory of each worker for request bodies of more than 256 KiB that are held whole, "
-            "as JSON is; always room for one of `body_bytes`",
-        ),
+        int, Meta(ge=0, description="memory of each worker for JSON bodies above 256 KiB; always room for one of them")
     ] = 512 * MEBIBYTE
     body_idle_ms: Annotated[int, Meta(ge=10, description="longest wait for the next piece of a request body")] = 10_000
     body_total_ms: Annotated[int, Meta(ge=10, description="longest wait for all pieces of a request body")] = 300_000
@@ -261,12 +256,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     key_prefix: Annotated[
-        str,
-        Meta(
-            pattern=r"^[A-Za-z0-9]{0,16}\Z",
-            description="letters and digits (at most 16) that new gateway keys begin with",
-            extra={"env": "API_KEY_PREFIX"},
-        ),
+        str, Meta(pattern=r"^[A-Za-z0-9]{0,16}\Z", description="new keys begin so", extra={"env": "API_KEY_PREFIX"})
     ] = ""
 
 
