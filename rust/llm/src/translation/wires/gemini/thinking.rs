@@ -95,8 +95,8 @@ fn budgeted(thinking: &Value, scale: &Scale, asked: &mut Asked) -> Fields {
         Scale::Words(_) if budget == AS_IT_LIKES => (),
         Scale::Words(words) => {
             let word = match budget {
-                ..=LITTLE => LOW,
-                ..=SOME => MEDIUM,
+                little if little <= LITTLE => LOW,
+                some if some <= SOME => MEDIUM,
                 _ => HIGH,
             };
             asked.lose("thinking.budget_tokens");

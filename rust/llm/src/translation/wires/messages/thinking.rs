@@ -153,7 +153,9 @@ fn with_effort(asked: &mut Asked, effort: Option<&'static str>, rest: Rest, out:
         _ if !may => asked.lose_some("thinking", thinking.as_ref()),
         Some(mut said) if said["type"] == "adaptive" => {
             // Of a budget that stood beside it.
-            said.as_object_mut().map(|said| said.shift_remove("budget_tokens"));
+            if let Some(said) = said.as_object_mut() {
+                said.shift_remove("budget_tokens");
+            }
             out.insert("thinking".into(), said);
         }
         Some(said) => {
