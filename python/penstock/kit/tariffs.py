@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from datetime import UTC, datetime, time
+import operator
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from penstock.kit.prices import NAMES, PriceRow, read, start_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from genai_prices.types import ConditionalPrice, ModelPrice, Provider
+    from genai_prices.types import ConditionalPrice, ModelInfo, ModelPrice, Provider
 
     from penstock.kit.pricing import PricingConfig, Tokens
     from penstock.settings import Settings
@@ -52,6 +53,8 @@ SAID = {
     "cache_read_image_input_token": "cache_read_image",
 }
 CENT = Decimal(10) ** 10
+# By what the list tells prices of batches from others.
+BATCH = {"processing": "batch"}
 # What the engine's numbers hold.
 MOST = 2**63 - 1
 WITHOUT = "^(?!"
@@ -129,11 +132,32 @@ def _listed() -> bytes:
 def _models(provider: Provider) -> Iterator[dict[str, Any]]:
     for model in provider.models:
         listed = model.prices if isinstance(model.prices, list) else [model.prices]
-        if prices := [one for price in listed for one in _prices(price)]:
+        batches = _batches(model)
+        if prices := [one for price in listed for one in _prices(price, batches)]:
             yield {"names": _clause(model.match), "prices": prices}
 
 
-def _prices(price: ConditionalPrice | ModelPrice) -> Iterator[dict[str, Any]]:
+def _batches(model: ModelInfo) -> list[tuple[date, dict[str, list[tuple[int, int]]]]]:
+    """Find the rates in batches, the earliest first, with the day from which each holds.
+
+    What a long batch costs is not known to the engine: rates in tiers are left out, and cost half there.
+    """
+    batches: list[tuple[date, dict[str, list[tuple[int, int]]]]] = []
+    for variant in model.price_variants or ():
+        constraint: Any = variant.constraint
+        if variant.when != BATCH or hasattr(constraint, "end_time"):
+            continue
+        rates = {
+            ours: _tiers(found) for name, ours in LISTED.items() if (found := getattr(variant.prices, name)) is not None
+        }
+        flat = {ours: tiers for ours, tiers in rates.items() if len(tiers) == 1}
+        batches.append((getattr(constraint, "start_date", date.min), flat))
+    return sorted(batches, key=operator.itemgetter(0))
+
+
+def _prices(
+    price: ConditionalPrice | ModelPrice, batches: list[tuple[date, dict[str, list[tuple[int, int]]]]]
+) -> Iterator[dict[str, Any]]:
     constraint: Any = getattr(price, "constraint", None)
     prices: Any = getattr(price, "prices", price)
     rates = {ours: _tiers(found) for name, ours in LISTED.items() if (found := getattr(prices, name)) is not None}
@@ -142,7 +166,13 @@ def _prices(price: ConditionalPrice | ModelPrice) -> Iterator[dict[str, Any]]:
     if not rates and not request:
         return
     daily = (_second(constraint.start_time), _second(constraint.end_time)) if hasattr(constraint, "end_time") else None
-    yield _versioned(rates, request, getattr(constraint, "start_date", None), daily)
+    start: date | None = getattr(constraint, "start_date", None)
+    before = [batch for since, batch in batches if since <= (start or date.min)]
+    yield _versioned(rates, request, start, daily, before[-1] if before else None)
+    # The same price again, from the day on which it has another for batches.
+    for since, batch in batches:
+        if since > (start or date.min):
+            yield _versioned(rates, request, since, daily, batch)
 
 
 def _versioned(

@@ -79,6 +79,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         call.head.method == "POST" && status < 300 && (is_plain || is_packed) && !record.facts.is_from_cache();
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
     let is_json = is_kind(&answered.headers, "application/json");
+    let beside = if dialect == Dialect::Bedrock { invocation(&answered.headers) } else { None };
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
     if is_small {
         // Pinned here and below: what an async function takes it keeps twice.
@@ -93,7 +94,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
                 let length = if is_bodiless { declared } else { Some(shown.as_ref().unwrap_or(&bytes).len()) };
                 reply.set_length(length);
                 let cost = (has_cost && is_json).then_some((dialect, is_packed));
-                let Answer { reply, body } = whole(reply, bytes, cost, record);
+                let Answer { reply, body } = whole(reply, bytes, (cost, beside), record);
                 return Answer { reply, body: shown.map_or(body, Into::into) };
             }
             Ok(None) => (),
@@ -230,8 +231,20 @@ fn lead_back(answered: &mut Headers, call: &Call<'_>) {
     }
 }
 
-/// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed.
-fn whole(reply: Reply, bytes: Bytes, cost: Option<(Dialect, bool)>, mut record: Record) -> Answer {
+/// What Bedrock says beside an answer that it cost: models of some vendors do not say it themselves.
+fn invocation(headers: &Headers) -> Option<Usage> {
+    let [asked, answered] = ["input", "output"].map(|of| headers.text(&format!("x-amzn-bedrock-{of}-token-count")));
+    Usage::from_header_fields(asked, answered)
+}
+
+/// `cost`: the dialect in which the answer says what it cost, if it may, and whether it is compressed; `beside`: what its header
+/// fields say of that.
+fn whole(
+    reply: Reply,
+    bytes: Bytes,
+    (cost, beside): (Option<(Dialect, bool)>, Option<Usage>),
+    mut record: Record,
+) -> Answer {
     record.facts.bytes_out = bytes.len() as u64;
     record.facts.fill(&bytes);
     let (usage, untold) = match cost {
@@ -241,7 +254,7 @@ fn whole(reply: Reply, bytes: Bytes, cost: Option<(Dialect, bool)>, mut record: 
             (None, Some(Answered::Packed(packed)))
         }
         Some((dialect, false)) => {
-            let usage = Usage::from_answer(dialect, &bytes);
+            let usage = Usage::from_answer(dialect, &bytes).or(beside);
             (usage, usage.is_none().then(|| Answered::Whole(bytes.clone())))
         }
         None => (None, None),

@@ -29,7 +29,11 @@ pub struct Said {
 
 /// What the provider is sent for a line.
 pub fn said(line: Line<'_>) -> Result<Said, Problem> {
-    let (translation, body) = translated(line)?;
+    let (mut translation, body) = translated(line)?;
+    // They are said in a header field, and a line has none.
+    if translation.betas.is_some_and(|betas| !betas.is_empty()) {
+        translation.lost.add("anthropic_beta");
+    }
     Ok(Said { body, lost: translation.lost.text() })
 }
 
@@ -102,5 +106,7 @@ mod tests {
         assert_eq!(place(Line { path: "/v1/embeddings", ..chat }), "url");
         assert_eq!(place(line("[")), "body");
         assert_eq!(told(chat, 200, b"no").unwrap_err().path, "$");
+        let beta = line(r#"{"model":"m","anthropic_beta":["one"],"messages":[{"role":"user","content":"hi"}]}"#);
+        assert_eq!(said(beta).unwrap().lost, "anthropic_beta");
     }
 }

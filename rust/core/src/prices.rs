@@ -155,8 +155,8 @@ pub struct Price {
     rates: Rates,
     /// Rates of all tokens where more than so many are asked, the longest first.
     tiers: Vec<(u64, Rates)>,
-    /// What is said of batches; half of all else where nothing is.
-    batch: Option<Box<Rates>>,
+    /// What is said of batches, and of which buckets it is; half of the price where nothing is.
+    batch: Option<Box<(Rates, [bool; 12])>>,
 }
 
 /// The prices of one model, of which the last that is valid counts.
@@ -378,7 +378,10 @@ impl Price {
         starts.sort_unstable_by(|one, other| other.cmp(one));
         starts.dedup();
         let tiers = starts.into_iter().map(|start| (start, rates_at(&rates, start))).collect();
-        let batch = batch.map(|batch| Box::new(rates_at(&batch, 0)));
+        let has = |said: &Said, at| said.rates.iter().any(|(of, ..)| *of == at);
+        let whose = |batch: &Said, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
+        let own = |batch: &Said| std::array::from_fn(|at| of_kind(at, |at| whose(batch, at)).unwrap_or_default());
+        let batch = batch.map(|batch| Box::new((rates_at(&batch, 0), own(&batch))));
         Self { version, from, daily, request, rates: rates_at(&rates, 0), tiers, batch }
     }
 
@@ -402,7 +405,7 @@ impl Price {
             request: times(self.request, by.request),
             rates: by.rates(&self.rates),
             tiers: self.tiers.iter().map(|(start, rates)| (*start, by.rates(rates))).collect(),
-            batch: self.batch.as_ref().map(|rates| Box::new(by.rates(rates))),
+            batch: self.batch.as_ref().map(|batch| Box::new((by.rates(&batch.0), batch.1))),
         }
     }
 
@@ -411,14 +414,14 @@ impl Price {
         nanodollars(u128::from(self.request).saturating_add(spent(usage, self.rates_of(usage))))
     }
 
-    /// The same in a batch that the provider runs: by its own rates, or at half of the price.
+    /// The same in a batch that the provider runs: each bucket by its own rate there, or at half of the price.
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
-        let request = u128::from(self.request / 2);
-        let tokens = match &self.batch {
-            Some(rates) => spent(usage, rates),
-            None => spent(usage, self.rates_of(usage)) / 2,
+        let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
+            let own = self.batch.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
+            own.unwrap_or_else(|| u128::from(*rate)).saturating_mul(count.into())
         };
-        nanodollars(request.saturating_add(tokens))
+        let tokens = buckets(usage).into_iter().zip(self.rates_of(usage)).enumerate().map(twice);
+        nanodollars(u128::from(self.request / 2).saturating_add(tokens.fold(0, u128::saturating_add) / 2))
     }
 
     fn rates_of(&self, usage: &Usage) -> &Rates {
@@ -444,16 +447,18 @@ fn rates_at(rates: &Said, length: u64) -> Rates {
         let tiers = rates.rates.iter().filter(|(of, start, _)| *of == bucket && *start <= length);
         tiers.max_by_key(|(_, start, _)| *start).map(|(_, _, rate)| *rate)
     };
-    std::array::from_fn(|mut bucket| {
-        loop {
-            if let Some(rate) = own(bucket) {
-                return rate;
-            }
-            let stands_in = NAMES[bucket].1.and_then(|other| NAMES.iter().position(|(name, _)| *name == other));
-            let Some(other) = stands_in else { return 0 };
-            bucket = other;
+    std::array::from_fn(|bucket| of_kind(bucket, own).unwrap_or_default())
+}
+
+/// What is said of a bucket, or of what it is a kind of.
+fn of_kind<T>(mut bucket: usize, own: impl Fn(usize) -> Option<T>) -> Option<T> {
+    loop {
+        if let found @ Some(_) = own(bucket) {
+            return found;
         }
-    })
+        let other = NAMES[bucket].1?;
+        bucket = NAMES.iter().position(|(name, _)| *name == other)?;
+    }
 }
 
 #[cfg(test)]
@@ -545,6 +550,8 @@ mod tests {
         assert_eq!(cost(half), 2 + 11);
         let own = half.replace(r#""rates""#, r#""batch":{"input":[[0,1000]],"output":[[0,2000]]},"rates""#);
         assert_eq!(cost(&own), 2 + 4 + 2 * 2);
+        let one = own.replace(r#","output":[[0,2000]]"#, "");
+        assert_eq!(cost(&one), 2 + 4 + 2 * 5 / 2);
     }
 
     #[test]
@@ -572,14 +579,6 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_of_something_unknown_is_refused() {
-        let mut problems = Vec::new();
-        let json = r#"{"version":"v","request":1,"factors":{"water":1}}"#;
-        drop(Adjustment::compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
-        assert_eq!(problems[0].path, "$.x.factors.water");
-    }
-
-    #[test]
     fn any_number_of_made_up_models_takes_bounded_room() {
         let prices = prices();
         for index in 0..MOST_SEEN * 2 {
@@ -589,8 +588,11 @@ mod tests {
     }
 
     #[test]
-    fn a_price_of_something_unknown_is_refused() {
+    fn a_price_or_a_factor_of_something_unknown_is_refused() {
         let mut problems = Vec::new();
+        let json = r#"{"version":"v","request":1,"factors":{"water":1}}"#;
+        drop(Adjustment::compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
+        assert_eq!(problems.remove(0).path, "$.x.factors.water");
         let json = r#"[{"version":"v","rates":{"water":[[0,1]]}}]"#;
         drop(compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
         assert_eq!(problems[0].path, "$.x.rates.water");

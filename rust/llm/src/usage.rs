@@ -81,12 +81,50 @@ impl Usage {
 
     /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
     pub fn from_answer(dialect: Dialect, answer: &[u8]) -> Option<Self> {
-        from_tail(dialect, answer).or_else(|| {
-            let mut counts = Counts::default();
-            let read = counts.read_fields(answer);
-            read.ok().and_then(|()| counts.settle(dialect))
+        from_tail(dialect, answer)
+            .or_else(|| {
+                let mut counts = Counts::default();
+                let read = counts.read_fields(answer);
+                read.ok().and_then(|()| counts.settle(dialect))
+            })
+            .or_else(|| if dialect == Dialect::Bedrock { invoked(answer) } else { None })
+    }
+
+    /// From the header fields of an answer of Bedrock's: what went into the model and what came out of it, as numbers.
+    pub fn from_header_fields(asked: Option<&str>, answered: Option<&str>) -> Option<Self> {
+        let count = |said: Option<&str>| said.and_then(|said| said.trim().parse().ok());
+        let (input, output): (Option<u64>, Option<u64>) = (count(asked), count(answered));
+        (input.is_some() || output.is_some()).then(|| Self {
+            input: input.unwrap_or_default(),
+            output: output.unwrap_or_default(),
+            ..Self::default()
         })
     }
+}
+
+/// As models that Bedrock runs say it in words of their own: Llama beside the answer, Titan beside it and in each result.
+fn invoked(answer: &[u8]) -> Option<Usage> {
+    let mut counts = Counts::default();
+    let mut said = 0_u64;
+    let read = fields(answer, |key, at| {
+        let value = &answer[at];
+        match key {
+            b"prompt_token_count" | b"inputTextTokenCount" => raise(&mut counts.input, &mut counts.seen, value),
+            b"generation_token_count" => raise(&mut counts.output, &mut counts.seen, value),
+            b"results" => said = of_results(value),
+            _ => (),
+        }
+        Ok(())
+    });
+    counts.output = counts.output.max(said);
+    counts.seen |= said > 0;
+    read.ok().and_then(|()| counts.settle(Dialect::Bedrock))
+}
+
+/// The tokens of all results of a list.
+fn of_results(list: &[u8]) -> u64 {
+    let results: Vec<serde_json::Value> = serde_json::from_slice(list).unwrap_or_default();
+    results.iter().filter_map(|one| one["tokenCount"].as_u64()).fold(0, u64::saturating_add)
 }
 
 /// From bytes with which an answer ends: the last usage, where nothing but the answer itself is open around it.

@@ -490,3 +490,17 @@ fn what_cohere_says_in_its_own_way_is_counted_whole_and_streamed() {
     let failed = "data: {\"type\":\"message-end\",\"delta\":{\"error\":\"broke\",\"usage\":{}}}\n\n";
     assert!(meter(OpenAi, [failed.as_bytes()]).error_event);
 }
+
+#[test]
+fn whole_answers_of_models_that_bedrock_runs_say_what_they_cost_in_their_vendors_words() {
+    let llama = r#"{"generation":"x","prompt_token_count":12,"generation_token_count":5,"stop_reason":"stop"}"#;
+    assert_eq!(answer(Bedrock, llama), Some(Usage { input: 12, output: 5, ..NONE }));
+    let titan = r#"{"inputTextTokenCount":7,"results":[{"tokenCount":3,"outputText":"a"},{"tokenCount":4}]}"#;
+    assert_eq!(answer(Bedrock, titan), Some(Usage { input: 7, output: 7, ..NONE }));
+    assert_eq!(answer(OpenAi, llama), None);
+    assert_eq!(answer(Bedrock, r#"{"outputs":[{"text":"x"}],"results":{}}"#), None);
+    let beside = Usage::from_header_fields;
+    assert_eq!(beside(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NONE }));
+    assert_eq!(beside(Some("12"), None), Some(Usage { input: 12, ..NONE }));
+    assert_eq!((beside(None, None), beside(Some("x"), Some("-1"))), (None, None));
+}

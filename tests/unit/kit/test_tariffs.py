@@ -63,6 +63,23 @@ def test_the_list_is_told_in_pico_dollars_for_a_token(listed: dict[str, Any]):
     assert long
 
 
+def test_what_the_list_says_of_batches_is_told_from_its_day_on(listed: dict[str, Any]):
+    before, after = named(listed, "anthropic", "claude-fable-5")
+    assert "batch" not in before
+    assert after["rates"] == before["rates"]
+    assert (after["from"], before.get("from")) == (1_791_936_000, None)
+    assert after["batch"]["input"] == [[0, 5_000_000]]
+    batches = [
+        price["batch"]
+        for models in listed["lists"].values()
+        for model in models
+        for price in model["prices"]
+        if "batch" in price
+    ]
+    assert len(batches) > 50
+    assert all(len(tiers) == 1 for batch in batches for tiers in batch.values())
+
+
 def test_who_sells_others_models_names_their_lists(listed: dict[str, Any]):
     assert listed["sellers"]["azure-openai"][:2] == ["azure", "openai"]
     assert listed["sellers"]["bedrock"] == ["aws"]

@@ -90,6 +90,7 @@ impl Provider for Compatible {
             _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&ranking::VOYAGE),
             _ if operation.embeds() && self.sees(model) => Some(&vectors::MULTIMODAL),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
+            _ if WANTS_THOUGHTS.contains(&self.slug) => by_openai(self.offers, operation).then_some(&chat::THOUGHTFUL),
             _ if !self.takes_usage_options() => by_openai(self.offers, operation).then_some(&chat::UNASKED),
             _ => by_openai(self.offers, operation).then_some(&chat::COMPATIBLE),
         }
@@ -173,6 +174,9 @@ const BARE_LISTS: [&str; 2] = ["github", "together-ai"];
 
 /// Whose streams end with their usage in any case. Mistral's refuses what it does not know.
 const TELLS_UNASKED: [&str; 4] = ["cerebras", "mistral-ai", "perplexity-ai", "together-ai"];
+
+/// Who wants back what its models thought (`reasoning_content`), and may refuse a turn that called tools where it is missing.
+const WANTS_THOUGHTS: [&str; 3] = ["deepseek", "moonshot", "z-ai"];
 
 /// Whose completions end in `OpenAI`'s words alone. Others have `insufficient_system_resource`, `eos_token`, `model_length`,
 /// `error`, `eos`, `end_turn`, `sensitive`, `abort`, `load` and whatever the servers say by which they run models of others.

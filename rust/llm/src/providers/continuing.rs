@@ -62,11 +62,17 @@ fn any(_model: &str) -> bool {
 
 /// Models up to 4.5; later ones refuse it.
 fn claude(model: &str) -> bool {
-    let Some((_, name)) = model.split_once("claude-") else { return false };
+    version_of_claude(model).is_some_and(|version| version <= (4, 5))
+}
+
+/// The version in the name of one of Anthropic's models, whatever stands before and behind it: `claude-opus-4-7` is (4, 7).
+/// `None` for other models, and for those whose names have no number.
+pub(crate) fn version_of_claude(model: &str) -> Option<(u32, u32)> {
+    let (_, name) = model.split_once("claude-")?;
     let numbers = name.split(|letter: char| !letter.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
     // What is longer is a date.
     let mut version = numbers.take_while(|number| *number < 100);
-    version.next().is_some_and(|major| (major, version.next().unwrap_or(0)) <= (4, 5))
+    version.next().map(|major| (major, version.next().unwrap_or(0)))
 }
 
 /// Text models that answer without thinking first.

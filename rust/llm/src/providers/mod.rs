@@ -27,6 +27,7 @@ mod wording;
 
 pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
+pub(crate) use continuing::version_of_claude;
 pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
 pub use options::{Form, Known, Options};
 pub use wording::Wording;

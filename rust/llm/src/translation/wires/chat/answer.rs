@@ -190,8 +190,8 @@ impl Hearing {
         if let Some(thought) = said.reasoning_content.or(said.reasoning).and_then(text) {
             taker.take(Piece::Thinking(&thought));
         }
-        if let Some(content) = said.content.and_then(text) {
-            taker.take(Piece::Text(&content));
+        if let Some(content) = said.content {
+            speak(content, taker);
         }
         if let Some(refusal) = said.refusal.as_deref().filter(|text| !text.is_empty()) {
             taker.take(Piece::Refusal(refusal));
@@ -278,6 +278,29 @@ fn show(image: &Value, taker: &mut dyn Taker) {
     } else {
         let json = json!([image]).to_string();
         taker.take(Piece::Aside { place: Place::Message, name: "images", json: &json });
+    }
+}
+
+/// What is said: a text, or parts of which some may be thoughts.
+fn speak(content: &RawValue, taker: &mut dyn Taker) {
+    if !content.get().contains("\"thinking\"") || content.get().starts_with('"') {
+        if let Some(said) = text(content) {
+            taker.take(Piece::Text(&said));
+        }
+        return;
+    }
+    for part in serde_json::from_str::<Vec<Value>>(content.get()).unwrap_or_default() {
+        let thought: String = match &part["thinking"] {
+            Value::String(text) => text.clone(),
+            Value::Array(inner) => inner.iter().filter_map(|one| one["text"].as_str()).collect(),
+            _ => String::new(),
+        };
+        if !thought.is_empty() {
+            taker.take(Piece::Thinking(&thought));
+        }
+        if let Some(said) = part["text"].as_str().filter(|text| !text.is_empty()) {
+            taker.take(Piece::Text(said));
+        }
     }
 }
 

@@ -24,14 +24,19 @@ pub struct Chat {
     hottest: i32,
     /// Usage is part of a stream where it was asked for.
     asks_usage: bool,
+    /// What it thought goes back to it, with what it said then.
+    takes_thoughts: bool,
 }
 
 /// As `OpenAI` has it today.
-pub static OPENAI: Chat = Chat { limit: "max_completion_tokens", name: str::to_owned, hottest: 2, asks_usage: true };
+pub static OPENAI: Chat =
+    Chat { limit: "max_completion_tokens", name: str::to_owned, hottest: 2, asks_usage: true, takes_thoughts: false };
 /// As it was when others became compatible with it.
 pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", ..OPENAI };
 /// Likewise, of those whose streams say what they cost in any case.
 pub static UNASKED: Chat = Chat { asks_usage: false, ..COMPATIBLE };
+/// Likewise, of those who refuse a turn with tools that comes back without its thoughts.
+pub static THOUGHTFUL: Chat = Chat { takes_thoughts: true, ..COMPATIBLE };
 /// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
 pub static VERTEX: Chat = Chat { name: of_publisher, ..COMPATIBLE };
 /// A deployment and an adapter on top of it: the body names the adapter.
@@ -53,7 +58,7 @@ impl Wire for Chat {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         asked.model = (self.name)(&asked.model);
         asked.bound("temperature", &(0..=self.hottest));
-        let mut written = request::write(asked, self.limit)?;
+        let mut written = request::write(asked, self.limit, self.takes_thoughts)?;
         if self.asks_usage && written.contains_key("stream") {
             written.insert("stream_options".into(), json!({"include_usage": true}));
         }

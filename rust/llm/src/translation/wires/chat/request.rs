@@ -31,14 +31,15 @@ const KNOWN: &[&str] = &[
     "verbosity",
 ];
 
-pub fn write(asked: &mut Asked, limit: &str) -> Result<Fields, Refusal> {
+/// `thoughtful`: whether what the model thought is told it again.
+pub fn write(asked: &mut Asked, limit: &str, thoughtful: bool) -> Result<Fields, Refusal> {
     // Of several answers one would be told.
     asked.refuse_several()?;
     let mut out = Fields::new();
     out.insert("model".into(), std::mem::take(&mut asked.model).into());
     let mut messages = Vec::new();
     for (at, message) in turns(std::mem::take(&mut asked.messages)) {
-        write_message(message, &format!("messages[{at}]"), asked, &mut messages)?;
+        write_message(message, &format!("messages[{at}]"), asked, (thoughtful, &mut messages))?;
     }
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut asked.tools).into_iter().enumerate();
@@ -85,10 +86,15 @@ fn turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
     turns
 }
 
-fn write_message(message: Message, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -> Result<(), Refusal> {
+fn write_message(
+    message: Message,
+    path: &str,
+    asked: &mut Asked,
+    (thoughtful, out): (bool, &mut Vec<Value>),
+) -> Result<(), Refusal> {
     let Message { role, parts } = message;
     if role == Role::Assistant {
-        out.extend(assistant(parts, path, asked)?);
+        out.extend(assistant(parts, path, asked, thoughtful)?);
         return Ok(());
     }
     let mut said = Vec::new();
@@ -117,7 +123,8 @@ fn write_message(message: Message, path: &str, asked: &mut Asked, out: &mut Vec<
 }
 
 /// Nothing where nothing is left to say.
-fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Option<Value>, Refusal> {
+fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked, thoughtful: bool) -> Result<Option<Value>, Refusal> {
+    let mut thoughts = String::new();
     let mut calls = Vec::new();
     let mut said = Vec::new();
     let mut seal = None;
@@ -132,6 +139,7 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Option<V
                 }
                 calls.push(told);
             }
+            Part::Thinking { text, .. } if thoughtful => thoughts.push_str(&text),
             Part::Thinking { .. } | Part::Redacted { .. } => asked.lose("thinking"),
             Part::Seal(signature) => {
                 if seal.replace(signature).is_some() {
@@ -145,10 +153,14 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Option<V
     }
     if said.is_empty() && calls.is_empty() {
         asked.lose_some("thought_signature", seal.as_ref());
+        asked.lose_some("thinking", Some(&thoughts).filter(|thoughts| !thoughts.is_empty()));
         return Ok(None);
     }
     let content = if said.is_empty() { Value::Null } else { content(said, path, asked)? };
     let mut message = json!({"role": "assistant", "content": content});
+    if !thoughts.is_empty() {
+        message["reasoning_content"] = thoughts.into();
+    }
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }

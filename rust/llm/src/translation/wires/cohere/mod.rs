@@ -53,7 +53,7 @@ impl Wire for Cohere {
         asked.bound("top_k", &(0..=500));
         let choice = asked.choice.take();
         let is_strict = strict(asked);
-        let chat = request::write(asked, "max_tokens")?;
+        let chat = request::write(asked, "max_tokens", false)?;
         let mut out = Fields::new();
         for (key, value) in chat {
             match NAMES.iter().find(|(name, _)| *name == key) {

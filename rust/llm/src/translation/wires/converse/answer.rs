@@ -214,6 +214,8 @@ struct Event<'a> {
     message: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     trace: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    additional_model_response_fields: Option<&'a RawValue>,
 }
 
 /// Hears a streamed conversation.
@@ -243,7 +245,13 @@ impl Listener for Hearing {
             }
             "contentBlockDelta" => self.delta(&event, taker),
             "contentBlockStop" => self.stop(event.content_block_index, taker),
-            "messageStop" => self.finish = event.stop_reason.map(Cow::into_owned),
+            "messageStop" => {
+                self.finish = event.stop_reason.map(Cow::into_owned);
+                if let Some(json) = event.additional_model_response_fields {
+                    let name = "additionalModelResponseFields";
+                    taker.take(Piece::Aside { place: Place::Answer, name, json: json.get() });
+                }
+            }
             "metadata" => {
                 if let Some(usage) = event.usage {
                     cost(usage, taker);
@@ -299,5 +307,33 @@ impl Hearing {
             self.calls[call].1 = true;
             taker.take(Piece::Arguments { call, json: "{}" });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Beside(Vec<String>);
+
+    impl Taker for Beside {
+        fn take(&mut self, piece: Piece<'_>) {
+            if let Piece::Aside { name, json, .. } = piece {
+                self.0.push(format!("{name} {json}"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_model_says_besides_is_told_of_streams_as_of_whole_answers() {
+        let fields = r#"{"stop_sequence":"END"}"#;
+        let (mut whole, mut streamed) = (Beside(Vec::new()), Beside(Vec::new()));
+        let answer = r#"{"output":{"message":{"role":"assistant","content":[]}},"stopReason":"stop_sequence"}"#;
+        let beside = format!(r#","additionalModelResponseFields":{fields}}}"#);
+        read(answer.replace(r#"sequence"}"#, &format!(r#"sequence"{beside}"#)).as_bytes(), &mut whole).unwrap();
+        let end = format!(r#"{{"stopReason":"stop_sequence"{beside}"#);
+        Hearing::default().named("messageStop", end.as_bytes(), &mut streamed);
+        assert_eq!(whole.0, [format!("additionalModelResponseFields {fields}")]);
+        assert_eq!(streamed.0, whole.0);
     }
 }

@@ -74,13 +74,19 @@ pub fn caches_long(model: &str) -> bool {
 
 /// Whether Claude may think about this, before its messages are written.
 pub fn may_think(asked: &Asked) -> bool {
-    thinking::may(asked)
+    thinking::may(asked, &asked.model)
 }
 
 /// Says to Claude in its own words how much it is to think, where the caller has one word for all; and takes back what does not
 /// go with that.
 pub fn think(asked: &mut Asked, may: bool) -> Result<(), Refusal> {
-    if Vendor::of(&asked.model) != Vendor::Anthropic || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
+    if Vendor::of(&asked.model) != Vendor::Anthropic {
+        return Ok(());
+    }
+    let model = asked.model.clone();
+    thinking::sample(asked, &model);
+    let is_said = asked.fields.get("thinking").is_some_and(|own| !own.is_null());
+    if is_said && !thinking::takes_efforts_only(&model) {
         return Ok(());
     }
     let mut said = Fields::new();
@@ -89,7 +95,7 @@ pub fn think(asked: &mut Asked, may: bool) -> Result<(), Refusal> {
     for key in ["temperature", "top_k"] {
         asked.hand(key, &mut said, key);
     }
-    thinking::write(asked, &mut said, may)?;
+    thinking::write(asked, &model, &mut said, may)?;
     said.shift_remove("max_tokens");
     asked.fields.extend(said);
     Ok(())
@@ -139,6 +145,11 @@ fn names_nobody(model: &str) -> bool {
 fn claude(asked: &mut Asked, more: &mut Fields) {
     for key in ["thinking", "anthropic_version"] {
         asked.hand(key, more, key);
+    }
+    // Beside what the caller said there itself.
+    for (key, value) in asked.take("output_config").and_then(|config| config.as_object().cloned()).into_iter().flatten()
+    {
+        thinking::configure(more, &key, value);
     }
     if let Some(user) = asked.take("user") {
         more.insert("metadata".into(), json!({"user_id": user}));

@@ -57,6 +57,7 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     }
     turns.retain(|(_, parts)| !parts.is_empty());
     Asked::refuse_silence(were, turns.len())?;
+    in_order(&mut turns);
     if thinking::wants_signatures(&asked.model) {
         fill_signatures(&mut turns);
     }
@@ -82,6 +83,27 @@ fn turn_of(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Value> {
     }
     let last = turns.len() - 1;
     &mut turns[last].1
+}
+
+/// What functions gave back stands in the order in which they were called; what is seen beside a result stays behind it.
+fn in_order(turns: &mut [(Role, Vec<Value>)]) {
+    let id = |part: &Value, kind: &str| part.get(kind).and_then(|told| told["id"].as_str().map(ToOwned::to_owned));
+    for at in 1..turns.len() {
+        let (before, after) = turns.split_at_mut(at);
+        let calls: Vec<_> = before[at - 1].1.iter().filter_map(|part| id(part, "functionCall")).collect();
+        let mut place = 0;
+        let mut placed: Vec<_> = std::mem::take(&mut after[0].1)
+            .into_iter()
+            .map(|part| {
+                let own = id(&part, "functionResponse");
+                let own = own.and_then(|own| calls.iter().position(|call| *call == own));
+                place = own.map_or(place, |own| own + 1);
+                (place, part)
+            })
+            .collect();
+        placed.sort_by_key(|(place, _)| *place);
+        after[0].1 = placed.into_iter().map(|(_, part)| part).collect();
+    }
 }
 
 /// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
@@ -187,10 +209,15 @@ fn write_part(
             hint(cache.as_ref(), asked);
             let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
             asked.lose_some("tool_call_id", name.is_none().then_some(&id));
+            let is_known = name.is_some();
             let name = name.unwrap_or(FILLER);
             let key = if is_error { "error" } else { "output" };
             let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
-            out.push(json!({"functionResponse": {"name": name, "response": {key: joined(texts)}}}));
+            let mut told = json!({"name": name, "response": {key: joined(texts)}});
+            if is_known && !id.is_empty() {
+                told["id"] = id.into();
+            }
+            out.push(json!({"functionResponse": told}));
             // A result is text here; what else there was is seen beside it.
             return others.into_iter().try_for_each(|other| write_part(other, path, called, asked, out));
         }
@@ -210,6 +237,9 @@ fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
     let args = call.input();
     let args = args.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
     let mut part = json!({"functionCall": {"name": call.name, "args": args}});
+    if !call.id.is_empty() {
+        part["functionCall"]["id"] = call.id.into();
+    }
     if let Some(signature) = call.signature {
         part["thoughtSignature"] = signature.into();
     }
@@ -321,7 +351,7 @@ fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &
         function["description"] = description.into();
     }
     // An object without properties is refused; no parameters at all are not.
-    let parameters = schema::clean(schema);
+    let parameters = schema::clean(schema, &mut asked.lost);
     if !schema::is_empty(&parameters) {
         function["parameters"] = parameters;
     }
@@ -362,6 +392,9 @@ fn format(asked: &mut Asked, config: &mut Fields) {
         config.insert("responseMimeType".into(), "application/json".into());
     }
     if let Some(wanted) = answer_schema(&format) {
-        config.insert("responseSchema".into(), schema::clean(&wanted));
+        config.insert("responseSchema".into(), schema::clean(&wanted, &mut asked.lost));
+        if schema::has_free_names(&wanted) {
+            asked.lose("additionalProperties");
+        }
     }
 }

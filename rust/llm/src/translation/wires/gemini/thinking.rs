@@ -45,6 +45,17 @@ pub fn write(asked: &mut Asked, config: &mut Fields) -> Result<(), Refusal> {
     let scale = scale(&asked.model);
     let effort = effort(asked)?.map(|(word, _)| word);
     let thinking = asked.take("thinking");
+    let is_free = |thinking: &Value| thinking["type"] == "adaptive" && thinking.get("budget_tokens").is_none();
+    if let (Some(_), Some(word)) = (thinking.as_ref().filter(|thinking| is_free(thinking)), effort)
+        && !matches!(scale, Scale::None)
+        && word != "none"
+    {
+        // As much as it likes, and the effort says how much that is.
+        let mut told = worded(word, &scale, asked);
+        told.insert("includeThoughts".into(), true.into());
+        config.insert("thinkingConfig".into(), told.into());
+        return Ok(());
+    }
     // What was said in so many words holds.
     asked.lose_some("reasoning_effort", effort.filter(|_| thinking.is_some()).as_ref());
     let told = match (thinking, effort) {

@@ -8,14 +8,15 @@ use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, R
 pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
     let mut out = Fields::new();
-    out.insert("model".into(), std::mem::take(&mut asked.model).into());
-    let most = asked.take("max_tokens").unwrap_or_else(|| most(out["model"].as_str().unwrap_or_default()).into());
+    let model = std::mem::take(&mut asked.model);
+    out.insert("model".into(), model.as_str().into());
+    let most = asked.take("max_tokens").unwrap_or_else(|| most(&model).into());
     out.insert("max_tokens".into(), most);
-    let may_think = thinking::may(asked);
+    let may_think = thinking::may(asked, &model);
     messages(asked, &mut out)?;
     tools(asked, &mut out)?;
-    sampling(asked, &mut out);
-    thinking::write(asked, &mut out, may_think)?;
+    sampling(asked, &model, &mut out);
+    thinking::write(asked, &model, &mut out, may_think)?;
     format(asked, &mut out);
     if let Some(user) = asked.take("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
@@ -221,7 +222,8 @@ pub fn native(kind: &str, mut fields: Fields) -> Value {
     tool
 }
 
-fn sampling(asked: &mut Asked, out: &mut Fields) {
+fn sampling(asked: &mut Asked, model: &str, out: &mut Fields) {
+    thinking::sample(asked, model);
     // Its scale ends at 1.
     asked.bound("temperature", &(0..=1));
     for key in ["temperature", "top_p", "top_k"] {
@@ -239,7 +241,7 @@ fn format(asked: &mut Asked, out: &mut Fields) {
     match (format["type"].as_str(), answer_schema(&format)) {
         (Some("json_schema"), Some(schema)) => {
             let format = json!({"type": "json_schema", "schema": schema});
-            out.insert("output_config".into(), json!({"format": format}));
+            thinking::configure(out, "format", format);
         }
         (Some("text"), _) => (),
         _ => asked.lose("response_format"),

@@ -2,9 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::translation::{
-    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role},
-    lost::Lost,
+use crate::{
+    providers::version_of_claude,
+    translation::{
+        asked::{Asked, Choice, Fields, Message, Part, Refusal, Role},
+        lost::Lost,
+    },
 };
 
 /// Efforts that callers know, and as many tokens as they stand for.
@@ -23,10 +26,79 @@ const LEAST: u64 = 1024;
 /// As many at least are left to the answer where the caller has one word for how much is thought.
 const ROOM: u64 = 256;
 
-/// Writes `thinking`, and takes back what does not go with it.
-pub fn write(asked: &mut Asked, out: &mut Fields, may: bool) -> Result<(), Refusal> {
+/// What a model takes for how much it may think, and for how it picks its words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A budget in tokens.
+    Budget,
+    /// A budget, or as much as it likes by an effort.
+    Either,
+    /// As much as it likes, by an effort: a budget is refused, and so is any sampling of one's own.
+    Effort(Rest),
+}
+
+/// How a model that knows efforts alone is told not to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// By saying nothing.
+    Unsaid,
+    Disabled,
+    /// It always may.
+    Never,
+}
+
+impl Kind {
+    fn of(model: &str) -> Self {
+        let version = version_of_claude(model);
+        match version {
+            _ if ["claude-mythos", "claude-fable"].iter().any(|family| model.contains(family)) => {
+                Self::Effort(Rest::Never)
+            }
+            None => Self::Budget,
+            Some(version) if version < (4, 6) => Self::Budget,
+            Some((4, 6)) => Self::Either,
+            Some((4, _)) => Self::Effort(Rest::Unsaid),
+            Some((5, 0)) => Self::Effort(Rest::Disabled),
+            Some(_) => Self::Effort(Rest::Never),
+        }
+    }
+}
+
+/// Whether a model thinks as much as it likes, and is told an effort at most.
+pub fn takes_efforts_only(model: &str) -> bool {
+    matches!(Kind::of(model), Kind::Effort(_))
+}
+
+/// Takes back what a model refuses of how it is to pick its words.
+pub fn sample(asked: &mut Asked, model: &str) {
+    if takes_efforts_only(model) {
+        for key in ["temperature", "top_p", "top_k"] {
+            // What is said anyway is no loss.
+            let said = asked.take(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
+            asked.lose_some(key, said.as_ref());
+        }
+        return;
+    }
+    let refuses_both = version_of_claude(model).is_some_and(|version| version >= (4, 1));
+    if refuses_both && asked.fields.get("temperature").is_some_and(|value| !value.is_null()) {
+        let said = asked.take("top_p");
+        asked.lose_some("top_p", said.as_ref());
+    }
+}
+
+/// Writes `thinking` for a model, and takes back what does not go with it.
+pub fn write(asked: &mut Asked, model: &str, out: &mut Fields, may: bool) -> Result<(), Refusal> {
     let effort = effort(asked)?;
+    let kind = Kind::of(model);
+    if let Kind::Effort(rest) = kind {
+        with_effort(asked, effort.map(|(word, _)| word), rest, out, may);
+        return Ok(());
+    }
     let (thinking, word, room) = match (asked.take("thinking"), effort) {
+        (Some(thinking), Some((word, 1..))) if kind == Kind::Either && thinking["type"] == "adaptive" => {
+            configure(out, "effort", level(word).into());
+            (thinking, "thinking", 1)
+        }
         (Some(thinking), effort) => {
             // What was said in so many words holds.
             asked.lose_some("reasoning_effort", effort.as_ref());
@@ -51,6 +123,65 @@ pub fn write(asked: &mut Asked, out: &mut Fields, may: bool) -> Result<(), Refus
     Ok(())
 }
 
+/// To a model that is told an effort, and that it may think.
+fn with_effort(asked: &mut Asked, effort: Option<&'static str>, rest: Rest, out: &mut Fields, may: bool) {
+    let thinking = asked.take("thinking");
+    let is_off = thinking.as_ref().map_or(effort == Some("none"), |thinking| thinking["type"] == "disabled");
+    if is_off {
+        match rest {
+            Rest::Unsaid => (),
+            Rest::Disabled => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
+            Rest::Never => {
+                asked.lose(if thinking.is_some() { "thinking" } else { "reasoning_effort" });
+                configure(out, "effort", "low".into());
+            }
+        }
+        return;
+    }
+    let budget = thinking.as_ref().and_then(|thinking| thinking["budget_tokens"].as_u64());
+    asked.lose_some("thinking.budget_tokens", budget.as_ref());
+    // A budget is at least told as the effort that it stands for elsewhere.
+    let of_budget =
+        |budget| EFFORTS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(word, _)| *word);
+    let word = effort.filter(|word| *word != "none").or(budget.map(of_budget));
+    if let Some(word) = word {
+        configure(out, "effort", level(word).into());
+        asked.lose_some("reasoning_effort", (level(word) != word).then_some(&()));
+    }
+    match thinking {
+        None if word.is_none() => (),
+        _ if !may => asked.lose_some("thinking", thinking.as_ref()),
+        Some(mut said) if said["type"] == "adaptive" => {
+            // Of a budget that stood beside it.
+            if let Some(said) = said.as_object_mut() {
+                said.shift_remove("budget_tokens");
+            }
+            out.insert("thinking".into(), said);
+        }
+        Some(said) => {
+            let mut told = json!({"type": "adaptive"});
+            if let Some(display) = said.get("display") {
+                told["display"] = display.clone();
+            }
+            out.insert("thinking".into(), told);
+        }
+        None => drop(out.insert("thinking".into(), json!({"type": "adaptive"}))),
+    }
+}
+
+/// The least effort that there is stands for less.
+fn level(word: &'static str) -> &'static str {
+    if word == "minimal" { "low" } else { word }
+}
+
+/// Says one thing of how it is to answer, beside others.
+pub fn configure(out: &mut Fields, key: &str, value: Value) {
+    let config = out.entry("output_config").or_insert_with(|| json!({}));
+    if let Some(config) = config.as_object_mut() {
+        config.insert(key.into(), value);
+    }
+}
+
 /// One of the words for how much is to be thought, and its tokens.
 pub fn effort(asked: &mut Asked) -> Result<Option<(&'static str, u64)>, Refusal> {
     let Some(said) = asked.take("reasoning_effort") else { return Ok(None) };
@@ -64,8 +195,10 @@ pub fn effort(asked: &mut Asked) -> Result<Option<(&'static str, u64)>, Refusal>
 }
 
 /// Whether this request may be thought about: not where a tool is called in any case.
-pub fn may(asked: &Asked) -> bool {
-    !matches!(asked.choice, Some(Choice::Any | Choice::Tool(_))) && !continues_without(asked)
+pub fn may(asked: &Asked, model: &str) -> bool {
+    let is_forced = matches!(asked.choice, Some(Choice::Any | Choice::Tool(_)));
+    // Who thinks as much as it likes takes turns without thoughts.
+    !is_forced && (takes_efforts_only(model) || !continues_without(asked))
 }
 
 /// The budget is part of what may be said at all; one that leaves less room than this to the answer becomes half of that. And
