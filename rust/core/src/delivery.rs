@@ -69,8 +69,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let status = answered.status;
     record.facts.status = status;
     record.facts.first_byte = Some(record.elapsed());
-    let is_events = is_events(&answered.headers);
-    let is_frames = is_kind(&answered.headers, FRAMES);
+    let (is_events, is_frames) = (is_events(&answered.headers), is_kind(&answered.headers, FRAMES));
     let is_small = is_small(call.route.operation, &answered, body.expected());
     let is_plain = is_plain(&answered.headers);
     // A question is answered with what it cost; what is fetched later has been paid for.
