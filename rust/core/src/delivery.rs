@@ -67,14 +67,12 @@ impl Served {
 pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
     let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
     let status = answered.status;
-    record.facts.status = status;
-    record.facts.first_byte = Some(record.elapsed());
+    (record.facts.status, record.facts.first_byte) = (status, Some(record.elapsed()));
     let pieces = Pieces::of(call.route.operation, &answered, body.expected());
     let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
     let is_small = is_small(call.route.operation, &answered, body.expected());
-    let is_plain = is_plain(&answered.headers);
+    let (is_plain, is_packed) = (is_plain(&answered.headers), packed::is_packed(&answered.headers));
     // A question is answered with what it cost; what is fetched later has been paid for.
-    let is_packed = packed::is_packed(&answered.headers);
     let has_cost =
         call.head.method == "POST" && status < 300 && (is_plain || is_packed) && !record.facts.is_from_cache();
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
