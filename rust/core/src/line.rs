@@ -127,10 +127,8 @@ fn decided(line: &mut Members<'_>, facts: &Facts) {
     line.number("retry_success_count", decision.map_or(0, |decision| decision.retries));
     line.text("last_used_option_index", decision.map_or("config", |decision| &decision.option));
     match (decision, facts.named_by) {
-        (Some(decision), _) => {
-            if !decision.steps.is_empty() {
-                line.list("decisions", &decision.steps, |out, step| step.write(out));
-            }
+        (Some(decision), _) if !decision.steps.is_empty() => {
+            line.list("decisions", &decision.steps, |out, step| step.write(out));
         }
         (None, Some(by)) => {
             let step = Step::Named { at: "config", provider: facts.provider, by };

@@ -83,7 +83,9 @@ mod tests {
 
     fn read(chunks: &[&[u8]]) -> (bool, bool) {
         let mut meter = ItemMeter::default();
-        chunks.iter().for_each(|chunk| meter.feed(chunk));
+        for chunk in chunks {
+            meter.feed(chunk);
+        }
         (meter.is_told(), meter.has_failed())
     }
 
