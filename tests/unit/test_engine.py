@@ -18,8 +18,6 @@ LIMITS = (100, 1000, 50)
 ODD: list[Any] = [None, True, False, -1, 0, 0.5, 1, 5.0, 60, 200, 700, 30_000, 1e9, "", "x", "a\nb", "metadata.a"]
 ODD += [[], [1], ["x"], [{}], {}, {"a": 1}, {"mode": "simple"}, {"attempts": 1}, {"query": {}, "then": "t0"}]
 
-OF_NAMES = ("no target is named", "is the name of another target")
-
 
 class Writer:
     """Writes configs as people do: mostly right, now and then with something that is not."""
@@ -38,7 +36,7 @@ class Writer:
 
     def config(self, depth: int) -> dict[str, Any]:
         count = self.random.randrange(4) if depth else 0
-        targets = [{"name": f"t{self.either(*[at] * 40, 0)}", **self.config(depth - 1)} for at in range(count)]
+        targets = [{"name": f"t{at}", **self.config(depth - 1)} for at in range(count)]
         config = self.features()
         if targets or self.random.random() < 0.05:
             config["targets"] = targets
@@ -144,8 +142,8 @@ def test_the_schema_takes_and_refuses_what_the_parser_does():
     for seed in range(5_000):
         config = Writer(seed).config(seed % 4)
         found, problems = [str(error) for error in schema.iter_errors(config)], refusals(config)
-        # Whether a name is that of a target, or of two, no schema can say.
-        told = [problem for problem in problems if not any(said in problem for said in OF_NAMES)]
+        # Whether a name is that of a target no schema can say.
+        told = [problem for problem in problems if "no target is named" not in problem]
         assert bool(found) == bool(told), (config, found, problems)
         seen[not told] += 1
     assert min(seen.values()) > 1_000, seen

@@ -386,8 +386,6 @@ mod tests {
         let group = |strategy: Value| json!({"strategy": strategy, "targets": [{"provider": "mock", "name": "a"}]});
         let sticky = json!({"hash_fields": ["metadata.user"]});
         let conditions = json!([{"query": {"metadata.a": 1}, "then": "a"}]);
-        let mut twins = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
-        twins["targets"] = json!([twins["targets"][0], twins["targets"][0]]);
         for (config, path) in [
             (json!({}), "$"),
             (json!({"name": "x", "weight": 2}), "$"),
@@ -399,7 +397,6 @@ mod tests {
             (json!({"provider": "opnai"}), "$.provider"),
             (json!({"provider": "@"}), "$.provider"),
             (json!({"provider": "@one", "virtual_key": "two"}), "$.virtual_key"),
-            (twins, "$.targets[1].name"),
             (
                 json!({"targets": [{"passthrough": true, "targets": [{"provider": "mock"}]}]}),
                 "$.targets[0].passthrough",

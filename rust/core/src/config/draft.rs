@@ -1,7 +1,5 @@
 //! A config as it is being read: the table of its keys, and what becomes of them.
 
-use std::collections::HashSet;
-
 use penstock_llm::providers::{self, Form};
 use serde_json::Value;
 
@@ -395,16 +393,6 @@ fn balance(group: &Node, sticky: Option<Sticky>, reading: &mut Reading) -> LoadB
 
 fn conditions(targets: &[Node], draft: conditional::Draft, reading: &mut Reading) -> Conditional {
     let names = targets.iter().map(|target| target.name.as_deref());
-    if reading.tells() {
-        let mut seen = HashSet::new();
-        for (index, name) in names.clone().enumerate().filter_map(|(index, name)| Some((index, name?))) {
-            if !seen.insert(name) {
-                let refuse =
-                    |reading: &mut Reading| reading.refuse("is the name of another target too: conditions mean that");
-                reading.within(&format!("targets[{index}].name"), refuse);
-            }
-        }
-    }
     reading.within("strategy", |reading| {
         if draft.is_empty() {
             reading.refuse("needs `conditions` and `default`");
