@@ -374,14 +374,12 @@ async def _said_of_models(connection: AsyncConnection, vault: Vault) -> tuple[di
     for row in (await connection.execute(query)).mappings():
         try:
             place = await _opened(connection, vault, row)
-            one = {"slug": row["slug"], "enabled": row["enabled"], "custom_host": place.get("custom_host")}
-            if row["pricing_config"]:
-                one["prices"] = tariffs.stated(msgspec.convert(row["pricing_config"], PricingConfig))
+            said = row["pricing_config"]
+            prices = tariffs.stated(msgspec.convert(said, PricingConfig)) if said else None
         except (UnopenedError, msgspec.ValidationError) as error:
             spoilt[row["integration_id"]] = f"its model {row['slug']!r}: {error}"
             continue
-        if place.get("custom_headers"):
-            one["headers"] = place["custom_headers"]
+        one = forms.of_model(row["slug"], row["enabled"], place, prices)
         found.setdefault(row["integration_id"], []).append(one)
     return found, spoilt
 

@@ -276,6 +276,13 @@ def _refuse_unserved(path: str, provider: str, given: Mapping[str, Any]) -> None
         raise refuse(f"{path}.{_named(provider, place, given)}", why)
 
 
+def of_model(slug: str, enabled: object, place: Mapping[str, Any], prices: object = None) -> dict[str, Any]:
+    """Give what the engine is told of a model: where it is, with what it is asked there, and what is said of its price."""
+    told = {"slug": slug, "enabled": enabled, "custom_host": place.get("custom_host")}
+    said = {"headers": place.get("custom_headers"), "prices": prices}
+    return told | {name: value for name, value in said.items() if value}
+
+
 def unserved(row: Mapping[str, Any], models: Iterable[Mapping[str, Any]] = ()) -> list[tuple[str, str]]:
     """Give what the engine does not take of what it would be told of a provider, each by its place there."""
     if row["provider"] not in _options():

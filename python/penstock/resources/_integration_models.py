@@ -224,12 +224,8 @@ async def _put(desk: Desk, integration: Row, path: str, model: ModelGiven, befor
 
 def _refuse_unserved(path: str, integration: Row, model: ModelGiven) -> None:
     """Refuse what the engine would not take: the whole integration would be left out for it."""
-    place = model.configurations or {}
-    one: dict[str, Any] = {"slug": model.slug, "enabled": model.enabled, "custom_host": place.get("custom_host")}
-    if headers := place.get("custom_headers"):
-        one["headers"] = headers
-    if model.pricing_config:
-        one["prices"] = tariffs.stated(model.pricing_config)
+    prices = tariffs.stated(model.pricing_config) if model.pricing_config else None
+    one = forms.of_model(model.slug, model.enabled, model.configurations or {}, prices)
     told = {"provider": integration["ai_provider_id"]}
     problems = [
         Problem(f"{path}.{_named(place)}", why)

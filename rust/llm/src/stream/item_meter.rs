@@ -60,8 +60,8 @@ impl ItemMeter {
             b'}' | b']' => self.depth = self.depth.saturating_sub(1),
             b':' => match (self.depth, &self.text[..]) {
                 (2, b"error") => self.failed = true,
-                // Of the prompt there is only something to say where nothing is answered.
-                (2, b"promptFeedback") | (4, b"finishReason") => self.told = true,
+                // What was refused as a whole says so of the prompt. Of others its ratings may stand there, before the answer.
+                (3, b"blockReason") | (4, b"finishReason") => self.told = true,
                 _ => (),
             },
             _ => (),
@@ -95,6 +95,10 @@ mod tests {
             (r#"[{"candidates":[{"content":{"parts":[{"text":"a"}]}}]},"#, (false, false)),
             (r#"[{"candidates":[{"content":{}}]},{"candidates":[{"finishReason":"STOP"}]}]"#, (true, false)),
             (r#"[{"promptFeedback" : {"blockReason":"SAFETY"}}]"#, (true, false)),
+            (
+                r#"[{"promptFeedback":{"safetyRatings":[{"blocked":false}]},"candidates":[{"content":{}}]}]"#,
+                (false, false),
+            ),
             (r#"[{"candidates":[]},{"error":{"code":503}}]"#, (true, true)),
             // What is said within an answer is no word of its end.
             (r#"[{"candidates":[{"content":{"parts":[{"text":"\"finishReason\": {\"error\":"}]}}]}]"#, (false, false)),
