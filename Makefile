@@ -91,7 +91,6 @@ load: build $(STAMPS)/bench ## locust scenarios against a gateway of its own; a 
 
 .PHONY: compare
 compare: build $(STAMPS)/bench ## the gateway beside nginx, HAProxy, Envoy and other gateways in one run
-	@.ci/debian nginx=nginx haproxy=haproxy
 	$(SAY) 'side by side, rounds interleaved; it prints what it is doing and how long is left'
 	@$(BIN)/python -m benches.compare $(ARGS)
 
@@ -112,8 +111,8 @@ audit: ## licences, sources and doubled versions of the Rust dependencies (needs
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here
-	rm -rf .venv .cache/stamps .cache/sdk target $(NODE)/node_modules $(CODEX)/node_modules python/penstock/_engine*.so
-	find . -name __pycache__ -not -path './.cache/*' -prune -exec rm -rf {} +
+	rm -rf .venv .cache $(TARGET) $(NODE)/node_modules $(CODEX)/node_modules python/penstock/_engine*.so
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ── what the verbs stand on; each is done again only when what it was made from has changed ──────────────────────────
 

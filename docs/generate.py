@@ -116,6 +116,11 @@ CHOSEN = (
         "they refuse them; who is asked by an ARN that names no maker gets them",
     ),
     (
+        "`anthropic`, `bedrock`, `vertex-ai`",
+        "translated requests that end with the model's own words (Claude since 4.6) or say which tool it must call (since 5.1) are refused",
+        "the models refuse them, and nothing stands for what is asked",
+    ),
+    (
         "`bytez`",
         "`/models/v2/openai/v1`",
         "its OpenAI-like API has tools, streams and usage; `/models/v2/{model}` has none",
@@ -139,6 +144,11 @@ CHOSEN = (
     ),
     ("`monsterapi`", "`/chat/completions`", "its fields are OpenAI's there"),
     ("`ollama`", "`/v1/embeddings`", "several texts and usage; `/api/embeddings` takes one text and tells none"),
+    (
+        "`openrouter`",
+        "`reasoning_details` stand in the place of a signature for who speaks no chat completions",
+        "its models want them back as they were",
+    ),
     (
         "`oracle`",
         "its OpenAI-like API",
@@ -183,7 +193,8 @@ def providers_page() -> str:
         "another path is passed through.",
         table(["name", "operations"], names),
         "How many tokens a request has (`messagesCountTokens`, `countTokens`) is asked of every provider: where it does not "
-        "say, the gateway counts, roughly, in the vocabulary of the model where that is known.",
+        "say, the gateway counts, roughly, in the vocabulary of the model where that is known. So it does where Bedrock refuses to "
+        "count for a model (400), and names the operation in `x-gateway-not-translated`.",
         "Jobs of fine-tuning have OpenAI's shape everywhere. `bedrock`, `vertex-ai` and `fireworks-ai` take files as they have them: "
         "`s3://…`, `gs://…`, a dataset of the account, or the id that an upload gave ([batches.md](batches.md)). Bedrock wants a role that reads and writes them (`role_arn` in the body, or the "
         "option `aws_customization_role_arn`) and a place for what comes of it (`output_file`, or `aws_s3_bucket`); `job_name` is the "
@@ -193,7 +204,9 @@ def providers_page() -> str:
         "A chat or completion goes to who speaks OpenAI's API as it came, but for what that provider calls otherwise (`max_completion_tokens`, "
         "the role `developer`, Mistral's `random_seed` and `any`, `repetition_penalty`, `think`, `reasoning.effort`) or does not take "
         "(in messages too: Mistral, Groq and Cerebras refuse whatever they do not know): what goes, and what is bounded to a provider's scale, "
-        "is named in `x-gateway-not-translated`. `/v1/proxy` and `passthrough` change nothing. The tables are in "
+        "is named in `x-gateway-not-translated`. So is that Mistral, which refuses a user straight after a tool, reads a short word of the "
+        "assistant between the two (`messages.assistant`). Ids of calls that a provider refuses (Mistral takes nine letters and digits) "
+        "are others there, the same for a call and its result. `/v1/proxy` and `passthrough` change nothing. The tables are in "
         "`rust/llm/src/providers/wording.rs`.",
         "Where several of a provider's APIs could be asked, and where it could be told more or less, this is what was chosen:",
         table(["provider", "what", "why"], [list(row) for row in CHOSEN]),
@@ -228,6 +241,18 @@ def continuing() -> list[list[str]]:
     return [[f"`{slug}`", models[goes_on], places.get(mark, "–").format(field)] for slug, goes_on, mark, field in found]
 
 
+def left_out() -> str:
+    """Name the header fields that the engine passes on to nobody, from where it says so."""
+    named = [
+        (CORE / "rendering.rs", "fn never_passes"),
+        (CORE / "headers.rs", "fn is_hop_by_hop"),
+        (CORE / "headers.rs", "fn is_cloud_metadata"),
+    ]
+    bodies = [file.read_text().split(function)[1].split("\n}")[0] for file, function in named]
+    names = [name for body in bodies for name in re.findall(r'^ +\|? ?b"([a-z0-9-]+)"$', body, re.MULTILINE)]
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def routes_page() -> str:
     """List the operations from their one table."""
     source = (LLM / "operation.rs").read_text()
@@ -247,8 +272,16 @@ def routes_page() -> str:
         "`/v1/threads`, `/v1/vector_stores`, `/v1/fine_tuning/jobs/:id/events` and `/checkpoints`, and "
         "`/v1/messages/batches`.",
         "`/v1/proxy/…` passes through whatever follows it, also where that is the path of an operation.",
+        "Of the header fields are left out: `x-gateway-…` under all its prefixes, what holds a key of the gateway's, what "
+        f"`connection` names, `sec-websocket-…`, and {left_out()}. The credential that was chosen, the length and the "
+        "trace are written anew.",
         "Azure's own client says more in its path: `/openai/deployments/{deployment}/…`, `/openai/…` and "
         "`/openai/v1/…` are taken for the same operations.",
+        "## Bodies",
+        "An operation that takes JSON refuses any other `content-type` with 400 `invalid_header`; one that takes a form "
+        "with a model in it (edits of images, transcriptions, translations) refuses what is neither "
+        "`multipart/form-data` nor `audio/*` nor JSON. Uploads (`/v1/files`, objects and data sets of batches) and what "
+        "is passed through may be of any kind that the provider takes.",
         "A form may have its fields in any order. It is passed on while it comes; its fields `model` and `stream` are "
         "read on the way, for the record.",
     )

@@ -18,15 +18,13 @@ from benches.compare import gateway, ports, provider
 from benches.compare.peers.peer import Unavailable
 from benches.compare.peers.penstock import Penstock
 from loadtests import report
-from loadtests.options import between
+from loadtests.options import HEADERS_VARIABLE, RESULT_VARIABLE, between
 from loadtests.scenarios import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 FOLDER = Path(__file__).resolve().parent
-HEADERS_VARIABLE = "PENSTOCK_LOAD_HEADERS"
-RESULT_VARIABLE = "PENSTOCK_LOAD_RESULT"
 GRACE_SECONDS = 60
 RECORD_SECONDS = 5
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from locust import events
 
+from loadtests.options import RESULT_VARIABLE
 from loadtests.scenarios.chat import Chat
 from loadtests.scenarios.faults import Faults
 from loadtests.scenarios.stream import Stream
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from locust.stats import StatsEntry
 
 __all__ = ["Chat", "Faults", "Stream"]
-RESULT_VARIABLE = "PENSTOCK_LOAD_RESULT"
 
 
 @events.quitting.add_listener

@@ -1,4 +1,4 @@
-"""What the load tests' commands may be told."""
+"""What the load tests' commands may be told, and what the runner tells the scenarios."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+HEADERS_VARIABLE = "PENSTOCK_LOAD_HEADERS"
+RESULT_VARIABLE = "PENSTOCK_LOAD_RESULT"
 
 
 def between(least: int, most: int) -> Callable[[str], int]:

@@ -31,13 +31,14 @@ QUICK_ROUNDS = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 when a target is missed or our own gateway could not be measured."""
+    """Return 1 when a target is missed, or not measured though nobody asked for less."""
     asked = _parser().parse_args(arguments)
     for program in ("penstock-mock", "penstock-load"):
         binary(program)
     chosen = cores.choose()
     result = _result(asked.quick, asked.rounds or (QUICK_ROUNDS if asked.quick else FULL_ROUNDS))
-    peers = _install(asked.peers or list(QUICK_PEERS if asked.quick else NAMES), result)
+    names = asked.peers or list(QUICK_PEERS if asked.quick else NAMES)
+    peers = _install(names, result)
     cores.pin(chosen.load)
     # What was started has sessions of its own and would outlive an end without goodbye.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         result.warnings.append(INTERRUPTED)
     print(_write(result))
-    return _verdict(result, asked.peers)
+    return verdict(result, named=bool(asked.peers), peers=names, works=[work.name for work in works])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,11 +118,16 @@ def _write(result: Result) -> str:
     return report.write(result, source) + f"\nWritten to {os.path.relpath(source)}"
 
 
-def _verdict(result: Result, asked: Sequence[str] | None) -> int:
-    if asked and figures.OURS not in asked:
+def verdict(result: Result, *, named: bool, peers: Sequence[str], works: Sequence[str]) -> int:
+    """Whether a run is good: of peers that were named, as far as they go; else every target of its works is measured."""
+    if figures.OURS not in peers:
         return 0
-    missed = any(verdict.met is False for verdict in figures.verdicts(result))
-    return int(missed or figures.OURS in result.left_out or INTERRUPTED in result.warnings)
+    found = figures.verdicts(result)
+    bad = figures.OURS in result.left_out or INTERRUPTED in result.warnings or any(one.met is False for one in found)
+    against = {one.figure.against for one in found}
+    due = [one for one in found if one.figure.work in works and one.figure.against in {None, *peers}]
+    lacking = bool(against & result.left_out.keys()) or any(one.met is None for one in due)
+    return int(bad or (lacking and not named))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ from benches.compare.result import Result, Sample, load
 
 FOREIGN_AT_MOST = 0.05
 NOTHING = "–"
+DISTURBED = " †"
 TIMES = "×"
+
+Disturbed = dict[str, dict[str, float]]
 
 
 def render(result: Result) -> str:
@@ -19,11 +22,11 @@ def render(result: Result) -> str:
     known = figures.samples(result)
     parts = [
         _title(result),
-        _targets(figures.verdicts(result)),
+        _targets(figures.verdicts(result), _disturbed(known)),
         _everyone(known, list(result.versions)),
         _notes("Left out", [f"{name}: {why}" for name, why in result.left_out.items()]),
         _notes("Invalid", sorted({_invalid(sample) for sample in known if sample.invalid})),
-        _notes("Warnings", [*result.warnings, *_disturbed(known)]),
+        _notes("Warnings", [*result.warnings, *_strangers(_disturbed(known))]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -47,13 +50,13 @@ def _title(result: Result) -> str:
     )
 
 
-def _targets(verdicts: list[Verdict]) -> str:
+def _targets(verdicts: list[Verdict], disturbed: Disturbed) -> str:
     rows = [
         [
             verdict.figure.title,
             verdict.figure.unit,
             limit(verdict.figure),
-            _spread(verdict.reached, TIMES if verdict.figure.against else ""),
+            _spread(verdict.reached, TIMES if verdict.figure.against else "") + _mark(disturbed, verdict.figure),
             number(verdict.ours.median) if verdict.ours else NOTHING,
             _word(verdict),
         ]
@@ -83,7 +86,11 @@ def _spread(spread: paired.Spread | None, sign: str) -> str:
 
 
 def _everyone(known: list[Sample], peers: list[str]) -> str:
-    rows = [[figure.title, figure.unit, *(_cell(known, figure, peer) for peer in peers)] for figure in _distinct()]
+    disturbed = _disturbed(known)
+    rows = [
+        [figure.title, figure.unit, *(_cell(known, figure, peer, disturbed) for peer in peers)]
+        for figure in _distinct()
+    ]
     measured = [row for row in rows if any(cell != NOTHING for cell in row[2:])]
     return f"## Every gateway ({TIMES} nginx)\n\n" + table(["work", "unit", *peers], measured)
 
@@ -93,31 +100,39 @@ def _distinct() -> list[Figure]:
     return list({(figure.work, figure.value): figure for figure in reversed(FIGURES)}.values())[::-1]
 
 
-def _cell(known: list[Sample], figure: Figure, peer: str) -> str:
+def _cell(known: list[Sample], figure: Figure, peer: str, disturbed: Disturbed) -> str:
     value = paired.spread(paired.by_round(known, figure.work, peer, figure.value).values())
     if value is None:
         return NOTHING
     ratio = paired.ratios(known, figure.work, figure.value, (peer, "nginx"))
-    if ratio is None or peer == "nginx":
-        return number(value.median)
-    return f"{number(value.median)} ({number(ratio.median)}{TIMES})"
+    beside = "" if ratio is None or peer == "nginx" else f" ({number(ratio.median)}{TIMES})"
+    return number(value.median) + beside + (DISTURBED if peer in disturbed.get(figure.work, {}) else "")
 
 
 def _invalid(sample: Sample) -> str:
     return f"{sample.peer}, {sample.work}: {sample.invalid}"
 
 
-def _disturbed(known: list[Sample]) -> list[str]:
-    """By work, how much of the gateway's core others took at worst, where that was too much."""
-    worst: dict[str, dict[str, float]] = {}
+def _mark(disturbed: Disturbed, figure: Figure) -> str:
+    """A ratio is worth no more than either of its values."""
+    return DISTURBED if {figures.OURS, figure.against} & disturbed.get(figure.work, {}).keys() else ""
+
+
+def _disturbed(known: list[Sample]) -> Disturbed:
+    """By work and gateway, how much of its core others took at worst, where that was too much."""
+    worst: Disturbed = {}
     for sample in known:
         share = sample.values.get("foreign", 0.0)
         if share > FOREIGN_AT_MOST and sample.peer != "direct":
             by_peer = worst.setdefault(sample.work, {})
             by_peer[sample.peer] = max(share, by_peer.get(sample.peer, 0.0))
+    return worst
+
+
+def _strangers(disturbed: Disturbed) -> list[str]:
     return [
-        f"{work}: others used the gateway's core: {', '.join(f'{peer} {share:.0%}' for peer, share in by_peer.items())}"
-        for work, by_peer in worst.items()
+        f"{DISTURBED.strip()} {work}: others used the gateway's core: {', '.join(f'{peer} {share:.0%}' for peer, share in by_peer.items())}"
+        for work, by_peer in disturbed.items()
     ]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from statistics import median
 from typing import TYPE_CHECKING
 
 from benches.compare import bodies, cores, load
-from benches.compare.gateway import Gateway, Invalid, answered
+from benches.compare.gateway import Gateway, Invalid, answered, running
+from benches.compare.peers import burning
+from benches.compare.peers.penstock import Burning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,12 +228,17 @@ def stuck(bench: Bench) -> Values:
 
 
 def tail(bench: Bench) -> Values:
-    """The data plane's p99 while the control process has all the work it can do, beside that while it has none.
+    """The data plane's p99 while management burns Python without a pause, beside that while it has nothing to do.
 
-    The pages are asked for at the same rate both times, the quiet time from the provider: what that client
-    takes from the core of the load client is no part of the difference.
+    Then the same with pages: as many as it can answer, asked for at that rate both times. In the quiet time they come from
+    the provider: what their client takes from the core of the load client is no part of the difference.
     """
-    values: Values = {}
+    with running(Burning(), bench.gateway.stand.provider, bench.core) as gateway:
+        burnt = replace(bench, gateway=gateway)
+        quiet = _p99(burnt)
+        with load.asking("whole", f"http://{gateway.host}{burning.PATH}", {"connections": 1, "seconds": READ_SECONDS}):
+            busy = _p99(burnt)
+    values: Values = {"quiet_p99_ms": quiet, "p99_ms": busy, "rise_ms": busy - quiet}
     for page in MANAGEMENT:
         name = page.rpartition("/")[2].partition(".")[0]
         place = f"http://{bench.gateway.host}{page}"
@@ -239,7 +246,7 @@ def tail(bench: Bench) -> Values:
         quiet = _p99_beside(bench, f"{bench.gateway.stand.provider}/v1/models", pages)
         busy = _p99_beside(bench, place, pages)
         values |= {f"{name}_rps": pages, f"{name}_quiet_p99_ms": quiet, f"{name}_p99_ms": busy}
-        values["rise_ms"] = max(values.get("rise_ms", busy - quiet), busy - quiet)
+        values["pages_rise_ms"] = max(values.get("pages_rise_ms", busy - quiet), busy - quiet)
     return values
 
 
@@ -255,10 +262,14 @@ def _capacity(url: str, seconds: float) -> float:
 
 def _p99_beside(bench: Bench, url: str, pages: float) -> float:
     """In milliseconds, with a page asked for so many times a second."""
-    seconds = bench.scale.seconds
-    with load.asking("rate", url, {"rate": pages, "connections": PAGE_CLIENTS, "seconds": seconds * 2 + 2}):
-        bench.warm("rate", bodies.whole(), TAIL_LOAD)
-        return load.run(bench.gateway, "rate", bodies.whole(), {**TAIL_LOAD, **bench.seconds})["p99_us"] / 1000
+    seconds = bench.scale.seconds * 2 + 2
+    with load.asking("rate", url, {"rate": pages, "connections": PAGE_CLIENTS, "seconds": seconds}):
+        return _p99(bench)
+
+
+def _p99(bench: Bench) -> float:
+    bench.warm("rate", bodies.whole(), TAIL_LOAD)
+    return load.run(bench.gateway, "rate", bodies.whole(), {**TAIL_LOAD, **bench.seconds})["p99_us"] / 1000
 
 
 def start(bench: Bench) -> Values:

@@ -10,6 +10,19 @@ import urllib.parse
 from typing import TYPE_CHECKING, Protocol, cast
 
 from loadtests.leaving.provider import SEGMENT, TAG
+from tests.frames import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    field,
+    frame,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,10 +31,6 @@ CHAT = "/v1/chat/completions"
 UPLOAD_BYTES = 3_000_000
 SENT_BYTES = 50_000
 """A body that is announced to be large is forwarded from its first piece on."""
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE = 0, 1, 3, 4, 8
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
 CANCEL = 8
 LARGEST_FRAME = 16 * 1024
 STREAMS = 100
@@ -177,22 +186,3 @@ class Stream:
 
     def close(self) -> None:
         self._bundle.transport.abort()
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-def field(name: str, value: str) -> bytes:
-    """A header field that is neither indexed nor compressed (RFC 7541 §6.2.2)."""
-    return b"\0" + text(name.encode()) + text(value.encode())
-
-
-def text(data: bytes) -> bytes:
-    if len(data) < 127:
-        return bytes([len(data)]) + data
-    rest, digits = len(data) - 127, b""
-    while rest >= 128:
-        digits += bytes([rest % 128 + 128])
-        rest //= 128
-    return b"\x7f" + digits + bytes([rest]) + data

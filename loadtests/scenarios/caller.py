@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from locust import HttpUser, between
 from requests.exceptions import RequestException
 
+from loadtests.options import HEADERS_VARIABLE
+
 if TYPE_CHECKING:
     from locust.clients import ResponseContextManager
 
-HEADERS_VARIABLE = "PENSTOCK_LOAD_HEADERS"
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
 DONE = "[DONE]"

@@ -1,4 +1,8 @@
-"""The `penstock` command. The only place that looks at the environment."""
+"""The `penstock` command. The only place that reads settings from the environment.
+
+What files name as `${NAME}` is read in `snapshot` and `administer`, the folder of a session in `listen`, and `engine` says
+what the allocator is to know.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ def lines(url: str, *, key_needed: bool) -> list[str]:
         ("a streamed answer", _curl(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key])),
         ("Anthropic's messages", _curl(f"{url}/v1/messages", {**chat, "max_tokens": 64}, key)),
         ("the management API", f"curl -sS {url}/v1/health"),
-        ("OpenAI's Python SDK (pip install openai)", _sdk(url, key_needed=key_needed)),
+        # Systems' own Pythons refuse packages; one in a folder takes them everywhere.
+        ("OpenAI's Python SDK, into a folder of its own", "python3 -m venv sdk && sdk/bin/pip install openai"),
+        ("and a whole answer from it", _sdk(url, key_needed=key_needed)),
     ]
     return [line for title, command in tries for line in (f"# {title}", command)]
 
@@ -30,7 +32,7 @@ def _sdk(url: str, *, key_needed: bool) -> str:
     headers = '{"x-gateway-provider": "mock"'
     headers += ', "x-gateway-api-key": os.environ["PENSTOCK_KEY"]}' if key_needed else "}"
     return (
-        f"python3 -c 'import os, openai; "
+        f"sdk/bin/python -c 'import os, openai; "
         f'client = openai.OpenAI(base_url="{url}/v1", api_key="none", default_headers={headers}); '
         f'print(client.chat.completions.create(model="mock", messages=[{json.dumps(QUESTION)}]).choices[0].message.content)'
         "'"

@@ -19,6 +19,7 @@ from penstock.issuers import Issuer, Jwt
 from penstock.routing import Routing
 from penstock.secret import Secret
 from penstock.sharing import Redis
+from penstock.upstream import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,56 +107,8 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
-class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """The way out to providers."""
-
-    request_timeout_ms: Annotated[
-        int, Meta(ge=1, description="time for a provider to answer", extra={"env": "REQUEST_TIMEOUT"})
-    ] = 300_000
-    dns_timeout_ms: Annotated[int, Meta(ge=1, description="time to look up a provider's name")] = 2000
-    connect_timeout_ms: Annotated[int, Meta(ge=1, description="time to connect to a provider, all its addresses")] = (
-        3000
-    )
-    tls_timeout_ms: Annotated[int, Meta(ge=1, description="time for the TLS handshake with a provider")] = 5000
-    idle_timeout_ms: Annotated[int, Meta(ge=1, description="longest silence within a provider's answer")] = 60_000
-    stream_timeout_ms: Annotated[
-        int, Meta(ge=1, description="longest that an answer may come, from its first byte to its last, a stream's too")
-    ] = 3_600_000
-    trusted_custom_hosts: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="hosts, with their subdomains, that may be private addresses or have private names",
-            extra={"env": "TRUSTED_CUSTOM_HOSTS"},
-        ),
-    ] = ()
-    http2: Annotated[bool, Meta(description="speak HTTP/2 with providers that offer it")] = True
-    https_proxy: Annotated[
-        Secret | None,
-        Meta(
-            description="proxy for https providers, such as `http://user:password@host:3128`",
-            extra={"env": "HTTPS_PROXY"},
-        ),
-    ] = None
-    http_proxy: Annotated[Secret | None, Meta(description="proxy for http providers", extra={"env": "HTTP_PROXY"})] = (
-        None
-    )
-    no_proxy: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="hosts without a proxy: names with their subdomains, addresses, networks, each with a port or not; `*` is all",
-            extra={"env": "NO_PROXY"},
-        ),
-    ] = ()
-    tls_ca: Annotated[
-        str,
-        Meta(
-            description="PEM file of certificate authorities to trust besides the usual ones", extra={"env": "TLS_CA"}
-        ),
-    ] = ""
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of something one request may be."""
+    """How much of something one request may be, and all requests of a worker together."""
 
     body_bytes: Annotated[int, Meta(ge=1024, description="largest request body")] = 100 * MEBIBYTE
     gathered_bytes: Annotated[
@@ -174,6 +127,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_grace_ms: Annotated[
         int, Meta(ge=0, description="wait for a request body that is not counted against its rate")
     ] = 10_000
+    in_flight: Annotated[int, Meta(ge=1, description="requests of each worker at once; one more is told 503")] = 20_000
 
 
 class Records(msgspec.Struct, frozen=True, kw_only=True):
@@ -403,6 +357,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "body_total_ms": self.limits.body_total_ms,
                 "body_rate": self.limits.body_rate,
                 "body_grace_ms": self.limits.body_grace_ms,
+                "max_in_flight": self.limits.in_flight,
                 **msgspec.structs.asdict(self.routing),
                 "redis_url": _revealed(self.redis.url),
                 "redis_prefix": self.redis.prefix,

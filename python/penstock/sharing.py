@@ -13,7 +13,7 @@ MEBIBYTE = 1024 * 1024
 
 
 class Redis(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers and nodes share: kept answers, circuit breakers, the word that something was saved."""
+    """What workers and nodes share: kept answers, circuit breakers, sticky sessions, the word that something was saved."""
 
     url: Annotated[
         Secret | None,

@@ -89,6 +89,7 @@ class Stored(msgspec.Struct, frozen=True):
     providers: bytes = b""
     models: bytes = b""
     workspaces: bytes = b""
+    departed: bytes = b""
     # What is needed to check tokens, as a JSON object; empty where none are taken.
     jwt: bytes = b""
     key_count: int = 0
@@ -151,7 +152,7 @@ ROWS: dict[str, type[KeyRow | ProviderRow | ConfigRow]] = dict(
 
 
 # Tables that only the store has.
-STORED_ALONE = ("models", "workspaces")
+STORED_ALONE = ("models", "workspaces", "departed")
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -7,12 +7,10 @@ import socket
 import urllib.parse
 from typing import TYPE_CHECKING, Self
 
-from loadtests.leaving.callers import ACK, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, field, frame
+from tests.frames import ACK, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, field, frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-GOAWAY = 7
 
 
 class Http2:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
+from benches.compare.peers import burning
 from penstock import cli, door, settings
 from penstock.engine import Engine
 
@@ -26,26 +26,9 @@ def create(chosen: settings.Settings, worker: int, snapshot: bytes) -> door.Door
     return door.Door(engine, intercept=INTERCEPT)
 
 
-def add_burn() -> None:
-    """Put a management route that keeps the interpreter busy for a second below `/v1/health`."""
-    from litestar import get  # noqa: PLC0415 - the edge processes of the other tests load no web framework
-
-    from penstock.caller import anyone  # noqa: PLC0415
-    from penstock.resources import health  # noqa: PLC0415
-
-    @get("/burn", guards=[anyone], sync_to_thread=False)
-    def burn() -> str:
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end:
-            sum(range(1000))
-        return "burnt"
-
-    health.routes.append(burn)
-
-
 if __name__ == "__main__":
     settings.Settings.engine_json = changed_engine_json
     door.create = create
     if BURN:
-        add_burn()
+        burning.add_route()
     cli.main()

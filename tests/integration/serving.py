@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway import Gateway, binary
+from tests.gateway import ROOT, Gateway, binary
 from tests.integration.wire import CHAT, MOCK, Answer, ask, asked
 from tests.processes import wait
 
@@ -58,6 +58,8 @@ def running(
     """A gateway that is stopped and checked at the end; `engine` changes what no operator can set, `burn` adds a costly route."""
     is_usual = way == "intercepted" and not engine and not burn
     changes = {
+        # A script finds what stands beside it, and no more.
+        "PYTHONPATH": str(ROOT),
         "TEST_INTERCEPT": str(int(way == "intercepted")),
         "TEST_ENGINE": json.dumps(engine or {}),
         "TEST_BURN": str(int(burn)),

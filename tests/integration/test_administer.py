@@ -374,6 +374,29 @@ def test_what_is_refused_is_told_with_its_place_in_the_file_and_what_was_made_is
     assert "key of x / api_keys good (it is shown this once): " in said
 
 
+def test_what_is_chosen_once_cannot_be_written_otherwise(admin: Client, tmp_path: Path):
+    place = admin.made("/v1/workspaces", {"name": "chosen"})
+    of_all = admin.made("/v1/integrations", {"name": "one", "slug": "once", "ai_provider_id": "openai", "key": "sk-1"})
+    access = {"workspaces": [{"id": place["id"], "enabled": True}]}
+    good(admin.put("/v1/integrations/once/workspaces", access))
+    given = {"name": "p", "slug": "chosen", "integration_id": "once", "workspace_id": place["id"]}
+    admin.made("/v1/providers", given)
+    file = tmp_path / "state.yaml"
+
+    def applied(provider: str, integration: str, status: int) -> str:
+        whole = {"integrations": [{"slug": "once", "name": "one", "ai_provider_id": provider}]}
+        providers = [{"slug": "chosen", "name": "p", "integration_id": integration}]
+        workspaces = [{"slug": place["slug"], "name": "chosen", "providers": providers}]
+        write({"version": 1, "organisation": whole, "workspaces": workspaces}, file)
+        return run(admin, "apply", str(file), "--yes", status=status)
+
+    for integration in ("once", of_all["id"]):
+        assert applied("openai", integration, 0) == "nothing to do\n"
+    said = applied("mock", "another", 1)
+    assert "organisation.integrations[0].ai_provider_id: is chosen once" in said
+    assert "workspaces[0].providers[0].integration_id: is chosen once" in said
+
+
 def test_a_long_plan_shows_how_far_it_is_to_who_watches(admin: Client, tmp_path: Path):
     write({"version": 1, "workspaces": [{"name": f"place {number}"} for number in range(12)]}, tmp_path / "state.yaml")
     mine, theirs = pty.openpty()

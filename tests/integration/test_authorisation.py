@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import pytest
+from joserfc import jws
+from joserfc.jwk import ECKey
 
 from penstock import caller as rights
 from penstock import resources
@@ -44,6 +48,25 @@ INTEGRATION = {"name": "i", "ai_provider_id": "mock", "key": "sk-0123456789"}
 CUSTOM_MODEL = {"slug": "mine", "enabled": True, "is_custom": True}
 VAULT = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
 SECRET = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": VAULT, "secret_path": "a/b"}
+
+
+# Their roles in `here` and in the organisation.
+OWNER = "the owner"
+PEOPLE: dict[str, tuple[str | None, str]] = {
+    "a member": ("member", "member"),
+    "a manager": ("manager", "member"),
+    "an admin of the workspace": ("admin", "member"),
+    "an admin of the organisation": ("member", "admin"),
+    OWNER: (None, "owner"),
+}
+SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
+TABLES = {
+    "jwt": {
+        "enabled": True,
+        "algorithms": ["ES256"],
+        "jwks": json.dumps({"keys": [SIGNER.as_dict(private=False)]}),
+    }
+}
 
 
 class Route(NamedTuple):
@@ -99,19 +122,15 @@ class Scene:
         self.owner = admin.shown("/v1/admin/users?role=owner")["data"][0]["id"]
         self.organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
         self.here, self.there = (admin.made("/v1/workspaces", {"name": name}) for name in ("here", "there"))
-        self.people = {
-            name: self._person(name, role, org_role)
-            for name, role, org_role in (
-                ("a member", "member", "member"),
-                ("a manager", "manager", "member"),
-                ("an admin of the organisation", "member", "admin"),
-            )
-        }
-        self.callers = self._callers()
+        self.people = {name: self._person(name, *roles) for name, roles in PEOPLE.items() if name != OWNER}
+        # Who was there from the beginning is invited to sign in with a password, and stays what they are.
+        self.people[OWNER] = self._person(OWNER, None, "admin", admin.shown(f"/v1/admin/users/{self.owner}")["email"])
+        assert self.people[OWNER] == self.owner
+        self.callers = self._callers() | self._tokens()
 
-    def _person(self, name: str, role: str | None, org_role: str) -> str:
+    def _person(self, name: str, role: str | None, org_role: str, email: str = "") -> str:
         invited = {
-            "email": f"{name.replace(' ', '.')}@example.test",
+            "email": email or f"{name.replace(' ', '.')}@example.test",
             "role": org_role,
             "workspaces": [{"id": self.here["id"], "role": role}] if role else [],
         }
@@ -164,6 +183,32 @@ class Scene:
             found[name] = (self._signed_in(user), self._as_person(name, user))
         return found
 
+    def _tokens(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
+        """Tokens of an identity provider: of people who are known here, and of machines that are not."""
+        found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {}
+        everything = " ".join(sorted(rights.EVERYTHING))
+        for place in (self.here, self.there):
+            said = {"sub": "machine-7", "workspace_slug": place["slug"], "scope": everything}
+            scopes = rights.EVERYTHING & rights.of_person(None)
+            known = rights.Caller(
+                id="t", type="token", organisation_id="o", workspace_id=place["id"], scopes=scopes, by="token"
+            )
+            found[f"a token of {place['name']}"] = (self._token(said), known)
+        for name, scope in (("a member", everything), (OWNER, "logs.list")):
+            person = self._as_person(name, self.people[name])
+            narrow = msgspec.structs.replace(
+                person, scopes=person.scopes & set(scope.split()), type="token", by="token"
+            )
+            found[f"a token of {name}"] = (self._token({"sub": self.people[name], "scope": scope}), narrow)
+        expired = {"sub": self.owner, "scope": everything, "exp": 1}
+        return {**found, "an old token of the owner": (self._token(expired), None)}
+
+    def _token(self, said: Mapping[str, object]) -> Mapping[str, str]:
+        claims = {"organisation_id": self.organisation, "exp": int(time.time()) + 3600, **said}
+        head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
+        text = jws.serialize_compact(head, json.dumps(claims), SIGNER, algorithms=["ES256"])
+        return {"authorization": f"Bearer {text}"}
+
     def _signed_in(self, user: str) -> Mapping[str, str]:
         email = self.admin.shown(f"/v1/admin/users/{user}")["email"]
         answer = Client(self.admin.gateway, "").post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
@@ -171,7 +216,7 @@ class Scene:
         return {"cookie": cookie, "x-csrf-token": good(answer)["csrf_token"]}
 
     def _as_person(self, name: str, user: str) -> rights.Caller:
-        org_role = "admin" if "organisation" in name else "member"
+        role, org_role = PEOPLE[name]
         return rights.Caller(
             id=user,
             type="person",
@@ -180,7 +225,7 @@ class Scene:
             by="session",
             scopes=rights.of_person(org_role),
             org_role=org_role,
-            roles={self.here["id"]: "manager" if "manager" in name else "member"},
+            roles={self.here["id"]: role} if role else {},
         )
 
     def fill(self, route: Route) -> tuple[str, object]:
@@ -249,8 +294,7 @@ class Scene:
         made, place = self.admin.made, self.place
         match path.split("/")[1:]:
             case ["providers"] if method == "POST":
-                slug = made("/v1/virtual-keys", {**VIRTUAL_KEY, **place})["slug"]
-                owned = self.admin.shown(f"/v1/virtual-keys/{slug}?workspace_id={self.here['id']}")["integration_id"]
+                owned = made("/v1/integrations", {**INTEGRATION, **place})["slug"]
                 bodies["POST /providers"] = {"name": "p", "integration_id": owned, **place}
             case ["api-keys", "{key_id}", *_]:
                 values["key_id"] = made("/v1/api-keys/workspace/service", {**NEW_KEY, **place})["id"]
@@ -284,7 +328,7 @@ class Scene:
         """What the rules say, told from the rights alone."""
         _, known = self.callers[name]
         if known is None or route.needs is None:
-            return known is not None and known.by == "session"
+            return known is not None and known.by != "key"
         # A list of workspaces is narrowed to those that are open to the caller.
         if route.path.endswith("/integrations/{key}/workspaces") and route.method == "PUT":
             return "organisation_integrations.update" in known.grants(known.workspace_id)
@@ -403,25 +447,26 @@ FORGED = (
 def test_tricks_with_the_path_and_with_headers_open_nothing(scene: Scene):
     tried = 0
     secret = scene.admin.shown("/v1/admin/users")["data"][0]["id"]
-    for route in ROUTES:
-        if route.method != "GET":
-            continue
-        path, _ = scene.fill(route)
+    # What changes something is tried under the first of its names.
+    for route in (route for route in ROUTES if route.method == "GET" or route in EACH):
+        path, body = scene.fill(route)
         path = path.split("?")[0]
+        sent = None if body is None else json.dumps(body).encode()
+        base, plain = scene.admin.gateway.base_url, {"content-type": "application/json"} if sent else {}
         first, _, rest = path[1:].partition("/")
+        before = changes(scene)
         for trick in TRICKS:
             asked = trick.format(path=path, upper=path.upper(), first=f"/{first}", rest=rest)
-            answer = ask(scene.admin.gateway.base_url, asked, None, {}, method="GET")
-            assert answer.status >= 300 or asked.startswith("/v1/health?"), (asked, answer.status)
+            answer = ask(base, asked, sent, plain, method=route.method)
+            assert answer.status >= 300 or asked.startswith("/v1/health?"), (route.method, asked, answer.status)
             assert secret.encode() not in answer.body
             tried += 1
         for fields in FORGED:
-            assert ask(scene.admin.gateway.base_url, path, None, fields, method="GET").status in {400, 401}, (
-                path,
-                fields,
-            )
+            answer = ask(base, path, sent, {**plain, **fields}, method=route.method)
+            assert answer.status in {400, 401}, (route.method, path, fields, answer.status)
             tried += 1
-    assert tried > 500
+        assert route.method == "GET" or changes(scene) == before, (route.method, path)
+    assert tried > 2000
 
 
 def test_what_is_in_another_workspace_is_as_good_as_not_there(scene: Scene):

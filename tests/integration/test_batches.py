@@ -257,6 +257,21 @@ def test_what_was_begun_is_waited_for_when_a_batch_is_cancelled_and_no_further_l
         ai.batches.cancel(ended(ai, begun(ai, jsonl(line(1))).id).id)
 
 
+def test_a_workspace_with_files_and_batches_that_are_not_over_goes_only_by_force(admin: Client):
+    caller = workspace(admin, "going")
+    ai = sdk(caller, provider="@m-going")
+    batch = begun(ai, jsonl(*(line(number, model="gpt-mock?first_ms=400") for number in range(60))))
+    place = next(row for row in admin.shown("/v1/admin/workspaces")["data"] if row["name"] == "going")
+    path = f"/v1/workspaces/{place['id']}"
+    refused(admin.delete(path, {"name": "going"}), 409, "AB07", "1 files", "1 batches")
+    ai.batches.cancel(batch.id)
+    ended(ai, batch.id)
+    answer = admin.delete(path, {"name": "going"})
+    refused(answer, 409, "AB07", "files")
+    assert "batches" not in answer.body.decode()
+    assert admin.delete(path, {"name": "going", "force_delete": True}).status == 200
+
+
 @pytest.fixture
 def restarted(tmp_path: Path, mock: Mock) -> Iterator[Callable[..., Restarted]]:
     started: list[Restarted] = []

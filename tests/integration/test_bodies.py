@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.canned import Canned
-from tests.integration.serving import entry, settled
+from tests.integration.serving import entry, running, settled
 from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, chunked, request
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.gateway import Gateway, Mock
 
 FILES = "/v1/files"
@@ -232,3 +234,13 @@ def test_an_answer_that_comes_in_pieces_before_the_body_is_all_there_is_passed_o
         wire.send(request("POST", "/v1/proxy/files", {**canned.headers, "transfer-encoding": "chunked"}, unfinished))
         answer = wire.answer()
     assert (answer.status, answer.end, answer.body) == (413, "chunk", b"large")
+
+
+def test_one_request_more_than_are_answered_at_once_is_told_to_come_again(provider: Mock, tmp_path: Path):
+    tables = {"mock": {"host": provider.url}, "limits": {"in_flight": 1}}
+    with running(tmp_path, tables) as one, Wire(one.base_url) as wire:
+        wire.send(request("POST", CHAT, MOCK, asked("mock?first_ms=400")))
+        time.sleep(0.15)
+        refused = ask(one.base_url, CHAT, asked())
+        assert (refused.status, refused.json()["error"]["code"]) == (503, "overloaded")
+        assert (wire.answer().status, ask(one.base_url, CHAT, asked()).status) == (200, 200)

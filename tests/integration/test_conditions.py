@@ -204,7 +204,14 @@ def test_of_two_changes_at_once_that_count_on_the_same_one_is_lost_to_nobody(adm
 
 
 @pytest.mark.parametrize(
-    ("header", "status", "code"), [("abc", 400, "AB01"), ('W/"a"', 400, "AB01"), ('"a"', 412, "AB01")]
+    ("header", "status", "code"),
+    [
+        ("abc", 400, "AB01"),
+        ('W/"a', 400, "AB01"),
+        ('W/"a"', 412, "AB01"),
+        ('W/"a", "b"', 412, "AB01"),
+        ('"a"', 412, "AB01"),
+    ],
 )
 def test_a_condition_that_is_none_or_can_not_be_kept_is_refused(
     admin: Client, workspace: dict[str, Any], header: str, status: int, code: str

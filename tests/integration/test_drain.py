@@ -6,12 +6,14 @@ import contextlib
 import signal
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from loadtests.leaving.callers import DATA, HEADERS
+from tests.frames import DATA, GOAWAY, HEADERS
 from tests.integration.balancer import Balancer
-from tests.integration.http2 import GOAWAY, Http2
+from tests.integration.http2 import Http2
 from tests.integration.serving import load, running
+from tests.integration.test_slow_reader import ENDLESS, SMALL_BUFFER, wait_pushed_back
 from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, request
 from tests.processes import wait
 
@@ -139,3 +141,31 @@ def test_two_hundred_endless_streams_end_at_the_deadline_each_with_its_error_eve
     assert all(b"shutting down" in body.rstrip().rsplit(b"\n\n", 1)[-1] for body in bodies.values())
     records = gateway.records(count)
     assert [(record["outcome"], record["error"]) for record in records] == [("cut", "draining")] * count
+
+
+def test_those_who_read_nothing_are_left_at_the_deadline_and_hold_up_nobody(provider: Mock, tmp_path: Path):
+    drain, silent, quiet = 2.0, 100, 600
+    with running(tmp_path, tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
+
+        def begin(model: str, receive_buffer: int | None = None) -> Wire:
+            wire = stack.enter_context(Wire(gateway.base_url, receive_buffer=receive_buffer))
+            wire.send(request("POST", CHAT, {**MOCK, **KEY}, asked(model, stream=True)))
+            return wire
+
+        stuck = [begin(ENDLESS, SMALL_BUFFER) for _ in range(silent)]
+        wait_pushed_back(provider, silent)
+        # Each holds two open files, among which those of the silent ones have to be found.
+        others = [begin("mock?chunks=100000&chunk_ms=60000") for _ in range(quiet)]
+        heads = [wire.head() for wire in others]
+        began = end(gateway)
+        for wire, head in zip(others, heads, strict=True):
+            head.body = b"".join(wire.pieces(head))
+        assert gateway.program.process.wait(drain + 10) == 0
+        took = time.monotonic() - began
+        assert Counter(head.end for head in heads) == {"chunk": quiet}
+        assert all(b"shutting down" in head.body for head in heads)
+        assert Counter(wire.answer().end for wire in stuck) == {"broken": silent}
+        records = gateway.records(silent + quiet)
+    assert len(records) == silent + quiet
+    assert sum(record["outcome"] == "aborted" for record in records) == silent
+    assert took < drain + 1, took

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 # A machine that does much else at once may give more room: 2 halves the reads asked for here.
 FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
-# The promise is 1,500, on a machine that does nothing else; among others a core does less in its time. Work that is
-# always the same, done beside it, does not tell by how much: it needs fewer of the caches, and slows down by less.
-READS_A_SECOND = 1200 / FACTOR
+# The promise is 1,500. A page of a list has work for each row in it besides.
+READS_A_SECOND = {"one": 1500 / FACTOR, "a page of 20": 750 / FACTOR}
 READ_ROUNDS = 6
 ROWS, SIZE, ROUNDS = 100_000, 100, 15
 ALLOWED_RATIO = 1.5 * FACTOR
@@ -43,19 +42,22 @@ def cpu_seconds(pid: int) -> float:
 def test_one_core_reads_as_often_as_promised(admin: Client):
     """Counted in the control process's own time: edge, database and load share the cores that are left."""
     place = admin.shown("/v1/workspaces")["data"][0]["id"]
-    made = admin.made("/v1/configs", {"name": "read", "config": {"provider": "mock"}, "workspace_id": place})
+    config = {"config": {"provider": "mock"}, "workspace_id": place}
+    made = [admin.made("/v1/configs", {"name": f"{number} read", **config}) for number in range(20)]
+    paths = {"one": f"/v1/configs/{made[0]['slug']}", "a page of 20": "/v1/configs?page_size=20"}
     pid = control(admin.gateway)
-    figures: list[float] = []
-    while len(figures) < READ_ROUNDS and (not figures or max(figures) < READS_A_SECOND):
-        before = cpu_seconds(pid)
-        headers = {"x-gateway-api-key": admin.key}
-        url = f"{admin.gateway.base_url}/v1/configs/{made['slug']}"
-        with load("whole", url, method="GET", headers=headers, connections=8, seconds=2) as report:
-            pass
-        assert report["errors"] == 0, report
-        figures.append(report["requests"] / (cpu_seconds(pid) - before))
-    print(f"reads for each second of one core: {[round(figure) for figure in figures]}")
-    assert max(figures) >= READS_A_SECOND, figures
+    headers = {"x-gateway-api-key": admin.key}
+    for name, least in READS_A_SECOND.items():
+        figures: list[float] = []
+        while len(figures) < READ_ROUNDS and (not figures or max(figures) < least):
+            before = cpu_seconds(pid)
+            url = admin.gateway.base_url + paths[name]
+            with load("whole", url, method="GET", headers=headers, connections=8, seconds=2) as report:
+                pass
+            assert report["errors"] == 0, report
+            figures.append(report["requests"] / (cpu_seconds(pid) - before))
+        print(f"reads of {name} for each second of one core: {[round(figure) for figure in figures]}")
+        assert max(figures) >= least, (name, figures)
 
 
 def test_page_1000_of_100000_rows_costs_at_most_half_more_than_page_1(postgres: Postgres):

@@ -43,7 +43,7 @@ def vaults(tmp_path: Path) -> Iterator[Vaults]:
     folder = tmp_path / "vaults"
     folder.mkdir()
     fake = Vaults(folder)
-    fake.kept |= {"prod/key": KEY, "secret/app": json.dumps({"master": f"{KEY}\n", "other": "x"})}
+    fake.kept |= {"/prod/key": KEY, "secret/app": json.dumps({"master": f"{KEY}\n", "other": "x"})}
     yield fake
     fake.stop()
 
@@ -54,7 +54,7 @@ def references(vaults: Vaults) -> dict[str, dict[str, Any]]:
     return {
         "aws_sm": {
             "auth_config": {**aws, "aws_secret_access_key": fakes.AWS_SECRET},
-            "secret_path": "prod/key",
+            "secret_path": "/prod/key",
         },
         "hashicorp_vault": {"auth_config": vault, "secret_path": "secret/data/app", "secret_key": "master"},
     }

@@ -20,6 +20,8 @@ ASK = {"x-gateway-provider": "openai", "authorization": "Bearer sk-1", **JSON}
 def test_a_proxy_of_the_environment_is_used_and_its_password_kept(provider: Mock, tmp_path: Path):
     with Canned(ANSWER) as proxy:
         env = {"http_proxy": proxy.url.replace("//", "//alice:sesame@"), "NO_PROXY": "other.example"}
+        # Only the proxy knows where that is.
+        env["TRUSTED_CUSTOM_HOSTS"] = "llm.example"
         with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
             to = {**ASK, "x-gateway-custom-host": "http://llm.example/v1"}
             assert ask(gateway.base_url, CHAT, asked(), to).body == b"{}"

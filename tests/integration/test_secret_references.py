@@ -39,6 +39,8 @@ def surroundings(vaults: Vaults) -> Mapping[str, str]:
         "AWS_ACCESS_KEY_ID": fakes.AWS_KEY,
         "AWS_SECRET_ACCESS_KEY": fakes.AWS_SECRET,
         "AWS_EC2_METADATA_DISABLED": "true",
+        # The machine's own, which nobody is shown.
+        "VAULT_TOKEN": "hvs.of-the-machine",
     }
 
 
@@ -85,6 +87,11 @@ def ways(vaults: Vaults) -> dict[str, tuple[str, dict[str, Any], str]]:
             "hashicorp_vault",
             {"vault_auth_type": "approle", "vault_role_id": "role", "vault_secret_id": fakes.VAULT_SECRET_ID, **vault},
             "secret/app",
+        ),
+        "narrow": (
+            "hashicorp_vault",
+            {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, **vault},
+            "versioned/app",
         ),
     }
 
@@ -165,14 +172,15 @@ def test_who_may_use_it_is_said_in_one_way(admin: Client, workspace: dict[str, A
     admin.made("/v1/integrations", given)
 
 
-@pytest.mark.parametrize("way", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle"])
+@pytest.mark.parametrize("way", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle", "narrow"])
 def test_a_secret_is_fetched_used_and_refreshed(
     admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock, way: str
 ):
     kind, auth, path = ways(vaults)[way]
 
     def put(text: str) -> None:
-        vaults.kept |= {"prod/key": text, "azure-key": text, "secret/app": json.dumps({"api_key": text})}
+        vaults.kept |= {"prod/key": text, "azure-key": text}
+        vaults.kept |= dict.fromkeys(("secret/app", "versioned/app"), json.dumps({"api_key": text}))
 
     put(f"sk-first-{way}-0123456789")
     reference = {"name": way, "manager_type": kind, "auth_config": auth, "secret_path": path}
@@ -232,6 +240,23 @@ def test_a_part_of_a_secret_fills_any_field_and_stays_while_its_place_is_away(
         assert credential(app, provider, "parted", "sk-part-0123456789")
     finally:
         vaults.away = False
+
+
+def test_what_is_in_use_goes_on_while_its_key_is_mapped_to_a_secret(
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
+):
+    auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
+    place = {"name": "soon", "manager_type": "hashicorp_vault", "auth_config": auth}
+    given = {"name": "used", "slug": "used", "provider": "mock", "key": "sk-of-before", "workspace_id": workspace["id"]}
+    admin.made("/v1/virtual-keys", given)
+    wait("the key", lambda: credential(app, provider, "used", "sk-of-before"), 3)
+    for turn in range(3):
+        secret = f"sk-mapped-{turn}-0123456789"
+        vaults.kept[f"plain/{turn}"] = json.dumps({"key": secret})
+        reference = admin.made("/v1/secret-references", {**place, "secret_path": f"plain/{turn}"})["id"]
+        mapping = {"target_field": "key", "secret_reference_id": reference}
+        good(admin.put("/v1/virtual-keys/used", {"secret_mappings": [mapping]}))
+        assert credential(app, provider, "used", secret)
 
 
 def test_the_one_field_of_a_secret_is_found_by_its_name(

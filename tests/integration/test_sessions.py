@@ -317,6 +317,23 @@ def test_a_token_that_is_not_good_is_refused_alike_by_both_planes(
     assert tokened.calls(tokened.token(**changes)).status == status
 
 
+def test_a_token_of_who_was_taken_out_is_refused_by_both_planes_until_they_are_invited_again(tokened: Tokened):
+    admin = tokened.admin
+    gone = person(admin, "departing")
+    by_email, by_id = {"email_id": gone.email.title()}, {"sub": gone.id}
+    assert [tokened.calls(tokened.token(**said)).status for said in (by_email, by_id)] == [200, 200]
+    known = tokened.token(**by_email)
+    assert tokened.calls(known).status == 200
+    good(admin.delete(f"/v1/admin/users/{gone.id}"))
+    # Read-your-write: the answer to the change is held until the workers go by it.
+    assert [tokened.calls(token).status for token in (known, tokened.token(**by_id))] == [401, 401]
+    assert [tokened.manages(**said).status for said in (by_email, by_id)] == [401, 401]
+    assert tokened.calls(tokened.token()).status == 200
+    person(admin, "departing")
+    wait("whoever is back", lambda: tokened.calls(tokened.token(**by_email)).status == 200 or None, 5)
+    assert tokened.calls(tokened.token(**by_id)).status == 401
+
+
 def test_a_token_with_limits_is_refused_where_they_would_count(tokened: Tokened):
     limits = [{"type": "requests", "unit": "rpm", "value": 5}]
     refused(tokened.calls(tokened.token(rate_limits=limits)), 403, "AB03", "rate_limits")
@@ -443,6 +460,22 @@ def test_a_token_of_a_provider_beside_a_gateway_key_goes_to_the_provider(tokened
 
     wait("the key", look, 3)
     assert any(theirs in json.dumps(entry) for entry in provider.ledger())
+
+
+def test_while_an_identity_provider_was_never_reached_no_token_is_said_to_be_wrong(
+    provider: Mock, new_store: NewStore, tmp_path: Path
+):
+    tables = {"mock": {"host": provider.url}, "jwt": {"enabled": True, "jwks_url": "http://127.0.0.1:1/keys"}}
+    with running(tmp_path, tables, env=new_store(tmp_path)) as gateway:
+        admin = Client(gateway)
+        made = Tokened(admin, SECOND, admin.shown("/v1/workspaces")["data"][0])
+        for answer in (made.calls(made.token()), made.manages()):
+            assert (answer.status, answer.get("retry-after")) == (503, "1")
+        # It may be a provider's too, where a key stands beside it.
+        key = admin.with_key(workspace_id=made.workspace["id"], scopes=["completions.write"]).key
+        bearer = {**JSON, "x-gateway-provider": "mock", "authorization": f"Bearer {made.token()}"}
+        for field in ("x-gateway-api-key", "x-api-key"):
+            assert ask(gateway.base_url, CHAT, asked(), {**bearer, field: key}).status == 200
 
 
 def test_keys_that_were_known_are_good_after_a_restart_while_nobody_publishes_them(

@@ -188,8 +188,11 @@ def test_there_may_be_a_rate_limit_of_each_type_in_each_unit(admin: Client, plac
     own = {"name": "v", "provider": "mock", "workspace_id": place["id"], "rate_limits": limits}
     slug = admin.made("/v1/virtual-keys", own)["slug"]
     assert admin.shown(f"/v1/virtual-keys/{slug}")["rate_limits"] == limits
-    good(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits}))
-    assert admin.shown(f"/v1/workspaces/{place['id']}")["rate_limits"] == limits
+    # A workspace has one, as it has with an integration.
+    refused(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits}), 400, "AB01", "at most 1")
+    refused(admin.post("/v1/workspaces", {"name": "w", "rate_limits": limits[:2]}), 400, "AB01", "at most 1")
+    good(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits[:1]}))
+    assert admin.shown(f"/v1/workspaces/{place['id']}")["rate_limits"] == limits[:1]
     twice = {**key, "rate_limits": [*limits, limits[0]]}
     refused(admin.post("/v1/api-keys/workspace/service", twice), 400, "AB01", "rate_limits[6]")
 

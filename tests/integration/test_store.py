@@ -88,7 +88,8 @@ def test_what_older_releases_kept_in_clear_is_sealed_and_can_be_opened_again(
 ):
     url = f"sqlite:///{tmp_path}/old.db" if kind == "sqlite" else request.getfixturevalue("postgres").database()
     secret = "sk-canary-of-an-older-release"
-    config = {"targets": [{"provider": "mock", "api_key": secret}, {"provider": "mock"}]}
+    targets = [{"provider": "mock", "api_key": secret}, {"provider": "mock"}]
+    config: dict[str, object] = {"strategy": {"mode": "fallback"}, "targets": targets}
     key = Master([bytes(32)])
 
     async def kept(database: Database) -> str:

@@ -8,11 +8,13 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.jobs.publish import KEPT_FILES
 from tests.integration.conftest import initialise
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.serving import control, load, running
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 SECONDS = 3
 LONGEST_ANSWER = 8
 DISK_BYTES = 128 << 20
+STORELESS = ("/v1/health", "/v1/version", "/v1/pricing/openai.json", "/v1/model-configs/pricing/openai/gpt-4o")
 
 
 class Scene:
@@ -62,6 +65,15 @@ class Scene:
             assert answer.json()["data"]["errorCode"] == "AB04"
             assert time.monotonic() - began < LONGEST_ANSWER
 
+    def read(self) -> None:
+        """What stands on no rows is read as ever; of the rest no read says that nobody is known, whoever asks."""
+        for path in STORELESS:
+            assert self.admin.get(path).status == 200, path
+        for path in ("/v1/workspaces", "/v1/configs", f"/v1/workspaces/{self.place['id']}"):
+            answer = self.admin.get(path)
+            assert answer.status in {200, 503}, (path, answer.status, answer.body)
+            assert answer.status == 200 or answer.get("retry-after") == "1"
+
     def under_load(self, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
         headers = {**MOCK, "x-gateway-api-key": self.key}
         url = self.gateway.base_url + CHAT
@@ -70,6 +82,7 @@ class Scene:
             try:
                 wait("a write to be refused", lambda: self._is_refused() or None, 10)
                 self.refused()
+                self.read()
             finally:
                 mend()
         assert calls["errors"] == 0, calls
@@ -112,15 +125,26 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
     url = own_postgres.database()
     with scene(tmp_path, provider, url) as here:
         here.under_load(own_postgres.crash, own_postgres.start)
+        ends = datetime.now(UTC) + timedelta(seconds=2)
+        short = {"name": "short", "provider": "mock", "key": "sk-01234567", "expires_at": ends.isoformat()}
+        slug = here.admin.made("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
+        named = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
+        assert ask(here.gateway.base_url, CHAT, asked(), named).status == 200
         own_postgres.crash()
         key = here.key
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     began = time.monotonic()
     with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
         assert time.monotonic() - began < 2
+        # What ends meanwhile ends, though nobody publishes that.
+        time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds() + 1))
+        assert ask(gateway.base_url, CHAT, asked(), named).status == 400
         answer = ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key})
         assert answer.status == 200
-        assert Client(gateway).get("/v1/workspaces").status == 503
+        # Who is not known any more, or never was, cannot be told from who is.
+        for who in (Client(gateway), Client(gateway, "nobody")):
+            assert who.get("/v1/workspaces").status == 503
+        assert all(Client(gateway).get(path).status == 200 for path in STORELESS)
     # What is kept for that is of no use to who finds it.
     assert key.encode() not in (tmp_path / "penstock.snapshot").read_bytes()
 
@@ -133,6 +157,13 @@ def test_a_database_that_somebody_else_holds_is_noticed_by_nobody_who_calls(tmp_
         other.execute("BEGIN IMMEDIATE")
         assert here.admin.get("/v1/workspaces").status == 200
         other.close()
+
+
+def test_a_start_needs_no_room_for_what_it_keeps(tmp_path: Path, provider: Mock):
+    for name in KEPT_FILES:
+        (tmp_path / name).symlink_to("/dev/full")
+    with scene(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
+        assert here.call() == 200
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from loadtests.leaving.callers import DATA
+from tests.frames import DATA
 from tests.integration.http2 import Http2
 from tests.integration.serving import running
 from tests.integration.wire import CHAT, MOCK, Wire, ask, asked

@@ -93,6 +93,11 @@ def test_a_link_that_was_sent_again_or_taken_back_opens_nothing(admin: Client, b
     assert set(again) == {"inviteLink"}
     refused(accept(admin, made["invite_link"]), 404, "AB08")
     assert good(admin.delete(f"{INVITES}/{made['id']}")) == {}
+    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+    noted = admin.shown(f"/v1/audit-logs?{span}&organisation_id={organisation}&resource_type=organisation_users")
+    actions = [row["action"] for row in noted["records"] if row["resource_id"] == made["id"]]
+    assert actions == ["delete", "update", "create"]
     refused(accept(admin, again["inviteLink"]), 404, "AB08")
     assert admin.shown(f"{INVITES}/{made['id']}")["status"] == "cancelled"
     refused(admin.post(f"{INVITES}/{made['id']}/resend", None), 409, "AB07")

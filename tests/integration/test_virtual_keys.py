@@ -149,6 +149,20 @@ def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: d
     made = admin.made("/v1/virtual-keys", {**body, **azure, "model_config": {"custom_host": "https://x.test/v1"}})
     shown = admin.shown(f"/v1/virtual-keys/{made['slug']}")["model_config"]
     assert shown == {**azure, "custom_host": "https://x.test/v1"}
+    path = f"/v1/virtual-keys/{made['slug']}"
+
+    def after(**change: object) -> dict[str, Any]:
+        good(admin.put(path, {"key": body["key"], **change}))
+        return admin.shown(path)["model_config"]
+
+    other = [{**azure["deploymentConfig"][0], "alias": "other"}]
+    assert after(deploymentConfig=other) == {**shown, "deploymentConfig": other}
+    without = {name: value for name, value in shown.items() if name != "deploymentConfig"}
+    assert after(deploymentConfig=None) == without
+    # As in a file that says all of it.
+    assert after(model_config={"resourceName": "res"}) == {"resourceName": "res"}
+    assert after(model_config={}, deploymentConfig=other) == {"deploymentConfig": other}
+    assert after(model_config={}) == {}
 
 
 @pytest.mark.parametrize(
@@ -198,16 +212,18 @@ def test_a_slug_is_taken_once_in_a_workspace(admin: Client, body: dict[str, Any]
 
 
 def test_a_provider_stands_on_an_integration(admin: Client, app: Client, workspace: str, body: dict[str, Any]):
-    brought = admin.made("/v1/virtual-keys", body)
-    integration = admin.shown(f"/v1/virtual-keys/{brought['slug']}")["integration_id"]
+    own = {"name": "Inner", "ai_provider_id": "mock", "key": CANARY, "workspace_id": workspace}
+    integration = admin.made("/v1/integrations", own)["slug"]
+    brought = admin.made("/v1/virtual-keys", body)["slug"]
+    hidden = admin.shown(f"/v1/virtual-keys/{brought}")["integration_id"]
     given = {"name": "Second", "integration_id": integration, "workspace_id": workspace, "note": "x"}
+    # The credential of a virtual key has the limits of that.
+    refused(admin.post("/v1/providers", {**given, "integration_id": hidden}), 404, "AB02", "integration_id")
     made = admin.made("/v1/providers", {**given, "usage_limits": {"type": "tokens", "credit_limit": 100}})
     assert (made["slug"], made["object"]) == ("second", "provider")
     shown = admin.shown(f"/v1/providers/{made['slug']}?workspace_id={workspace}")
     assert (shown["name"], shown["note"], shown["integration_id"]) == ("Second", "x", integration)
     assert shown["usage_limits"]["credit_limit"] == 100
-    # The credential stays for as long as something uses it.
-    good(admin.delete(f"/v1/virtual-keys/{brought['slug']}"))
     wait("the provider", lambda: chat(app, **{"x-gateway-provider": "@second"}) == 200 or None, 2)
     changed = good(admin.put("/v1/providers/second", {"name": "Third", "note": None, "reset_usage": True}))
     assert changed == made
@@ -216,12 +232,13 @@ def test_a_provider_stands_on_an_integration(admin: Client, app: Client, workspa
     assert admin.shown(f"/v1/providers?workspace_id={workspace}&page_size=1&current_page=0")["total"] >= 1
     assert good(admin.delete("/v1/providers/second")) == {}
     refused(admin.get("/v1/providers/second"), 404, "AB08")
-    refused(admin.post("/v1/providers", given), 404, "AB02", "integration_id")
+    assert admin.made("/v1/providers", given)["slug"] == "second"
 
 
 def test_another_workspaces_integration_is_as_good_as_none(admin: Client, body: dict[str, Any]):
     made = admin.made("/v1/virtual-keys", body)
-    integration = admin.shown(f"/v1/virtual-keys/{made['slug']}")["integration_id"]
+    own = {"name": "Its", "ai_provider_id": "mock", "key": CANARY, "workspace_id": body["workspace_id"]}
+    integration = admin.made("/v1/integrations", own)["slug"]
     elsewhere = admin.made("/v1/workspaces", {"name": "e"})["id"]
     given = {"name": "Stolen", "integration_id": integration, "workspace_id": elsewhere}
     refused(admin.post("/v1/providers", given), 404, "AB02", "integration_id")

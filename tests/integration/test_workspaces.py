@@ -147,6 +147,7 @@ def test_an_archived_workspace_holds_nothing_and_takes_nothing_and_what_went_is_
         )["id"],
     }
     path = f"/v1/workspaces/{place['id']}"
+    made["workspaces"] = place["id"]
     refused(
         admin.delete(path, {"name": "Full"}), 409, "AB07", "1 integrations", "2 providers", "1 configs", "1 api_keys"
     )

@@ -57,6 +57,15 @@ def test_every_setting_has_its_row():
     assert not [entry.path for entry in entries() if f"`{entry.path}`" not in page or f"`{entry.env}`" not in page]
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_setting_that_is_named_is_one(document: str):
+    known = {entry.path for entry in entries()}
+    named = set(
+        re.findall(rf"`((?:{'|'.join(sorted({entry.section for entry in entries()}))})\.[a-z_]+)`", text(document))
+    )
+    assert not named - known
+
+
 def reads(module: str) -> set[tuple[str, str]]:
     """What a module asks of settings, as section and key: `settings.<section>.<key>`, or of a section that it was given."""
     source = text(module)
@@ -105,8 +114,14 @@ def test_every_run_that_is_named_says_what_it_takes(module: str):
     assert (done.returncode, f"usage: python -m {module}" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
-def test_there_are_runs_to_try():
+def test_there_are_runs_to_try_and_contributing_names_those_of_the_load_tests():
+    own = {
+        ".".join(path.with_suffix("").parts).removesuffix(".__main__")
+        for path in under("loadtests", ".py")
+        if 'if __name__ == "__main__":' in text(path)
+    }
     assert len(RUNS) >= 6, RUNS
+    assert not {run for run in own - {"loadtests", "loadtests.report"} if f"-m {run}`" not in text("CONTRIBUTING.md")}
 
 
 def test_the_readme_names_every_document():
@@ -121,8 +136,8 @@ def test_generated_pages_are_what_the_code_says():
 
 
 def test_the_readme_shows_the_lines_that_make_run_prints():
-    printed = [line for line in examples.lines("http://127.0.0.1:8787", key_needed=False) if line.startswith("curl ")]
-    assert printed == [line for line in fenced("README.md") if line.startswith("curl ")]
+    shown = re.findall(r"```sh\n(# .*?\n)```", text("README.md"), re.DOTALL)
+    assert shown == ["\n".join([*examples.lines("http://127.0.0.1:8787", key_needed=False), ""])]
 
 
 def test_the_readmes_settings_file_is_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from importlib.metadata import packages_distributions
 
 import penstock
-from tests.shape.repository import ROOT, text, toml, verbs
+from tests.shape.repository import ROOT, text, toml, under, verbs
 
 LOCKS = {
     "run": {"build"},
@@ -47,6 +49,37 @@ def test_every_wish_is_locked():
         assert not {name_of(wish) for wish in wishes} - locked, lock
 
 
+def test_every_package_that_is_installed_for_use_is_imported():
+    source = "".join(text(path) for path in under("python", ".py"))
+    brings: dict[str, set[str]] = {}
+    for module, packages in packages_distributions().items():
+        for package in packages:
+            brings.setdefault(re.sub(r"[-_.]+", "-", package.lower()), set()).add(module)
+    needed = {name_of(wish) for wish in toml("pyproject.toml")["project"]["dependencies"]}
+    unused = {
+        name for name in needed if not re.search(rf"(from|import) ({'|'.join(brings[name])})\b", source, re.MULTILINE)
+    }
+    # SQLAlchemy loads its drivers, and Azure's libraries their transport.
+    assert unused == {"aiohttp", "asyncpg"}
+
+
+def banned() -> dict[str, set[str]]:
+    """The crates that may not come in, and those that may bring them all the same."""
+    return {row["crate"]: set(row.get("wrappers", [])) for row in toml("deny.toml")["bans"]["deny"]}
+
+
+def test_no_banned_crate_is_locked():
+    locked = toml("Cargo.lock")["package"]
+    for crate, wrappers in banned().items():
+        bringing = {
+            package["name"]
+            for package in locked
+            if crate in {needed.split()[0] for needed in package.get("dependencies", [])}
+        }
+        assert bringing <= wrappers, crate
+        assert wrappers or crate not in {package["name"] for package in locked}, crate
+
+
 def test_a_larger_lock_holds_the_versions_of_the_smaller():
     pins = {lock: set(re.findall(r"^(\S+==\S+)", text(f"requirements/{lock}.txt"), re.MULTILINE)) for lock in LOCKS}
     assert pins["run"] <= pins["test"] <= pins["bench"]
@@ -71,6 +104,12 @@ def test_ci_calls_the_test_verb_and_nothing_of_its_own():
     commands = [line for line in text(".ci/run").splitlines() if line and not line.startswith("#")]
     assert commands == ["set -eu", 'cd "$(dirname "$0")/.."', "exec make test </dev/null"]
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_cleaning_takes_what_was_installed_and_what_was_built_wherever_that_is():
+    command = ["make", "--dry-run", "clean", "CARGO_TARGET_DIR=/else/where"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
+    assert set(done.stdout.split()) >= {".venv", ".cache", "/else/where"}
 
 
 def test_pre_commit_calls_verbs():

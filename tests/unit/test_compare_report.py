@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benches.compare import __main__ as compare
 from benches.compare import figures, paired, report, result
 from benches.compare.cores import Reading, foreign
 from benches.compare.result import Result, Sample
@@ -95,6 +96,34 @@ def test_the_report_says_what_was_measured_and_what_was_not() -> None:
     assert "- bifrost: no Go" in text
     assert "- nginx, body: 2 errors" in text
     assert "- noisy" in text
+
+
+@pytest.mark.parametrize(
+    ("named", "peers", "works", "left_out", "status"),
+    [
+        (False, ["penstock", "nginx"], ["body"], {}, 0),
+        (False, ["penstock", "nginx"], ["body"], {"nginx": "no package"}, 1),
+        (False, ["penstock", "nginx"], ["body"], {"bifrost": "no Go"}, 0),
+        (False, ["penstock", "nginx"], ["body", "hold"], {}, 1),
+        (True, ["penstock", "nginx"], ["body", "hold"], {"nginx": "no package"}, 0),
+        (True, ["penstock", "nginx"], ["body"], {"penstock": "it died"}, 1),
+        (True, ["nginx"], ["body"], {}, 0),
+    ],
+)
+def test_a_run_is_good_only_with_all_that_it_was_to_measure(
+    named: bool, peers: list[str], works: list[str], left_out: dict[str, str], status: int
+) -> None:
+    known = run_of(*cpu("penstock", 30, work="body"), *cpu("nginx", 20, work="body"), left_out=left_out)
+    assert compare.verdict(known, named=named, peers=peers, works=works) == status
+
+
+def test_what_strangers_disturbed_is_marked_where_it_stands() -> None:
+    noisy = Sample(1, "whole16", "nginx", {"cpu_us": 20, "foreign": 0.08})
+    text = report.render(run_of(noisy, *cpu("penstock", 30), *cpu("nginx", 20, work="whole64")))
+    assert text.count("1.50× [1.50–1.50] † |") == 1
+    assert text.count("| 20.0 † |") == 1
+    assert text.count("| 20.0 ") == 2
+    assert "- † whole16: others used the gateway's core: nginx 8%" in text
 
 
 def test_every_row_of_a_table_has_its_columns() -> None:

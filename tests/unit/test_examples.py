@@ -20,11 +20,11 @@ def commands(*, key_needed: bool) -> list[list[str]]:
 @pytest.mark.parametrize("key_needed", [False, True])
 def test_each_line_is_one_command_with_a_body_that_parses(key_needed: bool):
     given = commands(key_needed=key_needed)
-    assert [command[0] for command in given] == ["curl", "curl", "curl", "curl", "python3"]
+    assert [command[0] for command in given] == ["curl", "curl", "curl", "curl", "python3", "sdk/bin/python"]
     bodies = [json.loads(command[command.index("-d") + 1]) for command in given[:3]]
     assert [body.get("stream") for body in bodies] == [None, True, None]
-    ast.parse(given[4][2])
-    for command in (*given[:3], given[4]):
+    ast.parse(given[5][2])
+    for command in (*given[:3], given[5]):
         assert any("x-gateway-api-key" in word for word in command) is key_needed
 
 

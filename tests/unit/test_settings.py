@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from penstock import settings as module
 from penstock.errors import SettingsError
 from penstock.secret import Secret
 from penstock.settings import Server, Settings, load
+from tests.shape.repository import text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +140,7 @@ def test_the_engine_is_told_what_it_must_know():
         "body_total_ms": 300_000,
         "body_rate": 1024,
         "body_grace_ms": 10_000,
+        "max_in_flight": 20_000,
         "max_root_targets": 100,
         "max_conditional_targets": 1000,
         "max_nested_targets": 50,
@@ -184,6 +187,34 @@ def test_the_engine_is_told_what_it_must_know():
             "azure_authority_host": "https://login.microsoftonline.com",
         },
     }
+
+
+def value(expression: str) -> object:
+    """What an expression of Rust's that stands among the defaults is in JSON."""
+    plain = re.sub(r'(".*")\.to_owned\(\)', r"\1", expression).removeprefix("vec!")
+    if re.fullmatch(r"[\d_ *]+", plain):
+        return math.prod(int(factor) for factor in plain.split("*"))
+    return json.loads({"None": "null", "Vec::new()": "[]"}.get(plain, plain))
+
+
+def engine_defaults(struct: str) -> dict[str, object]:
+    """What the engine takes for a field that it is not told."""
+    source = text("rust/core/src/settings.rs")
+    (fields,) = re.findall(rf"pub struct {struct} \{{\n(.*?)^\}}", source, re.DOTALL | re.MULTILINE)
+    (values,) = re.findall(
+        rf"^impl Default for {struct} \{{.*?Self \{{\n(.*?)^        \}}", source, re.DOTALL | re.MULTILINE
+    )
+    known = dict(re.findall(r"^ {12}(\w+): (.*),$", values, re.MULTILINE))
+    assert list(known) == re.findall(r"^    pub (\w+):", fields, re.MULTILINE)
+    return {name: value(said) for name, said in known.items() if said != "Identity::default()"}
+
+
+def test_the_engine_is_told_all_of_its_settings_and_has_the_same_defaults():
+    told = json.loads(Settings().engine_json(1))
+    assert told.pop("identity") == engine_defaults("Identity")
+    # The engine alone, as its own tests have it, faces no network and has no control process.
+    own = engine_defaults("Settings") | {"control_socket": told["control_socket"], "port": told["port"]}
+    assert told == own
 
 
 def test_a_containers_path_is_one_of_ecs():

@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from benches.compare.peers.peer import Unavailable, run
+from benches.compare.peers.peer import REPOSITORY, Unavailable, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,13 +18,8 @@ SEARCHED = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def debian(program: str, package: str) -> str:
-    """The path of a program, installed from its package when this user may do that."""
-    if found := shutil.which(program, path=SEARCHED):
-        return found
-    if os.geteuid() or not shutil.which("apt-get"):
-        message = f"`{program}` is missing; hint: install the Debian package `{package}`"
-        raise Unavailable(message)
-    run("apt-get", "install", "--yes", "--no-install-recommends", package)
+    """The path of a program, installed from its package when it is missing and this user may do that."""
+    run(REPOSITORY / ".ci/debian", f"{program}={package}")
     if found := shutil.which(program, path=SEARCHED):
         return found
     message = f"the Debian package `{package}` brought no `{program}`"

@@ -6,8 +6,8 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from benches.compare.peers import saved_configs
-from benches.compare.peers.peer import Peer, Stand, Unavailable, run
+from benches.compare.peers import burning, saved_configs
+from benches.compare.peers.peer import REPOSITORY, Peer, Stand, Unavailable, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +81,17 @@ class Penstock(Peer):
     def written(self, stand: Stand) -> int | None:
         # Those put aside when the file grew too large count as well.
         return sum(_lines(path) for path in stand.folder.glob(f"{RECORDS}*"))
+
+
+class Burning(Penstock):
+    """The same with a management route that keeps its interpreter busy."""
+
+    def command(self, stand: Stand) -> list[str]:
+        super().command(stand)
+        return [sys.executable, "-m", burning.__name__, "serve"]
+
+    def environment(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(REPOSITORY)}
 
 
 def _lines(path: Path) -> int:

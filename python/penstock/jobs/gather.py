@@ -36,12 +36,14 @@ from penstock.store.parts import REST, digits
 from penstock.store.tables import (
     api_keys,
     configs,
+    departed,
     integration_models,
     integrations,
     key_digests,
     organisations,
     providers,
     secret_references,
+    users,
     workspaces,
 )
 
@@ -60,6 +62,9 @@ Rows = list[dict[str, Any]]
 # Rows of a part, how many, and when the first one ends.
 Written = tuple[bytes, int, "int | None"]
 LEFT_OUT = "the integration %r is left out: %s"
+CONFIG_LEFT_OUT = "the config %r is left out: %s"
+# Tokens of who left before them are as good as their ends say: no token should live so long.
+MOST_DEPARTED = 10_000
 # The scope without which a key may do nothing on the data plane.
 CALLS = "completions.write"
 # What we made ourselves, of letters and digits: it is always there, and nothing in it needs to be escaped.
@@ -137,15 +142,39 @@ class Configs(Large):
                 written = msgspec.json.encode(await self._told(connection, row))
             except UnopenedError as error:
                 # One row must not end publishing for all.
-                log.warning("the config %r is left out: %s", row["slug"], error)
+                log.warning(CONFIG_LEFT_OUT, row["slug"], error)
                 continue
             found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
-        return found
+        return {own: (_taken(rows), count, end) for own, (rows, count, end) in found.items()}
 
     async def _told(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
         hidden = credentials.read(await self._vault.open(connection, row["sealed"], row["id"]))
         config = credentials.joined(credentials.Divided(msgspec.json.decode(row["config"]), hidden))
         return {"id": row["id"], "slug": row["slug"], "workspace": row["workspace_id"], "config": config}
+
+
+def _taken(rows: bytes) -> bytes:
+    """Leave configs out that the engine does not take: what an older release saved must not end publishing for all."""
+    if _why_not(rows) is None:
+        return rows
+    kept: list[bytes] = []
+    for raw in msgspec.json.decode(b"[%s]" % rows, type=list[msgspec.Raw]):
+        one = bytes(raw)
+        if why := _why_not(one):
+            log.warning(CONFIG_LEFT_OUT, msgspec.json.decode(one)["slug"], why)
+        else:
+            kept.append(one)
+    return b",".join(kept)
+
+
+def _why_not(rows: bytes) -> str | None:
+    """Say why the engine does not take these configs, if that is so."""
+    try:
+        engine.check("snapshot", b'{"epoch":"-","configs":[%s]}' % rows)
+    except engine.EngineError as error:
+        found = [f"{one['path'].partition('.config')[2].lstrip('.')} {one['message']}" for one in error.problems]
+        return ", ".join(found) or str(error)
+    return None
 
 
 class Gatherer:
@@ -179,8 +208,12 @@ class Gatherer:
 
     async def _read_rest(self, connection: AsyncConnection) -> None:
         saved, models, ends = await _providers(connection, self._vault, self._secrets)
-        listed = await _workspaces(connection)
-        self._rest = Stored(providers=_insides(saved), models=_insides(models), workspaces=_insides(listed))
+        self._rest = Stored(
+            providers=_insides(saved),
+            models=_insides(models),
+            workspaces=_insides(await _workspaces(connection)),
+            departed=_insides(await _departed(connection)),
+        )
         self._rest_ends = min(ends, default=None)
 
 
@@ -277,6 +310,18 @@ async def _workspaces(connection: AsyncConnection) -> Rows:
     ]
 
 
+async def _departed(connection: AsyncConnection) -> Rows:
+    """List who was taken out of each organisation last, by all that a token may call them; who is there again is left out."""
+    is_again = and_(users.c.organisation_id == departed.c.organisation_id, users.c.email == departed.c.email)
+    query = select(departed, users.c.id.label("again")).outerjoin(users, is_again)
+    names: dict[str, set[str]] = {}
+    for row in (await connection.execute(query.order_by(departed.c.id.desc()).limit(MOST_DEPARTED))).mappings():
+        # Who was invited anew has another id.
+        told = {row["user_id"]} if row["again"] else {row["user_id"], row["email"].lower()}
+        names.setdefault(row["organisation_id"], set()).update(told)
+    return [{"organisation_id": own_id, "names": sorted(gone)} for own_id, gone in sorted(names.items())]
+
+
 async def _providers(connection: AsyncConnection, vault: Vault, secrets: Secrets) -> tuple[Rows, Rows, list[int]]:
     """List providers with what the engine is told of their integrations, and the models of those."""
     query = (
@@ -289,8 +334,8 @@ async def _providers(connection: AsyncConnection, vault: Vault, secrets: Secrets
     found = (await connection.execute(query)).all()
     behind, models = await _integrations(connection, vault, secrets, {own_id for *_, own_id in found})
     rows = [
-        {"slug": slug, "workspace": workspace, **behind[own_id]}
-        for slug, workspace, _, own_id in found
+        {"slug": slug, "workspace": workspace, "expires_at": ends and ends // 1000, **behind[own_id]}
+        for slug, workspace, ends, own_id in found
         if own_id in behind
     ]
     return rows, models, [ends for _, _, ends, _ in found if ends is not None]

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import UnavailableError
 from penstock.jobs.gather import Gatherer
-from penstock.jobs.publish import KeptRows
+from penstock.jobs.publish import PATIENCE, UNKEPT, KeptRows
 from penstock.kit import credentials
 from penstock.kit.founding import OWNER, address, found
 from penstock.kit.references import Secrets, questions, with_master_key
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 log = logging.getLogger("penstock")
-
-# Longest wait for secrets that others keep.
-PATIENCE = 1.0
 
 
 def for_start(settings: Settings) -> bytes:
@@ -92,8 +89,11 @@ async def _read(settings: Settings, database: Database, key: Master, kept: KeptR
         stored, _ = await Gatherer(vault, secrets).gather(connection)
     if tokens := known_tokens(settings, kept):
         stored = msgspec.structs.replace(stored, jwt=tokens.published())
-    # The control process begins with these, before it has looked itself.
-    kept.keep(stored)
+    try:
+        # The control process begins with these, before it has looked itself.
+        kept.keep(stored)
+    except OSError as error:
+        log.warning(UNKEPT, error)
     return stored
 
 

@@ -35,7 +35,10 @@ log = logging.getLogger("penstock")
 
 # How soon a change that another node made is noticed.
 INTERVAL = 1.0
+UNKEPT = "the snapshot is not kept for the next start: %s"
 KEPT_FILES, PURPOSE = ("penstock.snapshot", "penstock.snapshot.other"), "snapshot"
+# Longest wait for secrets that others keep: whoever is slow is asked beside.
+PATIENCE = 1.0
 # Between two changes that come one upon the other.
 BREATH = 0.02
 
@@ -177,8 +180,21 @@ class Publisher:
             self._fills += 1
             self.ring()
 
+    async def _meet_secrets(self) -> None:
+        """Fetch what an integration has just begun to need: without it, one that was in use would be left out until then."""
+        async with self._database.reading() as connection:
+            number = await connection.scalar(select(changes.c.number)) or 0
+            if number == self._number:
+                return
+            parts = await self._changed(connection, number)
+            if parts is not None and REST not in parts:
+                return
+            asked = await questions(connection, self._vault)
+        await self._secrets.meet(asked, PATIENCE)
+
     async def look(self) -> None:
         """Publish if something changed, or something that was published has come to its end."""
+        await self._meet_secrets()
         async with self._database.reading() as connection:
             number = await connection.scalar(select(changes.c.number)) or 0
             fills = self._fills
@@ -205,7 +221,7 @@ class Publisher:
         try:
             await asyncio.to_thread(self._kept.keep, stored)
         except OSError as error:
-            log.warning("the snapshot is not kept for the next start: %s", error)
+            log.warning(UNKEPT, error)
 
     async def _changed(self, connection: AsyncConnection, number: int) -> frozenset[str] | None:
         """Say which parts changed since what was published last; nothing where that is not known of each change."""

@@ -31,7 +31,7 @@ log = logging.getLogger("penstock")
 LONGEST_KEY = 255
 # Larger answers to creates do not exist; should one come, it is not kept.
 LARGEST_ANSWER = 256 * 1024
-ANY, QUOTE = "*", '"'
+ANY, QUOTE, WEAK = "*", '"', 'W/"'
 PIECE = 64 * 1024
 # From this status on nothing was done.
 REFUSED = 300
@@ -53,10 +53,12 @@ def tag(row: Mapping[str, Any]) -> str:
 
 
 def expected(header: str | None) -> frozenset[str] | None:
-    """Read If-Match as states of a row: strong tags with commas, or any; nothing where it was not sent."""
+    """Read If-Match as states of a row: tags with commas, or any; nothing where it was not sent. A weak tag names none."""
     if header is None:
         return None
     tags = frozenset(part.strip() for part in header.split(","))
+    weak = frozenset(part for part in tags if part[:3] == WEAK and part[-1:] == QUOTE and len(part) > len(WEAK))
+    tags -= weak
     if not all(part == ANY or (len(part) > 1 and part[0] == part[-1] == '"') for part in tags):
         raise refuse("If-Match", f"{header!r} is not allowed: expected what ETag said, or *")
     return frozenset(part if part == ANY else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)

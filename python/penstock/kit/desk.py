@@ -14,7 +14,7 @@ from penstock.caller import Caller, lacking, shown
 from penstock.errors import ForbiddenError, Problem, SettingsError, StaleError
 from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
-from penstock.kit.ids import new_key
+from penstock.kit.ids import new_key, slug
 from penstock.kit.record import refuse, unknown
 from penstock.store.tables import configs, workspaces
 from penstock.store.tenant import Tenant, naming
@@ -40,10 +40,7 @@ KNOWN = OPEN | {"archived"}
 WORKSPACE = (
     naming(workspaces, bindparam("key"))
     .with_only_columns(workspaces.c.id)
-    .where(
-        workspaces.c.organisation_id == bindparam("organisation_id"),
-        workspaces.c.status.in_(bindparam("states", expanding=True)),
-    )
+    .where(workspaces.c.status.in_(bindparam("states", expanding=True)))
 )
 
 
@@ -177,6 +174,13 @@ class Desk(Tenant):
     async def note_gone(self, action: str, rows: Iterable[Row]) -> None:
         """Note of each of these rows that it is gone."""
         await note(self, self.caller, await self._asked(), action, [(row, None) for row in rows], self.noted_in)
+
+    async def new_slug(self, table: Table, prefix: str, name: str, length: int) -> str:
+        """Make a slug that nobody has here: of thousands that are named alike, two would get the same by chance."""
+        whole = self.organisation()
+        while await whole.count(table, [table.c.slug == (made := slug(prefix, name, length))]):
+            pass
+        return made
 
     def new_key(self) -> str:
         """Make the text of a gateway key."""
@@ -323,8 +327,9 @@ class Work:
             wanted = None
         if wanted is None:
             return own
-        asked = {"organisation_id": self.caller.organisation_id, "key": wanted, "states": sorted(among)}
-        found: str | None = await connection.scalar(WORKSPACE, asked)
+        whole = Tenant(connection, self.caller.organisation_id, None)
+        rows = await whole.asked(WORKSPACE, workspaces, key=wanted, states=sorted(among))
+        found: str | None = rows[0]["id"] if rows else None
         open_to_caller = found == own if own else self.caller.leads or found in self.caller.roles
         if found is None or not open_to_caller:
             message = f"the workspace {wanted!r} is not open to this key"

@@ -51,7 +51,7 @@ def rooted(name: str, longest: int, otherwise: str) -> str:
 
 
 def slug(prefix: str, name: str, length: int) -> str:
-    """Make a slug that nobody else has: `pc-` and `my config` give `pc-my-con-1f2e3d`."""
+    """Make a slug that hardly anybody else has: `pc-` and `my config` give `pc-my-con-1f2e3d`."""
     middle = slugify(name)[:length].strip("-")
     return "-".join(part for part in (prefix, middle, secrets.token_hex(3)) if part)
 

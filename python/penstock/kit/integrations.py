@@ -298,8 +298,10 @@ def usable(workspace_id: str | ColumnElement[str]) -> ColumnElement[bool]:
 
 async def free_slug(desk: Desk, wanted: str, workspace_id: str | None = None) -> str:
     """Give a provider this slug, or one like it where the workspace has that already."""
-    is_taken = await _is_taken(desk, wanted, workspace_id or desk.workspace)
-    return f"{wanted[:LONGEST_ROOT]}-{secrets.token_hex(3)}" if is_taken else wanted
+    free = wanted
+    while await _is_taken(desk, free, workspace_id or desk.workspace):
+        free = f"{wanted[:LONGEST_ROOT]}-{secrets.token_hex(3)}"
+    return free
 
 
 def rooted(name: str) -> str:

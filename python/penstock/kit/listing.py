@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, ColumnElement, Table
 
-    from penstock.store.tenant import Query, Row, Tenant
+    from penstock.store.reading import Query
+    from penstock.store.tenant import Row, Tenant
 
 DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000
 
@@ -83,12 +84,20 @@ def equal(table: Table, **asked: object) -> list[ColumnElement[bool]]:
 
 
 async def rows(
-    tenant: Tenant, table: Table, wanted: Page, conditions: Sequence[ColumnElement[bool]] = ()
+    tenant: Tenant,
+    table: Table,
+    wanted: Page,
+    conditions: Sequence[ColumnElement[bool]] = (),
+    without: frozenset[str] = frozenset(),
 ) -> tuple[int, list[Row]]:
     """Give how many there are, and those of the page; a late page costs little more than an early one."""
     by = _sorted_by(table, wanted)
     if wanted.number == 0:
-        found = await _first(tenant, table, wanted, conditions)
+        place = (table, wanted.sort, wanted.order, without)
+        if conditions:
+            found = await tenant.rows(_ordered(*place).where(*conditions).limit(wanted.size), table)
+        else:
+            found = await tenant.asked(_first_page(*place), table, size=wanted.size)
         # Most lists are short: reading them counts them.
         return (await tenant.count(table, conditions) if len(found) == wanted.size else len(found)), found
     total = await tenant.count(table, conditions)
@@ -103,22 +112,24 @@ async def rows(
     edge = await tenant.first(select(*by).where(*conditions).order_by(*_directed(by, down=down)).offset(skipped), table)
     if edge is None:
         return total, []
-    query = select(table).where(*conditions, _from(by, edge, down=down)).order_by(*_directed(by, down=down))
+    query = _selected(table, without).where(*conditions, _from(by, edge, down=down)).order_by(*_directed(by, down=down))
     found = await tenant.rows(query.limit(length), table)
     return total, found[::-1] if from_end else found
 
 
-async def _first(tenant: Tenant, table: Table, wanted: Page, conditions: Sequence[ColumnElement[bool]]) -> list[Row]:
-    query = _first_page(table, wanted.sort, wanted.order)
-    if conditions:
-        return await tenant.rows(query.where(*conditions).params(size=wanted.size), table)
-    return await tenant.asked(query, table, size=wanted.size)
+@cache
+def _first_page(table: Table, sort: str, order: str, without: frozenset[str]) -> Query:
+    return _ordered(table, sort, order, without).limit(bindparam("size"))
 
 
 @cache
-def _first_page(table: Table, sort: str, order: str) -> Query:
+def _ordered(table: Table, sort: str, order: str, without: frozenset[str]) -> Query:
     by = _sorted_by(table, Page(sort=sort))
-    return select(table).order_by(*_directed(by, down=order == "desc")).limit(bindparam("size"))
+    return _selected(table, without).order_by(*_directed(by, down=order == "desc"))
+
+
+def _selected(table: Table, without: frozenset[str]) -> Query:
+    return select(*(column for column in table.c if column.name not in without))
 
 
 def _sorted_by(table: Table, wanted: Page) -> list[Column[Any]]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from penstock.store.tenant import Row
 
 MEMBERS = Resource("workspace_users", members)
-USERS = Resource("organisation_users", users)
+# Tokens of who is not there any more are refused on the data plane too.
+USERS = Resource("organisation_users", users, publishes=True)
 
 Role = Annotated[Literal["admin", "manager", "member"], Meta(description="what the person may do in the workspace")]
 

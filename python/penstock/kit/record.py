@@ -113,7 +113,7 @@ def with_next_reset(limits: Any) -> Any:  # noqa: ANN401 - one usage limit, seve
 def write_out(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
     """Write a row down: each field is the column of its name, moments as the wire has them, unless more is said."""
     # A row of the database looks each name up anew, and slowly.
-    known = dict(row)
+    known = row if isinstance(row, dict) else dict(row)
     written = {name: known[name] for name in shown.__struct_fields__ if name in known}
     for name in _moments(shown):
         if name in written and name not in more:

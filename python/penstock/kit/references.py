@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -173,7 +174,7 @@ async def with_master_key(settings: Settings) -> Settings:
     try:
         kept = msgspec.json.decode(reference.reveal(), type=Kept)
         check(kept.manager_type, kept.auth_config)
-        text = await sources.fetch(settings, kept.manager_type, kept.auth_config, kept.secret_path.strip("/"))
+        text = await sources.fetch(settings, kept.manager_type, kept.auth_config, kept.secret_path)
     except msgspec.MsgspecError as error:
         raise SettingsError(f"{name} is not allowed: {error}") from None
     except PenstockError as error:
@@ -255,6 +256,13 @@ class Secrets:
         """Give what is known, to begin with another time."""
         return {name: (value.question, value.text) for name, value in self._values.items() if value.text is not None}
 
+    async def meet(self, questions: Iterable[Question], seconds: float) -> None:
+        """Fetch what nobody asked for yet, for as long as somebody may wait for it; what comes later is fetched by `refresh`."""
+        new = [one for one in questions if not self._was_asked(one)]
+        turn = asyncio.Semaphore(AT_ONCE)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(self._fetch(one, turn) for one in new)), seconds)
+
     async def refresh(self, questions: Iterable[Question]) -> bool:
         """Fetch what is new, was asked for otherwise, or is old; say whether a value changed."""
         wanted = list(questions)
@@ -265,8 +273,11 @@ class Secrets:
         return any(await asyncio.gather(*(self._fetch(one, turn) for one in due)))
 
     def _is_fresh(self, question: Question, oldest: float) -> bool:
+        return self._was_asked(question) and self._values[question.id].at > oldest
+
+    def _was_asked(self, question: Question) -> bool:
         value = self._values.get(question.id)
-        return value is not None and value.question == question.digest and value.at > oldest
+        return value is not None and value.question == question.digest
 
     async def _fetch(self, question: Question, turn: asyncio.Semaphore) -> bool:
         before, at = self._values.get(question.id), time.monotonic()

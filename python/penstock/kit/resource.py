@@ -30,6 +30,8 @@ class Resource(msgspec.Struct, frozen=True):
     table: Table
     # Whether the data plane must know of a change.
     publishes: bool = False
+    # Columns that lists show nothing of, and that may be long.
+    unlisted: frozenset[str] = frozenset()
 
     async def add(self, desk: Desk, values: Mapping[str, Any]) -> Row:
         """Make one."""
@@ -51,15 +53,15 @@ class Resource(msgspec.Struct, frozen=True):
         self, desk: Desk, wanted: Page, conditions: Sequence[ColumnElement[bool]] = ()
     ) -> tuple[int, list[Row]]:
         """Give how many there are, and those of a page."""
-        return await listing.rows(desk, self.table, wanted, conditions)
+        return await listing.rows(desk, self.table, wanted, conditions, self.unlisted)
 
-    async def change(self, desk: Desk, row: Row, values: Mapping[str, Any]) -> Row:
-        """Change one."""
+    async def change(self, desk: Desk, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
+        """Change one; it is noted as what was asked for."""
         await desk.agree(self.table, row)
         changed = {**values, "last_updated_at": now()}
         await desk.update(self.table, row["id"], changed)
         after = {**row, **changed}
-        await self._changed(desk, "update", row, after)
+        await self._changed(desk, verb, row, after)
         return after
 
     async def remove(self, desk: Desk, row: Row) -> None:

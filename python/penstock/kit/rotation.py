@@ -29,11 +29,14 @@ class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """How often a key gets a new text."""
 
     rotation_period: Annotated[
-        Literal["weekly", "monthly"] | None, Meta(description="on Monday or on the first of a month, 00:00 UTC")
-    ] = None
+        Literal["weekly", "monthly"] | UnsetType | None,
+        Meta(
+            description="on Monday or on the first of a month, 00:00 UTC; where no period is sent, that of before stays"
+        ),
+    ] = UNSET
     rotation_period_days: Annotated[
-        Annotated[int, Meta(ge=1, le=365)] | None, Meta(description="days, instead of rotation_period")
-    ] = None
+        Annotated[int, Meta(ge=1, le=365)] | UnsetType | None, Meta(description="days, instead of rotation_period")
+    ] = UNSET
     next_rotation_at: Annotated[
         datetime | None, Meta(description="when it is due next; taken back to midnight in UTC")
     ] = None
@@ -50,7 +53,7 @@ def policy(
     if asked is None and enforced is None:
         return None
     before = before or {}
-    asked = _completed(asked or RotationPolicy(), before)
+    asked = _completed(asked or RotationPolicy(), before, enforced)
     said = moment(milliseconds(midnight(asked.next_rotation_at))) if asked.next_rotation_at else None
     # As it was shown it is no news.
     is_new = said is not None and said != before.get("next_rotation_at")
@@ -77,15 +80,14 @@ def refuse_long(path: str, transition: int, cadence: int | None, policy: Mapping
         raise refuse(path, "must be shorter than the period of the rotation")
 
 
-def _completed(asked: RotationPolicy, before: Mapping[str, Any]) -> RotationPolicy:
-    """Take over what was left out: only who names another period, or none of its next days, ends the one of before."""
+def _completed(asked: RotationPolicy, before: Mapping[str, Any], enforced: int | None) -> RotationPolicy:
+    """Take over what was left out: only who says something of the period ends the one of before, or another that is enforced."""
     if asked.key_transition_period_ms is UNSET:
         transition = before.get("key_transition_period_ms", SHORTEST_TRANSITION)
         asked = msgspec.structs.replace(asked, key_transition_period_ms=transition)
-    if asked.next_rotation_at is None or asked.rotation_period or asked.rotation_period_days:
-        return asked
-    kept = {name: before.get(name) for name in PERIODS}
-    return msgspec.structs.replace(asked, **kept)
+    said = {name: period for name in PERIODS if (period := getattr(asked, name)) is not UNSET}
+    kept = before if not said and enforced in {None, _days(before)} else said
+    return msgspec.structs.replace(asked, **{name: kept.get(name) for name in PERIODS})
 
 
 def _days(written: Mapping[str, Any]) -> int | None:

@@ -37,6 +37,7 @@ LISTED = {
     "input_image_mtok": "image_in",
     "output_image_mtok": "image_out",
     "cache_image_read_mtok": "cache_read_image",
+    "web_searches_kcount": "web_search",
 }
 # The operator has cents for one.
 SAID = {
@@ -52,9 +53,23 @@ SAID = {
     "response_image_token": "image_out",
     "cache_read_image_input_token": "cache_read_image",
 }
+# Likewise, of what is told by its unit.
+UNITS = {"cache_write_1h": "cache_write", "web_search": None}
 CENT = Decimal(10) ** 10
-# By what the list tells prices of batches from others.
-BATCH = {"processing": "batch"}
+# The list has dollars for a thousand of what is no token.
+THOUSAND = Decimal(10) ** 9
+MILLION = Decimal(10) ** 6
+# By what the list tells prices of batches and of services from others.
+VARIANTS = {
+    ("processing", "batch"): "batch",
+    ("service_tier", "flex"): "flex",
+    ("service_tier", "priority"): "priority",
+    ("service_tier", "fast"): "fast",
+    ("speed", "fast"): "fast",
+}
+Rates = dict[str, list[tuple[int, int]]]
+# From which day on it costs how much in which way; the earliest first.
+Variants = list[tuple[date, str, Rates]]
 # What the engine's numbers hold.
 MOST = 2**63 - 1
 WITHOUT = "^(?!"
@@ -83,11 +98,12 @@ def stated(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]
     """Say what an operator's prices are to the engine; nothing where they are not about tokens or requests."""
     tokens = config.pay_as_you_go
     rates = _rates(tokens)
-    if tokens and (hour := tokens.additional_units.get("cache_write_1h")):
-        rates["cache_write_1h"] = [(0, _whole(hour.price, CENT))]
+    said = {unit: tokens.additional_units[unit] for unit in UNITS if unit in tokens.additional_units} if tokens else {}
+    rates.update({unit: [(0, _whole(price.price, CENT))] for unit, price in said.items()})
     request = _whole(config.fixed_cost.price, CENT) if config.fixed_cost else 0
     batch = _rates(config.batch_config)
-    return [_versioned(rates, request, valid_from, batch=batch)] if rates or batch or config.fixed_cost else []
+    is_price = _is_of_tokens(rates) or batch or config.fixed_cost
+    return [_versioned(rates, request, valid_from, variants={"batch": batch})] if is_price else []
 
 
 def adjusted(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -99,8 +115,9 @@ def adjusted(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
     usual = 1.0 if usual is None else usual
     given = {ours: said.get(name) for name, ours in SAID.items()}
     units: dict[str, float | None] = said.get("additional_units") or {}
-    hour = units.get("cache_write_1h")
-    given["cache_write_1h"] = given["cache_write"] if hour is None else hour
+    for unit, kind in UNITS.items():
+        factor = units.get(unit)
+        given[unit] = given.get(kind) if factor is None and kind else factor
     factors = {ours: _millionths(usual if factor is None else factor) for ours, factor in given.items()}
     told: dict[str, Any] = {"request": _millionths(usual), "factors": factors}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
@@ -111,7 +128,7 @@ def _millionths(factor: float) -> int:
     return min(round(Decimal(str(factor)) * 10**6), MOST)
 
 
-def _rates(tokens: Tokens | None) -> dict[str, list[tuple[int, int]]]:
+def _rates(tokens: Tokens | None) -> Rates:
     said = {ours: getattr(tokens, name) for name, ours in SAID.items()} if tokens else {}
     return {ours: [(0, _whole(price.price, CENT))] for ours, price in said.items() if price is not None}
 
@@ -132,47 +149,54 @@ def _listed() -> bytes:
 def _models(provider: Provider) -> Iterator[dict[str, Any]]:
     for model in provider.models:
         listed = model.prices if isinstance(model.prices, list) else [model.prices]
-        batches = _batches(model)
-        if prices := [one for price in listed for one in _prices(price, batches)]:
+        variants = _variants(model)
+        if prices := [one for price in listed for one in _prices(price, variants)]:
             yield {"names": _clause(model.match), "prices": prices}
 
 
-def _batches(model: ModelInfo) -> list[tuple[date, dict[str, list[tuple[int, int]]]]]:
-    """Find the rates in batches, the earliest first, with the day from which each holds.
+def _variants(model: ModelInfo) -> Variants:
+    """Find the rates in batches and of services.
 
     What a long batch costs is not known to the engine: rates in tiers are left out, and cost half there.
     """
-    batches: list[tuple[date, dict[str, list[tuple[int, int]]]]] = []
+    variants: Variants = []
     for variant in model.price_variants or ():
         constraint: Any = variant.constraint
-        if variant.when != BATCH or hasattr(constraint, "end_time"):
+        kinds = [kind for (key, word), kind in VARIANTS.items() if variant.when == {key: word}]
+        if not kinds or hasattr(constraint, "end_time"):
             continue
-        rates = {
-            ours: _tiers(found) for name, ours in LISTED.items() if (found := getattr(variant.prices, name)) is not None
-        }
-        flat = {ours: tiers for ours, tiers in rates.items() if len(tiers) == 1}
-        batches.append((getattr(constraint, "start_date", date.min), flat))
-    return sorted(batches, key=operator.itemgetter(0))
+        rates = _listed_rates(variant.prices)
+        if kinds == ["batch"]:
+            rates = {ours: tiers for ours, tiers in rates.items() if len(tiers) == 1}
+        variants.append((getattr(constraint, "start_date", date.min), kinds[0], rates))
+    return sorted(variants, key=operator.itemgetter(0))
 
 
-def _prices(
-    price: ConditionalPrice | ModelPrice, batches: list[tuple[date, dict[str, list[tuple[int, int]]]]]
-) -> Iterator[dict[str, Any]]:
+def _prices(price: ConditionalPrice | ModelPrice, variants: Variants) -> Iterator[dict[str, Any]]:
     constraint: Any = getattr(price, "constraint", None)
     prices: Any = getattr(price, "prices", price)
-    rates = {ours: _tiers(found) for name, ours in LISTED.items() if (found := getattr(prices, name)) is not None}
-    # The list has dollars for a thousand requests.
-    request = _whole(getattr(prices, "requests_kcount", None) or 0, Decimal(10) ** 9)
-    if not rates and not request:
+    rates = _listed_rates(prices)
+    request = _whole(getattr(prices, "requests_kcount", None) or 0, THOUSAND)
+    if not _is_of_tokens(rates) and not request:
         return
     daily = (_second(constraint.start_time), _second(constraint.end_time)) if hasattr(constraint, "end_time") else None
     start: date | None = getattr(constraint, "start_date", None)
-    before = [batch for since, batch in batches if since <= (start or date.min)]
-    yield _versioned(rates, request, start, daily, before[-1] if before else None)
-    # The same price again, from the day on which it has another for batches.
-    for since, batch in batches:
-        if since > (start or date.min):
-            yield _versioned(rates, request, since, daily, batch)
+    # The same price again, from each day on which it has another for batches or for a service.
+    for moment in [start, *sorted({since for since, *_ in variants if since > (start or date.min)})]:
+        told = {kind: found for since, kind, found in variants if since <= (moment or date.min)}
+        yield _versioned(rates, request, moment, daily, told)
+
+
+def _is_of_tokens(rates: Rates) -> bool:
+    """Say whether something is said of more than what stands beside the tokens: those would cost nothing."""
+    return bool(rates.keys() - {"web_search"})
+
+
+def _listed_rates(prices: Any) -> Rates:  # noqa: ANN401 - a price of the list, or what stands beside it
+    known = {name: found for name in LISTED if (found := getattr(prices, name)) is not None}
+    return {
+        LISTED[name]: _tiers(found, THOUSAND if name.endswith("_kcount") else MILLION) for name, found in known.items()
+    }
 
 
 def _versioned(
@@ -180,12 +204,15 @@ def _versioned(
     request: int,
     start: Any,  # noqa: ANN401 - a date, or none
     daily: tuple[int, int] | None = None,
-    batch: dict[str, Any] | None = None,
+    variants: dict[str, Rates] | None = None,
 ) -> dict[str, Any]:
     """Name a price after what it says: whatever changes in it changes its version."""
     price: dict[str, Any] = {"rates": rates}
-    if batch:
+    services = {kind: said for kind, said in (variants or {}).items() if said}
+    if batch := services.pop("batch", None):
         price["batch"] = batch
+    if services:
+        price["services"] = services
     if request:
         price["request"] = request
     if start:
@@ -196,13 +223,13 @@ def _versioned(
     return {"version": digest.hexdigest()[:12], **price}
 
 
-def _tiers(price: Any) -> list[tuple[int, int]]:  # noqa: ANN401 - a number, or one for each length
+def _tiers(price: Any, factor: Decimal) -> list[tuple[int, int]]:  # noqa: ANN401 - a number, or one for each length
     tiers: Iterable[Any] = getattr(price, "tiers", ())
-    first = (0, _whole(getattr(price, "base", price)))
-    return [first, *((tier.start, _whole(tier.price)) for tier in tiers)]
+    first = (0, _whole(getattr(price, "base", price), factor))
+    return [first, *((tier.start, _whole(tier.price, factor)) for tier in tiers)]
 
 
-def _whole(price: Any, factor: Decimal = Decimal(10) ** 6) -> int:  # noqa: ANN401 - a decimal, a float, a whole number
+def _whole(price: Any, factor: Decimal) -> int:  # noqa: ANN401 - a decimal, a float, a whole number
     return round(Decimal(str(price)) * factor)
 
 

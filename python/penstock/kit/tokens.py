@@ -17,7 +17,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from penstock.caller import EVERYTHING
-from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError
+from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError, UnavailableError
 from penstock.kit.limits import UNITS_OF_KEYS, RateLimit, UsageLimits, listed_usage, rates
 from penstock.kit.record import now
 
@@ -188,6 +188,9 @@ class Tokens:
         for source in itertools.compress(candidates, known):
             if token := source.verified(text, self._own.algorithms):
                 return self._claims(source.own, token.header, token.claims)
+        if any(source.own.jwks_url and not source.rows for source in candidates):
+            # It may be good: nobody can say so.
+            raise UnavailableError("tokens of this issuer cannot be checked now: its keys could not be read yet")
         raise UnauthorisedError("this token is not valid")
 
     def _claims(self, issuer: Issuer, header: Mapping[str, Any], claims: Mapping[str, Any]) -> Claims:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from litestar import delete, get, post, put
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 TAGS = ["API keys"]
 MOST_IDS = 1000
+# Lists and tables in one another that a value of metadata may be: it is told as one text.
+DEEPEST = 8
 
 
 def _any(verb: str) -> list[str]:
@@ -40,7 +42,10 @@ def _any(verb: str) -> list[str]:
 class KeyDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What requests with the key have unless they say otherwise."""
 
-    metadata: Annotated[dict[str, Any] | None, Meta(description="metadata of every request")] = None
+    metadata: Annotated[
+        dict[str, Any] | None,
+        Meta(description="metadata of every request: texts; what is none is told as JSON, and nests 8 levels at most"),
+    ] = None
     config_id: Annotated[str | None, Meta(description="config of every request: id or slug")] = None
     allow_config_override: Annotated[bool, Meta(description="whether a request may bring another config")] = True
 
@@ -301,6 +306,9 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
     if data.defaults is not UNSET:
         asked = data.defaults or KeyDefaults()
         written = msgspec.to_builtins(asked)
+        for name, value in (asked.metadata or {}).items():
+            if _nests(value) > DEEPEST:
+                raise refuse(f"defaults.metadata.{name}", f"nests deeper than {DEEPEST} levels")
         if asked.config_id:
             here = configs.c.workspace_id == desk.workspace_id
             had: dict[str, Any] = row["defaults"] if row else {}
@@ -312,6 +320,14 @@ async def _values(desk: Desk, type_: str, data: NewKey | KeyChange, row: Row | N
         cadence = await keys.enforced(desk, type_, desk.workspace_id)
         values["rotation_policy"] = policy(data.rotation_policy, cadence, before)
     return values
+
+
+def _nests(value: object, above: int = 0) -> int:
+    """Count the levels of a value, as far as it matters."""
+    if not isinstance(value, dict | list) or above > DEEPEST:
+        return above
+    inner = cast("dict[str, object]", value).values() if isinstance(value, dict) else cast("list[object]", value)
+    return max((_nests(one, above + 1) for one in inner), default=above + 1)
 
 
 def _some(written: dict[str, Any]) -> dict[str, Any]:

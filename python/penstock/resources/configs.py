@@ -18,7 +18,7 @@ from penstock.kit import credentials, fields, masks, versions
 from penstock.kit.credentials import Divided
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType, WorkspaceAsked
-from penstock.kit.ids import new_id, slug
+from penstock.kit.ids import new_id
 from penstock.kit.listing import Page
 from penstock.kit.record import Listed, given, refuse, write_out
 from penstock.kit.resource import Resource
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.routing import TargetLimits
     from penstock.store.tenant import Row
 
-CONFIGS = Resource("configs", configs, publishes=True)
+CONFIGS = Resource("configs", configs, publishes=True, unlisted=frozenset({"config", "sealed"}))
 TAGS = ["Configs"]
 # So many versions are looked through for what a mask stands for.
 VERSIONS = 50
@@ -126,7 +126,7 @@ async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> Conf
             {
                 "id": row_id,
                 "workspace_id": desk.workspace,
-                "slug": slug("pc", data.name, 6),
+                "slug": await desk.new_slug(configs, "pc", data.name, 6),
                 "name": data.name,
                 **await _sealed(desk, row_id, divided),
                 "version_id": "",

@@ -17,7 +17,7 @@ from penstock.kit.access import GlobalAccessShown
 from penstock.kit.access import shown as access_shown
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, TagsAsked, UnsetType, WorkspaceAsked, tagged
-from penstock.kit.ids import new_id, slug
+from penstock.kit.ids import new_id
 from penstock.kit.integrations import ProviderSlug
 from penstock.kit.listing import Page
 from penstock.kit.mappings import SecretMapping
@@ -136,7 +136,7 @@ async def create(data: JSONBody[NewIntegration], work: NamedDependency[Work]) ->
         row_id = new_id()
         values = {
             "workspace_id": own,
-            "slug": data.slug or slug("", data.name, 40),
+            "slug": data.slug or await desk.new_slug(integrations, "", data.name, 40),
             "name": data.name,
             "description": data.description,
             "ai_provider_id": provider,

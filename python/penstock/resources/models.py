@@ -153,8 +153,18 @@ async def _named(desk: Desk, request: Request[Any, Any, Any]) -> set[str] | None
     targets = list(_targets(config))
     if not targets or any(target.get("passthrough") is True for target in targets):
         return None
-    named = [target.get("virtual_key") or target.get("provider") for target in targets]
-    return {name.removeprefix("@") for name in named if isinstance(name, str)}
+    named = {name for target in targets for name in _slugs(target)}
+    return named or None
+
+
+def _slugs(target: dict[str, Any]) -> Iterator[str]:
+    """Give the slugs of the providers that a target names, as `@slug/model` too."""
+    overridden: object = target.get("override_params")
+    model = cast("dict[str, object]", overridden).get("model") if isinstance(overridden, dict) else None
+    if isinstance(model, str) and model.startswith("@"):
+        yield model[1:].partition("/")[0]
+    elif isinstance(name := target.get("virtual_key") or target.get("provider"), str):
+        yield name.removeprefix("@")
 
 
 def _targets(config: object) -> Iterator[dict[str, Any]]:

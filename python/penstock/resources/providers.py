@@ -48,8 +48,9 @@ async def create(desk: Desk, data: NewProvider) -> Created:
         # Whoever may choose the address is given the integration's credential there.
         raise refuse("model_config", "is that of the integration: change it there")
     words = "integration that may be used in this workspace"
-    whole, may = desk.organisation(), usable(desk.workspace)
-    integration = await whole.refer("integration_id", integrations, data.integration_id, words, may)
+    # What a virtual key brought along is its own: a second name for the same credential would have other limits.
+    may = [usable(desk.workspace), ~integrations.c.brought_along]
+    integration = await desk.organisation().refer("integration_id", integrations, data.integration_id, words, *may)
     row = await SIDE.add(desk, data, integration["id"], data.tags)
     return Created(row["id"], row["slug"], "provider")
 

@@ -11,7 +11,7 @@ from sqlalchemy import or_
 
 from penstock.kit import configurations, fields, mappings, references
 from penstock.kit.fields import UNSET, TagsAsked, UnsetType, tagged
-from penstock.kit.ids import new_id, slug
+from penstock.kit.ids import new_id
 from penstock.kit.listing import Sizes
 from penstock.kit.record import Created, Done, given, refuse
 from penstock.kit.resource import Resource
@@ -130,7 +130,7 @@ async def create(desk: Desk, data: NewReference) -> Created:
     values: dict[str, Any] = {
         **{name: getattr(data, name) for name in (*CHANGED, "manager_type")},
         "id": row_id,
-        "slug": data.slug or slug("", data.name, 40),
+        "slug": data.slug or await desk.new_slug(secret_references, "", data.name, 40),
         "status": "ACTIVE",
         "created_by": desk.caller.actor,
         "allow_all_workspaces": True,

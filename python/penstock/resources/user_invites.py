@@ -152,7 +152,7 @@ async def remove(invite_id: InviteId, work: NamedDependency[Work]) -> Done:
         row = await INVITES.get(desk, invite_id)
         if row["status"] == "accepted":
             raise ConflictError("this invitation was accepted; hint: delete the user")
-        await INVITES.change(desk, row, {"status": "cancelled"})
+        await INVITES.change(desk, row, {"status": "cancelled"}, "delete")
         return Done()
 
 

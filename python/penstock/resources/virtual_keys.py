@@ -12,7 +12,7 @@ from penstock.kit import configurations as forms
 from penstock.kit import integrations, mappings
 from penstock.kit import providers as kit
 from penstock.kit.fields import Id, Object, Slug
-from penstock.kit.ids import new_id, slug
+from penstock.kit.ids import new_id
 from penstock.kit.integrations import INTEGRATIONS
 from penstock.kit.mappings import SecretMapping
 from penstock.kit.record import Created
@@ -70,7 +70,9 @@ class VirtualKeyChange(kit.Change, frozen=True, forbid_unknown_fields=True, kw_o
 
     key: Annotated[Text | UnsetType, Meta(description="another key; the masked form means the same one")] = UNSET
     deployment_config: Deployments = msgspec.field(name="deploymentConfig", default=UNSET)
-    model_config: Annotated[dict[str, Any] | UnsetType, Meta(description="more about the provider")] = UNSET
+    model_config: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="more about the provider; it replaces that of before")
+    ] = UNSET
     secret_mappings: Annotated[list[SecretMapping] | UnsetType, Meta(description="they replace those of before")] = (
         UNSET
     )
@@ -109,7 +111,7 @@ async def create(desk: Desk, data: NewVirtualKey) -> VirtualKeyMade:
     provider = integrations.provider_named("provider", data.provider)
     values = {
         "workspace_id": desk.workspace,
-        "slug": slug("", data.name, 40),
+        "slug": await desk.new_slug(INTEGRATIONS.table, "", data.name, 40),
         "name": data.name,
         "ai_provider_id": provider,
         "brought_along": True,
@@ -128,8 +130,11 @@ async def update(desk: Desk, row: Row, data: VirtualKeyChange) -> Created:
     own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
     # It is shown as an empty one: that sent back means that it stays.
     change = await integrations.sealed_key(desk, own["id"], data.key, own) if data.key else {}
-    if about := _configurations(own["ai_provider_id"], data):
-        said = {**own["configurations"], **about}
+    about = _configurations(own["ai_provider_id"], data)
+    if data.model_config is not UNSET or data.deployment_config is not UNSET:
+        said = about if data.model_config is not UNSET else {**own["configurations"], **about}
+        if data.deployment_config is None:
+            said.pop("deploymentConfig", None)
         change |= await integrations.sealed_configurations(desk, own["id"], "model_config", said, own)
     if data.secret_mappings is not UNSET:
         known = _known(own["ai_provider_id"])

@@ -10,14 +10,14 @@ from litestar import delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, Table, or_, select
 
 from penstock.caller import Caller, needs
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit import fields, integrations, keys, members
+from penstock.kit.batches import ACTIVE
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType
-from penstock.kit.ids import slug
 from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, refuse_beyond, sent_of
 from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
@@ -27,7 +27,7 @@ from penstock.kit.roles import flags
 from penstock.kit.rules import Rules, of_organisation, written
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
-from penstock.store.tables import api_keys, configs, files, providers, versions, workspaces
+from penstock.store.tables import api_keys, batches, configs, files, providers, versions, workspaces
 from penstock.store.tables import integrations as integration_rows
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ async def create(data: JSONBody[NewWorkspace], work: NamedDependency[Work]) -> W
     """Make a workspace, with its first members."""
     async with work.writing() as desk:
         values: dict[str, Any] = {
-            "slug": slug("ws", data.name, 20),
+            "slug": await desk.new_slug(workspaces, "ws", data.name, 20),
             "name": data.name,
             "description": data.description,
             "is_default": False,
@@ -228,13 +228,18 @@ async def remove(workspace: IdOrSlug, data: JSONBody[Farewell], work: NamedDepen
         if not data.force_delete:
             await _refuse_full(desk)
         await _empty(desk)
-        await WORKSPACES.change(desk, row, {"status": "archived"})
+        await WORKSPACES.change(desk, row, {"status": "archived"}, "delete")
         return Done()
 
 
 async def _refuse_full(desk: Desk) -> None:
-    own = {"integrations": await desk.count(integration_rows, [~integration_rows.c.brought_along])}
-    inside = {table.name: await desk.count(table) for table in (api_keys, providers, configs)} | own
+    left_out: dict[Table, list[ColumnElement[bool]]] = {
+        integration_rows: [~integration_rows.c.brought_along],
+        files: [files.c.expires_at > now()],
+        batches: [batches.c.status.in_(ACTIVE)],
+    }
+    tables = (api_keys, providers, configs, integration_rows, files, batches)
+    inside = {table.name: await desk.count(table, left_out.get(table, ())) for table in tables}
     if any(inside.values()):
         left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
         raise ConflictError(f"there is something left in it: {left}; hint: force_delete")
@@ -276,7 +281,7 @@ async def _refuse_lifted(desk: Desk, row: Row, values: Mapping[str, Any]) -> Non
 
 async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | None = None) -> dict[str, Any]:
     """Check what was sent of defaults, rules and limits, and write it down."""
-    values = sent_of(data, before=row)
+    values = sent_of(data, rates_at_most=1, before=row)
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):

@@ -37,7 +37,10 @@ class Ground:
         self.ids = {email: user_id for user_id, email in self.emails.items()}
         self.references = {row["id"]: row["slug"] for row in remote.all_of("/v1/secret-references")}
         # Those that a virtual key brought along are not listed.
-        self.integrations = {row["slug"] for row in remote.all_of("/v1/integrations")}
+        shared = {row["id"]: row["slug"] for row in remote.all_of("/v1/integrations")}
+        self.integrations = set(shared.values())
+        # What may be named by its id where it is written by its slug.
+        self.named = self.slugs | shared
         self.configs: dict[str, str] = {}
 
     def mappings(self, row: Mapping[str, Any]) -> list[Thing]:

@@ -7,22 +7,23 @@ import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from penstock.errors import ConflictError, SettingsError, StartError, UnavailableError
+from penstock.store.reading import Reading
 from penstock.store.sqlite import Connection
 from penstock.store.values import refuse_unfit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
+    from collections.abc import AsyncGenerator, Coroutine, Generator
 
-    from sqlalchemy import URL
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+    from sqlalchemy import URL, QueuePool
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from penstock.secret import Secret
     from penstock.settings import Store
@@ -37,6 +38,8 @@ NO_TABLES = ("no such table", "does not exist")
 CROWDED = frozenset({"40001", "40P01", "55P03"})
 # A statement of a migration may rewrite a large table: it ends by itself, or with what it waits for.
 STATEMENT_OF_MIGRATION_MS = 3_600_000
+
+Opened = TypeVar("Opened", bound=AsyncConnection)
 
 
 class Database:
@@ -55,24 +58,35 @@ class Database:
         without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
         event.listen(self._engine.sync_engine, "handle_error", refuse_unfit)
         self._reader = self._engine.execution_options(**without)
+        # Connections that were read with, for who reads next: to take one out of the pool costs as much as most queries.
+        self._rested: list[Reading] = []
+        self._most = _most(self.url, settings)
         self._returning: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
         """Give a connection for reading: with SQLite all of its statements see one state of the data."""
         with _told():
-            connection = await self._connection(self._reader)
+            connection = await self._awake() or await self._connection(Reading(self._reader).open())
+            is_well = False
             try:
                 yield connection
+                if self._may_rest() and not connection.invalidated:
+                    await connection.rest()
+                    self._rested.append(connection)
+                    is_well = True
             finally:
-                # There is nothing to keep: to close it ends the transaction, in one step.
-                await connection.close()
+                if not is_well:
+                    # There is nothing to keep: to close it ends the transaction, in one step.
+                    await connection.close()
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[AsyncConnection]:
         """Give a connection whose changes are all kept at the end, or none of them."""
         with _told():
-            connection = await self._connection(self._engine)
+            if self._rested and self._is_empty():
+                await self._rested.pop().close()
+            connection = await self._connection(self._engine.connect().start())
             try:
                 async with connection.begin():
                     yield connection
@@ -84,7 +98,7 @@ class Database:
         """Give a connection that is not hurried, for changes of the tables: a failure is other than a database that is away."""
         async with AsyncExitStack() as opened:
             with _told():
-                connection = await self._connection(self._unhurried(opened))
+                connection = await self._connection(self._unhurried(opened).connect().start())
                 # What was not committed is taken back by it.
                 opened.push_async_callback(connection.close)
                 transaction = await connection.begin()
@@ -94,22 +108,44 @@ class Database:
 
     def _unhurried(self, opened: AsyncExitStack) -> AsyncEngine:
         if self.embedded:
-            return self._engine
-        settings = msgspec.structs.replace(self._settings, connections=1, statement_ms=STATEMENT_OF_MIGRATION_MS)
-        engine = _postgresql(self.url, settings)
+            engine = _sqlite(self.url, self._settings)
+            # It changes a table by making it anew, and what refers to the old one would go along with it.
+            event.listen(engine.sync_engine, "connect", _let_go)
+        else:
+            settings = msgspec.structs.replace(self._settings, connections=1, statement_ms=STATEMENT_OF_MIGRATION_MS)
+            engine = _postgresql(self.url, settings)
         opened.push_async_callback(engine.dispose)
         return engine
 
     async def close(self) -> None:
         """Close all connections."""
+        while self._rested:
+            await self._rested.pop().close()
         if self._returning:
             await asyncio.wait(self._returning, timeout=self._patience)
         await self._engine.dispose()
 
-    async def _connection(self, engine: AsyncEngine) -> AsyncConnection:
+    def _may_rest(self) -> bool:
+        """Say whether a connection is kept from others who may wait for one."""
+        return len(self._rested) < self._most // 2 and not self._is_empty()
+
+    def _is_empty(self) -> bool:
+        """Say whether the pool has no connection left."""
+        return cast("QueuePool", self._engine.pool).checkedout() >= self._most
+
+    async def _awake(self) -> Reading | None:
+        """Give a connection that rested; one that was cut off meanwhile, or frozen, is found out by the pool."""
+        while self._rested:
+            connection = self._rested.pop()
+            if self.embedded or time.monotonic() - connection.rested_at < TRIED_AFTER:
+                return connection
+            await connection.close()
+        return None
+
+    async def _connection(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
         if self.embedded:
-            return await engine.connect().start()
-        starting = asyncio.ensure_future(engine.connect().start())
+            return await opening
+        starting = asyncio.ensure_future(opening)
         try:
             done, _ = await asyncio.wait({starting}, timeout=self._patience)
         except asyncio.CancelledError:
@@ -121,12 +157,12 @@ class Database:
             raise TimeoutError
         return starting.result()
 
-    def _drop(self, starting: asyncio.Future[AsyncConnection]) -> None:
+    def _drop(self, starting: asyncio.Future[Any]) -> None:
         """Want a connection no longer; one that has come in this moment is given back."""
         starting.cancel()
         starting.add_done_callback(self._give_back)
 
-    def _give_back(self, started: asyncio.Future[AsyncConnection]) -> None:
+    def _give_back(self, started: asyncio.Future[Any]) -> None:
         if started.cancelled() or started.exception():
             return
         returning = asyncio.ensure_future(started.result().close())
@@ -178,11 +214,16 @@ def parse(url: Secret) -> URL:
         raise SettingsError(message) from None
 
 
+def _most(url: URL, settings: Store) -> int:
+    """Say how many connections there may be."""
+    return min(settings.connections, SQLITE_CONNECTIONS) if url.get_backend_name() == "sqlite" else settings.connections
+
+
 def _sqlite(url: URL, settings: Store) -> AsyncEngine:
     opening = partial(Connection, url.database or "", settings.acquire_ms / 1000)
     engine = create_async_engine(
         url,
-        pool_size=min(settings.connections, SQLITE_CONNECTIONS),
+        pool_size=_most(url, settings),
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,
@@ -202,6 +243,12 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
     cursor.close()
 
 
+def _let_go(connection: Any, _record: object) -> None:  # noqa: ANN401
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys=OFF")
+    cursor.close()
+
+
 def _begin_sqlite(connection: Any) -> None:  # noqa: ANN401
     # One that begins by reading and writes later would fail where it could have waited.
     connection.connection.driver_connection.begin(writes=not connection.get_execution_options().get("reads"))
@@ -210,7 +257,7 @@ def _begin_sqlite(connection: Any) -> None:  # noqa: ANN401
 def _postgresql(url: URL, settings: Store) -> AsyncEngine:
     engine = create_async_engine(
         url,
-        pool_size=settings.connections,
+        pool_size=_most(url, settings),
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,

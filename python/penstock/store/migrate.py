@@ -59,7 +59,10 @@ async def migrate(
     async with database.migrating() as connection:
         if not database.embedded:
             await _wait_for_turn(connection)
-        return await connection.run_sync(_migrate, target, _waiting(connection, sealing) if sealing else None)
+        done = await connection.run_sync(_migrate, target, _waiting(connection, sealing) if sealing else None)
+        if database.embedded:
+            await _refuse_orphans(connection)
+        return done
 
 
 async def revision(database: Database) -> str | None:
@@ -71,6 +74,16 @@ async def revision(database: Database) -> str | None:
 def newest() -> str | None:
     """Say which revision this release needs."""
     return ScriptDirectory(str(SCRIPTS)).get_current_head()
+
+
+async def _refuse_orphans(connection: AsyncConnection) -> None:
+    """See whether each row still has what it refers to: while tables are changed nobody looks."""
+    found = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
+    if found:
+        message = (
+            f"the store cannot be migrated, and is as it was: a row of {found[0]!r} refers to one that is not there"
+        )
+        raise StartError(message)
 
 
 async def _wait_for_turn(connection: AsyncConnection) -> None:

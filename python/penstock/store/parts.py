@@ -20,6 +20,7 @@ SMALL = (
     "organisations",
     "providers",
     "secret_references",
+    "users",
 )
 DIGITS, FIRST_OF_THEM = 2, 35
 

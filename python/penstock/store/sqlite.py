@@ -49,11 +49,24 @@ class Connection(aiosqlite.Connection):
 
     def begin(self, *, writes: bool) -> None:
         """Have the next statement begin a transaction; one that reads first and writes later could not always wait."""
-        self._begin = WRITING if writes else READING
+        if writes:
+            self._begin = WRITING
+        elif not self._conn.in_transaction:
+            self._begin = READING
 
     def cursor(self) -> Any:  # noqa: ANN401 - what the dialect expects of a driver is typed nowhere
         """Give a cursor that does all at once."""
         return Cursor(self)
+
+    async def fetch(self, sql: str, *parameters: object) -> Sequence[Any]:
+        """Give the rows of a query, in the transaction that is there, or begins with it."""
+        self.begin(writes=False)
+        return (await self.turn(lambda connection: _all(connection.execute(sql, parameters)))).rows
+
+    async def rest(self) -> None:
+        """End what reading began."""
+        if self._begin or self._conn.in_transaction:
+            await self.rollback()
 
     async def turn(self, work: Work[Done]) -> Done:
         """Do something in a transaction that may begin with it."""

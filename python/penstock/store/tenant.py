@@ -10,22 +10,26 @@ from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy import delete as delete_from
 
 from penstock.errors import InvalidError, Problem
+from penstock.store.reading import Reading
 from penstock.store.tables import changed, changes, organisations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import BindParameter, ColumnElement, Select, Table
+    from sqlalchemy import BindParameter, ColumnElement, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.store.reading import Query
+
     Condition = ColumnElement[bool]
-    Query = Select[*tuple[Any, ...]]
 
 Row = Mapping[str, Any]
 # More than one.
 TWO = 2
 # So many queries that were written once are kept as they are asked in a place.
 QUERIES = 1000
+# The parameter that says which workspaces are open.
+AMONG = "among"
 
 
 class Bell:
@@ -83,10 +87,12 @@ class Tenant:
 
     async def asked(self, query: Query, table: Table, **values: object) -> list[Row]:
         """Give the rows of a query that was written once, with parameters: to write one takes longer than its answer."""
-        own = {name: value for name, value in self._own(table).items() if value is not None}
+        own: dict[str, Any] = {name: value for name, value in self._own(table).items() if value is not None}
+        if self.workspace_id is None and self.among is not None and _workspace_of(table) is not None:
+            own[AMONG] = sorted(self.among)
         inside = _inside_once(query, table, tuple(own))
-        if self.workspace_id is None and self.among is not None and (column := _workspace_of(table)) is not None:
-            inside = inside.where(column.in_(sorted(self.among)))
+        if isinstance(self.connection, Reading):
+            return await self.connection.asked(inside, {**values, **own})
         found = await self.connection.execute(inside, {**values, **own})
         return [cast("Row", row) for row in found.mappings()]
 
@@ -97,13 +103,17 @@ class Tenant:
 
     async def rows(self, query: Query, *tables: Table) -> list[Row]:
         """Give the rows of a query over these tables."""
-        found = await self.connection.execute(query.where(*self._inside(tables)))
+        inside = query.where(*self._inside(tables))
+        if isinstance(self.connection, Reading):
+            return await self.connection.rows(inside)
+        found = await self.connection.execute(inside)
         return [cast("Row", row) for row in found.mappings()]
 
-    async def count(self, table: Table, conditions: Iterable[Condition] = ()) -> int:
+    async def count(self, table: Table, conditions: Sequence[Condition] = ()) -> int:
         """Count rows."""
-        query = select(func.count()).select_from(table).where(*self._inside([table]), *conditions)
-        return int(await self.connection.scalar(query) or 0)
+        if not conditions:
+            return (await self.asked(_counting(table), table))[0]["count"]
+        return (await self.rows(_counting(table).where(*conditions), table))[0]["count"]
 
     async def insert(self, table: Table, values: Mapping[str, Any]) -> Row:
         """Add a row here."""
@@ -194,9 +204,18 @@ def _finding_all(table: Table) -> Query:
     return select(table).where(table.c.id.in_(bindparam("ids", expanding=True)))
 
 
+@cache
+def _counting(table: Table) -> Query:
+    return select(func.count().label("count")).select_from(table)
+
+
 @lru_cache(QUERIES)
 def _inside_once(query: Query, table: Table, own: tuple[str, ...]) -> Query:
-    return query.where(*(table.c[name] == bindparam(name) for name in own))
+    equal = [table.c[name] == bindparam(name) for name in own if name != AMONG]
+    column = _workspace_of(table)
+    if AMONG in own and column is not None:
+        return query.where(*equal, column.in_(bindparam(AMONG, expanding=True)))
+    return query.where(*equal)
 
 
 def _workspace_of(table: Table) -> ColumnElement[str] | None:

@@ -25,7 +25,8 @@ def refuse_unfit(context: ExceptionContext) -> None:
     done: Any = context.execution_context
     if done is None or done.compiled is None:
         return
-    problems = list(_unfit(done.compiled.binds, done.compiled_parameters))
+    # What changes tables has none.
+    problems = list(_unfit(getattr(done.compiled, "binds", {}), done.compiled_parameters))
     if problems:
         raise InvalidError(f"{problems[0].path} {problems[0].message}", problems) from None
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     counting::Answered,
+    delivery,
     error::Error,
     headers::{Headers, Whole},
     held::Held,
@@ -35,7 +36,7 @@ impl Reply {
 
     /// Whether the body is a stream of events.
     pub fn is_events(&self) -> bool {
-        self.headers.text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"))
+        delivery::is_events(&self.headers)
     }
 
     pub fn set_length(&mut self, length: Option<usize>) {
@@ -93,7 +94,7 @@ impl Answer {
 /// What is read of an answer as it passes by.
 #[derive(Default)]
 pub enum Reading {
-    Events(Meter),
+    Events(Box<Meter>),
     /// A stream of Amazon's.
     Frames(Box<FrameMeter>),
     /// A stream of one array.
@@ -351,10 +352,11 @@ impl Stream {
             body.in_steps(every);
         }
         self.body = body;
-        self.reading = Reading::Events(match record.facts.operation {
+        let meter = match record.facts.operation {
             Some(operation) => Meter::counting(self.dialect, operation),
             None => Meter::new(self.dialect),
-        });
+        };
+        self.reading = Reading::Events(meter.into());
         self.continuation = Some(continuation);
         true
     }

@@ -286,7 +286,8 @@ impl<'c> Choice<'c> {
             timeout,
             patience,
             inspects,
-            coding: Coding::Any,
+            // What is inspected must be readable, whatever the caller accepts.
+            coding: if inspects { Coding::Plain } else { Coding::Any },
             telling: Telling::Asked,
             strict,
             passthrough,
@@ -325,9 +326,14 @@ impl<'c> Choice<'c> {
     /// What is read must be what it says it is.
     fn refuse_kind(&self) -> Result<()> {
         let operation = self.call.route.operation;
-        let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !headers::is_json(value);
-        if operation.takes_json() && self.call.head.headers.iter().any(is_other) {
-            let message = format!("{} takes application/json", operation.id());
+        let (allowed, is_allowed): (_, fn(&[u8]) -> bool) = match operation {
+            _ if operation.takes_json() => ("application/json", headers::is_json),
+            _ if operation.takes_model_in_form() => ("multipart/form-data, audio/* or application/json", is_form),
+            _ => return Ok(()),
+        };
+        let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !is_allowed(value);
+        if self.call.head.headers.iter().any(is_other) {
+            let message = format!("{} takes {allowed}", operation.id());
             return Err(Error::HeaderInvalid { name: "content-type", message });
         }
         Ok(())
@@ -392,6 +398,12 @@ fn field_of(provider: &dyn Provider, prefix: &str) -> Option<&'static str> {
         Credential::Header(name) => Some(name),
         Credential::Bearer | Credential::Scheme(_) => None,
     }
+}
+
+/// Whether what takes a form may be sent so: some providers take the sound alone, or JSON that says where a picture is.
+fn is_form(kind: &[u8]) -> bool {
+    let is_audio = |kind: &[u8]| kind.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"audio/"));
+    headers::is_kind(kind, "multipart/form-data") || is_audio(kind.trim_ascii()) || headers::is_json(kind)
 }
 
 /// Whether an inline config with faults could not lead anywhere even without them.

@@ -1,10 +1,6 @@
 //! Who is calling: the gateway key, from where the caller put it, and the provider's credential, which may stand beside it.
 
-use std::{
-    cell::Cell,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{cell::Cell, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
@@ -12,7 +8,7 @@ use crate::{
     error::{Error, Result},
     headers::{Control, Headers},
     jwt::Passport,
-    snapshot::{Key, Snapshot},
+    snapshot::{Key, Snapshot, is_over},
 };
 
 /// A caller that was admitted.
@@ -106,6 +102,11 @@ fn refusal<'t>(snapshot: &Snapshot, mut sent: impl Iterator<Item = &'t str>, oth
     sent.find_map(|text| snapshot.lack(text)).map_or(otherwise, |lack| Error::KeyForbidden { lack })
 }
 
+/// Whether a key of ours stands anywhere a caller may put one.
+fn shows_key(snapshot: &Snapshot, headers: &Headers) -> bool {
+    PLACES.iter().filter_map(|place| place(headers)).any(|text| snapshot.key(text).is_some())
+}
+
 /// Who showed a token in the place of a key, and its text. One that is not ours may be a provider's: then a key is looked for.
 pub fn passport<'c>(
     snapshot: &Snapshot,
@@ -119,6 +120,7 @@ pub fn passport<'c>(
     match snapshot.passport(text) {
         None => Ok(None),
         Some(Err(Error::TokenInvalid)) if control.api_key.is_none() => Ok(None),
+        Some(Err(Error::TokenUnchecked)) if control.api_key.is_none() && shows_key(snapshot, headers) => Ok(None),
         Some(found) => found.map(|passport| Some((passport, text))),
     }
 }
@@ -210,9 +212,7 @@ fn filled<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
 }
 
 fn valid(key: &Key) -> Result<&Key> {
-    let Some(end) = key.expires_at else { return Ok(key) };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    if end <= now { Err(Error::KeyExpired) } else { Ok(key) }
+    if key.expires_at.is_some_and(is_over) { Err(Error::KeyExpired) } else { Ok(key) }
 }
 
 #[cfg(test)]

@@ -68,15 +68,15 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
     let status = answered.status;
     (record.facts.status, record.facts.first_byte) = (status, Some(record.elapsed()));
-    let pieces = Pieces::of(call.route.operation, &answered, body.expected());
+    let pieces = Pieces::of(asked_for(call), &answered, body.expected());
     let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
-    let is_small = is_small(call.route.operation, &answered, body.expected());
+    let is_small = is_small(asked_for(call), &answered, body.expected());
     let (is_plain, is_packed) = (is_plain(&answered.headers), packed::is_packed(&answered.headers));
     // A question is answered with what it cost; what is fetched later has been paid for.
     let has_cost =
         call.head.method == "POST" && status < 300 && (is_plain || is_packed) && !record.facts.is_from_cache();
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
-    let is_json = is_kind(&answered.headers, "application/json");
+    let is_json = answered.headers.is_json();
     let beside = if dialect == Dialect::Bedrock { invocation(&answered.headers) } else { None };
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
     if is_small {
@@ -116,8 +116,8 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ if is_packed && has_cost && (is_events || is_json) => Reading::Packed(record.packed(dialect, is_events)),
         // What is compressed can be neither read nor added to: where it breaks off it is cut.
         _ if !is_plain => Reading::Nothing,
-        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, asked_for(call))),
-        _ if is_events => Reading::Events(Meter::of(dialect, asked_for(call))),
+        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, asked_for(call)).into()),
+        _ if is_events => Reading::Events(Meter::of(dialect, asked_for(call)).into()),
         _ if is_frames => Reading::Frames(Box::default()),
         _ if pieces == Some(Pieces::Items) => Reading::Items(Box::default()),
         _ if is_json && has_cost => Reading::Body(Skim::default()),
@@ -152,7 +152,14 @@ fn may_beat(call: &Call<'_>, dialect: Dialect) -> bool {
 /// What a request asks for, also where it is forwarded as it came.
 pub fn asked_for(call: &Call<'_>) -> Operation {
     match call.route {
-        Route { operation: Operation::Proxy, path, .. } => Operation::of(&call.head.method, path),
+        Route { operation: Operation::Proxy, path, .. } if path.ends_with(":streamGenerateContent") => {
+            Operation::StreamGenerateContent
+        }
+        // A client whose base has its own `/v1` says it twice.
+        Route { operation: Operation::Proxy, path, .. } => {
+            let once = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/'));
+            Operation::of(&call.head.method, once.unwrap_or(path))
+        }
         Route { operation, .. } => operation,
     }
 }
@@ -184,7 +191,7 @@ impl Pieces {
         let is_in_items = || operation == Operation::StreamGenerateContent && head.status == 200 && expected.is_none();
         match &head.headers {
             headers if is_events(headers) => Some(Self::Events),
-            headers if is_kind(headers, FRAMES) => Some(Self::Frames),
+            headers if headers.is_kind(FRAMES) => Some(Self::Frames),
             _ => is_in_items().then_some(Self::Items),
         }
     }
@@ -193,15 +200,11 @@ impl Pieces {
 /// Whether an answer is passed on whole: where its length is not said, JSON is tried.
 pub fn is_small(operation: Operation, head: &AnswerHead, expected: Option<usize>) -> bool {
     Pieces::of(operation, head, expected).is_none()
-        && expected.map_or_else(|| is_kind(&head.headers, "application/json"), |length| length <= WHOLE)
+        && expected.map_or_else(|| head.headers.is_json(), |length| length <= WHOLE)
 }
 
 pub fn is_events(headers: &Headers) -> bool {
-    is_kind(headers, EVENTS)
-}
-
-fn is_kind(headers: &Headers, kind: &str) -> bool {
-    headers.text("content-type").is_some_and(|value| value.starts_with(kind))
+    headers.is_kind(EVENTS)
 }
 
 /// The provider's header fields that the caller gets, and ours.

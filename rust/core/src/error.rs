@@ -31,7 +31,7 @@ impl Problem {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Error {
     NotFound,
     MethodUnknown,
@@ -41,6 +41,8 @@ pub enum Error {
     KeyForbidden { lack: Lack },
     TokenInvalid,
     TokenExpired,
+    TokenUnchecked,
+    TokenDeparted,
     TokenForbidden { what: &'static str },
     ProviderNeeded,
     ProviderUnknown(String),
@@ -94,8 +96,14 @@ impl Error {
         match self {
             Self::NotFound => "not_found",
             Self::MethodUnknown => "method_not_allowed",
-            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => "03",
+            Self::KeyMissing
+            | Self::KeyUnknown
+            | Self::KeyExpired
+            | Self::TokenInvalid
+            | Self::TokenExpired
+            | Self::TokenDeparted => "03",
             Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => "AB03",
+            Self::TokenUnchecked => "token_unchecked",
             Self::ProviderNeeded => "provider_needed",
             Self::ProviderUnknown(_) => "invalid_provider",
             Self::ProviderUnresolved => "provider_unresolved",
@@ -137,7 +145,12 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Self::NotFound | Self::NoOutput { .. } => 404,
-            Self::KeyMissing | Self::KeyUnknown | Self::KeyExpired | Self::TokenInvalid | Self::TokenExpired => 401,
+            Self::KeyMissing
+            | Self::KeyUnknown
+            | Self::KeyExpired
+            | Self::TokenInvalid
+            | Self::TokenExpired
+            | Self::TokenDeparted => 401,
             Self::ProviderNeeded
             | Self::ProviderUnknown(_)
             | Self::ProviderUnresolved
@@ -162,7 +175,12 @@ impl Error {
             Self::BodyTooLarge { .. } => 413,
             Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } | Self::CredentialUnavailable { .. } => 502,
-            Self::ConnectTimeout { .. } | Self::ControlDown | Self::Overloaded | Self::NoRoom | Self::Draining => 503,
+            Self::ConnectTimeout { .. }
+            | Self::TokenUnchecked
+            | Self::ControlDown
+            | Self::Overloaded
+            | Self::NoRoom
+            | Self::Draining => 503,
             Self::Unsupported { .. } | Self::Panicked => 500,
         }
     }
@@ -176,14 +194,14 @@ impl Error {
             | Self::CredentialUnavailable { .. }
             | Self::AnswerInvalid { .. }
             | Self::UpstreamBroke { .. } => Origin::Upstream,
-            Self::ControlDown | Self::Overloaded | Self::NoRoom | Self::Draining | Self::Panicked => Origin::Gateway,
+            Self::TokenUnchecked
+            | Self::ControlDown
+            | Self::Overloaded
+            | Self::NoRoom
+            | Self::Draining
+            | Self::Panicked => Origin::Gateway,
             _ => Origin::Caller,
         }
-    }
-
-    /// Whether the same request may succeed when sent again.
-    pub fn retryable(&self) -> bool {
-        self.origin() != Origin::Caller
     }
 
     /// Whether it says that no answer came over the network, or none that is one.
@@ -225,6 +243,8 @@ impl Error {
             Self::KeyForbidden { lack } => format!("this key may not call models: {}", lack.why()),
             Self::TokenInvalid => "Invalid token. Error Code: 03".into(),
             Self::TokenExpired => "token has expired or is not good yet. Error Code: 03".into(),
+            Self::TokenUnchecked => "tokens of this issuer cannot be checked now: its keys could not be read yet".into(),
+            Self::TokenDeparted => "whom this token names was taken out of the organisation. Error Code: 03".into(),
             Self::TokenForbidden { what } => format!("the {what} of this token is not allowed here"),
             Self::ProviderNeeded => {
                 "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
@@ -368,11 +388,5 @@ mod tests {
             assert_eq!(said, serde_json::json!(["failure", body["error"]["message"], "03"]));
             assert!(error.message().ends_with("Error Code: 03"));
         }
-    }
-
-    #[test]
-    fn only_what_the_caller_did_not_cause_may_be_retried() {
-        assert!(Error::Overloaded.retryable());
-        assert!(!Error::BrokenBody.retryable());
     }
 }

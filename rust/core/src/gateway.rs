@@ -164,8 +164,9 @@ impl Gateway {
         let Request { mut head, body } = request;
         let snapshot = self.snapshot.load_full();
         if let Some(message) = headers::odd_path(&head.path) {
+            // Where it leads is for nobody to decide: it is nobody's but a refused request.
             let odd = Error::HeaderInvalid { name: "path", message: message.into() };
-            return Answer::error(&odd, Dialect::OpenAi);
+            return Box::pin(self.walk_on(snapshot, Request { head, body }, Some(odd))).await;
         }
         let fault = headers::fault(&head.headers, &self.settings.header_aliases)
             .map(|(name, message)| Error::HeaderInvalid { name, message });
@@ -348,7 +349,11 @@ impl Gateway {
             None => body,
         };
         let body = include_usage::ask(call, target, body, facts);
+        let counted = token_count::kept(call, target, &body);
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
+        if let Some(body) = counted.filter(|_| token_count::is_refused(&incoming)) {
+            return Box::pin(token_count::estimate(call, body, facts, &self.grace)).await;
+        }
         if let Some(mending) = mending::of(call, target).filter(|mending| mending::is_due(*mending, &incoming)) {
             // In a box of its own: it would make the future of every request larger.
             incoming = Box::pin(mending::mend(mending, incoming, &mut deadline)).await?;
@@ -371,12 +376,16 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
+        let counted = token_count::kept(call, target, &body);
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         if call.route.operation == Operation::Models {
             return model_list::ask(self, call, target, translation, facts).await;
         }
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
+        if let Some(body) = counted.filter(|_| token_count::is_refused(&incoming)) {
+            return Box::pin(token_count::estimate(call, body, facts, &self.grace)).await;
+        }
         if let (Some(head), true) = (translation::head_of_look(call), incoming.head.status < 300) {
             let look = translation::look(call, &head);
             let looking = self.exchange(&look, target, (Body::empty(), Some(&translation)), facts);

@@ -79,6 +79,23 @@ impl Headers {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
+    /// Whether their body is of this media type.
+    pub fn is_kind(&self, kind: &str) -> bool {
+        self.get("content-type").is_some_and(|value| is_kind(value, kind))
+    }
+
+    /// Whether their body is JSON.
+    pub fn is_json(&self) -> bool {
+        self.get("content-type").is_some_and(is_json)
+    }
+
+    /// Whether their body is an image.
+    pub fn is_image(&self) -> bool {
+        self.get("content-type").is_some_and(|value| {
+            essence(value).split_at_checked(6).is_some_and(|(family, _)| family.eq_ignore_ascii_case(b"image/"))
+        })
+    }
+
     /// Whether a comma-separated field holds this token, in any case.
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.iter().filter(|(field, _)| *field == name.as_bytes()).any(|(_, value)| {
@@ -344,12 +361,21 @@ fn is_host(value: &[u8]) -> bool {
 
 /// Whether it is the media type of JSON, or of a format that is JSON.
 pub fn is_json(kind: &[u8]) -> bool {
-    if kind == b"application/json" {
+    if is_kind(kind, "application/json") || is_kind(kind, "text/json") {
         return true;
     }
-    let kind = String::from_utf8_lossy(kind);
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    kind == "application/json" || kind == "text/json" || kind.starts_with("application/") && kind.ends_with("+json")
+    let kind = essence(kind).to_ascii_lowercase();
+    kind.starts_with(b"application/") && kind.ends_with(b"+json")
+}
+
+/// Whether a `content-type` is this media type, whatever its case and its parameters are (RFC 9110 §8.3.1).
+pub fn is_kind(value: &[u8], kind: &str) -> bool {
+    essence(value).eq_ignore_ascii_case(kind.as_bytes())
+}
+
+/// The media type without its parameters.
+fn essence(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
 /// A request without its body, shared between the walk and the record.
@@ -499,7 +525,9 @@ mod tests {
         for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", "text/json"] {
             assert!(is_json(kind.as_bytes()), "{kind}");
         }
-        for kind in ["text/plain", "application/jsonl", "application/x-ndjson", "text/html; a=json", "json", ""] {
+        for kind in
+            ["text/plain", "application/jsonl", "application/json-seq", "application/x-ndjson", "text/html; a=json", ""]
+        {
             assert!(!is_json(kind.as_bytes()), "{kind}");
         }
     }

@@ -1,20 +1,21 @@
 //! Tokens of an organisation's own identity provider in the place of gateway keys: checked against its published keys.
 
+mod verifier;
+
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use aws_lc_rs::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use self::verifier::{PublishedKey, Verifier, decoded};
 use crate::{
     error::{Error, Problem, Result},
-    snapshot::{Key, PublishedDefaults, Workspace, compile_defaults},
+    snapshot::{Key, Workspace, read_defaults},
 };
 
 /// The scope without which a token may do nothing here.
@@ -22,7 +23,6 @@ const SCOPE: &str = "completions.write";
 const LARGEST: usize = 16 * 1024;
 /// Tokens that were found good are remembered with this snapshot.
 const MOST_KNOWN: usize = 10_000;
-const WEAKEST_RSA_BYTES: usize = 256;
 
 /// What was published of how tokens are checked.
 #[derive(Deserialize)]
@@ -40,6 +40,9 @@ pub(crate) struct Published {
 /// An identity provider, and for whom it may speak.
 #[derive(Debug, Deserialize)]
 struct Issuer {
+    /// Where its keys are published.
+    #[serde(default)]
+    url: String,
     /// What its tokens say in `iss`, where that matters.
     #[serde(default, rename = "issuer")]
     name: String,
@@ -50,37 +53,12 @@ struct Issuer {
     organisations: Vec<String>,
 }
 
+/// Who was taken out of an organisation: by all that a token may call them, emails in small letters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PublishedKey {
-    kid: String,
-    /// Whose key it is.
-    issuer: usize,
-    kty: String,
-    #[serde(default)]
-    n: String,
-    #[serde(default)]
-    e: String,
-    #[serde(default)]
-    crv: String,
-    #[serde(default)]
-    x: String,
-    #[serde(default)]
-    y: String,
-}
-
-/// A public key, as the kind of signature wants it.
-#[derive(Debug)]
-enum Verifier {
-    Rsa { n: Vec<u8>, e: Vec<u8> },
-    Point { curve: Curve, point: Vec<u8> },
-}
-
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-enum Curve {
-    P256,
-    P384,
-    Ed25519,
+pub(crate) struct Departed {
+    organisation_id: Box<str>,
+    names: HashSet<Box<str>>,
 }
 
 /// A caller who showed a token: as a key that is good until the token ends.
@@ -101,6 +79,8 @@ pub struct Tokens {
     organisations: Vec<String>,
     default_scopes: Vec<String>,
     leeway: u64,
+    /// By organisation.
+    departed: HashMap<Box<str>, HashSet<Box<str>>>,
     known: Mutex<HashMap<[u8; 32], Arc<Passport>>>,
 }
 
@@ -113,7 +93,7 @@ struct Head {
 }
 
 impl Tokens {
-    pub(crate) fn compile(published: Published, problems: &mut Vec<Problem>) -> Self {
+    pub(crate) fn compile(published: Published, departed: Vec<Departed>, problems: &mut Vec<Problem>) -> Self {
         let mut keys: HashMap<String, Vec<(usize, Verifier)>> = HashMap::with_capacity(published.keys.len());
         for (index, key) in published.keys.into_iter().enumerate() {
             match Verifier::of(&key).filter(|_| key.issuer < published.issuers.len()) {
@@ -122,7 +102,8 @@ impl Tokens {
             }
         }
         let Published { issuers, algorithms, organisations, default_scopes, leeway_seconds: leeway, .. } = published;
-        Self { keys, issuers, algorithms, organisations, default_scopes, leeway, known: Mutex::default() }
+        let departed = departed.into_iter().map(|gone| (gone.organisation_id, gone.names)).collect();
+        Self { keys, issuers, algorithms, organisations, default_scopes, leeway, departed, known: Mutex::default() }
     }
 
     /// Who showed this text, where it is a token at all.
@@ -140,7 +121,8 @@ impl Tokens {
                 Some(passport) => passport,
                 None if text.len() > LARGEST => return Err(Error::TokenInvalid),
                 None => {
-                    let (issuer, claims) = self.verify(head, claims, signature).ok_or(Error::TokenInvalid)?;
+                    let refusal = || self.refusal(claims);
+                    let (issuer, claims) = self.verify(head, claims, signature).ok_or_else(refusal)?;
                     let passport = Arc::new(self.passport(issuer, &claims, workspaces)?);
                     self.remember(digest, &passport);
                     passport
@@ -198,6 +180,15 @@ impl Tokens {
         Some((issuer, claims))
     }
 
+    /// Why a token is not taken: of an issuer whose keys could not be read yet nobody knows whether it is one.
+    fn refusal(&self, claims: &str) -> Error {
+        let claims: Value = decoded(claims).and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
+        let is_mute = |index| !self.keys.values().flatten().any(|(own, _)| *own == index);
+        let is_unread =
+            |(index, issuer): (usize, &Issuer)| !issuer.url.is_empty() && issuer.is_of(&claims) && is_mute(index);
+        if self.issuers.iter().enumerate().any(is_unread) { Error::TokenUnchecked } else { Error::TokenInvalid }
+    }
+
     fn passport(&self, issuer: &Issuer, claims: &Value, workspaces: &[Workspace]) -> Result<Passport> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let seconds = |name: &str| claims.get(name).and_then(moment);
@@ -207,6 +198,9 @@ impl Tokens {
         let is_allowed = |allowed: &[String]| allowed.is_empty() || allowed.iter().any(|one| one == organisation);
         if !is_allowed(&self.organisations) || !is_allowed(&issuer.organisations) {
             return Err(Error::TokenForbidden { what: "organisation" });
+        }
+        if self.has_departed(organisation, user) {
+            return Err(Error::TokenDeparted);
         }
         let mut own = workspaces.iter().filter(|workspace| &*workspace.organisation_id == organisation).peekable();
         own.peek().ok_or(Error::TokenInvalid)?;
@@ -219,9 +213,7 @@ impl Tokens {
         unlimited(claims)?;
         let defaults = match claims.get("defaults") {
             None | Some(Value::Null) => None,
-            Some(said @ Value::Object(_)) => {
-                Some(PublishedDefaults::deserialize(said).map_err(|_| Error::TokenInvalid)?)
-            }
+            Some(said @ Value::Object(_)) => read_defaults(&said.to_string()).map_err(|_| Error::TokenInvalid)?,
             Some(_) => return Err(Error::TokenInvalid),
         };
         let key = Key {
@@ -229,9 +221,15 @@ impl Tokens {
             name: user.into(),
             expires_at: Some(ends),
             workspace: Some(Arc::clone(&workspace.id)),
-            defaults: defaults.and_then(compile_defaults),
+            defaults,
         };
         Ok(Passport { key, begins_at: seconds("nbf").unwrap_or(0) })
+    }
+
+    /// Whether this was somebody there, and is no more.
+    fn has_departed(&self, organisation: &str, user: &str) -> bool {
+        let named = |names: &HashSet<Box<str>>| names.contains(user) || names.contains(user.to_lowercase().as_str());
+        self.departed.get(organisation).is_some_and(named)
     }
 
     fn may_call(&self, claims: &Value) -> bool {
@@ -258,60 +256,6 @@ impl Issuer {
     }
 }
 
-impl Verifier {
-    fn of(key: &PublishedKey) -> Option<Self> {
-        match (key.kty.as_str(), key.crv.as_str()) {
-            ("RSA", _) => {
-                let n = decoded(&key.n)?;
-                let length = n.iter().skip_while(|byte| **byte == 0).count();
-                (length >= WEAKEST_RSA_BYTES).then_some(Self::Rsa { n, e: decoded(&key.e)? })
-            }
-            ("EC", "P-256") => Self::of_point(Curve::P256, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
-            ("EC", "P-384") => Self::of_point(Curve::P384, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
-            ("OKP", "Ed25519") => Self::of_point(Curve::Ed25519, &[&*decoded(&key.x)?]),
-            _ => None,
-        }
-    }
-
-    fn of_point(curve: Curve, parts: &[&[u8]]) -> Option<Self> {
-        let length = match curve {
-            Curve::P256 => 65,
-            Curve::P384 => 97,
-            Curve::Ed25519 => 32,
-        };
-        let point = parts.concat();
-        (point.len() == length).then_some(Self::Point { curve, point })
-    }
-
-    fn verify(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<()> {
-        match self {
-            Self::Rsa { n, e } => RsaPublicKeyComponents { n, e }.verify(rsa(algorithm)?, message, signature).ok(),
-            Self::Point { curve, point } => {
-                let (fits, with): (Curve, &'static dyn VerificationAlgorithm) = match algorithm {
-                    "ES256" => (Curve::P256, &signature::ECDSA_P256_SHA256_FIXED),
-                    "ES384" => (Curve::P384, &signature::ECDSA_P384_SHA384_FIXED),
-                    "EdDSA" => (Curve::Ed25519, &signature::ED25519),
-                    _ => return None,
-                };
-                (fits == *curve).then_some(())?;
-                UnparsedPublicKey::new(with, point).verify(message, signature).ok()
-            }
-        }
-    }
-}
-
-fn rsa(algorithm: &str) -> Option<&'static RsaParameters> {
-    Some(match algorithm {
-        "RS256" => &signature::RSA_PKCS1_2048_8192_SHA256,
-        "RS384" => &signature::RSA_PKCS1_2048_8192_SHA384,
-        "RS512" => &signature::RSA_PKCS1_2048_8192_SHA512,
-        "PS256" => &signature::RSA_PSS_2048_8192_SHA256,
-        "PS384" => &signature::RSA_PSS_2048_8192_SHA384,
-        "PS512" => &signature::RSA_PSS_2048_8192_SHA512,
-        _ => return None,
-    })
-}
-
 /// Nothing counts what a token's requests use: who was promised limits must not go on without them.
 fn unlimited(claims: &Value) -> Result<()> {
     for (name, what) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
@@ -328,10 +272,6 @@ fn moment(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
 }
 
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    BASE64_URL_SAFE_NO_PAD.decode(text).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use aws_lc_rs::{
@@ -341,6 +281,7 @@ mod tests {
             ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
         },
     };
+    use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
     use serde_json::json;
 
     use super::*;
@@ -409,7 +350,9 @@ mod tests {
 
     fn compiled(published: Value) -> Tokens {
         let mut problems = Vec::new();
-        let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), &mut problems);
+        let departed = json!([{"organisation_id": "o", "names": ["u-1", "gone@b.test"]}]);
+        let departed = serde_json::from_value(departed).unwrap();
+        let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), departed, &mut problems);
         assert!(problems.is_empty());
         tokens
     }
@@ -465,6 +408,8 @@ mod tests {
             ("scopes", json!(["logs.write"]), "403"),
             ("scopes", json!(["completions.write"]), "somebody"),
             ("email_id", json!("a@b.test"), "a@b.test"),
+            ("email_id", json!("Gone@b.test"), "401 whom"),
+            ("sub", json!("u-1"), "401 whom"),
         ] {
             let mut changed = claims();
             changed[name] = value.clone();
@@ -505,6 +450,24 @@ mod tests {
             let found = tokens.read(&issuer.sign("EdDSA", &said), &both()).unwrap();
             assert_eq!(found.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
         }
+    }
+
+    #[test]
+    fn a_token_whose_issuers_keys_are_not_there_yet_is_not_said_to_be_wrong() {
+        let issuer = Signer::new();
+        let read = |url: &str, keys: Value, iss: &str| {
+            let tokens = compiled(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
+                "leeway_seconds": 60, "keys": keys, "issuers": [{"url": url, "issuer": "one"}]}));
+            let mut said = claims();
+            said["iss"] = iss.into();
+            outcome(&tokens, &issuer.sign("EdDSA", &said))
+        };
+        let url = "https://one.test";
+        assert!(read(url, json!([]), "one").starts_with("503"));
+        assert!(read(url, json!([]), "other").starts_with("401"));
+        assert!(read("", json!([]), "one").starts_with("401"));
+        assert!(read(url, json!([Signer::new().row(0)]), "one").starts_with("401"));
+        assert_eq!(read(url, json!([issuer.row(0)]), "one"), "somebody");
     }
 
     #[test]

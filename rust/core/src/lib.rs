@@ -13,6 +13,7 @@ pub mod counting;
 pub mod credentials;
 pub mod deadline;
 mod delivery;
+pub mod edge;
 pub mod error;
 pub mod features;
 mod files;

@@ -49,7 +49,7 @@ pub fn is_due(mending: Mending, incoming: &Incoming) -> bool {
 pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
     let head = &incoming.head;
     let (is_plain, is_events) = (delivery::is_plain(&head.headers), delivery::is_events(&head.headers));
-    let is_json = head.headers.text("content-type").is_some_and(|kind| kind.starts_with("application/json"));
+    let is_json = head.headers.is_json();
     match head.status {
         // What a limit says passes untouched.
         LIMIT => Ok(named(incoming)),

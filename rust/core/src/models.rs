@@ -35,6 +35,8 @@ pub struct Models {
     said: HashMap<String, SavedModel>,
     /// By what its prices differ from the usual ones.
     adjustment: Option<Arc<Adjustment>>,
+    /// Whether header fields or credentials are stored with one of them.
+    pub keep_fields: bool,
 }
 
 #[derive(Debug)]
@@ -109,7 +111,14 @@ impl Models {
         }
         let path = format!("{path}.adjustment");
         let adjusted = |adjustment| Arc::new(Adjustment::compile(adjustment, &path, problems));
-        Self { allow_all: published.allow_all, said, adjustment: published.adjustment.map(adjusted) }
+        let keep_fields = said.values().any(SavedModel::keeps_fields);
+        Self { allow_all: published.allow_all, said, adjustment: published.adjustment.map(adjusted), keep_fields }
+    }
+}
+
+impl SavedModel {
+    fn keeps_fields(&self) -> bool {
+        !self.fields.is_empty() || self.options.iter().any(|(option, _)| option.is_secret())
     }
 }
 
@@ -149,8 +158,16 @@ pub(crate) fn options(
 }
 
 impl<'s> Target<'s> {
-    /// Takes over what is said of the model that is asked for; refuses one that may not be used here.
+    /// Takes over what is said of the model that is asked for, and where it is asked; refuses one that may not be used here.
     pub fn adopt(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
+        self.admit(call, model, body)?;
+        if let Some(prefix) = self.provider.prefix(call.route.operation, model, &self.base.prefix) {
+            self.base.prefix = prefix.into();
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
         let Some(saved) = self.saved else { return Ok(()) };
         self.fields = saved.fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
@@ -343,7 +360,7 @@ mod tests {
         for allow_all in [false, true] {
             assert!(!admits(allow_all, &["old"]) && !admits(allow_all, &["gpt", "old"]) && !admits(allow_all, &[]));
         }
-        let free = Models { allow_all: true, said: HashMap::new(), adjustment: None };
+        let free = Models { allow_all: true, ..Models::default() };
         assert!(free.admit_job(&[]).is_ok());
     }
 

@@ -38,7 +38,7 @@ impl<'c> Choice<'c> {
         let mut options = Options::default();
         let in_provider = saved.is_some_and(|saved| {
             saved.options.told_to(provider, &mut options);
-            saved.api_key.is_some() || has_secret(provider, &options)
+            saved.api_key.is_some() || saved.keeps_fields() || has_secret(provider, &options)
         });
         let say = |options: &mut Options| {
             node.deployments.told(provider, model, options);

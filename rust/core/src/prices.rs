@@ -1,60 +1,26 @@
 //! What requests cost: prices as they were published, found by provider and model, summed up in whole nano-dollars.
 
+mod names;
+mod published;
+mod rates;
+
 use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashMap},
-    fmt,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use penstock_llm::usage::Usage;
-use regex::Regex;
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
+use penstock_llm::usage::{Service, Usage};
 
+pub use self::published::{Published, PublishedAdjustment, PublishedPrice};
+use self::{
+    names::Clause,
+    rates::{NAMES, Rates, Said, Scale, WEB_SEARCH, buckets, of_kind, rates_at, spent},
+};
 use crate::error::Problem;
 
 /// Models of one provider whose prices are remembered; callers may name as many as they like.
 const MOST_SEEN: usize = 1000;
 const SECONDS_OF_DAY: u64 = 86_400;
-
-/// Pico-dollars for one token of each bucket, in the order of `buckets`.
-type Rates = [u64; 12];
-
-/// Name of each bucket's price, and of the price that stands for it where it has none.
-const NAMES: [(&str, Option<&str>); 12] = [
-    ("input", None),
-    ("output", None),
-    ("cache_read", Some("input")),
-    ("cache_write", Some("input")),
-    ("cache_write_1h", Some("cache_write")),
-    ("reasoning", Some("output")),
-    ("audio_in", Some("input")),
-    ("audio_out", Some("output")),
-    ("cache_read_audio", Some("cache_read")),
-    ("image_in", Some("input")),
-    ("image_out", Some("output")),
-    ("cache_read_image", Some("cache_read")),
-];
-
-fn buckets(usage: &Usage) -> Rates {
-    [
-        usage.input,
-        usage.output,
-        usage.cache_read,
-        usage.cache_write_5m,
-        usage.cache_write_1h,
-        usage.reasoning,
-        usage.audio_in,
-        usage.audio_out,
-        usage.cache_read_audio,
-        usage.image_in,
-        usage.image_out,
-        usage.cache_read_image,
-    ]
-}
 
 /// What a request cost, by which price; no cost where nobody knows one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,16 +45,6 @@ pub struct Adjustment {
     version: Box<str>,
     request: u64,
     factors: Rates,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PublishedAdjustment {
-    version: Box<str>,
-    /// Of what is paid for each request.
-    request: u64,
-    /// By bucket; what is left out is as it was.
-    factors: BTreeMap<String, u64>,
 }
 
 const MILLION: u64 = 1_000_000;
@@ -123,7 +79,24 @@ pub struct Tariff {
     pub is_batch: bool,
 }
 
+impl Cost {
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let price_version = match (self.price_version, other.price_version) {
+            (Some(one), Some(other)) if one != other => Some(format!("{one}+{other}").into()),
+            (one, other) => one.or(other),
+        };
+        Self { nanodollars: self.nanodollars.saturating_add(other.nanodollars), price_version }
+    }
+}
+
 impl Tariff {
+    /// As it is for a model that nobody asked for by name.
+    #[must_use]
+    pub fn of_another(&self) -> Self {
+        Self { own: Own { priced: None, ..self.own.clone() }, ..self.clone() }
+    }
+
     /// What was used of a model, at a moment in Unix seconds.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
         let of = |price: &Price| match &self.own.adjustment {
@@ -152,147 +125,15 @@ pub struct Price {
     daily: Option<(u64, u64)>,
     /// Pico-dollars for each request.
     request: u64,
-    rates: Rates,
-    /// Rates of all tokens where more than so many are asked, the longest first.
-    tiers: Vec<(u64, Rates)>,
+    scale: Scale,
+    /// What it costs where it is served faster, or when there is time.
+    services: Vec<(Service, Scale)>,
     /// What is said of batches, and of which buckets it is; half of the price where nothing is.
-    batch: Option<Box<(Rates, [bool; 12])>>,
+    batch: Option<Box<(Rates, [bool; 13])>>,
 }
 
 /// The prices of one model, of which the last that is valid counts.
 pub type Priced = Arc<[Price]>;
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PublishedPrice {
-    version: Box<str>,
-    #[serde(default)]
-    from: Option<u64>,
-    #[serde(default)]
-    daily: Option<(u64, u64)>,
-    #[serde(default)]
-    request: u64,
-    /// By bucket: pico-dollars for a token, where more than so many are asked.
-    #[serde(default)]
-    rates: Said,
-    /// Likewise, in batches that the provider runs.
-    #[serde(default)]
-    batch: Option<Said>,
-}
-
-/// Which bucket costs what, where more than so many tokens are asked. There are thousands: they are kept in little room.
-#[derive(Debug, Clone, Default)]
-struct Said {
-    rates: Vec<(usize, u64, u64)>,
-    unknown: Vec<String>,
-}
-
-impl<'de> Deserialize<'de> for Said {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Saying)
-    }
-}
-
-struct Saying;
-
-impl<'de> Visitor<'de> for Saying {
-    type Value = Said;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("prices by bucket")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Said, A::Error> {
-        let mut said = Said::default();
-        while let Some(name) = members.next_key::<Cow<str>>()? {
-            let tiers = members.next_value::<Vec<(u64, u64)>>()?;
-            match NAMES.iter().position(|(known, _)| *known == name) {
-                Some(bucket) => said.rates.extend(tiers.into_iter().map(|(start, rate)| (bucket, start, rate))),
-                None => said.unknown.push(name.into_owned()),
-            }
-        }
-        said.rates.shrink_to_fit();
-        Ok(said)
-    }
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub struct Published {
-    /// The list of each provider, and those in which others' models are looked up.
-    #[serde(default)]
-    sellers: BTreeMap<String, Vec<String>>,
-    #[serde(default)]
-    lists: BTreeMap<String, Vec<PublishedModel>>,
-    /// What the operator says instead.
-    #[serde(default)]
-    said: Vec<PublishedSaid>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishedModel {
-    names: Clause,
-    prices: Vec<PublishedPrice>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishedSaid {
-    provider: String,
-    model: String,
-    prices: Vec<PublishedPrice>,
-}
-
-/// Which names a model goes by; all of them in small letters.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Clause {
-    Is(Box<str>),
-    Starts(Box<str>),
-    Ends(Box<str>),
-    Has(Box<str>),
-    Like(Pattern),
-    Not(Box<Self>),
-    Any(Vec<Self>),
-    All(Vec<Self>),
-}
-
-/// Compiled when it is first needed: few are, and a compiled one is large.
-#[derive(Debug, Deserialize)]
-#[serde(from = "String")]
-struct Pattern {
-    text: String,
-    compiled: OnceLock<Option<Regex>>,
-}
-
-impl From<String> for Pattern {
-    fn from(text: String) -> Self {
-        Self { text, compiled: OnceLock::new() }
-    }
-}
-
-impl Pattern {
-    fn fits(&self, name: &str) -> bool {
-        let compiled = self.compiled.get_or_init(|| Regex::new(&self.text).ok());
-        compiled.as_ref().is_some_and(|pattern| pattern.is_match(name))
-    }
-}
-
-impl Clause {
-    fn fits(&self, name: &str) -> bool {
-        match self {
-            Self::Is(text) => name == &**text,
-            Self::Starts(text) => name.starts_with(&**text),
-            Self::Ends(text) => name.ends_with(&**text),
-            Self::Has(text) => name.contains(&**text),
-            Self::Like(pattern) => pattern.fits(name),
-            Self::Not(clause) => !clause.fits(name),
-            Self::Any(clauses) => clauses.iter().any(|clause| clause.fits(name)),
-            Self::All(clauses) => clauses.iter().all(|clause| clause.fits(name)),
-        }
-    }
-}
 
 type List = Arc<[(Clause, Priced)]>;
 
@@ -370,19 +211,22 @@ pub fn compile(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Pr
 
 impl Price {
     fn compile(published: PublishedPrice, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedPrice { version, from, daily, request, rates, batch } = published;
-        for name in rates.unknown.iter().chain(batch.iter().flat_map(|batch| &batch.unknown)) {
+        let PublishedPrice { version, from, daily, request, rates, batch, services: served } = published;
+        for name in rates.unknown.iter().chain(batch.iter().chain(served.values()).flat_map(|said| &said.unknown)) {
             problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
         }
-        let mut starts: Vec<u64> = rates.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
-        starts.sort_unstable_by(|one, other| other.cmp(one));
-        starts.dedup();
-        let tiers = starts.into_iter().map(|start| (start, rates_at(&rates, start))).collect();
+        let mut services = Vec::new();
+        for (name, said) in served {
+            match Service::of(name.as_bytes()) {
+                Some(service) => services.push((service, Scale::compile(&said.over(&rates)))),
+                None => problems.push(Problem::new(format!("{path}.services.{name}"), "is not a known service")),
+            }
+        }
         let has = |said: &Said, at| said.rates.iter().any(|(of, ..)| *of == at);
         let whose = |batch: &Said, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
         let own = |batch: &Said| std::array::from_fn(|at| of_kind(at, |at| whose(batch, at)).unwrap_or_default());
         let batch = batch.map(|batch| Box::new((rates_at(&batch, 0), own(&batch))));
-        Self { version, from, daily, request, rates: rates_at(&rates, 0), tiers, batch }
+        Self { version, from, daily, request, scale: Scale::compile(&rates), services, batch }
     }
 
     fn is_valid(&self, at: u64) -> bool {
@@ -403,8 +247,12 @@ impl Price {
             from: self.from,
             daily: self.daily,
             request: times(self.request, by.request),
-            rates: by.rates(&self.rates),
-            tiers: self.tiers.iter().map(|(start, rates)| (*start, by.rates(rates))).collect(),
+            scale: self.scale.with(|rates| by.rates(rates)),
+            services: self
+                .services
+                .iter()
+                .map(|(service, scale)| (*service, scale.with(|rates| by.rates(rates))))
+                .collect(),
             batch: self.batch.as_ref().map(|batch| Box::new((by.rates(&batch.0), batch.1))),
         }
     }
@@ -418,47 +266,22 @@ impl Price {
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
         let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
             let own = self.batch.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
-            own.unwrap_or_else(|| u128::from(*rate)).saturating_mul(count.into())
+            let whole = if NAMES[at].0 == WEB_SEARCH { 2 } else { 1 };
+            own.unwrap_or_else(|| whole * u128::from(*rate)).saturating_mul(count.into())
         };
         let tokens = buckets(usage).into_iter().zip(self.rates_of(usage)).enumerate().map(twice);
         nanodollars(u128::from(self.request / 2).saturating_add(tokens.fold(0, u128::saturating_add) / 2))
     }
 
     fn rates_of(&self, usage: &Usage) -> &Rates {
-        let asked = usage.total_in();
-        let tier = self.tiers.iter().find(|(start, _)| asked > *start);
-        tier.map_or(&self.rates, |(_, rates)| rates)
+        let served = self.services.iter().find(|(service, _)| *service == usage.service);
+        let scale = served.map_or(&self.scale, |(_, scale)| scale);
+        scale.at(usage.total_in())
     }
-}
-
-/// Pico-dollars.
-fn spent(usage: &Usage, rates: &Rates) -> u128 {
-    let products = buckets(usage).into_iter().zip(rates).map(|(count, rate)| u128::from(count) * u128::from(*rate));
-    products.fold(0, u128::saturating_add)
 }
 
 fn nanodollars(pico: u128) -> u64 {
     u64::try_from(pico.saturating_add(500) / 1000).unwrap_or(u64::MAX)
-}
-
-/// All rates of a request of this length; what has no price of its own takes that of what it is a kind of.
-fn rates_at(rates: &Said, length: u64) -> Rates {
-    let own = |bucket: usize| {
-        let tiers = rates.rates.iter().filter(|(of, start, _)| *of == bucket && *start <= length);
-        tiers.max_by_key(|(_, start, _)| *start).map(|(_, _, rate)| *rate)
-    };
-    std::array::from_fn(|bucket| of_kind(bucket, own).unwrap_or_default())
-}
-
-/// What is said of a bucket, or of what it is a kind of.
-fn of_kind<T>(mut bucket: usize, own: impl Fn(usize) -> Option<T>) -> Option<T> {
-    loop {
-        if let found @ Some(_) = own(bucket) {
-            return found;
-        }
-        let other = NAMES[bucket].1?;
-        bucket = NAMES.iter().position(|(name, _)| *name == other)?;
-    }
 }
 
 #[cfg(test)]
@@ -539,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_batch_costs_what_is_said_of_batches_and_else_half() {
-        let usage = Usage { input: 3, output: 2, cache_read: 1, ..Usage::default() };
+        let usage = Usage { input: 3, output: 2, cache_read: 1, web_searches: 1, ..Usage::default() };
         let cost = |price: &str| {
             let mut problems = Vec::new();
             let priced = compile(serde_json::from_str(price).unwrap(), "$", &mut problems);
@@ -552,6 +375,33 @@ mod tests {
         assert_eq!(cost(&own), 2 + 4 + 2 * 2);
         let one = own.replace(r#","output":[[0,2000]]"#, "");
         assert_eq!(cost(&one), 2 + 4 + 2 * 5 / 2);
+        let searched = half.replace(r#""output""#, r#""web_search":[[0,7000]],"output""#);
+        assert_eq!(cost(&searched), 2 + 11 + 7);
+    }
+
+    #[test]
+    fn who_is_served_otherwise_pays_what_is_said_of_that() {
+        let mut problems = Vec::new();
+        let json = r#"[{"version":"v","rates":{"input":[[0,1000],[3,3000]],"output":[[0,5000]],"audio_in":[[0,7000]]},
+            "services":{"flex":{"input":[[0,500],[3,1500]],"output":[[0,2500]]},"priority":{"output":[[0,9000]]}}}]"#;
+        let priced = compile(serde_json::from_str(json).unwrap(), "$", &mut problems);
+        assert!(problems.is_empty(), "{problems:?}");
+        let cost = |service, input| {
+            let usage = Usage { input, output: 2, audio_in: 1, service, ..Usage::default() };
+            valid(&priced, 0).unwrap().cost(&usage)
+        };
+        for (service, short, long) in [
+            (Service::Standard, 2 + 10 + 7, 9 + 10 + 7),
+            (Service::Flex, 1 + 5 + 7, 4 + 5 + 7 + 1),
+            (Service::Priority, 2 + 18 + 7, 9 + 18 + 7),
+            // Nothing is said of it.
+            (Service::Fast, 2 + 10 + 7, 9 + 10 + 7),
+        ] {
+            assert_eq!((cost(service, 2), cost(service, 3)), (short, long), "{service:?}");
+        }
+        let json = r#"[{"version":"v","services":{"slow":{}}}]"#;
+        drop(compile(serde_json::from_str(json).unwrap(), "$.x", &mut problems));
+        assert_eq!(problems[0].path, "$.x.services.slow");
     }
 
     #[test]

@@ -89,6 +89,14 @@ impl Sink {
     }
 }
 
+/// What a model used that wrote down what a caller said, and the other model all the rest.
+#[derive(Debug)]
+pub struct Written {
+    pub model: String,
+    pub usage: Usage,
+    pub rest: Usage,
+}
+
 /// What became known of a request on its way.
 #[derive(Debug, Default)]
 pub struct Facts {
@@ -122,6 +130,8 @@ pub struct Facts {
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
+    /// What of that another model used.
+    pub written: Option<Box<Written>>,
     /// What streams cost that broke off before the one that goes on: counted here.
     pub spent: Option<Usage>,
     /// What it may cost.
@@ -414,8 +424,13 @@ impl Record {
         if self.facts.is_from_cache() {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
-        let Facts { tariff, provider, usage, .. } = &*self.facts;
-        tariff.cost(provider, self.facts.model_told(), self.created.as_secs(), usage.as_ref()?)
+        let Facts { tariff, provider, usage, written, .. } = &*self.facts;
+        let at = self.created.as_secs();
+        let cost = |usage| tariff.cost(provider, self.facts.model_told(), at, usage);
+        let Some(Written { model, usage: used, rest }) = written.as_deref() else { return cost(usage.as_ref()?) };
+        // Who writes costs as much as who talks where nobody says what it costs.
+        let writing = tariff.of_another().cost(provider, model, at, used).or_else(|| cost(used));
+        Some(cost(rest)?.plus(writing?))
     }
 
     fn emit(&mut self, outcome: Outcome) {

@@ -105,6 +105,9 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     if let Some(kind) = said.content_type {
         field(&mut out, b"content-type", kind.as_bytes());
     }
+    if passing.is_drawn() && !target.sets(b"accept") {
+        field(&mut out, b"accept", b"application/json");
+    }
     if passing.asks_plainly() {
         // What comes compressed cannot be changed or read.
         field(&mut out, b"accept-encoding", b"identity");
@@ -274,6 +277,7 @@ impl Passing<'_> {
         }
         let is_wanted = match name {
             b"content-type" if self.said.content_type.is_some() => false,
+            b"accept" if self.is_drawn() => false,
             b"accept-encoding" if self.asks_plainly() => false,
             _ if self.target.forward.contains(name) => true,
             headers::SESSION => false,
@@ -297,6 +301,11 @@ impl Passing<'_> {
     /// Whether the answer must not come compressed, whoever could read it.
     fn asks_plainly(&self) -> bool {
         self.said.manner != Manner::AsItCame || self.target.coding == Coding::Plain
+    }
+
+    /// Whether images are asked for whose answer is read here: some give them as they are, where JSON is not asked for.
+    fn is_drawn(&self) -> bool {
+        self.said.manner.is_translated() && self.call.route.operation == Operation::ImageGenerate
     }
 
     /// Who is asked in another dialect is told nothing of the one that the request came in.

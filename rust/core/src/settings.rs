@@ -40,6 +40,7 @@ pub struct Settings {
     /// Waiting that is forgiven, and bytes that each second on top must have brought.
     pub body_grace_ms: u64,
     pub body_rate: u32,
+    /// Most requests that are answered at once; what comes on top is refused.
     pub max_in_flight: usize,
     /// Most targets at the root of a config, of a conditional one, and below each of them.
     pub max_root_targets: usize,

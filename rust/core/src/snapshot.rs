@@ -6,13 +6,13 @@ mod tables;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use penstock_llm::providers::Options;
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::published::{PublishedDefaults, compile_defaults};
+pub(crate) use self::published::read_defaults;
 use self::tables::{Saved, Tables};
 use crate::{
     config::Config,
@@ -97,6 +97,15 @@ pub struct SavedProvider {
     pub options: Options,
     pub fields: Fields,
     pub models: Option<Arc<Models>>,
+    /// Unix seconds.
+    expires_at: Option<u64>,
+}
+
+impl SavedProvider {
+    /// Whether header fields are stored with it: what stands in them may be its credential.
+    pub fn keeps_fields(&self) -> bool {
+        !self.fields.is_empty() || self.models.as_ref().is_some_and(|models| models.keep_fields)
+    }
 }
 
 /// A workspace, as tokens name it.
@@ -190,8 +199,9 @@ impl Snapshot {
             || self.tokens.as_ref().is_some_and(|tokens| tokens.are_from(text))
     }
 
+    /// One whose end has come is not there, also while nobody publishes that.
     pub fn provider(&self, workspace: Option<&str>, slug: &str) -> Option<&SavedProvider> {
-        self.providers.get(workspace, slug)
+        self.providers.get(workspace, slug).filter(|saved| !saved.expires_at.is_some_and(is_over))
     }
 
     /// The config of this slug or id.
@@ -223,6 +233,11 @@ impl Snapshot {
             path.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })
     }
+}
+
+/// Whether a moment has come, in Unix seconds.
+pub(crate) fn is_over(end: u64) -> bool {
+    end <= SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn digest(text: &str) -> [u8; 32] {
@@ -281,6 +296,25 @@ mod tests {
         assert_eq!((found(Some("b"), "s"), found(None, "s")), (Some("openai"), Some("openai")));
         assert_eq!(found(Some("b"), "own"), Some("openai"));
         assert_eq!((found(Some("a"), "own"), found(None, "own")), (None, None));
+    }
+
+    #[test]
+    fn a_provider_whose_end_has_come_is_not_there() {
+        let json = br#"{"epoch":"1","providers":[{"slug":"past","provider":"openai","expires_at":1},
+            {"slug":"to-come","provider":"openai","expires_at":4000000000}]}"#;
+        let snapshot = Snapshot::compile(json).unwrap();
+        assert!(snapshot.provider(None, "past").is_none() && snapshot.provider(None, "to-come").is_some());
+    }
+
+    #[test]
+    fn metadata_as_deep_as_it_may_be_ends_nothing() {
+        let deep = format!("{}1{}", "[".repeat(900), "]".repeat(900));
+        let json = format!(
+            r#"{{"epoch":"1","keys":[{{"id":"k","sha256":"{SHA256_OF_ABC}","defaults":{{"metadata":{{"a":{deep},"b":"\u00e9"}}}}}}]}}"#
+        );
+        let snapshot = Snapshot::compile(json.as_bytes()).unwrap();
+        let told = [("a".to_owned(), deep), ("b".to_owned(), "\u{e9}".to_owned())];
+        assert_eq!(snapshot.key("abc").unwrap().metadata(), told);
     }
 
     #[test]

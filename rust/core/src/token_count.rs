@@ -1,9 +1,10 @@
 //! How many tokens a request has, counted here where its provider cannot be asked.
 
+use bytes::Bytes;
 use penstock_llm::{
     operation::Operation,
     tokens,
-    translation::{self, Refusal},
+    translation::{self, Lost, Refusal, Unsaid},
 };
 
 use crate::{
@@ -12,6 +13,8 @@ use crate::{
     delivery::Served,
     error::{Error, Result},
     grace::Grace,
+    record::Facts,
+    upstream::Incoming,
 };
 
 /// What a provider does not offer is refused, but for what is done for it here.
@@ -26,6 +29,30 @@ pub fn refuse_unserved(operation: Operation, target: &Target<'_>) -> Result<()> 
 pub fn is_ours(call: &Call<'_>, target: &Target<'_>) -> bool {
     let operation = call.route.operation;
     operation.counts_tokens() && !target.passthrough && !target.provider.offers_itself(operation)
+}
+
+/// The request, where it may be refused as one to count and answered all the same: not every model counts.
+pub fn kept(call: &Call<'_>, target: &Target<'_>, body: &Body) -> Option<Bytes> {
+    let may_be_refused = call.route.operation.counts_tokens() && !target.provider.counts_with_every_model();
+    match body {
+        Body::Whole(body) if may_be_refused && !target.passthrough => Some(body.clone()),
+        _ => None,
+    }
+}
+
+/// Whether that happened.
+pub fn is_refused(incoming: &Incoming) -> bool {
+    incoming.head.status == 400
+}
+
+/// Counted here, which is named: its provider did not count it.
+pub async fn estimate(call: &Call<'_>, body: Bytes, facts: &mut Facts, grace: &Grace) -> Result<Served> {
+    let served = answer(call, Body::Whole(body), &facts.model, grace).await?;
+    if facts.unsaid.is_none() {
+        (facts.lost, facts.unsaid) = (Lost::default(), Some(Unsaid::default()));
+    }
+    facts.lost.add(call.route.operation.id());
+    Ok(served)
 }
 
 /// Roughly, in the vocabulary of the model where that is known.

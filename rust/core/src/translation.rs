@@ -104,8 +104,7 @@ pub async fn tell(
     }
     let Incoming { mut head, mut body } = incoming;
     let is_plain = head.headers.text("content-encoding").is_none_or(|coding| coding == "identity");
-    let kind = head.headers.text("content-type").unwrap_or_default();
-    if head.status == 200 && is_plain && translation.is_stream(kind) {
+    if head.status == 200 && is_plain && head.headers.is_kind(translation.sent_stream_type()) {
         let mut items = wants_items(call).then(gemini::Items::default);
         let kind = if items.is_some() { "application/json" } else { translation.stream_type() };
         head.headers = retyped(head.headers, kind.as_bytes());
@@ -123,12 +122,15 @@ pub async fn tell(
         });
         return Ok(Incoming { head, body });
     }
+    // Some give an image as it is, whatever they are asked for.
+    let is_image = translation.draws() && head.headers.is_image();
     let most = if head.status < 300 { MOST } else { MOST_OF_ERROR };
     let answer = deadline.bound(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
     if head.status >= 400 {
         mending::name_request(&mut head.headers);
     }
     let told = match answer {
+        Some(answer) if head.status < 300 && is_image => translation.image(&answer),
         Some(answer) if head.status < 300 => whole(translation, answer, head.status).await?,
         Some(answer) => translation.error(head.status, &answer, mending::request_id(&head.headers)),
         None if head.status < 300 => return Err(unread("it is too large, or compressed")),

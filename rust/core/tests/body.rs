@@ -227,8 +227,19 @@ async fn an_operation_takes_json_only_and_a_pass_through_takes_anything() {
         let told = rig.send(ask(CHAT, kind)).await;
         assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"), "{kind}");
         assert!(told.text().contains("application/json"));
-        let echo = rig.send(ask("/v1/audio/transcriptions", kind)).await.json();
+        let echo = rig.send(ask("/v1/proxy/audio/transcriptions", kind)).await.json();
         assert_eq!(echo["headers"]["content-type"], kind);
+    }
+    for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"] {
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed; boundary=x", "audio"] {
+            let told = rig.send(ask(path, kind)).await;
+            assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"), "{path} {kind}");
+            assert!(told.text().contains("takes multipart/form-data, audio/* or application/json"), "{}", told.text());
+        }
+        for kind in ["Multipart/Form-Data; boundary=x", "audio/wav", "AUDIO/mpeg", "application/json"] {
+            let echo = rig.send(ask(path, kind)).await.json();
+            assert_eq!(echo["headers"]["content-type"], kind, "{path}");
+        }
     }
     for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"] {
         assert_eq!(rig.send(ask(CHAT, kind)).await.status, 200, "{kind}");

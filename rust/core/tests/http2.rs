@@ -142,6 +142,39 @@ async fn many_requests_share_one_connection_even_when_they_come_at_once() {
 }
 
 #[tokio::test]
+async fn those_who_wait_for_a_connection_that_fails_do_not_wait_for_another() {
+    // Its handshake never ends, and each one who tried it alone would wait as long.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let tried = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tried);
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((io, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            held.push(io);
+        }
+    });
+    let rig = Arc::new(rig_with(|settings| settings.tls_timeout_ms = 400));
+    let began = Instant::now();
+    let asked: Vec<_> = (0..20)
+        .map(|_| {
+            let rig = Arc::clone(&rig);
+            tokio::spawn(async move { rig.send(chat(port)).await })
+        })
+        .collect();
+    for told in asked {
+        let told = told.await.unwrap();
+        assert_eq!((told.status, told.code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
+    }
+    assert!((400..700).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert_eq!(tried.load(Ordering::Relaxed), 1);
+    // Who comes later tries again.
+    assert_eq!(rig.send(chat(port)).await.status, 503);
+    assert_eq!(tried.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
 async fn the_most_streams_that_a_provider_allows_are_kept_to() {
     let mut builder = server::Builder::new();
     builder.max_concurrent_streams(2);

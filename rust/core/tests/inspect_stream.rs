@@ -110,6 +110,20 @@ async fn what_is_compressed_or_in_another_dialect_or_not_asked_for_is_not_looked
 }
 
 #[tokio::test]
+async fn what_is_inspected_is_asked_for_as_it_can_be_read() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    for (path, asked) in [(MESSAGES, "identity"), ("/v1/proxy/messages", "identity")] {
+        let told = rig.send(inspected(path).header("accept-encoding", "gzip")).await;
+        assert_eq!(told.status, 200, "{path}");
+        assert_eq!(provider.ledger().pop().unwrap().header("accept-encoding"), Some(asked), "{path}");
+    }
+    let plain = stream("/v1/proxy/messages", "m").header("accept-encoding", "gzip");
+    assert_eq!(rig.send(plain).await.status, 200);
+    assert_eq!(provider.ledger().pop().unwrap().header("accept-encoding"), Some("gzip"), "nobody looks into it");
+}
+
+#[tokio::test]
 async fn the_flag_is_known_by_both_names_and_on_a_saved_provider() {
     let provider = Scripted::answering(events(error_event().as_bytes(), 50)).await;
     let rig = Rig::at(&provider.url());

@@ -132,21 +132,6 @@ async fn ends_are_told_in_openais_words_and_only_who_has_others_is_read() {
 }
 
 #[tokio::test]
-async fn who_is_not_strict_is_told_who_answered_and_the_providers_own_word() {
-    let said = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
-    let loose = ("x-gateway-strict-open-ai-compliance", "false");
-    let whole = Played::answering(200, JSON, said.into(), 5).await;
-    let told = Played::rig().send(chat(&whole, "together-ai").header(loose.0, loose.1)).await;
-    let mut expected: Value = serde_json::from_str(said).unwrap();
-    expected["provider"] = "together-ai".into();
-    assert_eq!(told.json(), expected);
-    let event = format!("data: {said}\n\ndata: [DONE]\n\n");
-    let streamed = Played::answering(200, "text/event-stream", event.into_bytes(), 5).await;
-    let ask = streamed.ask("together-ai", CHAT, words("m", true).into_bytes()).header(loose.0, loose.1);
-    assert_eq!(Played::rig().send(ask).await.text(), format!("data: {expected}\n\ndata: [DONE]\n\n"));
-}
-
-#[tokio::test]
 async fn a_good_answer_is_mended_up_to_a_size_and_larger_ones_pass_as_they_came() {
     for (length, is_mended) in [(300 * 1024, true), (16 * 1024 * 1024, false)] {
         let said = format!(r#"{{"data":[{{"embedding":"{}"}}]}}"#, "A".repeat(length));

@@ -9,7 +9,7 @@ use base64::{
     prelude::{BASE64_STANDARD as STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
 use harness::{
-    Ask, CHAT, Rig, chat, direct, get, post,
+    Ask, CHAT, Rig, chat, direct, get, pick, post,
     scripted::{Scripted, request, whole},
     settled, words,
 };
@@ -473,6 +473,10 @@ async fn dot_segments_are_refused_in_any_spelling() {
     ] {
         assert_eq!(rig.send(get(path)).await.status, 400, "{path}");
     }
+    let told = rig.send(post("/v1/messages/%2e%2e/x", "{}").header("anthropic-version", "2023-06-01")).await;
+    assert_eq!((told.status, &told.json()["type"]), (400, &json!("error")), "{}", told.text());
+    assert!(told.header("x-gateway-trace-id").is_some() && told.header("request-id").is_some());
+    assert_eq!(pick(&rig.record_of_many(8), ["response_status_code", "outcome"]), json!([400, "refused"]));
     assert!(provider.ledger().is_empty());
     assert_eq!(rig.send(get("/v1/files/..a/b%2e.txt")).await.status, 200);
 }

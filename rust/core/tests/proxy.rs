@@ -7,7 +7,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use harness::{
@@ -73,6 +73,7 @@ fn rig(proxy: &str, change: impl FnOnce(&mut Settings)) -> Rig {
         settings.https_proxy = Some(Secret::new(proxy));
         settings.http_proxy = Some(Secret::new(proxy));
         settings.tls_ca = Some(file("authority.pem"));
+        settings.trusted_custom_hosts = vec!["llm.example".into()];
         change(settings);
     })
 }
@@ -158,33 +159,56 @@ async fn a_proxy_is_no_way_around_what_is_forbidden() {
     assert!(proxy.asked().is_empty());
 }
 
-/// Names are looked up for nothing here; the proxy knows them.
+/// Only what an operator or a provider chose goes where nobody here knows.
 #[tokio::test]
-async fn a_name_that_is_not_found_here_holds_up_nobody_who_goes_through_a_proxy() {
+async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
     let provider = provider().await;
     let proxy = Proxy::before(provider.addr).await;
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&asked);
-    let hanging: LookUp = Arc::new(move |name| {
+    let slow: LookUp = Arc::new(move |name| {
         if name == "proxy.internal" {
             return Ok(vec![[127, 0, 0, 1].into()]);
         }
         noted.lock().unwrap().push(name.to_owned());
-        std::thread::sleep(Duration::from_millis(700));
-        Ok(vec![[10, 0, 0, 5].into()])
+        match name {
+            "inside.example" => {
+                std::thread::sleep(Duration::from_millis(400));
+                Ok(vec![[10, 0, 0, 5].into()])
+            }
+            "hanging.example" => {
+                std::thread::sleep(Duration::from_millis(1_500));
+                Ok(vec![[10, 0, 0, 5].into()])
+            }
+            "public.example" => Ok(vec![[93, 184, 216, 34].into()]),
+            _ => Err(io::Error::other("nobody knows")),
+        }
     });
-    let rig = Rig::looking_up(hanging, |settings| settings.http_proxy = Some(Secret::new(proxy.url())));
-    for (longest, path) in [(600, "/v1"), (100, "/v1/again")] {
-        let began = Instant::now();
-        // Each by a connection of its own: the ports differ.
-        let port = 8080 + path.len();
-        assert_eq!(rig.send(to(&format!("http://unheard.example:{port}{path}"))).await.status, 200);
-        assert!(began.elapsed() < Duration::from_millis(longest), "{:?}", began.elapsed());
+    let rig = Rig::looking_up(slow, |settings| {
+        settings.http_proxy = Some(Secret::new(proxy.url()));
+        settings.trusted_custom_hosts = vec!["known.example".into()];
+        settings.dns_timeout_ms = 1_000;
+    });
+    for (host, status, code) in [
+        ("public.example", 200, ""),
+        ("inside.example", 400, "invalid_custom_host"),
+        ("nowhere.example", 400, "invalid_custom_host"),
+        ("hanging.example", 503, "upstream_connect_timeout"),
+    ] {
+        let told = rig.send(to(&format!("http://{host}"))).await;
+        assert_eq!(
+            (told.status, if status == 200 { String::new() } else { told.code() }),
+            (status, code.into()),
+            "{host}"
+        );
     }
-    assert_eq!(*asked.lock().unwrap(), ["unheard.example"]);
-    // What stands here for a provider's own host has nobody chosen who calls: it is not even asked for.
-    assert_eq!(rig.send(to("http://api.openai.com/v1")).await.status, 200);
-    assert_eq!(asked.lock().unwrap().len(), 1);
+    assert_eq!(asked.lock().unwrap().len(), 4);
+    // These are for the proxy to find, and nobody asks for them here.
+    for host in ["api.openai.com", "known.example", "below.known.example"] {
+        assert_eq!(rig.send(to(&format!("http://{host}"))).await.status, 200, "{host}");
+    }
+    assert_eq!(asked.lock().unwrap().len(), 4);
+    assert!(!proxy.asked().iter().any(|head| ["inside", "nowhere", "hanging"].iter().any(|name| head.contains(name))));
 }
 
 #[tokio::test]

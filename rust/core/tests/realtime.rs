@@ -147,6 +147,32 @@ async fn both_say_what_they_say_and_one_record_says_what_it_used() {
 }
 
 #[tokio::test]
+async fn what_another_model_writes_down_costs_what_that_model_costs() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let price = |model: &str, version: &str, audio: u64| {
+        let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, audio]], "output": [[0, 2_000_000]]});
+        json!({"provider": "mock", "model": model, "prices": [{"version": version, "rates": rates}]})
+    };
+    let said = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
+    rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
+    // One that nobody knows the price of costs as much as the model that talks.
+    for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
+        let mut talk = open(&rig, ask(REALTIME)).await;
+        let input = json!({"input": {"transcription": {"model": writer}}});
+        talk.say(json!({"type": "session.update", "session": {"audio": input}})).await;
+        talk.say(json!({"type": "input_audio_buffer.commit"})).await;
+        talk.say(json!({"type": "response.create"})).await;
+        talk.until("response.done").await;
+        talk.close(1000, "done").await;
+        let record = rig.record();
+        assert_eq!(record["usage"], json!({"input": 8, "output": 17, "audio_in": 17}));
+        let cost = 7_000 + 50_000 + 16_000 + 1_000 + audio + 18_000;
+        assert_eq!(pick(&record, ["cost_nanodollars", "price_version"]), json!([cost, version]), "{writer}");
+    }
+}
+
+#[tokio::test]
 async fn a_session_of_azures_foundry_is_asked_as_its_version_has_it() {
     let provider = Server::start().await;
     let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);

@@ -6,7 +6,10 @@ mod harness;
 use std::time::Duration;
 
 use bytes::Bytes;
-use harness::{Ask, CHAT, MESSAGES, Rig, chat, get, in_time, pick, post, settled, stream, stream_of, until, words};
+use harness::{
+    Ask, CHAT, MESSAGES, Rig, chat, get, in_time, pick, post, scripted::Scripted, settled, stream, stream_of, until,
+    words,
+};
 use penstock_core::body::{Body, feed};
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
@@ -98,6 +101,32 @@ async fn usage_is_read_from_whole_and_streamed_answers_of_both_dialects() {
     }
     rig.send(post("/v1/embeddings", r#"{"model":"mock","input":["a","b"]}"#)).await;
     assert_eq!(pick(&rig.record(), ["operation", "req_units", "res_units"]), json!(["embed", 8, 0]));
+}
+
+/// Models of some vendors say at Bedrock what they cost in the head of their answer alone.
+#[tokio::test]
+async fn what_stands_in_the_head_of_an_answer_of_bedrocks_is_its_usage_where_the_answer_says_none() {
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let fields = "x-amzn-bedrock-input-token-count: 7\r\nx-amzn-bedrock-output-token-count: 5\r\n";
+    let silent = r#"{"outputs":[{"text":"Hi","stop_reason":"stop"}]}"#;
+    let telling = r#"{"usage":{"inputTokens":3,"outputTokens":2,"totalTokens":5}}"#;
+    for (body, expected) in [(silent, json!([7, 5, null])), (telling, json!([3, 2, null]))] {
+        let length = body.len();
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{fields}content-length: {length}\r\n\r\n{body}"
+        );
+        let provider = Scripted::answering(answer).await;
+        let ask = Ask::new("POST", "/model/mistral.mistral-large-2402-v1:0/invoke")
+            .header("content-type", "application/json")
+            .body(r#"{"prompt":"Hi"}"#)
+            .header("x-gateway-provider", "bedrock")
+            .header("x-gateway-custom-host", &provider.url())
+            .header("x-gateway-aws-region", "us-east-1")
+            .header("authorization", "Bearer key-1");
+        let told = rig.send(ask).await;
+        assert_eq!((told.status, told.header("x-amzn-bedrock-input-token-count")), (200, Some("7")));
+        assert_eq!(pick(&rig.record(), ["req_units", "res_units", "units_estimated"]), expected, "{body}");
+    }
 }
 
 #[tokio::test]

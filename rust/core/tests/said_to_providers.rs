@@ -6,7 +6,7 @@ mod harness;
 use std::fs;
 
 use harness::{
-    Ask, CHAT, MESSAGES, Rig, pick,
+    Ask, CHAT, MESSAGES, Rig, by_with, pick,
     played::{Played, frames, golden, timeless, without_model},
     words,
 };
@@ -360,7 +360,7 @@ const EMBEDDED_AND_COUNTED: [(&str, &str); 8] = [
     ("vertex-ai/batchEmbedContents/whole", "/publishers/google/models/gemini-embedding-001:predict HTTP/1.1"),
     ("bedrock/embedContent/whole", "POST /model/amazon.titan-embed-text-v2%3A0/invoke HTTP/1.1"),
     ("anthropic/countTokens/whole", "POST /messages/count_tokens HTTP/1.1"),
-    ("bedrock/countTokens/whole", "POST /model/us.amazon.nova-pro-v1%3A0/count-tokens HTTP/1.1"),
+    ("bedrock/countTokens/whole", "POST /model/amazon.nova-pro-v1%3A0/count-tokens HTTP/1.1"),
     ("vertex-ai/countTokens/claude", "/publishers/anthropic/models/count-tokens:rawPredict HTTP/1.1"),
 ];
 
@@ -419,6 +419,30 @@ async fn google_embeds_and_counts_for_its_own_client_byte_by_byte_wherever_the_m
         Ask::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents").header("content-type", "application/json");
     assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);
     assert!(played.sent.lock().unwrap().ends_with(renamed), "{:?}", played.sent());
+}
+
+#[tokio::test]
+async fn claude_at_azure_is_asked_where_anthropics_models_are_and_others_where_the_rest_is() {
+    let answer = fs::read(golden("azure-ai/chatComplete/claude").join("answered.json")).unwrap();
+    for (prefix, model, path, expected) in [
+        ("/models", "claude-opus-4-5", CHAT, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("/models", "claude-opus-4-5", MESSAGES, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("", "claude-opus-4-5", MESSAGES, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("/anthropic", "our-best", MESSAGES, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("/models", "gpt-5", CHAT, "POST /models/chat/completions HTTP/1.1"),
+    ] {
+        let played = Played::answering(200, "application/json", answer.clone(), 50).await;
+        let host = format!("{}{prefix}", played.provider.url());
+        let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
+        let told = Played::rig().send(by_with(&config, path, words(model, false))).await;
+        assert_eq!(told.status, 200, "{prefix} {model}: {}", told.text());
+        let head = played.sent().0.to_ascii_lowercase();
+        assert!(head.starts_with(&expected.to_ascii_lowercase()), "{head}");
+        let is_claudes = expected.contains("anthropic");
+        assert_eq!(head.contains("\r\nanthropic-version: 2023-06-01\r\n"), is_claudes, "{head}");
+        assert_eq!(head.contains("\r\nx-api-key: k-1\r\n"), is_claudes, "{head}");
+        assert_eq!(head.contains("\r\nauthorization: bearer k-1\r\n"), !is_claudes, "{head}");
+    }
 }
 
 /// Names and values.

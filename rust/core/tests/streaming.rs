@@ -190,6 +190,55 @@ async fn a_chat_that_said_why_it_ended_is_complete_without_a_last_event_and_mess
 }
 
 #[tokio::test]
+async fn a_chat_of_several_choices_is_complete_when_each_of_them_said_why_it_ended() {
+    let choice = |index: u8, reason: &str| {
+        let choice = format!("{{\"index\":{index},\"delta\":{{\"content\":\"a\"}},\"finish_reason\":{reason}}}");
+        format!("data: {{\"id\":\"c\",\"choices\":[{choice}]}}\n\n")
+    };
+    let began = choice(0, "null") + &choice(1, "null") + &choice(0, "\"stop\"");
+    for (sent, is_complete) in [(began.clone(), false), (began + &choice(1, "\"stop\""), true)] {
+        let provider = Scripted::answering(events(sent.as_bytes(), 50)).await;
+        let rig = Rig::at(&provider.url());
+        let told = rig.send(stream(CHAT, "m")).await;
+        if is_complete {
+            assert_eq!((told.text(), told.cut), (sent, false));
+        } else {
+            assert_told(&told, CHAT, "half the choices");
+        }
+        let record = rig.record();
+        assert_eq!(record["outcome"], if is_complete { "complete" } else { "cut" });
+    }
+}
+
+#[tokio::test]
+async fn the_kind_of_an_answer_is_read_without_case_and_parameters() {
+    let half = CHAT_EVENTS.split_at(CHAT_EVENTS.rfind("data: [DONE]").unwrap()).0.replace("\"stop\"", "null");
+    for (kind, is_events) in [
+        ("text/event-stream", true),
+        ("Text/Event-Stream; charset=UTF-8", true),
+        ("text/event-stream ;x=y", true),
+        ("text/event-streams", false),
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
+        let answer = [head.as_bytes(), &chunks(half.as_bytes(), 50), b"0\r\n\r\n"].concat();
+        let told = Rig::at(&Scripted::answering(answer).await.url()).send(stream(CHAT, "m")).await;
+        assert_eq!(told.text().contains("upstream_broke"), is_events, "{kind}: {}", told.text());
+    }
+    // A document can be indented; a list of them may be one by chance.
+    for (kind, is_json) in [
+        ("Application/JSON", true),
+        ("application/json;charset=utf-8", true),
+        ("application/problem+json", true),
+        ("application/jsonl", false),
+        ("application/json-seq", false),
+    ] {
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}");
+        let told = Rig::at(&Scripted::answering(answer).await.url()).send(get("/v1/anything?pretty=true")).await;
+        assert_eq!(told.text().contains('\n'), is_json, "{kind}: {}", told.text());
+    }
+}
+
+#[tokio::test]
 async fn a_response_without_its_last_event_ends_in_an_error_event() {
     let delta =
         "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"hi\"}\n\n";
@@ -285,6 +334,40 @@ async fn a_cut_pass_through_stream_ends_in_an_error_event_too() {
     assert_told(&told, CHAT, "cut");
     let told = rig.send(stream("/v1/proxy/messages", "mock?fault=cut")).await;
     assert_told(&told, MESSAGES, "cut");
+    // A client whose base has a `/v1` of its own says it twice.
+    for prefix in ["/v1/proxy", "/v1/proxy/v1", "/v1/v1"] {
+        for (path, all) in BOTH {
+            let events_of_half: String = all.split_inclusive("\n\n").take(2).collect();
+            let provider = Scripted::answering(events(events_of_half.as_bytes(), 4096)).await;
+            let path_there = path.replacen("/v1", prefix, 1);
+            let told = Rig::at(&provider.url()).send(stream(&path_there, "m")).await;
+            assert!(told.text().contains("error"), "{path_there}: {}", told.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn googles_array_is_passed_on_as_it_comes_wherever_it_is_asked_for() {
+    for path in ["/v1/proxy/v1beta/models/g:streamGenerateContent", "/v1/projects/p/models/g:streamGenerateContent"] {
+        let more = Arc::new(Notify::new());
+        let waited = Arc::clone(&more);
+        let provider = Scripted::start(move |mut stream, _| {
+            let more = Arc::clone(&waited);
+            async move {
+                request(&mut stream).await;
+                let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+                stream.write_all(&[&head[..], &chunks(b"[{}", 9)].concat()).await.unwrap();
+                more.notified().await;
+                stream.write_all(&[&chunks(b",{}]", 9)[..], b"0\r\n\r\n"].concat()).await.unwrap();
+            }
+        })
+        .await;
+        let rig = Rig::at(&provider.url());
+        let mut answer = stream_of(rig.open(post(path, "{}")).await);
+        assert_eq!(in_time(answer.next()).await.unwrap().as_deref(), Some(&b"[{}"[..]), "{path}");
+        more.notify_one();
+        assert_eq!(in_time(answer.next()).await.unwrap().as_deref(), Some(&b",{}]"[..]), "{path}");
+    }
 }
 
 #[tokio::test]

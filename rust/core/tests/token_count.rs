@@ -59,6 +59,36 @@ async fn tokens_are_counted_here_for_who_has_nobody_to_count_them() {
 }
 
 #[tokio::test]
+async fn tokens_are_counted_here_where_a_model_of_bedrocks_refuses_to_and_that_is_said() {
+    let refusal = br#"{"message":"The provided model doesn't support counting tokens."}"#;
+    let contents = json!({"contents": [{"role": "user", "parts": [{"text": "What is the answer?"}]}]});
+    let messages = |model: &str| json!({"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": "What is the answer?"}]});
+    let counts = [
+        (MESSAGES_COUNT, messages("us.anthropic.claude-opus-4-5"), "messagesCountTokens", "input_tokens"),
+        (MESSAGES_COUNT, messages("us.amazon.nova-lite-v1:0"), "messagesCountTokens", "input_tokens"),
+        (CONVERSE_COUNT, converse(), "converseCountTokens", "inputTokens"),
+        (CONTENTS_COUNT, contents, "countTokens", "totalTokens"),
+    ];
+    for (path, body, operation, key) in counts {
+        let played = Played::answering(400, "application/json", refusal.to_vec(), 50).await;
+        let rig = Played::rig();
+        let told = rig.send(played.ask("bedrock", path, body.to_string().into())).await;
+        let count = told.json()[key].as_u64();
+        assert!(told.status == 200 && count.is_some_and(|count| (5..20).contains(&count)), "{path}: {}", told.text());
+        let named = told.header("x-gateway-not-translated").unwrap_or_default();
+        assert!(named.split(", ").any(|name| name == operation), "{path}: {named}");
+        assert_eq!(pick(&rig.record(), ["ai_org", "outcome"]), json!(["bedrock", "complete"]));
+        // What is none of the model's is told as it was said.
+        let played = Played::answering(403, "application/json", refusal.to_vec(), 50).await;
+        let told = rig.send(played.ask("bedrock", path, body.to_string().into())).await;
+        assert_eq!(told.status, 403, "{path}: {}", told.text());
+    }
+    let played = Played::answering(400, "application/json", refusal.to_vec(), 50).await;
+    let told = Played::rig().send(played.ask("anthropic", MESSAGES_COUNT, messages("m").to_string().into())).await;
+    assert_eq!(told.status, 400, "who counts with all of its models says what is wrong: {}", told.text());
+}
+
+#[tokio::test]
 async fn what_nobody_could_read_is_refused_in_the_callers_own_words_and_not_counted_as_nothing() {
     let rig = Played::rig();
     let ask = |path: &str, body: &str| {

@@ -363,17 +363,6 @@ async fn clients_of_google_and_amazon_are_told_of_errors_in_their_own_words() {
 }
 
 #[tokio::test]
-async fn who_is_not_strict_gets_the_providers_own_words() {
-    let case = golden("anthropic/chatComplete/loose_thinking");
-    let read = |file: &str| fs::read(case.join(file)).unwrap();
-    let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-    let ask = played.ask("anthropic", CHAT, read("asked.json")).header("x-gateway-strict-open-ai-compliance", "false");
-    let told = Played::rig().send(ask).await.json();
-    assert_eq!(told["choices"][0]["finish_reason"], "end_turn");
-    assert_eq!(told["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");
-}
-
-#[tokio::test]
 async fn an_overloaded_stream_is_a_529_here_too_where_that_is_asked_for() {
     let overloaded = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
     let played = Played::answering(200, "text/event-stream", overloaded.into(), 50).await;
@@ -420,6 +409,21 @@ async fn a_record_has_the_buckets_that_the_callers_dialect_has_no_words_for() {
         "cache_read_audio": 80});
     let found = record["usage"].as_object().unwrap().iter().filter(|(_, tokens)| **tokens != 0);
     assert_eq!(found.map(|(key, tokens)| (key.clone(), tokens.clone())).collect::<Value>(), expected, "{record}");
+}
+
+#[tokio::test]
+async fn an_image_that_comes_as_it_is_is_told_as_its_bytes_and_json_is_what_is_asked_for() {
+    for (provider, case) in [("stability-ai", "whole"), ("workers-ai", "whole"), ("google", "whole")] {
+        let asked = fs::read(golden(&format!("{provider}/imageGenerate/{case}")).join("asked.json")).unwrap();
+        let played = Played::answering(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
+        let ask = played.ask(provider, "/v1/images/generations", asked).header("accept", "*/*");
+        let told = Played::rig().send(ask).await;
+        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
+        assert_eq!(told.json()["data"], json!([{"b64_json": "iVBORw0K"}]), "{provider}: {}", told.text());
+        let bytes = played.sent.lock().unwrap().clone();
+        let head = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+        assert!(head.contains("\r\naccept: application/json\r\n") && !head.contains("*/*"), "{head}");
+    }
 }
 
 #[tokio::test]

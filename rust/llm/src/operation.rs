@@ -263,11 +263,6 @@ impl Operation {
         matches!(self, Self::ChatComplete | Self::Complete | Self::Messages | Self::CreateModelResponse)
     }
 
-    /// Whether it brings something to be worked on, which may cost tokens.
-    pub fn is_work(self) -> bool {
-        matches!(self.takes(), Some(Takes::Json | Takes::Form))
-    }
-
     /// Whether its body is a form that names a model.
     pub fn takes_model_in_form(self) -> bool {
         matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)

@@ -1,10 +1,12 @@
 //! What an answer cost in tokens, as its provider says it; `Meter` reads the same from a stream.
 
+use std::sync::LazyLock;
+
 use memchr::memmem;
 
 use crate::dialect::{
     Dialect, PeekError,
-    scan::{closes_after, elements_from, fields, fields_from},
+    scan::{Nested, closes_after, elements_from, fields, fields_from, nested_from},
 };
 pub use crate::stream::{
     deltas::Deltas,
@@ -14,6 +16,28 @@ pub use crate::stream::{
     session::Session,
     skim::Skim,
 };
+
+/// In which way it was served: faster or when there is time costs otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Service {
+    #[default]
+    Standard,
+    Flex,
+    Priority,
+    Fast,
+}
+
+impl Service {
+    /// By one of the words that providers have for it.
+    pub fn of(word: &[u8]) -> Option<Self> {
+        match word.to_ascii_lowercase().as_slice() {
+            b"flex" | b"on_demand_flex" => Some(Self::Flex),
+            b"priority" | b"on_demand_priority" => Some(Self::Priority),
+            b"fast" => Some(Self::Fast),
+            _ => None,
+        }
+    }
+}
 
 /// Tokens in disjoint buckets: their sum is the provider's total, no token is in two.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,8 +57,11 @@ pub struct Usage {
     pub cache_read_image: u64,
     pub image_in: u64,
     pub image_out: u64,
+    /// No tokens: how often its provider looked something up on the web, where that is paid for.
+    pub web_searches: u64,
     /// Counted here because the provider did not say.
     pub estimated: bool,
+    pub service: Service,
 }
 
 impl Usage {
@@ -75,18 +102,22 @@ impl Usage {
             cache_read_image: self.cache_read_image.saturating_add(other.cache_read_image),
             image_in: self.image_in.saturating_add(other.image_in),
             image_out: self.image_out.saturating_add(other.image_out),
+            web_searches: self.web_searches.saturating_add(other.web_searches),
             estimated: self.estimated || other.estimated,
+            service: if other.service == Service::Standard { self.service } else { other.service },
         }
     }
 
     /// From a whole answer. Usage stands at its end as a rule, so that is where it is looked for.
     pub fn from_answer(dialect: Dialect, answer: &[u8]) -> Option<Self> {
-        from_tail(dialect, answer)
+        let tail = from_tail(dialect, answer);
+        tail.filter(|_| !says_service(answer))
             .or_else(|| {
                 let mut counts = Counts::default();
                 let read = counts.read_fields(answer);
                 read.ok().and_then(|()| counts.settle(dialect))
             })
+            .or(tail)
             .or_else(|| if dialect == Dialect::Bedrock { invoked(answer) } else { None })
     }
 
@@ -131,7 +162,22 @@ fn of_results(list: &[u8]) -> u64 {
 pub(crate) fn from_tail(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
     let mut counts = Counts::default();
     let end = counts.read_last(tail).or_else(|| counts.read_last_meta(tail))?;
-    closes_after(tail, end).ok().and_then(|()| counts.settle(dialect))
+    let rest = closes_after(tail, end, |key, at| {
+        counts.serve(key, &tail[at]);
+        Ok(())
+    });
+    rest.ok().and_then(|()| counts.settle(dialect))
+}
+
+/// Whether it may have been served otherwise than usual, as it says somewhere beside what it cost. Quotes within strings are
+/// escaped, so no text is taken for that.
+fn says_service(answer: &[u8]) -> bool {
+    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(b"\"service_tier\""));
+    let is_other =
+        |word: &[u8]| ["flex\"", "priority\"", "fast\""].iter().any(|other| word.starts_with(other.as_bytes()));
+    NAMED.find_iter(answer).any(|at| {
+        matches!(value_start(answer, at + NAMED.needle().len()), Some((open, b'"')) if is_other(&answer[open + 1..]))
+    })
 }
 
 /// From bytes with which an answer begins: of its own fields, those that are whole.
@@ -175,9 +221,13 @@ pub(crate) struct Counts {
     image_out: u64,
     cached_audio: u64,
     cached_image: u64,
+    web_searches: u64,
     /// Where images are made, pictures of the request are told apart and what came of it is not: that is pictures.
     draws: bool,
     tells_output_apart: bool,
+    service: Service,
+    /// In Anthropic's words that is another thing.
+    speed: Service,
 }
 
 impl Counts {
@@ -187,10 +237,7 @@ impl Counts {
 
     /// Reads a `usage` object; of a broken one, what stands before the fault.
     pub(crate) fn read(&mut self, object: &[u8]) {
-        let _ = fields(object, |key, at| {
-            self.take(key, &object[at]);
-            Ok(())
-        });
+        let _ = nested_from(object, 0, self);
     }
 
     /// Reads what stands of usage among the fields of an answer.
@@ -199,10 +246,22 @@ impl Counts {
             match key {
                 b"usage" | b"usageMetadata" => self.read(&answer[at]),
                 b"meta" => self.read_meta(&answer[at]),
-                _ => (),
+                _ => self.serve(key, &answer[at]),
             }
             Ok(())
         })
+    }
+
+    /// Reads in which way it was served, where this field says that.
+    pub(crate) fn serve(&mut self, key: &[u8], value: &[u8]) {
+        let Some(word) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else { return };
+        match key {
+            b"service_tier" | b"serviceTier" | b"trafficType" => {
+                self.service = Service::of(word).unwrap_or_default();
+            }
+            b"speed" => self.speed = Service::of(word).unwrap_or_default(),
+            _ => (),
+        }
     }
 
     /// Cohere's way, for rerank too.
@@ -227,14 +286,10 @@ impl Counts {
     pub(crate) fn read_last(&mut self, json: &[u8]) -> Option<usize> {
         let key = memmem::rfind(json, b"\"usage\"")?;
         let (start, _) = value_start(json, key + 7)?;
-        let end = fields_from(json, start, |key, at| {
-            self.take(key, &json[at]);
-            Ok(())
-        });
-        end.ok()
+        nested_from(json, start, self).ok()
     }
 
-    fn take(&mut self, key: &[u8], value: &[u8]) {
+    fn take_own(&mut self, key: &[u8], value: &[u8]) {
         let slot = match key {
             b"prompt_tokens" | b"input_tokens" | b"promptTokenCount" | b"inputTokens" | b"inputTokenCount" => {
                 &mut self.input
@@ -263,58 +318,30 @@ impl Counts {
             b"candidatesTokensDetails" => {
                 return raise_both([&mut self.audio_out, &mut self.image_out], modalities(value));
             }
-            // Cohere's two counts: all tokens, and those of them that are paid for.
-            b"tokens" | b"billed_units" => return self.read_both(value),
             b"cacheDetails" => {
                 let written = of_kinds(value, (b"ttl", [b"\"5m\"", b"\"1h\""]), b"inputTokens");
                 return raise_both([&mut self.cache_write_5m, &mut self.cache_write_1h], written);
             }
-            b"cache_creation" | b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
-                self.draws |= key == b"input_tokens_details" && memmem::find(value, b"\"image_tokens\"").is_some();
-                return self.read_details(value, true);
-            }
-            b"completion_tokens_details" | b"output_tokens_details" | b"output_token_details" => {
-                self.tells_output_apart = true;
-                return self.read_details(value, false);
-            }
-            _ => return,
+            _ => return self.serve(key, value),
         };
         raise(slot, &mut self.seen, value);
     }
 
-    /// What of one object was asked and answered; what is no object says nothing.
-    fn read_both(&mut self, object: &[u8]) {
-        let _ = fields(object, |key, at| {
-            match key {
-                b"input_tokens" => raise(&mut self.input, &mut self.seen, &object[at]),
-                b"output_tokens" => raise(&mut self.output, &mut self.seen, &object[at]),
-                _ => (),
-            }
-            Ok(())
-        });
-    }
-
-    fn read_details(&mut self, object: &[u8], of_input: bool) {
-        let _ = fields(object, |key, at| {
-            let slot = match key {
-                b"cached_tokens_details" => {
-                    self.read_cached(&object[at]);
-                    return Ok(());
-                }
-                b"cached_tokens" => &mut self.cache_read,
-                b"cache_write_tokens" => &mut self.cache_write,
-                b"ephemeral_5m_input_tokens" => &mut self.cache_write_5m,
-                b"ephemeral_1h_input_tokens" => &mut self.cache_write_1h,
-                b"audio_tokens" if of_input => &mut self.audio_in,
-                b"audio_tokens" => &mut self.audio_out,
-                b"image_tokens" if of_input => &mut self.image_in,
-                b"image_tokens" => &mut self.image_out,
-                b"reasoning_tokens" | b"thinking_tokens" => &mut self.reasoning,
-                _ => return Ok(()),
-            };
-            raise(slot, &mut self.seen, &object[at]);
-            Ok(())
-        });
+    fn take_detail(&mut self, is_asked: bool, key: &[u8], value: &[u8]) {
+        let slot = match key {
+            b"cached_tokens_details" => return self.read_cached(value),
+            b"cached_tokens" => &mut self.cache_read,
+            b"cache_write_tokens" => &mut self.cache_write,
+            b"ephemeral_5m_input_tokens" => &mut self.cache_write_5m,
+            b"ephemeral_1h_input_tokens" => &mut self.cache_write_1h,
+            b"audio_tokens" if is_asked => &mut self.audio_in,
+            b"audio_tokens" => &mut self.audio_out,
+            b"image_tokens" if is_asked => &mut self.image_in,
+            b"image_tokens" => &mut self.image_out,
+            b"reasoning_tokens" | b"thinking_tokens" => &mut self.reasoning,
+            _ => return,
+        };
+        raise(slot, &mut self.seen, value);
     }
 
     /// What of the cached tokens was no text, as realtime sessions say it.
@@ -333,8 +360,12 @@ impl Counts {
         if !self.seen {
             return None;
         }
-        let mut usage =
-            Usage { input: self.input.saturating_add(self.tool_use), output: self.output, ..Usage::default() };
+        let mut usage = Usage {
+            input: self.input.saturating_add(self.tool_use),
+            output: self.output,
+            web_searches: self.web_searches,
+            ..Usage::default()
+        };
         let is_told_apart = matches!(dialect, Dialect::Anthropic | Dialect::Bedrock)
             && self.cache_read.saturating_add(self.cache_write).saturating_add(self.cache_write_1h) > 0;
         if self.input == 0 && self.output == 0 && !is_told_apart {
@@ -372,6 +403,7 @@ impl Counts {
         usage.audio_out = carve(&mut usage.output, self.audio_out);
         let is_drawn = self.draws && !self.tells_output_apart;
         usage.image_out = carve(&mut usage.output, if is_drawn { u64::MAX } else { self.image_out });
+        usage.service = if self.speed == Service::Standard { self.service } else { self.speed };
         Some(usage)
     }
 
@@ -381,6 +413,55 @@ impl Counts {
         let cached = cached.into_iter().fold(0, u64::saturating_add);
         let sum = self.input.saturating_add(self.output).saturating_add(cached);
         if self.total == sum { cached } else { 0 }
+    }
+}
+
+/// An object of counts among those of a usage.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Within {
+    /// Cohere's two: all tokens, and those of them that are paid for.
+    Both,
+    /// Parts of what was asked.
+    Asked,
+    /// The same, where pictures among them may say that pictures were made.
+    AskedOrDrawn,
+    /// Parts of what was answered.
+    Answered,
+    /// Of tools that the provider has itself, how often each was used.
+    Used,
+}
+
+impl Nested for Counts {
+    type Within = Within;
+
+    fn within(&mut self, key: &[u8]) -> Option<Within> {
+        Some(match key {
+            b"tokens" | b"billed_units" => Within::Both,
+            b"cache_creation" | b"prompt_tokens_details" | b"input_token_details" => Within::Asked,
+            b"input_tokens_details" => Within::AskedOrDrawn,
+            b"completion_tokens_details" | b"output_tokens_details" | b"output_token_details" => {
+                self.tells_output_apart = true;
+                Within::Answered
+            }
+            b"server_tool_use" => Within::Used,
+            _ => return None,
+        })
+    }
+
+    fn take(&mut self, within: Option<Within>, key: &[u8], value: &[u8]) {
+        match (within, key) {
+            (None, _) => self.take_own(key, value),
+            (Some(Within::Both), b"input_tokens") => raise(&mut self.input, &mut self.seen, value),
+            (Some(Within::Both), b"output_tokens") => raise(&mut self.output, &mut self.seen, value),
+            (Some(Within::Used), b"web_search_requests") => raise(&mut self.web_searches, &mut self.seen, value),
+            (Some(Within::Both | Within::Used), _) => (),
+            (Some(Within::AskedOrDrawn), _) => {
+                self.draws |= key == b"image_tokens";
+                self.take_detail(true, key, value);
+            }
+            (Some(Within::Asked), _) => self.take_detail(true, key, value),
+            (Some(Within::Answered), _) => self.take_detail(false, key, value),
+        }
     }
 }
 

@@ -5,13 +5,13 @@ mod golden_cases;
 
 use std::collections::BTreeSet;
 
-use golden_cases::{Answered, Case, all, cases};
+use golden_cases::{Answered, Case, all, cases, reassembled};
 use penstock_llm::{
     dialect::Dialect,
     files::{Bucket, Keeper},
     operation::Operation,
     providers::{self, Asked, Options, Provider, Stated},
-    translation,
+    translation::{self, Mending},
     usage::Meter,
 };
 use serde_json::Value;
@@ -37,6 +37,48 @@ fn every_operation_of_every_provider_has_its_cases() {
         }
     }
     assert!(missing.is_empty(), "no golden cases: {missing:#?}");
+}
+
+/// What calls tools in chats in its own words does so in messages too, and shows it; who is asked as `OpenAI` is shown here.
+#[test]
+fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
+    let known: BTreeSet<_> = all().iter().map(Case::name).collect();
+    let of = |label: &str| all().into_iter().find(|case| case.name() == format!("openai/messages/{label}")).unwrap();
+    let [whole, stream] = ["tools", "tools_stream"].map(of);
+    let Answered::Stream(events) = stream.answered() else { panic!("it is no stream") };
+    let mut shown = 0;
+    for provider in providers::all() {
+        let slug = provider.slug();
+        let is_told = provider.wire(Operation::Messages, &whole.model()).is_some();
+        if !is_told || known.contains(&format!("{slug}/messages/tools")) {
+            continue;
+        }
+        let calls_tools = known.contains(&format!("{slug}/chatComplete/tools"));
+        assert!(!calls_tools, "{slug} has no cases of messages with tools: tools, tools_stream");
+        let [mut whole, mut stream] = [whole.clone(), stream.clone()];
+        (whole.provider, stream.provider) = (slug.to_owned(), slug.to_owned());
+        let (translation, sent) = whole.translation().unwrap();
+        let sent: Value = serde_json::from_slice(&sent).unwrap();
+        if provider.wording(Operation::ChatComplete).drops.contains(&"tools") {
+            assert!(sent["tools"].is_null() && translation.lost.text().contains("tools"), "{slug}: {sent}");
+            continue;
+        }
+        let messages = sent["messages"].as_array().unwrap();
+        let calls = messages.iter().flat_map(|message| message["tool_calls"].as_array().into_iter().flatten());
+        let results = messages.iter().filter(|message| message["role"] == "tool");
+        let named = &sent["tools"][0]["function"]["name"];
+        assert_eq!((calls.count(), results.count(), named.as_str()), (2, 2, Some("weather")), "{slug}: {sent}");
+        let mut transcoder = stream.translation().unwrap().0.stream();
+        let returned = [transcoder.push(events.clone()), transcoder.finish()].concat();
+        let expected = told(&of("tools"));
+        assert_eq!(
+            (told(&whole), message(&reassembled("messages", &returned))),
+            (expected.clone(), expected),
+            "{slug}"
+        );
+        shown += 1;
+    }
+    assert!(shown > 40, "{shown}");
 }
 
 /// What does not talk does not stream, and some are asked for a stream under another name.
@@ -77,6 +119,43 @@ fn a_list_of_models_is_told_in_one_shape_whoever_gives_it() {
             assert_eq!((&told["provider"], &keys[..]), (&slug.into(), &["id", "object", "created", "owned_by"][..]));
         }
     }
+}
+
+/// Of every other row: whose list is told as it came has it in `OpenAI`'s shape, and errors have that of everybody's.
+#[test]
+fn lists_of_models_and_moderations_are_told_alike_by_who_has_no_case_of_its_own() {
+    let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;
+    let verdict = br#"{"id":"modr-1","model":"m","results":[{"flagged":false,"categories":{},"category_scores":{}}]}"#;
+    let mut asked = 0;
+    for provider in providers::all() {
+        for operation in
+            [Operation::Models, Operation::Moderate].into_iter().filter(|one| provider.wire(*one, "").is_none())
+        {
+            let mending = Mending::of(provider, operation, Dialect::OpenAi, true);
+            let name = format!("{}/{}", provider.slug(), operation.id());
+            if operation == Operation::Models {
+                let told: Value = serde_json::from_slice(&mending.whole(list.as_slice().into())).unwrap();
+                let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
+                assert_eq!(
+                    (&told["provider"], &keys[..]),
+                    (&provider.slug().into(), &["id", "object", "created", "owned_by"][..]),
+                    "{name}"
+                );
+            } else {
+                assert!(!mending.mends() || mending.whole(verdict.as_slice().into()) == verdict.as_slice(), "{name}");
+            }
+            for error in
+                [r#"{"detail":"no"}"#, r#"{"message":"no"}"#, r#"{"error":"no"}"#, r#"{"error":{"message":"no"}}"#]
+            {
+                let told: Value = serde_json::from_slice(&mending.error(404, error.as_bytes(), None).unwrap()).unwrap();
+                let keys: Vec<_> = told["error"].as_object().unwrap().keys().map(String::as_str).collect();
+                assert_eq!(keys, ["message", "type", "param", "code"], "{name} {error}");
+                assert!(told["error"]["message"].as_str().unwrap().contains("no"), "{name} {error}: {told}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 130, "{asked}");
 }
 
 /// Sockets, of which nothing is changed, and what the gateway itself asks of a provider's store in that provider's words.

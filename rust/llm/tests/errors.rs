@@ -1,7 +1,7 @@
 //! Errors as each dialect's clients expect them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
-use penstock_llm::dialect::{Dialect, Failure, error_body, error_event, messages, terminal_event};
+use penstock_llm::dialect::{Dialect, Failure, error_body, error_event, messages};
 
 const FAILURE: Failure = Failure {
     status: 429,
@@ -63,10 +63,4 @@ fn an_overloaded_error_is_known() {
     assert!(messages::is_overloaded(br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#));
     assert!(!messages::is_overloaded(br#"{"type":"error","error":{"type":"api_error","message":"overloaded_error"}}"#));
     assert!(!messages::is_overloaded(b"[DONE]"));
-}
-
-#[test]
-fn streams_end_with_their_own_mark() {
-    assert_eq!(terminal_event(Dialect::OpenAi), b"data: [DONE]\n\n");
-    assert!(terminal_event(Dialect::Anthropic).starts_with(b"event: message_stop\n"));
 }

@@ -120,11 +120,31 @@ fn the_same_request_is_written_the_same_way_twice() {
     }
 }
 
+/// Streams that no whole answer says: they fail on their way, or come in pieces of which only a stream has so many.
+const ALONE: [&str; 12] = [
+    "anthropic/chatComplete/overloaded_stream",
+    "anthropic/createModelResponse/overloaded_stream",
+    "bedrock/chatComplete/exception_stream",
+    "bedrock/messages/carried_fails_on_the_way",
+    "google/chatComplete/logprobs_one_by_one_stream",
+    "google/chatComplete/refused_mid_stream",
+    "google/createModelResponse/limited_stream",
+    "google/messages/limited_stream",
+    "openai/converseStream/limited_stream",
+    "openai/messages/limited_stream",
+    "openai/streamGenerateContent/limited_stream",
+    "triton/complete/fails_on_the_way_stream",
+];
+
 #[test]
 fn a_stream_put_together_again_is_the_whole_answer() {
-    let mut pairs = 0;
+    let mut alone = Vec::new();
     for case in cases() {
-        let (Some(whole), Answered::Stream(bytes)) = (case.sibling(), case.answered()) else { continue };
+        let Answered::Stream(bytes) = case.answered() else { continue };
+        let Some(whole) = case.sibling() else {
+            alone.push(case.name());
+            continue;
+        };
         let (Ok((streamed, _)), Ok((translation, _)), Answered::Whole(answer)) =
             (case.translation(), whole.translation(), whole.answered())
         else {
@@ -135,9 +155,8 @@ fn a_stream_put_together_again_is_the_whole_answer() {
         returned.extend_from_slice(&transcoder.finish());
         let expected = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
         assert_eq!(reassembled(&case.operation, &returned), reassembled_whole(expected), "{}", case.name());
-        pairs += 1;
     }
-    assert!(pairs >= 4, "{pairs} pairs");
+    assert_eq!(alone, ALONE, "a stream has a case of the same name that is answered whole");
 }
 
 /// Without what only one of the two has.

@@ -33,7 +33,7 @@ struct Answering {
     opaque: fn(&[Value]) -> Value,
 }
 
-const PROVIDERS: [Answering; 5] = [
+const PROVIDERS: [Answering; 6] = [
     Answering {
         provider: "anthropic",
         whole: || {
@@ -92,6 +92,18 @@ const PROVIDERS: [Answering; 5] = [
         },
     },
     Answering {
+        provider: "openrouter",
+        whole: || json!({"id": "c-1", "object": "chat.completion", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": routed()}]}),
+        stream: routed_stream,
+        turn: |answer| json!([answer["choices"][0]["message"]]),
+        sent: |sent| {
+            sent["messages"].as_array().unwrap().iter().filter(|one| one["role"] == "assistant").cloned().collect()
+        },
+        opaque: |turns| {
+            turns.iter().flat_map(|turn| turn["reasoning_details"].as_array().into_iter().flatten()).cloned().collect()
+        },
+    },
+    Answering {
         provider: "cohere",
         whole: || json!({"id": "c-1", "finish_reason": "TOOL_CALL", "message": cohere(), "usage": {"tokens": {"input_tokens": 9, "output_tokens": 9}}}),
         stream: cohere_stream,
@@ -129,6 +141,41 @@ fn gpt() -> Value {
     json!({"role": "assistant", "content": "Let me look.", "extra_content": {"google": {"thought_signature": "c2VhbGVk"}},
         "tool_calls": [{"id": "call_1", "type": "function", "extra_content": {"google": {"thought_signature": "c2lnbmVk+/=="}},
             "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}}]})
+}
+
+fn routed() -> Value {
+    json!({"role": "assistant", "content": "Let me look.", "reasoning": "Rain is likely.", "reasoning_details": [
+        {"type": "reasoning.text", "text": "Rain is likely.", "signature": "c2lnbmVk+/==", "id": null,
+            "format": "anthropic-claude-v1", "index": 0},
+        {"type": "reasoning.encrypted", "data": "cmVkYWN0ZWQ=", "id": "rs_1", "format": "openai-responses-v1", "index": 1}],
+        "tool_calls": [{"id": "call_1", "type": "function",
+            "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}}]})
+}
+
+/// A thought word by word, its signature behind it, and what was sealed beside the call that it is about.
+fn routed_stream() -> Bytes {
+    let mut call = routed()["tool_calls"][0].clone();
+    call["index"] = 0.into();
+    let sealed = routed()["reasoning_details"][1].clone();
+    let worded = |words: &str| {
+        json!({"reasoning": words, "reasoning_details":
+            [{"type": "reasoning.text", "text": words, "id": null, "format": "anthropic-claude-v1", "index": 0}]})
+    };
+    let deltas = [
+        json!({"role": "assistant", "content": ""}),
+        worded("Rain is "),
+        worded("likely."),
+        json!({"content": "", "reasoning_details": [{"type": "reasoning.text", "signature": "c2lnbmVk+/==", "index": 0}]}),
+        json!({"content": "Let me look."}),
+        json!({"tool_calls": [call], "reasoning_details": [sealed]}),
+    ];
+    let chunk = |delta| {
+        event(&json!({"id": "c-1", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": null}]}))
+    };
+    let mut told: Vec<u8> = deltas.into_iter().flat_map(chunk).collect();
+    told.extend(event(&json!({"id": "c-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})));
+    told.extend_from_slice(b"data: [DONE]\n\n");
+    told.into()
 }
 
 fn cohere() -> Value {
@@ -337,6 +384,6 @@ fn what_only_its_provider_understands_makes_the_round_trip_or_is_named() {
             }
         }
     }
-    // Each of four by those who speak otherwise, whole and streamed.
-    assert_eq!((arrived, named), (30, 10));
+    // Each of five by those who speak otherwise, whole and streamed.
+    assert_eq!((arrived, named), (36, 10));
 }

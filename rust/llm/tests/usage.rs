@@ -7,7 +7,7 @@ use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     dialect::Dialect::{self, Anthropic, Bedrock, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, Metered, Usage},
+    usage::{Meter, Metered, Service, Usage},
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -25,7 +25,9 @@ const NONE: Usage = Usage {
     cache_read_image: 0,
     image_in: 0,
     image_out: 0,
+    web_searches: 0,
     estimated: false,
+    service: Service::Standard,
 };
 
 fn answer(dialect: Dialect, body: &str) -> Option<Usage> {
@@ -239,6 +241,35 @@ fn a_choice_that_said_why_it_ended_has_finished_unless_half_an_event_follows() {
     assert!(finished(&(chunk("null") + &chunk("\"stop\""))) && finished(&(chunk("\"length\"") + usage)));
     assert!(!finished(&chunk("null")) && !finished(&(chunk("\"stop\"") + "data: {\"id")));
     assert!(!meter(Anthropic, [chunk("\"stop\"").as_bytes()]).finished);
+}
+
+#[test]
+fn several_choices_have_finished_when_each_of_them_has() {
+    let choice = |index: u8, reason: &str| {
+        let calls = r#"[{"index":3,"function":{"arguments":"\"index\":9"}}]"#;
+        format!("{{\"index\": {index},\"delta\":{{\"tool_calls\":{calls}}},\"finish_reason\":{reason}}}")
+    };
+    let (open, over) = (|index| choice(index, "null"), |index| choice(index, "\"stop\""));
+    for (chunks, finished) in [
+        (vec![open(0), over(0)], true),
+        (vec![open(0), open(1), over(0)], false),
+        (vec![open(0), over(0), open(1)], false),
+        (vec![open(1), open(0), over(1)], false),
+        (vec![open(0), over(1)], false),
+        (vec![open(0), open(1), over(0), over(1)], true),
+        (vec![over(0), open(2), open(1), over(2), open(1), over(1)], true),
+        (vec![format!("{},{}", over(0), open(1))], false),
+        (vec![format!("{},{}", open(0), over(1))], false),
+        (vec![format!("{},{}", over(0), over(1))], true),
+        (vec![open(0), over(0), open(0)], true),
+        (vec![over(127), over(200)], true),
+    ] {
+        let events = chunks.iter().map(|choices| format!("data: {{\"choices\":[{choices}],\"usage\":null}}\n\n"));
+        let stream = events.collect::<Vec<_>>().concat();
+        for size in [1, 7, stream.len()] {
+            assert_eq!(meter(OpenAi, stream.as_bytes().chunks(size)).finished, finished, "{stream} by {size}");
+        }
+    }
 }
 
 #[test]
@@ -503,4 +534,80 @@ fn whole_answers_of_models_that_bedrock_runs_say_what_they_cost_in_their_vendors
     assert_eq!(beside(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NONE }));
     assert_eq!(beside(Some("12"), None), Some(Usage { input: 12, ..NONE }));
     assert_eq!((beside(None, None), beside(Some("x"), Some("-1"))), (None, None));
+}
+
+#[test]
+fn in_which_way_it_was_served_is_read_of_the_answer_itself_and_of_nothing_within() {
+    let whole = |dialect, body: &str| answer(dialect, body).unwrap().service;
+    let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
+    for (dialect, body, expected) in [
+        (OpenAi, format!(r#"{{{cost},"service_tier":"priority","system_fingerprint":"f"}}"#), Service::Priority),
+        (
+            OpenAi,
+            format!(r#"{{"service_tier" : "flex","output":[{{"text":"a"}}],{cost},"metadata":{{}}}}"#),
+            Service::Flex,
+        ),
+        (OpenAi, format!(r#"{{"service_tier":"default",{cost}}}"#), Service::Standard),
+        (OpenAi, format!(r#"{{{cost},"metadata":{{"service_tier":"flex"}}}}"#), Service::Standard),
+        (
+            OpenAi,
+            format!(r#"{{"tools":[{{"service_tier":"flex"}}],{cost},"x":"\"service_tier\":\"flex\""}}"#),
+            Service::Standard,
+        ),
+        (
+            Anthropic,
+            r#"{"usage":{"input_tokens":9,"output_tokens":1,"service_tier":"standard","speed":"fast"}}"#.into(),
+            Service::Fast,
+        ),
+        (
+            Gemini,
+            r#"{"usageMetadata":{"promptTokenCount":9,"trafficType":"ON_DEMAND_PRIORITY"}}"#.into(),
+            Service::Priority,
+        ),
+    ] {
+        assert_eq!(whole(dialect, &body), expected, "{body}");
+    }
+    let streamed = |dialect, events: &[&str]| {
+        let events: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+        meter(dialect, events.iter().map(String::as_bytes)).usage.unwrap().service
+    };
+    let chunk = |of: &str| format!(r#"{{"model":"m","service_tier":"flex","choices":[]{of}}}"#);
+    assert_eq!(streamed(OpenAi, &[&chunk(""), &chunk(&format!(",{cost}"))]), Service::Flex);
+    // What was asked for stands in the first event, how it was served in the last.
+    let response = |kind, tier: &str, of: &str| {
+        format!(r#"{{"type":"response.{kind}","response":{{"service_tier":"{tier}","model":"m"{of}}}}}"#)
+    };
+    let events = [response("created", "priority", ""), response("completed", "default", &format!(",{cost}"))];
+    assert_eq!(streamed(OpenAi, &[&events[0], &events[1]]), Service::Standard);
+    let fast = r#"{"type":"message_start","message":{"model":"m","usage":{"input_tokens":9,"speed":"fast"}}}"#;
+    assert_eq!(streamed(Anthropic, &[fast, r#"{"type":"message_delta","usage":{"output_tokens":1}}"#]), Service::Fast);
+}
+
+#[test]
+fn searches_of_the_web_are_counted_beside_the_tokens() {
+    let cost = |searches: u64| {
+        format!(
+            r#"{{"input_tokens":9,"output_tokens":1,"server_tool_use":{{"web_search_requests":{searches},"web_fetch_requests":5}}}}"#
+        )
+    };
+    let expected = Some(Usage { input: 9, output: 1, web_searches: 3, ..NONE });
+    assert_eq!(answer(Anthropic, &format!(r#"{{"usage":{}}}"#, cost(3))), expected);
+    // A stream says it again and again.
+    let events = [
+        format!("data: {{\"type\":\"message_start\",\"message\":{{\"model\":\"m\",\"usage\":{}}}}}\n\n", cost(0)),
+        format!("data: {{\"type\":\"message_delta\",\"usage\":{}}}\n\n", cost(3)),
+    ];
+    assert_eq!(meter(Anthropic, events.iter().map(String::as_bytes)).usage, expected);
+    assert_eq!(expected.map(|usage| usage.total()), Some(10));
+}
+
+#[test]
+fn a_translated_answer_says_in_which_way_it_was_served() {
+    let case = cases().into_iter().find(|case| case.name() == "openrouter/messages/whole").unwrap();
+    let (translation, _) = case.translation().unwrap();
+    let body =
+        br#"{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"service_tier":"flex",
+        "usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#;
+    translation.whole(body).unwrap();
+    assert_eq!(translation.answering.unsaid.usage().map(|usage| usage.service), Some(Service::Flex));
 }

@@ -119,7 +119,7 @@ fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
             let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
             for (told, expected, lost) in [
                 (json!(-9), &least, *name),
-                (json!(9.5), &most, *name),
+                (json!(9999.5), &most, *name),
                 (most.clone(), &most, ""),
                 (json!(null), &json!(null), ""),
             ] {
@@ -128,6 +128,33 @@ fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
             }
         }
     }
+}
+
+/// Where the scales end that documents of these providers have for chats; those of `OpenAI` itself are its own to keep.
+const BOUNDED: [(&str, &str, f64, f64); 9] = [
+    ("deepseek", "temperature", -0.5, 0.0),
+    ("deepseek", "top_logprobs", 30.0, 20.0),
+    ("together-ai", "temperature", 2.5, 2.0),
+    ("groq", "top_p", 1.5, 1.0),
+    ("ai21", "temperature", 1.5, 1.0),
+    ("ollama", "frequency_penalty", -3.0, -2.0),
+    ("fireworks-ai", "top_k", 500.0, 128.0),
+    ("perplexity-ai", "top_k", -1.0, 0.0),
+    ("azure-ai", "presence_penalty", 3.0, 2.0),
+];
+
+#[test]
+fn documented_scales_end_where_they_do_and_openais_are_its_own() {
+    for (slug, name, asked, expected) in BOUNDED {
+        let wording = providers::find(slug).unwrap().wording(Operation::ChatComplete);
+        let (sent, lost) = said(wording, &with(name, &json!(asked)));
+        assert_eq!((sent[name].as_f64(), lost.as_str()), (Some(expected), name), "{slug} {name}");
+    }
+    for slug in ["openai", "azure-openai", "mock"] {
+        assert!(providers::find(slug).unwrap().wording(Operation::ChatComplete).bounds.is_empty(), "{slug}");
+    }
+    let bounded = |one: &&'static dyn Provider| !one.wording(Operation::ChatComplete).bounds.is_empty();
+    assert!(providers::all().filter(bounded).count() > 50);
 }
 
 #[test]

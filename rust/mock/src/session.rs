@@ -122,6 +122,15 @@ impl Session {
             "response.create" => self.respond().await?,
             // What is said is heard, and nothing is answered.
             "input_audio_buffer.append" => (),
+            "input_audio_buffer.commit" => {
+                let usage = json!({"type": "tokens", "total_tokens": 22, "input_tokens": 13, "output_tokens": 9,
+                    "input_token_details": {"text_tokens": 1, "audio_tokens": 12}});
+                self.say(
+                    &json!({"type": "conversation.item.input_audio_transcription.completed", "item_id": "item_mock",
+                    "content_index": 0, "transcript": "Hi", "usage": usage}),
+                )
+                .await?;
+            }
             "mock.pings" => {
                 let pings = self.pings;
                 self.say(&json!({"type": "mock.pings", "count": pings})).await?;

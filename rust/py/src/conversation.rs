@@ -11,6 +11,7 @@ use std::{
 
 use penstock_core::{
     answer::{Answer, Contents},
+    edge::{idle::UnderWay, kernel},
     gateway::Gateway,
     headers::{Head, Headers},
     realtime::{self, CloseCode, CloseFrame, Connected, Message, Session},
@@ -28,7 +29,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{idle::UnderWay, kernel, peer::Way, runtime::Jobs};
+use crate::{peer::Way, runtime::Jobs};
 
 /// Messages that wait either way, besides the one that is on its way out.
 const WAITING: usize = 2;

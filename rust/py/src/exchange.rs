@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use penstock_core::{
     answer::{Answer, Contents, Cut, Reply, Stream},
+    edge::idle::{Callers, UnderWay},
     gateway::Gateway,
 };
 use pyo3::{
@@ -24,8 +24,7 @@ use tokio::sync::oneshot;
 use crate::{
     callback::{self, Event},
     fields::fields,
-    hangup,
-    idle::{Callers, UnderWay},
+    hangup::HangUps,
     peer,
     runtime::Job,
 };
@@ -72,6 +71,7 @@ struct Ends<C> {
     closing: C,
     /// Longest wait for a caller who does not read.
     stall: Duration,
+    hang_ups: Arc<HangUps>,
 }
 
 enum Sent {
@@ -141,10 +141,10 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
 
 impl Streaming {
     /// Passes on what comes, to the last byte.
-    pub async fn pass_on(self, gateway: Arc<Gateway>) {
+    pub async fn pass_on(self, gateway: Arc<Gateway>, hang_ups: Arc<HangUps>) {
         let Self { mut exchange, reply, stream, gone, under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
-        exchange.stream(reply, stream, Ends { gone, closing: gateway.closing(), stall }).await;
+        exchange.stream(reply, stream, Ends { gone, closing: gateway.closing(), stall, hang_ups }).await;
         Python::attach(|_| drop(exchange));
         drop(under_way);
     }
@@ -198,7 +198,7 @@ impl Exchange {
     }
 
     async fn stream(&mut self, reply: Reply, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
-        let Ends { mut gone, closing, stall } = ends;
+        let Ends { mut gone, closing, stall, hang_ups } = ends;
         let mut closing = std::pin::pin!(closing);
         let (at_once, declares) = (reply.is_events(), reply.headers.get("content-length").is_some());
         self.head = Some(reply);
@@ -221,53 +221,55 @@ impl Exchange {
             let sent = match piece {
                 Ok(Some(bytes)) if stream.is_ended() => {
                     // Its end has come too: both leave in one crossing.
-                    let rest = stream.next().await;
-                    self.last(&bytes, rest)
+                    let Ok(rest) = stream.next().await else {
+                        Python::attach(|py| drop(self.send(py, &bytes, true)));
+                        return self.cut(&hang_ups).await;
+                    };
+                    self.last(&bytes, rest.as_deref())
                 }
                 Ok(Some(bytes)) => Python::attach(|py| self.send(py, &bytes, true)),
                 Ok(None) => return Python::attach(|py| drop(self.send(py, &[], false))),
-                Err(Cut) => return self.cut(),
+                Err(Cut) => return self.cut(&hang_ups).await,
             };
             match sent {
                 Sent::Done => (),
                 Sent::Closed => return,
-                Sent::Wait(room) => tokio::select! {
-                    biased;
-                    _ = &mut gone => return,
-                    _ = room => (),
-                    () = &mut closing => return self.cut(),
-                    () = tokio::time::sleep(stall) => return self.cut(),
-                },
+                Sent::Wait(room) => {
+                    let has_room = tokio::select! {
+                        biased;
+                        _ = &mut gone => return,
+                        _ = room => true,
+                        () = &mut closing => false,
+                        () = tokio::time::sleep(stall) => false,
+                    };
+                    if !has_room {
+                        // The record is not to wait for the connection's end.
+                        drop(stream);
+                        return self.cut(&hang_ups).await;
+                    }
+                }
             }
         }
     }
 
-    fn last(&mut self, bytes: &[u8], rest: Result<Option<Bytes>, Cut>) -> Sent {
-        match rest {
-            Ok(None) => {
-                Python::attach(|py| drop(self.send(py, bytes, false)));
-                Sent::Closed
-            }
-            Ok(Some(more)) => {
-                let joined = [bytes, &more].concat();
-                Python::attach(|py| self.send(py, &joined, true))
-            }
-            Err(Cut) => {
-                Python::attach(|py| drop(self.send(py, bytes, true)));
-                self.cut();
-                Sent::Closed
-            }
-        }
+    fn last(&mut self, bytes: &[u8], rest: Option<&[u8]>) -> Sent {
+        let Some(more) = rest else {
+            Python::attach(|py| drop(self.send(py, bytes, false)));
+            return Sent::Closed;
+        };
+        let joined = [bytes, more].concat();
+        Python::attach(|py| self.send(py, &joined, true))
     }
 
     /// Ends the answer in a way that no client takes for a good end.
-    fn cut(&mut self) {
+    async fn cut(&mut self, hang_ups: &HangUps) {
         let Some(Peer { client, counts }) = self.peer.take() else { return };
         if counts {
             return Python::attach(|py| drop(self.send(py, &[], false)));
         }
-        if let Some(client) = Python::attach(|py| client.and_then(|client| client.extract(py).ok())) {
-            hangup::hang_up(client);
+        if let Some(client) = Python::attach(|py| peer::address(client?.bind(py))) {
+            // In a box of its own: it would make the future of every stream larger.
+            Box::pin(hang_ups.hang_up(client)).await;
         }
     }
 

@@ -1,23 +1,60 @@
-//! Ends a caller's connection from outside the server, where an answer broke off and nothing within it can say so.
+//! Ends callers' connections from outside the server, where an answer broke off and nothing within it can say so.
 
-use std::{fs, net::IpAddr, time::Duration};
+use std::{
+    collections::HashSet,
+    fs,
+    net::SocketAddr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use socket2::Socket;
+use tokio::sync::{Notify, oneshot};
 
 /// For how long the kernel keeps what a caller that was left has not read.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// The server would end a chunked body as if it were complete. A connection that closes instead is an error to every client.
-pub fn hang_up((address, port): (String, String)) {
-    let (Ok(address), Ok(port)) = (address.parse::<IpAddr>(), port.parse::<u16>()) else { return };
+/// The callers whose connections are to end. All open files are looked at to find one of them: so it is done for all of them
+/// at once, and not on the thread that serves.
+#[derive(Default)]
+pub struct HangUps {
+    waiting: Mutex<Vec<(SocketAddr, oneshot::Sender<()>)>>,
+    there: Notify,
+}
+
+impl HangUps {
+    /// Ends a caller's connection. Until then its answer must stay open: the server would end a chunked body as if it were
+    /// complete. A connection that closes instead is an error to every client.
+    pub async fn hang_up(&self, caller: SocketAddr) {
+        let (tell, done) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((caller, tell));
+        self.there.notify_one();
+        drop(done.await);
+    }
+
+    /// Ends those that were asked for, for ever. Who comes meanwhile has the next turn together.
+    pub async fn carry_out(&self) {
+        loop {
+            self.there.notified().await;
+            let asked = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            let (callers, tell): (HashSet<_>, Vec<_>) = asked.into_iter().unzip();
+            drop(tokio::task::spawn_blocking(move || end(&callers)).await);
+            for tell in tell {
+                tell.send(()).ok();
+            }
+        }
+    }
+}
+
+fn end(callers: &HashSet<SocketAddr>) {
     let Ok(myself) = pidfd_open(getpid(), PidfdFlags::empty()) else { return };
     let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return };
     for number in descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
         let Ok(descriptor) = pidfd_getfd(&myself, number, PidfdGetfdFlags::empty()) else { continue };
         let socket = Socket::from(descriptor);
         let peer = socket.peer_addr().ok().and_then(|peer| peer.as_socket());
-        if peer.is_some_and(|peer| peer.ip().to_canonical() == address.to_canonical() && peer.port() == port) {
+        if peer.is_some_and(|peer| callers.contains(&SocketAddr::new(peer.ip().to_canonical(), peer.port()))) {
             last_words(&socket);
             // It may be closed already: then there is nothing left to end.
             drop(socket.shutdown(std::net::Shutdown::Both));

@@ -7,8 +7,6 @@ mod errors;
 mod exchange;
 mod fields;
 mod hangup;
-mod idle;
-mod kernel;
 mod peer;
 mod reader;
 mod runtime;

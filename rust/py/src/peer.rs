@@ -1,13 +1,9 @@
 //! Whether the caller of a body that cannot be read is still there. The server does not tell one who left from one who sends nonsense.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr, UdpSocket},
-};
+use std::net::{IpAddr, SocketAddr};
 
+use penstock_core::edge::kernel;
 use pyo3::{intern, prelude::*, types::PyDict};
-
-use crate::kernel;
 
 /// Both ends of a connection of HTTP/1.
 #[derive(Clone, Copy)]
@@ -25,9 +21,14 @@ pub fn is_there(scope: &Bound<'_, PyDict>) -> bool {
 pub fn caller(scope: &Bound<'_, PyDict>) -> Option<(SocketAddr, bool)> {
     let py = scope.py();
     let value = |name| scope.get_item(name).ok().flatten();
-    let (ip, port): (String, String) = value(intern!(py, "client"))?.extract().ok()?;
     let is_http2 = value(intern!(py, "http_version"))?.extract::<String>().ok()?.starts_with('2');
-    Some((SocketAddr::new(ip.parse::<IpAddr>().ok()?.to_canonical(), port.parse().ok()?), is_http2))
+    Some((address(&value(intern!(py, "client"))?)?, is_http2))
+}
+
+/// One end of a connection, as the server gives it.
+pub fn address(end: &Bound<'_, PyAny>) -> Option<SocketAddr> {
+    let (ip, port): (String, String) = end.extract().ok()?;
+    Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?.to_canonical(), port.parse().ok()?))
 }
 
 /// Where a request's connection is.
@@ -38,31 +39,9 @@ pub fn way(scope: &Bound<'_, PyDict>) -> Option<Way> {
     if !value(intern!(py, "http_version"))?.extract::<String>().ok()?.starts_with('1') {
         return None;
     }
-    let address = |name| {
-        let (ip, port): (String, String) = value(name)?.extract().ok()?;
-        Some(SocketAddr::new(ip.parse::<IpAddr>().ok()?.to_canonical(), port.parse().ok()?))
-    };
-    let (mut local, remote) = (address(intern!(py, "server"))?, address(intern!(py, "client"))?);
+    let (mut local, remote) = (address(&value(intern!(py, "server"))?)?, address(&value(intern!(py, "client"))?)?);
     if local.ip().is_unspecified() {
-        local.set_ip(way_to(remote).ok()?);
+        local.set_ip(kernel::way_to(remote).ok()?);
     }
     Some(Way { local, remote })
-}
-
-/// Our address as somebody sees it, by the routes of this machine; nothing is sent.
-fn way_to(remote: SocketAddr) -> io::Result<IpAddr> {
-    let any = if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(remote)?;
-    Ok(socket.local_addr()?.ip())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_way_to_a_neighbour_begins_here() {
-        assert_eq!(way_to(([127, 0, 0, 1], 9).into()).unwrap(), IpAddr::from([127, 0, 0, 1]));
-    }
 }

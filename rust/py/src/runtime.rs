@@ -11,6 +11,7 @@ use std::{
 use async_task::Runnable;
 use penstock_core::{
     control::{self, StepBack},
+    edge::idle::{Callers, Patience, UnderWay, Watch},
     gateway::{Gateway, Request},
 };
 use pyo3::{prelude::*, types::PyDict};
@@ -21,7 +22,7 @@ use tokio::{
 
 use crate::{
     exchange::{self, Exchange},
-    idle::{Callers, Patience, UnderWay, Watch},
+    hangup::HangUps,
     peer,
     waiting::{self, WaitingRoom},
 };
@@ -45,6 +46,7 @@ pub struct Desk {
     /// Where request bodies are waited for.
     pub waiting: WaitingRoom,
     callers: Arc<Callers>,
+    hang_ups: Arc<HangUps>,
     /// Tasks that can go on; as many as there are requests, which the number of connections bounds.
     ready: mpsc::UnboundedSender<Runnable>,
 }
@@ -85,10 +87,10 @@ impl Desk {
 
     fn task(&self, job: Job) -> Runnable {
         let gateway = Arc::clone(&self.gateway);
-        let (ready, callers) = (self.ready.clone(), Arc::clone(&self.callers));
+        let (ready, callers, hang_ups) = (self.ready.clone(), Arc::clone(&self.callers), Arc::clone(&self.hang_ups));
         task(self.ready.clone(), async move {
             if let Some(streaming) = exchange::serve(&gateway, &callers, job).await {
-                advance(task(ready, streaming.pass_on(gateway)));
+                advance(task(ready, streaming.pass_on(gateway, hang_ups)));
             }
         })
     }
@@ -134,6 +136,7 @@ impl Runtime {
             handle: runtime.handle().clone(),
             waiting: WaitingRoom::default(),
             callers,
+            hang_ups: Arc::default(),
             ready,
         };
         let jobs = Jobs(Arc::new(desk));
@@ -193,11 +196,13 @@ async fn run(
 ) {
     let (stop_shipping, stop) = oneshot::channel();
     let shipping = tokio::spawn(control::ship_records(Arc::clone(&gateway), stop));
+    let hang_ups = Arc::clone(&bodies.hang_ups);
     let background = [
         tokio::spawn(control::tell_metrics(Arc::clone(&gateway))),
         tokio::spawn(control::follow_snapshots(Arc::clone(&gateway), step_back)),
         tokio::spawn(control::tend_shared(Arc::clone(&gateway))),
         tokio::spawn(end_idle_connections(watch)),
+        tokio::spawn(async move { hang_ups.carry_out().await }),
         tokio::spawn(async move { bodies.look_after_bodies().await }),
     ];
     loop {

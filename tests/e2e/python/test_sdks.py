@@ -136,4 +136,14 @@ def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., 
     }
     came = said("cohere_sdk.py", gateway(tables), ["cohere"])
     weather = "Sunny, with a light wind from the west and no cloud before the evening."
-    assert came == {("cohere", "whole"): weather, ("cohere", "streamed"): weather, ("cohere", "error"): [404]}
+    clock = [["clock", {"zone": "UTC"}]]
+    assert came == {
+        ("cohere", "whole"): weather,
+        ("cohere", "streamed"): weather,
+        ("cohere", "tool"): clock,
+        ("cohere", "tool_streamed"): clock,
+        ("cohere", "embedded"): [True, True],
+        # Of which it is told nothing, that provider ranks nothing.
+        ("cohere", "ranked"): [],
+        ("cohere", "error"): [404],
+    }

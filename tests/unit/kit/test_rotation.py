@@ -54,6 +54,20 @@ def test_a_moment_given_by_hand_wins_and_is_taken_back_to_midnight():
     assert written["next_rotation_at"] == "2099-03-04T00:00:00.000Z"
 
 
+@pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=30)])
+def test_who_says_nothing_of_the_period_leaves_it_as_it_was(said: RotationPolicy):
+    before = policy(said, None)
+    after = policy(RotationPolicy(key_transition_period_ms=3_600_000), None, before)
+    assert (before, after) == (before, {**(before or {}), "key_transition_period_ms": 3_600_000})
+    ended = policy(RotationPolicy(rotation_period=None), None, before)
+    assert ended is not None
+    assert (ended["rotation_period"], ended["rotation_period_days"], ended["next_rotation_at"]) == (None, None, None)
+    # What is enforced meanwhile goes before what was.
+    enforced = policy(RotationPolicy(key_transition_period_ms=3_600_000), 5, before)
+    assert enforced is not None
+    assert enforced["rotation_period_days"] == 5
+
+
 @pytest.mark.parametrize("due", ["2020-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z"])
 @pytest.mark.parametrize(
     "asked",

@@ -55,6 +55,7 @@ def named(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, An
 
 def test_the_list_is_told_in_pico_dollars_for_a_token(listed: dict[str, Any]):
     rates = named(listed, "openai", "gpt-4o")[-1]["rates"]
+    assert rates.pop("web_search") == [[0, 10_000_000_000]]
     assert rates == {"input": [[0, 2_500_000]], "output": [[0, 10_000_000]], "cache_read": [[0, 1_250_000]]}
     long = [
         price for model in listed["lists"]["google"] for price in model["prices"] if len(price["rates"]["input"]) > 1
@@ -78,6 +79,16 @@ def test_what_the_list_says_of_batches_is_told_from_its_day_on(listed: dict[str,
     ]
     assert len(batches) > 50
     assert all(len(tiers) == 1 for batch in batches for tiers in batch.values())
+
+
+def test_what_the_list_says_of_services_is_told_beside_the_rest(listed: dict[str, Any]):
+    now = named(listed, "openai", "gpt-5")[-1]
+    assert set(now["services"]) == {"flex", "priority", "fast"}
+    assert now["services"]["flex"]["input"][0][1] < now["rates"]["input"][0][1] < now["services"]["fast"]["input"][0][1]
+    assert now["services"]["fast"] == now["services"]["priority"]
+    claude = [price for model in listed["lists"]["anthropic"] for price in model["prices"] if "services" in price]
+    assert claude
+    assert all(price["services"]["fast"]["output"] > price["rates"]["output"] for price in claude)
 
 
 def test_who_sells_others_models_names_their_lists(listed: dict[str, Any]):
@@ -112,6 +123,19 @@ def test_a_price_that_changes_changes_its_version(tmp_path: Path):
     assert len(versions) == 2
 
 
+def test_searches_of_the_web_are_told_by_the_search_whoever_says_what_they_cost(listed: dict[str, Any]):
+    price = named(listed, "anthropic", "claude-sonnet-4")[-1]
+    assert price["rates"]["web_search"] == [[0, 10_000_000_000]]
+    units = {"web_search": {"price": 2.5}, "maps": {"price": 1}}
+    said = {"additional_units": units, "request_token": {"price": 0.002}}
+    (mine,) = stated(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+    assert mine["rates"] == {"input": [(0, 20_000_000)], "web_search": [(0, 25_000_000_000)]}
+    # By itself it is no price: tokens would cost nothing.
+    assert stated(msgspec.convert({"pay_as_you_go": {"additional_units": units}}, PricingConfig)) == []
+    told = tariffs.adjusted({"multiplier": {"default": 0.5, "additional_units": {"web_search": 2.0}}}) or {}
+    assert (told["factors"]["web_search"], told["factors"]["input"]) == (2_000_000, 500_000)
+
+
 def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version():
     tokens = {"pay_as_you_go": {"request_token": {"price": 0.002}}}
     (plain,) = stated(msgspec.convert(tokens, PricingConfig))
@@ -128,7 +152,7 @@ def test_factors_are_told_for_each_kind_and_what_is_not_said_takes_the_usual_one
     assert (told["request"], told["factors"]["input"], told["factors"]["output"]) == (900_000, 500_000, 0)
     others = {name: factor for name, factor in told["factors"].items() if name not in {"input", "output"}}
     assert set(others.values()) == {900_000}
-    assert len(told["factors"]) == 12
+    assert len(told["factors"]) == 13
     hours = {"multiplier": {"cache_write_input_token": 2.0, "additional_units": {"cache_write_1h": 1.5}}}
     factors = (tariffs.adjusted(hours) or {})["factors"]
     assert (factors["cache_write"], factors["cache_write_1h"], factors["input"]) == (2_000_000, 1_500_000, 1_000_000)

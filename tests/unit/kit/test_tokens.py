@@ -86,6 +86,14 @@ def test_issuers_that_say_nothing_of_themselves_are_told_apart_by_their_signatur
     assert outcome(tokens(Issuer(jwks=published("one"))), token("other")) == 401
 
 
+def test_a_token_whose_issuer_cannot_be_asked_for_its_keys_is_not_said_to_be_wrong():
+    away = Issuer(issuer="one", jwks_url="http://127.0.0.1:1/jwks")
+    assert outcome(tokens(away), token("one", iss="one")) == 503
+    assert outcome(tokens(away, ISSUERS[1]), token("other", iss="other", aud="us", organisation_id="p")) == "p"
+    # Whoever it says to be from is known not to have signed it.
+    assert outcome(tokens(away), token("one", iss="other")) == 401
+
+
 def test_keys_that_were_kept_go_to_the_issuer_at_the_same_address_whatever_the_order():
     addresses = ("https://one.test/jwks", "https://other.test/jwks")
     one, other = (Issuer(jwks_url=url, issuer=url) for url in addresses)

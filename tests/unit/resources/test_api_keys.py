@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -261,6 +262,22 @@ def test_new_keys_have_the_prefix_and_those_of_before_go_on(founded_url: Secret)
                 await api.holding(text).good("GET", "models")
 
     asyncio.run(scene())
+
+
+def test_metadata_nests_to_a_depth_that_it_can_be_told_in(founded_url: Secret):
+    async def scene(api: Plane) -> None:
+        place = (await api.workspace())["id"]
+        for depth in (8, 9, 200, 900):
+            metadata = {"flat": "x", "deep": json.loads("[" * (depth - 1) + '{"a":1}' + "]" * (depth - 1))}
+            body = {"name": "k", "scopes": ["completions.write"], "workspace_id": place}
+            sent = ("POST", "api-keys/workspace/service", {**body, "defaults": {"metadata": metadata}})
+            if depth == 8:
+                made = await api.good(*sent)
+                assert (await api.good("GET", f"api-keys/{made['id']}"))["defaults"]["metadata"] == metadata
+            else:
+                await api.refused(400, "defaults.metadata.deep", *sent)
+
+    played(founded_url, scene)
 
 
 def test_all_keys_that_are_asked_for_by_their_ids_are_on_one_page(founded_url: Secret):

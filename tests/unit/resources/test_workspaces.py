@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
 from tests.unit.resources.managed import JWT, PASSWORD, Plane, played, token
 
 if TYPE_CHECKING:
+    import pytest
+
     from penstock.secret import Secret
 
 USAGE, RATE = {"credit_limit": 5}, {"type": "requests", "unit": "rpm", "value": 5}
@@ -41,7 +45,7 @@ def test_a_workspaces_own_key_loosens_nothing_that_holds_the_workspace(founded_u
         assert await api.good("GET", path) == before
         tighter = {
             "usage_limits": [{"credit_limit": 4}],
-            "rate_limits": [RATE, {**RATE, "unit": "rph"}],
+            "rate_limits": [{**RATE, "value": RATE["value"] - 1}],
             "settings": {"user_api_key_rotation_period": 6},
             "description": "ours",
         }
@@ -169,5 +173,27 @@ def test_names_of_guardrails_are_ids_or_slugs_and_no_more_than_a_hundred(founded
         good = {"input_guardrails": ["pg-a-0123ab", "01890a5d-ac96-774b-bcce-b302099a8057"]}
         await api.good("PUT", path, {"defaults": good})
         assert (await api.good("GET", path))["defaults"]["input_guardrails"] == good["input_guardrails"]
+
+    played(founded_url, scene)
+
+
+def test_things_that_are_named_alike_get_slugs_of_their_own_whatever_chance_says(
+    founded_url: Secret, monkeypatch: pytest.MonkeyPatch
+):
+    async def scene(api: Plane) -> None:
+        place = {"workspace_id": (await api.workspace())["id"]}
+        vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
+        secret = {"manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
+        for path, body in (
+            ("workspaces", {}),
+            ("configs", {"config": {"provider": "openai"}, **place}),
+            ("integrations", {"ai_provider_id": "openai", **place}),
+            ("virtual-keys", {"provider": "openai", "key": "sk-0123456789", **place}),
+            ("secret-references", secret),
+        ):
+            chance = (f"{number // 2:06x}" for number in itertools.count())
+            monkeypatch.setattr(secrets, "token_hex", lambda _count, chance=chance: next(chance))
+            made = [(await api.good("POST", path, {"name": "alike", **body}))["slug"] for _ in range(3)]
+            assert len(set(made)) == 3, (path, made)
 
     played(founded_url, scene)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import hvac
 import msgspec
+from hvac.exceptions import Forbidden
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,8 @@ async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
 def _fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     client = hvac.Client(
         url=auth["vault_addr"],
+        # With none it would take the machine's own, and show it to whoever is there.
+        token="",
         namespace=auth.get("vault_namespace") or None,
         timeout=max(settings.secrets.fetch_ms // 1000, 1),
         verify=settings.upstream.tls_ca or True,
@@ -52,7 +55,12 @@ def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401
 def _read(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401
     """Read what is there; in an engine that keeps versions, `mount/name` stands for `mount/data/name`."""
     mount, _, name = path.partition("/")
-    found = client.read(path) or client.read(f"{mount}/data/{name}")
+    try:
+        found = client.read(path)
+    except Forbidden:
+        # A policy for `mount/data/*` alone says nothing of what is not there.
+        found = None
+    found = found or client.read(f"{mount}/data/{name}")
     if found is None:
         raise LookupError(path)
     data: dict[str, Any] = found["data"]

@@ -92,6 +92,12 @@ mod tests {
         for (line, signature) in [
             ("GET /", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
             ("POST /", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
+            ("GET /ሴ", "8318018e0b0f223aa2bbf98705b62bb787dc9c0e678f255a891fd03141be5d85"),
+            ("GET /?Param2=value2&Param1=value1", "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500"),
+            (
+                "GET /?Param-3=Value3&Param=Value2&%E1%88%B4=Value1",
+                "371d3713e185cc334048618a97f809c9ffe339c62934c032af5a0e595648fcac",
+            ),
         ] {
             let head = signed(&SUITE, line, b"");
             let expected = format!(
@@ -105,6 +111,13 @@ mod tests {
 
     #[test]
     fn a_token_of_a_session_is_sent_and_signed_and_the_secret_is_neither() {
+        let token = "6e86291e8372ff2a2260956d9b8aae1d763fbf315fa00fa31553b73ebf194267";
+        let head = signed(&AmazonKeys { token: Some(token), ..SUITE }, "GET /", b"");
+        assert!(head.contains(&format!("x-amz-security-token: {token}\r\n")), "{head}");
+        assert!(
+            head.contains("Signature=07ec1639c89043aa0e3e2de82b96708f198cceab042d4a97044c66dd9f74e7f8\r\n"),
+            "{head}"
+        );
         let head = signed(&AmazonKeys { token: Some("session"), ..SUITE }, "POST /model/a%3Ab/converse", b"{}");
         assert!(head.contains("x-amz-security-token: session\r\n"), "{head}");
         assert!(head.contains("SignedHeaders=host;x-amz-date;x-amz-security-token,") && !head.contains(SUITE.secret));

@@ -32,7 +32,7 @@ pub struct Opened {
 
 /// Admits, and goes to whichever target of the config agrees: its answer is a 101 with a socket, or a refusal.
 pub async fn open(gateway: &Gateway, snapshot: &Snapshot, call: &Call<'_>, facts: &mut Facts) -> Result<Served> {
-    if gateway.sink.metrics.in_flight() > gateway.settings.max_in_flight as u64 {
+    if gateway.is_full() {
         return Err(Error::Overloaded);
     }
     let (fields, control) = (&call.head.headers, &call.control);

@@ -20,7 +20,7 @@ use super::{CloseCode, CloseFrame, Message};
 use crate::{
     error::Error,
     gateway::Gateway,
-    record::{Outcome, Record},
+    record::{Outcome, Record, Written},
     upstream::{LARGEST_MESSAGE, Socket},
 };
 
@@ -104,7 +104,11 @@ impl Session {
         if let (true, Some(model)) = (record.facts.model.is_empty(), meter.model.take()) {
             record.facts.model = model;
         }
-        record.settle(meter.usage, None, outcome);
+        let rest = meter.usage.unwrap_or_default();
+        let usage = meter.written.map_or(meter.usage, |written| Some(rest.plus(&written)));
+        record.facts.written =
+            meter.written.zip(meter.writer).map(|(usage, model)| Box::new(Written { model, usage, rest }));
+        record.settle(usage, None, outcome);
     }
 }
 

@@ -296,7 +296,7 @@ impl<'w> Walk<'w> {
     /// Once there is something to pass on: a first piece, or all of it where streams are held.
     async fn begin(&mut self, node: &Node, served: &mut Served) -> Result<()> {
         if node.features.recovery.mode() == Mode::Hold
-            && let Some(pieces) = served.pieces(self.call.route.operation)
+            && let Some(pieces) = served.pieces(delivery::asked_for(self.call))
         {
             return Box::pin(self.hold(node, served, pieces)).await;
         }
@@ -306,7 +306,7 @@ impl<'w> Walk<'w> {
             _ if self.has_others => Duration::MAX,
             beat => Duration::from_millis(beat),
         };
-        served.begin(self.call.route.operation, patience).await
+        served.begin(delivery::asked_for(self.call), patience).await
     }
 
     /// Until all of a stream is there, if there is room for it.
@@ -315,7 +315,7 @@ impl<'w> Walk<'w> {
         let share = self.gateway.shared.recovery.share();
         // Nothing is heard meanwhile: its first piece has all of its time.
         let holding = async {
-            served.begin(self.call.route.operation, Duration::MAX).await?;
+            served.begin(asked, Duration::MAX).await?;
             served.hold(pieces, asked, share).await
         };
         let is_held = match self.left() {

@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Result},
     gateway,
     grace::Grace,
-    headers::{self, Headers},
+    headers::Headers,
     shared::{
         answers::Kept,
         room::{Share, Stored},
@@ -33,7 +33,7 @@ const DISCARD_WAIT: Duration = Duration::from_millis(50);
 
 /// A length that is too short makes a whole answer of half of one.
 fn refuse_fragment(head: &AnswerHead, bytes: &[u8]) -> Result<()> {
-    let is_json = head.headers.get("content-type").is_some_and(headers::is_json) && delivery::is_plain(&head.headers);
+    let is_json = head.headers.is_json() && delivery::is_plain(&head.headers);
     if head.status < 300 && is_json && !bytes.is_empty() && !is_closed(bytes) {
         return Err(Error::UpstreamBroke { cause: "what it sent as JSON is none".into() });
     }
@@ -124,7 +124,7 @@ impl Served {
     pub(crate) async fn hold(&mut self, pieces: Pieces, asked: Operation, mut share: Share) -> Result<bool> {
         let Self { incoming: Incoming { head, body }, dialect, .. } = self;
         let mut reading = match pieces {
-            Pieces::Events => Reading::Events(Meter::of(*dialect, asked)),
+            Pieces::Events => Reading::Events(Meter::of(*dialect, asked).into()),
             Pieces::Frames => Reading::Frames(Box::default()),
             Pieces::Items => Reading::Items(Box::default()),
         };

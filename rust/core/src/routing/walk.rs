@@ -26,7 +26,6 @@ use crate::{
     error::{Error, Result},
     features::{circuit_breaker::Verdict, timeout},
     gateway::Gateway,
-    headers,
     record::Facts,
     shared::{breakers::Passage, sessions::Wanted},
 };
@@ -71,7 +70,7 @@ pub(crate) async fn readdress(
 }
 
 fn is_json(call: &Call<'_>) -> bool {
-    call.route.operation.takes_json() || call.head.headers.get("content-type").is_some_and(headers::is_json)
+    call.route.operation.takes_json() || call.head.headers.is_json()
 }
 
 /// The way of a request for a WebSocket whose config asks for more than one attempt at one target.

@@ -3,12 +3,16 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
+    fmt,
     sync::Arc,
 };
 
 use penstock_llm::providers::{self, Options};
-use serde::Deserialize;
-use serde_json::{Map, Value, value::RawValue};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
 
 use super::{
     Key, KeyDefaults, Lack, SavedProvider, Snapshot, Workspace,
@@ -38,6 +42,8 @@ struct Published<'a> {
     models: Vec<PublishedModels>,
     #[serde(default)]
     workspaces: Vec<PublishedWorkspace>,
+    #[serde(default)]
+    departed: Vec<jwt::Departed>,
     #[serde(default)]
     jwt: Option<jwt::Published>,
     /// May be left out.
@@ -85,15 +91,45 @@ struct PublishedKey<'a> {
     lacks: Option<Lack>,
 }
 
-/// What a key is published with, and what a token says in `defaults`.
+/// What a key says of its requests, or a token in `defaults`.
 #[derive(Deserialize)]
-pub(crate) struct PublishedDefaults<'a> {
+struct PublishedDefaults<'a> {
     #[serde(default, borrow)]
     config_id: Option<Cow<'a, str>>,
     #[serde(default)]
     allow_config_override: Option<bool>,
     #[serde(default)]
-    metadata: Option<Map<String, Value>>,
+    metadata: Option<Texts>,
+}
+
+/// A table whose values are told as texts. What is no text stays as it is written, however deep it goes: a row from before
+/// that was bounded must not end publishing for all.
+#[derive(Default)]
+struct Texts(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Texts;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Texts, A::Error> {
+                let mut texts = Vec::new();
+                while let Some((key, value)) = table.next_entry::<String, &RawValue>()? {
+                    let text = serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned());
+                    texts.push((key, text));
+                }
+                Ok(Texts(texts))
+            }
+        }
+
+        deserializer.deserialize_map(Pairs)
+    }
 }
 
 #[derive(Deserialize)]
@@ -107,7 +143,7 @@ struct PublishedWorkspace {
     #[serde(default)]
     block_inline_config: bool,
     #[serde(default)]
-    metadata: Map<String, Value>,
+    metadata: Texts,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +166,8 @@ struct PublishedProvider {
     models: Option<String>,
     #[serde(default)]
     workspace: Option<String>,
+    #[serde(default)]
+    expires_at: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -181,8 +219,8 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
         providers,
         blocking: published.workspaces.iter().filter(blocks).map(|row| row.id.clone()).collect(),
         workspaces: published.workspaces.iter().map(PublishedWorkspace::named).collect(),
-        tokens: published.jwt.map(|jwt| Tokens::compile(jwt, &mut problems)),
-        metadata: published.workspaces.into_iter().map(|row| (row.id, texts(row.metadata))).collect(),
+        tokens: published.jwt.map(|jwt| Tokens::compile(jwt, published.departed, &mut problems)),
+        metadata: published.workspaces.into_iter().map(|row| (row.id, row.metadata.0)).collect(),
         has_catalogue: published.catalogue,
         management: compile_management(published.management, &mut problems),
     };
@@ -247,11 +285,16 @@ fn add_configs(tables: &mut Tables, place: &Place, saved: Vec<PublishedConfig<'_
     }
 }
 
-pub(crate) fn compile_defaults(said: PublishedDefaults) -> Option<Box<KeyDefaults>> {
+fn compile_defaults(said: PublishedDefaults) -> Option<Box<KeyDefaults>> {
     let config = said.config_id.map(Into::into);
     let is_bound = config.is_some() && said.allow_config_override == Some(false);
-    let metadata = texts(said.metadata.unwrap_or_default());
+    let metadata = said.metadata.unwrap_or_default().0;
     (config.is_some() || !metadata.is_empty()).then(|| Box::new(KeyDefaults { config, is_bound, metadata }))
+}
+
+/// What a token says in `defaults`, if it can be read.
+pub(crate) fn read_defaults(json: &str) -> serde_json::Result<Option<Box<KeyDefaults>>> {
+    serde_json::from_str(json).map(compile_defaults)
 }
 
 /// The one copy of a text.
@@ -262,15 +305,6 @@ fn shared(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
     let text: Arc<str> = text.into();
     known.insert(Arc::clone(&text));
     text
-}
-
-/// The values as texts.
-fn texts(map: Map<String, Value>) -> Vec<(String, String)> {
-    let text = |value: Value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
-    map.into_iter().map(|(key, value)| (key, text(value))).collect()
 }
 
 fn compile_models(published: Vec<PublishedModels>, problems: &mut Vec<Problem>) -> HashMap<String, Arc<Models>> {
@@ -324,6 +358,7 @@ fn compile_providers(
             options,
             fields,
             models: said,
+            expires_at: row.expires_at,
         };
         if compiled.insert(row.workspace, row.slug, provider).is_some() {
             problems.push(Problem::new(path("slug"), "is there twice"));

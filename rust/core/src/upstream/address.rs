@@ -197,6 +197,11 @@ impl Trusted {
         }
     }
 
+    /// Whether an operator listed this name, or one above it.
+    pub fn names(&self, host: &str) -> bool {
+        matches!(Kind::of(host), Ok(Kind::Name)) && self.holds(host, Kind::Name)
+    }
+
     /// Whether this host may be looked up and dialled, as far as its name says; otherwise why not.
     pub fn allows_host(&self, host: &str) -> Result<(), &'static str> {
         let kind = Kind::of(host)?;

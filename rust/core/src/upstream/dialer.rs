@@ -23,7 +23,7 @@ use super::{
     address::{Kind, Trusted},
     connection::{Connection, Io},
     proxy::{Proxies, Proxy},
-    resolver::{LookUp, Resolver, Unknown},
+    resolver::{LookUp, Resolver, Whose},
     tls,
 };
 use crate::{
@@ -35,8 +35,9 @@ use crate::{
 const STAGGER: Duration = Duration::from_millis(250);
 /// A name with more addresses is not worth more attempts.
 const MOST_ATTEMPTS: usize = 16;
-/// Longest look-up of a name that lies behind a proxy, which is dialled meanwhile.
-const BESIDE: Duration = Duration::from_millis(250);
+const UNKNOWN: &str = "where its name leads is not known here, so it can't be judged; list it in TRUSTED_CUSTOM_HOSTS if the proxy knows it";
+/// Domains below which clouds give their customers names of their own; the names are answered for by the clouds.
+const CLOUDS: &[&str] = &["azure.com", "amazonaws.com", "googleapis.com"];
 /// Longest head of a proxy's answer.
 const LARGEST_ANSWER: usize = 16 * 1024;
 
@@ -57,8 +58,6 @@ struct Limits {
 pub struct Dialer {
     trusted: Trusted,
     resolver: Resolver,
-    /// Hosts behind a proxy of which nothing is known here.
-    unknown: Unknown,
     limits: Limits,
     /// Where the pretend provider listens: that port may be dialled, no other of its host.
     mock: Option<Origin>,
@@ -89,7 +88,6 @@ impl Dialer {
         Ok(Self {
             trusted: Trusted::new(&settings.trusted_custom_hosts),
             resolver: Resolver::new(look_up),
-            unknown: Unknown::default(),
             limits,
             mock,
             proxies: Proxies::new(settings)?,
@@ -138,9 +136,9 @@ impl Dialer {
             }
             return self.raced(origin, &addresses, port).await;
         };
-        // Where the proxy is, is the operator's choice. Where it leads is for itself to judge, but what is forbidden here by
-        // what a name stands for here is not asked of it; a name may well be known to the proxy alone.
-        let judged = async { if is_mock { Ok(()) } else { self.judged_beside(host).await } };
+        // Where the proxy is, is the operator's choice. Where it leads it finds by itself: nothing can be pinned, so what a name
+        // stands for is judged by what is known of it here.
+        let judged = async { if is_mock { Ok(()) } else { self.judged_beside(origin, host).await } };
         let reached = async {
             let addresses = self.resolved(origin, &proxy.host).await?;
             self.raced(origin, &addresses, proxy.port).await
@@ -153,21 +151,16 @@ impl Dialer {
         Ok(stream)
     }
 
-    /// Judges a host that lies behind a proxy by what its name stands for here, as far as that is known soon. What providers
-    /// call their own hosts is not judged: what stands for them here, nobody who calls has chosen.
-    async fn judged_beside(&self, host: &str) -> Result<()> {
-        let addresses = match Kind::of(host).map_err(|reason| refused(host, reason))?.address() {
-            Some(address) => Arc::from([address]),
-            None if is_providers(host) || self.unknown.has(host) => return Ok(()),
-            None => match timeout(BESIDE, self.resolver.resolve_beside(host)).await {
-                Ok(None) => return Ok(()),
-                Ok(Some(Ok(addresses))) => addresses,
-                Ok(Some(Err(_))) | Err(_) => {
-                    self.unknown.add(host);
-                    return Ok(());
-                }
-            },
-        };
+    /// Judges a host that lies behind a proxy. Of what a provider calls its own hosts, and of those that an operator trusts,
+    /// nobody who calls has chosen what they stand for: they may be known to the proxy alone.
+    async fn judged_beside(&self, origin: &Origin, host: &str) -> Result<()> {
+        if is_providers(host) || self.trusted.names(host) {
+            return Ok(());
+        }
+        let addresses = self.resolved(origin, host).await.map_err(|error| match error {
+            Error::ConnectFailed { .. } => refused(host, UNKNOWN),
+            error => error,
+        })?;
         let judge = |address: &IpAddr| self.trusted.allows(host, *address);
         addresses.iter().try_for_each(judge).map_err(|reason| refused(host, reason))
     }
@@ -175,8 +168,15 @@ impl Dialer {
     async fn resolved(&self, origin: &Origin, host: &str) -> Result<Arc<[IpAddr]>> {
         match Kind::of(host).map_err(|reason| refused(host, reason))?.address() {
             Some(address) => Ok(Arc::from([address])),
-            None => step(origin, "name look-up", self.limits.dns, self.resolver.resolve(host)).await,
+            None => step(origin, "name look-up", self.limits.dns, self.resolver.resolve(host, self.whose(host))).await,
         }
+    }
+
+    /// Who answers for a name: where that is nobody whom an operator or a provider chose, it may be slow on purpose.
+    fn whose(&self, host: &str) -> Whose {
+        let is_below = |domain: &&str| host.strip_suffix(*domain).is_some_and(|name| name.ends_with('.'));
+        let is_known = is_providers(host) || CLOUDS.iter().any(is_below) || self.trusted.names(host);
+        if is_known { Whose::Provider } else { Whose::Other }
     }
 
     async fn raced(&self, origin: &Origin, addresses: &[IpAddr], port: u16) -> Result<TcpStream> {

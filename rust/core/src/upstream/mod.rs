@@ -1,4 +1,4 @@
-//! The way out: where a request goes, over which connection, and the answer as it comes. The only module that opens sockets.
+//! The way out: where a request goes, over which connection, and the answer as it comes. The only module that opens sockets to others, but for Redis's client.
 
 mod address;
 mod answer_body;
@@ -136,24 +136,30 @@ impl Upstream {
         if let Some(lease) = home.lease() {
             return Ok(Line::Shared(lease));
         }
-        let turn = if home.shares() { Some(home.turn().await) } else { None };
+        let turn = if home.shares() { Some(home.turn().await?) } else { None };
         if let Some(lease) = home.lease() {
             return Ok(Line::Shared(lease));
         }
-        // Whoever had the turn before may have failed, or found that there is nothing to share: then nobody waits for nobody.
-        let turn = turn.filter(|_| home.shares());
+        // Whoever had the turn before may have found that there is nothing to share: then nobody waits for nobody.
+        let mut turn = turn.filter(|_| home.shares());
+        let made = self.new_line(origin, home).await;
+        if let (Some(turn), Err(error)) = (&mut turn, &made) {
+            turn.fail(error);
+        }
+        made
+    }
+
+    async fn new_line(&self, origin: &Origin, home: &Home) -> Result<Line> {
         let dialled = self.dialer.connect(origin).await;
         home.set_shares(matches!(dialled, Ok(Dialled::Http2(_))));
-        let line = match dialled? {
-            Dialled::Http1(connection) => Line::Own(connection),
+        match dialled? {
+            Dialled::Http1(connection) => Ok(Line::Own(connection)),
             Dialled::Http2(stream) => {
                 let (shared, lease) = http2::open(stream, http2::Beat::default()).await?;
                 home.share(shared);
-                Line::Shared(lease)
+                Ok(Line::Shared(lease))
             }
-        };
-        drop(turn);
-        Ok(line)
+        }
     }
 
     /// Over HTTP/2. What the provider did not begin to work on, or what may be done twice, is sent once more.

@@ -14,6 +14,7 @@ use super::{
     connection::Connection,
     http2::{Lease, Shared},
 };
+use crate::error::{Error, Result};
 
 const MOST_IDLE_PER_ORIGIN: usize = 1024;
 /// Providers and the balancers before them close at 60 s and later: leave before they do.
@@ -30,7 +31,23 @@ struct Shelf {
     shared: Mutex<Vec<Shared>>,
     /// The next connection may be one to share: who needs one waits for whoever is just making it.
     shares: AtomicBool,
-    turn: tokio::sync::Mutex<()>,
+    turn: tokio::sync::Mutex<Option<Failure>>,
+}
+
+/// What came of the last connection that was to be shared, where that is none.
+struct Failure {
+    error: Error,
+    at: Instant,
+}
+
+/// The turn to make a connection that others will want to share.
+pub struct Turn<'h>(tokio::sync::MutexGuard<'h, Option<Failure>>);
+
+impl Turn<'_> {
+    /// Says to those who wait that there will be none.
+    pub fn fail(&mut self, error: &Error) {
+        *self.0 = Some(Failure { error: error.clone(), at: Instant::now() });
+    }
 }
 
 pub struct Pool {
@@ -88,9 +105,15 @@ impl Home {
         self.0.shares.store(shares, Ordering::Relaxed);
     }
 
-    /// Waits for the turn to make a connection that others will want to share.
-    pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.0.turn.lock().await
+    /// Waits for the turn to make a connection that others will want to share. Whoever waited for one that failed does not
+    /// try the same once more: that may take as long again.
+    pub async fn turn(&self) -> Result<Turn<'_>> {
+        let since = Instant::now();
+        let turn = self.0.turn.lock().await;
+        match &*turn {
+            Some(failure) if failure.at >= since => Err(failure.error.clone()),
+            _ => Ok(Turn(turn)),
+        }
     }
 }
 

@@ -21,29 +21,13 @@ const MOST_THREADS: usize = 128;
 const JOINED: Duration = Duration::from_secs(1);
 const STACK: usize = 512 * 1024;
 
-/// So long a name that could not be resolved is not asked for again where it is not needed.
-const FORGOTTEN: Duration = Duration::from_secs(30);
-/// Most names that are remembered so; those on top are asked for each time.
-const MOST_UNKNOWN: usize = 1024;
-
-/// Names that could not be resolved of late.
-#[derive(Default)]
-pub struct Unknown(Mutex<HashMap<String, Instant>>);
-
-impl Unknown {
-    pub fn has(&self, name: &str) -> bool {
-        lock(&self.0).get(name).is_some_and(|since| since.elapsed() < FORGOTTEN)
-    }
-
-    pub fn add(&self, name: &str) {
-        let mut names = lock(&self.0);
-        if names.len() >= MOST_UNKNOWN {
-            names.retain(|_, since| since.elapsed() < FORGOTTEN);
-        }
-        if names.len() < MOST_UNKNOWN {
-            names.insert(name.to_owned(), Instant::now());
-        }
-    }
+/// Whose name is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// A provider's own.
+    Provider,
+    /// Another, which whoever calls may have chosen: many such, however slow, leave threads for the others.
+    Other,
 }
 
 type Answer = Result<Arc<[IpAddr]>, Arc<str>>;
@@ -59,6 +43,8 @@ pub struct Resolver {
     look_up: LookUp,
     flights: Arc<Mutex<HashMap<String, Flight>>>,
     threads: Arc<Semaphore>,
+    /// Of those threads, the ones for names that are no provider's.
+    others: Arc<Semaphore>,
 }
 
 /// The system's own way: its files, its servers, its order.
@@ -68,15 +54,16 @@ pub fn system() -> LookUp {
 
 impl Resolver {
     pub fn new(look_up: LookUp) -> Self {
-        Self { look_up, flights: Arc::default(), threads: Arc::new(Semaphore::new(MOST_THREADS)) }
+        let permits = |count| Arc::new(Semaphore::new(count));
+        Self { look_up, flights: Arc::default(), threads: permits(MOST_THREADS), others: permits(MOST_THREADS / 2) }
     }
 
     /// All addresses of a name. The caller bounds the wait.
-    pub async fn resolve(&self, name: &str) -> io::Result<Arc<[IpAddr]>> {
+    pub async fn resolve(&self, name: &str, whose: Whose) -> io::Result<Arc<[IpAddr]>> {
         let under_way = self.under_way(name);
         let mut flight = match under_way {
             Some(flight) => flight,
-            None => self.begin(name).await?,
+            None => self.begin(name, whose).await?,
         };
         let landed = flight.answer.wait_for(Option::is_some).await.map_err(io::Error::other)?;
         match landed.as_ref() {
@@ -86,19 +73,14 @@ impl Resolver {
         }
     }
 
-    /// The same where it is not needed: `None` where so many names are looked up already that those that are needed may have to
-    /// wait for a thread.
-    pub async fn resolve_beside(&self, name: &str) -> Option<io::Result<Arc<[IpAddr]>>> {
-        let has_room = self.threads.available_permits() > MOST_THREADS / 2;
-        if has_room || self.under_way(name).is_some() { Some(self.resolve(name).await) } else { None }
-    }
-
     fn under_way(&self, name: &str) -> Option<Flight> {
         lock(&self.flights).get(name).filter(|flight| flight.began.elapsed() < JOINED).cloned()
     }
 
-    async fn begin(&self, name: &str) -> io::Result<Flight> {
-        let permit = Arc::clone(&self.threads).acquire_owned().await.map_err(io::Error::other)?;
+    async fn begin(&self, name: &str, whose: Whose) -> io::Result<Flight> {
+        let one = |of: &Arc<Semaphore>| Arc::clone(of).acquire_owned();
+        let share = if whose == Whose::Other { Some(one(&self.others).await.map_err(io::Error::other)?) } else { None };
+        let permit = one(&self.threads).await.map_err(io::Error::other)?;
         // Somebody else may have begun while this one waited.
         if let Some(flight) = self.under_way(name) {
             return Ok(flight);
@@ -106,7 +88,7 @@ impl Resolver {
         let (sender, answer) = watch::channel(None);
         let flight = Flight { began: Instant::now(), answer };
         lock(&self.flights).insert(name.to_owned(), flight.clone());
-        let started = self.start(name.to_owned(), sender, permit);
+        let started = self.start(name.to_owned(), sender, (share, permit));
         if started.is_err() {
             lock(&self.flights).remove(name);
         }
@@ -117,7 +99,7 @@ impl Resolver {
         &self,
         name: String,
         answer: watch::Sender<Option<Answer>>,
-        permit: OwnedSemaphorePermit,
+        permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
     ) -> io::Result<()> {
         let (look_up, flights) = (Arc::clone(&self.look_up), Arc::clone(&self.flights));
         let work = move || {
@@ -129,7 +111,7 @@ impl Resolver {
             }
             drop(flights);
             answer.send_replace(Some(found));
-            drop(permit);
+            drop(permits);
         };
         thread::Builder::new().name("penstock-dns".into()).stack_size(STACK).spawn(work).map(drop)
     }
@@ -180,10 +162,11 @@ mod tests {
             *lock(&gate.0) = true;
             gate.1.notify_all();
         };
-        let (one, two, ()) = tokio::join!(resolver.resolve("slow"), resolver.resolve("slow"), opened);
+        let (one, two, ()) =
+            tokio::join!(resolver.resolve("slow", Whose::Provider), resolver.resolve("slow", Whose::Provider), opened);
         assert_eq!(one.unwrap(), two.unwrap());
         assert_eq!(asked.load(Ordering::Relaxed), 1);
-        resolver.resolve("slow").await.unwrap();
+        resolver.resolve("slow", Whose::Provider).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 2, "an answer is not kept");
     }
 
@@ -193,24 +176,24 @@ mod tests {
         let (resolver, asked) = counting(Arc::clone(&gate));
         for number in 1..MOST_THREADS {
             // Who gave up waiting has left a thread behind.
-            drop(within_a_moment(resolver.resolve(&format!("slow-{number}"))).await);
+            drop(within_a_moment(resolver.resolve(&format!("slow-{number}"), Whose::Provider)).await);
         }
-        assert!(within(resolver.resolve("quick")).await.unwrap().is_ok());
-        assert!(within(resolver.resolve("missing")).await.unwrap().is_err());
-        drop(within_a_moment(resolver.resolve("slow-last")).await);
-        assert!(within(resolver.resolve("quick")).await.is_none(), "the number of threads is bounded");
+        assert!(within(resolver.resolve("quick", Whose::Provider)).await.unwrap().is_ok());
+        assert!(within(resolver.resolve("missing", Whose::Provider)).await.unwrap().is_err());
+        drop(within_a_moment(resolver.resolve("slow-last", Whose::Provider)).await);
+        assert!(within(resolver.resolve("quick", Whose::Provider)).await.is_none(), "the number of threads is bounded");
         *lock(&gate.0) = true;
         gate.1.notify_all();
-        assert!(resolver.resolve("quick").await.is_ok());
+        assert!(resolver.resolve("quick", Whose::Provider).await.is_ok());
         assert_eq!(asked.load(Ordering::Relaxed), MOST_THREADS + 3);
     }
 
     #[tokio::test]
-    async fn what_is_not_needed_leaves_threads_for_what_is() {
+    async fn names_that_callers_choose_leave_threads_for_those_of_providers() {
         let gate = Arc::default();
         let (resolver, asked) = counting(Arc::clone(&gate));
         for number in 0..MOST_THREADS {
-            drop(within_a_moment(resolver.resolve_beside(&format!("slow-{number}"))).await);
+            drop(within_a_moment(resolver.resolve(&format!("slow-{number}"), Whose::Other)).await);
         }
         // Threads begin when there is a core for them.
         let all = async {
@@ -220,19 +203,10 @@ mod tests {
         };
         within(all).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), MOST_THREADS / 2);
-        assert!(within(resolver.resolve("quick")).await.unwrap().is_ok());
-        assert!(resolver.resolve_beside("quick").await.is_none());
+        assert!(within(resolver.resolve("quick", Whose::Provider)).await.unwrap().is_ok());
+        assert!(within(resolver.resolve("quick", Whose::Other)).await.is_none(), "their own share is bounded");
         *lock(&gate.0) = true;
         gate.1.notify_all();
-    }
-
-    #[test]
-    fn only_so_many_names_are_remembered() {
-        let unknown = Unknown::default();
-        for number in 0..=MOST_UNKNOWN {
-            unknown.add(&number.to_string());
-        }
-        assert!(unknown.has("0") && !unknown.has(&MOST_UNKNOWN.to_string()));
     }
 
     async fn within_a_moment<F: Future>(work: F) -> Option<F::Output> {

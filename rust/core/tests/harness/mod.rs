@@ -196,6 +196,11 @@ pub fn post(target: &str, json: impl Into<Bytes>) -> Ask {
     Ask::new("POST", target).header("x-gateway-provider", "mock").header("content-type", "application/json").body(json)
 }
 
+/// What names no provider.
+pub fn plain(path: &str) -> Ask {
+    Ask::new("POST", path).header("content-type", "application/json").body(words("mock", false))
+}
+
 pub fn words(model: &str, stream: bool) -> String {
     json!({"model": model, "stream": stream, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]})
         .to_string()
@@ -315,6 +320,17 @@ pub async fn settled(provider: &Server, count: usize) -> Vec<Entry> {
     let entries = provider.settled(count, PATIENCE).await;
     assert_eq!(entries.len(), count, "{entries:#?}");
     entries
+}
+
+/// The only request that reached the provider since the last look; the gateway's key is nowhere in it.
+pub fn sent(provider: &Server) -> Entry {
+    let mut entries = provider.ledger();
+    provider.clear_ledger();
+    assert_eq!(entries.len(), 1, "{entries:#?}");
+    let entry = entries.remove(0);
+    assert!(!format!("{entry:?}").contains("canary"), "{entry:#?}");
+    assert!(!entry.headers.iter().any(|(name, _)| name.starts_with("x-gateway") || name.starts_with("x-portkey")));
+    entry
 }
 
 /// The body of the same request without a gateway between.

@@ -194,9 +194,9 @@ pub fn reworded(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-/// The items of an array of objects, without those of their fields that are to go: asked of the item, the key and its value,
-/// all but the key in JSON. What is no array of objects stays as it is.
-pub fn without(items: &[u8], mut goes: impl FnMut(&[u8], &[u8], &[u8]) -> bool) -> Vec<u8> {
+/// The items of an array of objects, each of their fields changed as is said for the item, the key and its value, all but the
+/// key in JSON. What is no array of objects stays as it is.
+pub fn within(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8]) -> Change) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
     let walked = elements_from(items, 0, |at| {
@@ -204,10 +204,31 @@ pub fn without(items: &[u8], mut goes: impl FnMut(&[u8], &[u8], &[u8]) -> bool) 
         if !item.starts_with(b"{") {
             return Ok(());
         }
-        let kept = each(item, |key, value| if goes(item, key, value) { Change::Goes } else { Change::Stays })?;
+        let told = each(item, |key, value| change(item, key, value))?;
         out.extend_from_slice(&items[copied..at.start]);
-        out.extend_from_slice(&kept);
+        out.extend_from_slice(&told);
         copied = at.end;
+        Ok(())
+    });
+    if walked.is_err() {
+        return items.to_vec();
+    }
+    out.extend_from_slice(&items[copied..]);
+    out
+}
+
+/// The items of an array, with another (in JSON) between each two where that is said of them. What is no array stays as it is.
+pub fn between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(items.len());
+    let (mut copied, mut before) = (0, 0..0);
+    let walked = elements_from(items, 0, |at| {
+        if !before.is_empty() && parts(&items[before.clone()], &items[at.clone()]) {
+            out.extend_from_slice(&items[copied..at.start]);
+            out.extend_from_slice(other.as_bytes());
+            out.push(b',');
+            copied = at.start;
+        }
+        before = at;
         Ok(())
     });
     if walked.is_err() {
@@ -431,6 +452,18 @@ mod tests {
             r#" [{"role": "b","x":"a"},"a",{"x":{"role":"a"}, "role":"b"}]"#
         );
         assert_eq!(told(r#"{"role":"a"}"#), r#"{"role":"a"}"#);
+    }
+
+    #[test]
+    fn another_item_stands_between_two_that_must_not_meet() {
+        let told = |items: &str| {
+            let told = between(items.as_bytes(), "0", |before, after| before == b"1" && after == b"2");
+            String::from_utf8(told).unwrap()
+        };
+        assert_eq!(told("[1, 2,1,1 ,2, 3]"), "[1, 0,2,1,1 ,0,2, 3]");
+        for same in ["[]", "[1]", "[2,1]", "{}", "[1,2"] {
+            assert_eq!(told(same), same);
+        }
     }
 
     #[test]

@@ -57,12 +57,3 @@ pub fn error_event(dialect: Dialect, failure: &Failure) -> Vec<u8> {
         Dialect::Bedrock => bedrock::error_event(failure),
     }
 }
-
-/// What ends a good stream; nothing where the last of what it says does.
-pub fn terminal_event(dialect: Dialect) -> &'static [u8] {
-    match dialect {
-        Dialect::OpenAi => chat::DONE,
-        Dialect::Anthropic => messages::STOP,
-        Dialect::Gemini | Dialect::Bedrock => b"",
-    }
-}

@@ -43,14 +43,27 @@ pub(crate) fn fields_from(
     on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>,
 ) -> Scan<usize> {
     let mut scanner = Scanner { json, at };
-    if scanner.after_space() != Some(b'{') {
-        return Err(scanner.error("expected an object"));
-    }
-    scanner.at += 1;
-    if scanner.after_space() == Some(b'}') {
-        scanner.at += 1;
-    } else {
-        scanner.members(on_field)?;
+    scanner.object(on_field)?;
+    Ok(scanner.at)
+}
+
+/// Reads an object, and some of the objects among its fields, in one pass.
+pub(crate) trait Nested {
+    /// An object that is looked into.
+    type Within: Copy;
+
+    /// Which of them stands under this key, if it is one.
+    fn within(&mut self, key: &[u8]) -> Option<Self::Within>;
+
+    /// Takes a field of the outer object, or of one within.
+    fn take(&mut self, within: Option<Self::Within>, key: &[u8], value: &[u8]);
+}
+
+/// Has an object read that begins at or after `at`. Returns where it ends.
+pub(crate) fn nested_from(json: &[u8], at: usize, reader: &mut impl Nested) -> Scan<usize> {
+    let mut scanner = Scanner { json, at };
+    if scanner.opens_object()? {
+        scanner.nested(reader)?;
     }
     Ok(scanner.at)
 }
@@ -78,10 +91,14 @@ pub(crate) fn elements_from(json: &[u8], at: usize, mut on_item: impl FnMut(Rang
 }
 
 /// From behind a value that was found by other means: fails unless its object is the outermost and all ends with it.
-pub(crate) fn closes_after(json: &[u8], value_end: usize) -> Scan<()> {
+pub(crate) fn closes_after(
+    json: &[u8],
+    value_end: usize,
+    member: impl FnMut(&[u8], Range<usize>) -> Scan<()>,
+) -> Scan<()> {
     let mut scanner = Scanner { json, at: value_end };
     if scanner.close_or_comma()? {
-        scanner.members(|_, _| Ok(()))?;
+        scanner.members(member)?;
     }
     scanner.end()
 }
@@ -227,6 +244,40 @@ impl<'a> Scanner<'a> {
         match self.after_space() {
             None => Ok(()),
             Some(_) => Err(self.error("unexpected bytes after the object")),
+        }
+    }
+
+    fn object(&mut self, on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>) -> Scan<()> {
+        if self.opens_object()? { self.members(on_field) } else { Ok(()) }
+    }
+
+    /// Past the brace, or both of one without members: true where members follow.
+    fn opens_object(&mut self) -> Scan<bool> {
+        self.expect(b'{', "expected an object")?;
+        let is_empty = self.after_space() == Some(b'}');
+        self.at += usize::from(is_empty);
+        Ok(!is_empty)
+    }
+
+    /// The same as [`Self::members`], looking into some of them.
+    fn nested<R: Nested>(&mut self, reader: &mut R) -> Scan<()> {
+        loop {
+            let key = self.key()?;
+            let is_object = self.after_space() == Some(b'{');
+            if let Some(within) = is_object.then(|| reader.within(&key)).flatten() {
+                let json = self.json;
+                self.object(|key, at| {
+                    reader.take(Some(within), key, &json[at]);
+                    Ok(())
+                })?;
+            } else {
+                let start = self.at;
+                self.skip_value()?;
+                reader.take(None, &key, &self.json[start..self.at]);
+            }
+            if !self.close_or_comma()? {
+                return Ok(());
+            }
         }
     }
 

@@ -78,7 +78,20 @@ impl Provider for AzureAi {
         }
         // What is no inference belongs to the resource.
         let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
-        Ok(Some(if is_of_resource(operation) { format!("{origin}/openai") } else { url.to_owned() }))
+        Ok(Some(match operation {
+            _ if is_of_resource(operation) => format!("{origin}/openai"),
+            // Their makers' own APIs, below a resource or alone.
+            Operation::Rerank if is_resource(&origin) => format!("{origin}/providers/cohere/v2"),
+            Operation::Ocr if is_resource(&origin) => format!("{origin}/providers/mistral/azure"),
+            Operation::Rerank | Operation::Ocr => format!("{origin}/v1"),
+            _ => url.to_owned(),
+        }))
+    }
+
+    /// Anthropic's models are not among the others of a resource.
+    fn prefix(&self, operation: Operation, model: &str, prefix: &str) -> Option<&'static str> {
+        let is_told_there = translation::is_talk(operation) && is_claude(model);
+        (is_told_there && OF_OTHERS.contains(&prefix)).then_some("/anthropic")
     }
 
     /// Its models are of many vendors, and so are their words.
@@ -94,7 +107,7 @@ impl Provider for AzureAi {
         match operation {
             Operation::Messages if is_claude(model) => None,
             _ if is_claude(model) && translation::is_talk(operation) => Some(&messages::ANTHROPIC),
-            _ => by_openai(self.offers(), operation).then_some(&chat::COMPATIBLE),
+            _ => by_openai(self.offers(), operation).then(|| chat::of_many(model) as &dyn Wire),
         }
     }
 
@@ -172,6 +185,16 @@ fn label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
     if segment::is_label(value) { Ok(value) } else { Err(format!("{key} must be letters, digits and dashes")) }
 }
 
+/// Below which a resource has the models of all others, or its address alone.
+const OF_OTHERS: [&str; 4] = ["", "/models", "/openai", "/openai/v1"];
+
+/// Whether an address is a resource's, and not that of a model that was deployed alone.
+fn is_resource(origin: &str) -> bool {
+    [".services.ai.azure.com", ".cognitiveservices.azure.com", ".openai.azure.com"]
+        .iter()
+        .any(|end| origin.ends_with(end))
+}
+
 /// In the names of all of Anthropic's models.
 const CLAUDE: &str = "claude";
 
@@ -220,6 +243,32 @@ mod tests {
         assert!(wire("/anthropic") && !wire("/models"));
         assert_eq!(AzureAi.credential("k", "/anthropic"), Credential::Header("x-api-key"));
         assert_eq!(AzureAi.credential("k", "/models"), Credential::Bearer);
+    }
+
+    #[test]
+    fn what_a_maker_has_an_api_for_is_asked_by_that() {
+        let base = |operation, url: &str| {
+            let given = options(&[("azure_foundry_url", url)]);
+            AzureAi.base(operation, &given).unwrap().unwrap()
+        };
+        for (url, rerank, ocr) in [
+            ("https://r.services.ai.azure.com/models", "/providers/cohere/v2", "/providers/mistral/azure"),
+            ("https://r.services.ai.azure.com", "/providers/cohere/v2", "/providers/mistral/azure"),
+            ("https://d.eastus2.models.ai.azure.com", "/v1", "/v1"),
+            ("https://d.eastus2.models.ai.azure.com/v1", "/v1", "/v1"),
+        ] {
+            let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+            assert_eq!(base(Operation::Rerank, url), format!("{origin}{rerank}"));
+            assert_eq!(base(Operation::Ocr, url), format!("{origin}{ocr}"));
+        }
+        let prefix = |operation, model, prefix| AzureAi.prefix(operation, model, prefix);
+        for of_others in ["/models", "", "/openai/v1"] {
+            assert_eq!(prefix(Operation::ChatComplete, "claude-opus-4-5", of_others), Some("/anthropic"));
+            assert_eq!(prefix(Operation::Messages, "claude-opus-4-5", of_others), Some("/anthropic"));
+            assert_eq!(prefix(Operation::ChatComplete, "gpt-5", of_others), None);
+            assert_eq!(prefix(Operation::Embed, "claude-opus-4-5", of_others), None);
+        }
+        assert_eq!(prefix(Operation::Messages, "claude-opus-4-5", "/mine"), None);
     }
 
     #[test]

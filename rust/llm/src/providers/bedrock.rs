@@ -105,7 +105,10 @@ impl Provider for Bedrock {
             super::write_path(self, asked, out);
             return Ok(());
         }
-        let model = segment::model(self.model(options).unwrap_or(asked.model))?;
+        let model = self.model(options).unwrap_or(asked.model);
+        // Tokens are counted by models, and not by the profiles by which these are asked in several regions.
+        let is_counted = asked.operation.counts_tokens() && names_vendor(model);
+        let model = segment::model(if is_counted { invoke::vendor(model) } else { model })?;
         let is_carried = asked.operation == Operation::Messages && is_claude(meant);
         let verb = own.unwrap_or(match (asked.operation, asked.streams) {
             (counting, _) if counting.counts_tokens() => "count-tokens",
@@ -118,6 +121,11 @@ impl Provider for Bedrock {
         });
         out.extend_from_slice(format!("/model/{model}/{verb}").as_bytes());
         Ok(())
+    }
+
+    /// Not all of its models count, and those that do not are said to be asked wrongly.
+    fn counts_with_every_model(&self) -> bool {
+        false
     }
 
     fn job_models(&self, job: &[u8]) -> Vec<String> {
@@ -226,6 +234,28 @@ mod tests {
         Bedrock.write_target(&asked, &Options::default(), &mut out).unwrap();
         let expected = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123456789012%3Ainference-profile%2Fus.anthropic.claude-v1%3A0/converse-stream";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn tokens_are_counted_by_the_model_behind_a_profile() {
+        let target = |operation, model: &str| {
+            let mut out = Vec::new();
+            Bedrock.write_target(&Asked::of(operation, "", model), &Options::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let of_one = "/model/anthropic.claude-opus-4-5/count-tokens";
+        let arn = "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-opus-4-5";
+        for model in
+            ["us.anthropic.claude-opus-4-5", "global.anthropic.claude-opus-4-5", "anthropic.claude-opus-4-5", arn]
+        {
+            for operation in [Operation::MessagesCountTokens, Operation::CountTokens, Operation::CountConverse] {
+                assert_eq!(target(operation, model), of_one);
+            }
+        }
+        let nameless = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
+        assert!(
+            target(Operation::CountConverse, nameless).ends_with("application-inference-profile%2Fa1b2/count-tokens")
+        );
     }
 
     #[test]

@@ -6,8 +6,8 @@ use super::{
     options::{known, sent},
     segment,
     wording::{
-        CEREBRAS, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER, PENALISED, PENALISED_TEXT,
-        SAMBANOVA, SAME, SHORT, USUAL, Wording,
+        CEREBRAS, COOL, DEEPSEEK, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER, PENALISED,
+        PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, USUAL, VOYAGE_VECTORS, Wording,
     },
     write_path,
 };
@@ -90,7 +90,9 @@ impl Provider for Compatible {
             _ if operation == Operation::Rerank && self.slug == "voyage" => Some(&ranking::VOYAGE),
             _ if operation.embeds() && self.sees(model) => Some(&vectors::MULTIMODAL),
             Some((painting, _)) if operation == Operation::ImageGenerate => Some(painting),
+            _ if self.slug == "github" => by_openai(self.offers, operation).then(|| chat::of_many(model) as &dyn Wire),
             _ if WANTS_THOUGHTS.contains(&self.slug) => by_openai(self.offers, operation).then_some(&chat::THOUGHTFUL),
+            _ if self.slug == "openrouter" => by_openai(self.offers, operation).then_some(&chat::DETAILED),
             _ if !self.takes_usage_options() => by_openai(self.offers, operation).then_some(&chat::UNASKED),
             _ => by_openai(self.offers, operation).then_some(&chat::COMPATIBLE),
         }
@@ -219,7 +221,7 @@ pub(super) const fn row(
 pub(super) static ROWS: &[Compatible] = &[
     row("302ai", "https://api.302.ai", "/v1", &[CHAT]).says(&SHORT),
     row("aibadgr", "https://aibadgr.com/api/v1", "", &[CHAT]),
-    row("ai21", "https://api.ai21.com/studio/v1", "", &[CHAT]).says(&SHORT),
+    row("ai21", "https://api.ai21.com/studio/v1", "", &[CHAT]).says(&COOL),
     row("anyscale", "https://api.endpoints.anyscale.com/v1", "", &[CHAT, COMPLETE, EMBED]).says(&SHORT),
     keyed(row("bytez", "https://api.bytez.com/models/v2/openai/v1", "", &[CHAT]), Credential::Scheme("Key"))
         .says(&SHORT),
@@ -229,7 +231,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("deepbricks", "https://api.deepbricks.ai/v1", "", &[CHAT, IMAGE]).says(&SHORT),
     keyed(row("deepgram", "https://api.deepgram.com/v1", "", &[]), Credential::Scheme("Token")),
     row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]).says(&SHORT),
-    row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]).says(&SHORT),
+    row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]).says(&DEEPSEEK),
     keyed(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
     row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
     row("github", "https://models.inference.ai.azure.com", "", &[CHAT, COMPLETE, EMBED]),
@@ -262,7 +264,7 @@ pub(super) static ROWS: &[Compatible] = &[
     // The pretend provider of this project: it speaks both dialects; its address is a setting.
     Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING).says(&SAME) },
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETE]),
-    row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).says(&SHORT),
+    row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).says(&COOL),
     row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]).says(&SHORT),
     row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]).says(&SHORT),
     row("nebius", "https://api.studio.nebius.ai/v1", "", &[CHAT, COMPLETE, EMBED]),
@@ -283,7 +285,7 @@ pub(super) static ROWS: &[Compatible] = &[
         row("palm", "https://generativelanguage.googleapis.com/v1beta3", "", &[]),
         Credential::Header("x-goog-api-key"),
     ),
-    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, RESPOND]).says(&PENALISED),
+    row("perplexity-ai", "https://api.perplexity.ai", "", &[CHAT, RESPOND]).says(&PERPLEXITY),
     keyed(row("qdrant", "", "", &[]), Credential::Header("api-key")),
     row("recraft-ai", "https://external.api.recraft.ai/v1", "", &[IMAGE]),
     keyed(row("reka-ai", "https://api.reka.ai/v1", "", &[CHAT]), Credential::Header("x-api-key")).says(&SHORT),
@@ -303,7 +305,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("triton", "", "", &[]),
     row("upstage", "https://api.upstage.ai/v1/solar", "", &[CHAT, EMBED]),
     // Ranks in its own way.
-    row("voyage", "https://api.voyageai.com/v1", "", &[EMBED]),
+    row("voyage", "https://api.voyageai.com/v1", "", &[EMBED]).embeds_in(&VOYAGE_VECTORS),
     row("x-ai", "https://api.x.ai/v1", "", &[CHAT, COMPLETE, EMBED, RESPOND, STORED]),
     row("z-ai", "https://api.z.ai/api/paas/v4", "", &[CHAT]),
     row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]).says(&SHORT),

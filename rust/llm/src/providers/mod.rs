@@ -225,6 +225,11 @@ pub trait Provider: Sync {
         Ok(None)
     }
 
+    /// The path below which this model is asked, where that is another than its base URL's.
+    fn prefix(&self, _operation: Operation, _model: &str, _prefix: &str) -> Option<&'static str> {
+        None
+    }
+
     /// The segment that stands between the base URL and the path of an operation.
     fn version(&self) -> &'static str {
         ""
@@ -330,6 +335,11 @@ pub trait Provider: Sync {
     /// Whether completions say in words of its own why they ended, and not in `OpenAI`'s alone.
     fn has_own_ends(&self) -> bool {
         false
+    }
+
+    /// Whether each of its models counts the tokens of a request, where one is asked to.
+    fn counts_with_every_model(&self) -> bool {
+        true
     }
 
     /// Whether it says which models it has; where it does not, the catalogue does.

@@ -61,6 +61,8 @@ impl Provider for VertexAi {
         }
         Ok(Some(match region(options)? {
             "global" => "https://aiplatform.googleapis.com".into(),
+            // Several regions at once.
+            wide @ ("us" | "eu") => format!("https://aiplatform.{wide}.rep.googleapis.com"),
             region => format!("https://{region}-aiplatform.googleapis.com"),
         }))
     }
@@ -283,6 +285,8 @@ mod tests {
         };
         assert_eq!(base("us-east5").unwrap().unwrap(), "https://us-east5-aiplatform.googleapis.com");
         assert_eq!(base("global").unwrap().unwrap(), "https://aiplatform.googleapis.com");
+        assert_eq!(base("us").unwrap().unwrap(), "https://aiplatform.us.rep.googleapis.com");
+        assert_eq!(base("eu").unwrap().unwrap(), "https://aiplatform.eu.rep.googleapis.com");
         assert!(base("evil.example/").is_err() && VertexAi.base(Operation::ChatComplete, &Options::default()).is_err());
     }
 }

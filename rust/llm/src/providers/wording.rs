@@ -1,6 +1,8 @@
 //! What providers that speak `OpenAI`'s API call otherwise than `OpenAI` does, or do not take: a table each, written into the
 //! bytes of a request. What needs no change stays as it came.
 
+use std::borrow::Cow;
+
 use memchr::memmem;
 
 use crate::{
@@ -8,7 +10,10 @@ use crate::{
         edit::{self, Change},
         scan::fields,
     },
-    translation::Lost,
+    translation::{
+        Lost,
+        call_ids::{self, Form},
+    },
 };
 
 /// What is said otherwise. Where a body has a field under the provider's own name too, that one is meant.
@@ -29,7 +34,11 @@ pub struct Wording {
     /// Fields whose nothing is another number there: one that says 0 goes, and nothing is lost by that.
     pub neutral: &'static [&'static str],
     /// Numbers, and where their scales begin and end, as JSON: what is beyond is put to the end of the scale, and named.
-    pub bounds: &'static [(&'static str, &'static str, &'static str)],
+    pub bounds: &'static [Scale],
+    /// Which ids calls of tools may have; the others have another there, and so has what the tools gave back.
+    pub call_ids: Option<Form>,
+    /// What the assistant says, as JSON, to what tools gave back, where a user must not be the next to speak: that is named.
+    pub bridge: Option<&'static str>,
 }
 
 /// Everything is called as `OpenAI` calls it.
@@ -42,13 +51,23 @@ pub static SAME: Wording = Wording {
     unheard: &[],
     neutral: &[],
     bounds: &[],
+    call_ids: None,
+    bridge: None,
 };
 /// As it was when others became compatible with it.
-pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], ..SAME };
+pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], bounds: SCALES, ..SAME };
 /// Likewise, and the limit of an answer has its old name.
 pub(super) static SHORT: Wording = Wording { renames: &[LIMIT], ..USUAL };
 
-pub(super) static PENALISED: Wording = Wording { renames: &[LIMIT, PENALTY], neutral: &[PENALTY.0], ..USUAL };
+/// Likewise, and its scale of temperatures ends at 1.
+pub(super) static COOL: Wording = Wording { bounds: &[COOLER, TOP_P, PRESENCE, FREQUENCY], ..SHORT };
+pub(super) static DEEPSEEK: Wording =
+    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("top_logprobs", "0", "20")], ..SHORT };
+
+pub(super) static PENALISED: Wording =
+    Wording { renames: &[LIMIT, PENALTY], neutral: &[PENALTY.0], bounds: &[TEMPERATURE, TOP_P, PRESENCE], ..USUAL };
+pub(super) static PERPLEXITY: Wording =
+    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, ("top_k", "0", "2048")], ..PENALISED };
 /// Likewise, of completions.
 pub(super) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], neutral: &[PENALTY.0], ..SAME };
 
@@ -84,15 +103,23 @@ pub(super) static MISTRAL: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
-    bounds: &[("temperature", "0", "1"), ("top_p", "0", "1")],
+    bounds: &[COOLER, TOP_P, PRESENCE, FREQUENCY],
+    call_ids: Some(call_ids::MISTRAL),
+    bridge: Some(r#"{"role":"assistant","content":"OK."}"#),
     ..USUAL
 };
 /// Likewise, of texts that become vectors.
 pub(super) static MISTRAL_VECTORS: Wording =
     Wording { renames: &[("dimensions", "output_dimension")], drops: &["user"], ..SAME };
+/// Likewise; and that numbers are to be numbers is said by saying nothing.
+pub(super) static VOYAGE_VECTORS: Wording =
+    Wording { words: &[("encoding_format", r#""float""#, "null")], ..MISTRAL_VECTORS };
 /// It refuses what it does not know.
-pub(super) static FIREWORKS: Wording =
-    Wording { drops: &["store", MODALITIES, AUDIO, SEARCH, SAFETY, VERBOSITY], ..SHORT };
+pub(super) static FIREWORKS: Wording = Wording {
+    drops: &["store", MODALITIES, AUDIO, SEARCH, SAFETY, VERBOSITY],
+    bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("top_k", "1", "128")],
+    ..SHORT
+};
 pub(super) static OLLAMA: Wording = Wording { renames: &[LIMIT, ("thinking", "think")], ..USUAL };
 pub(super) static OPENROUTER: Wording =
     Wording { renames: &[LIMIT, ("reasoning_effort", "reasoning.effort")], ..USUAL };
@@ -151,6 +178,7 @@ pub(super) static CEREBRAS: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
+    bounds: &[TEMPERATURE, TOP_P],
     ..USUAL
 };
 /// It has learnt to call tools and to keep to a format.
@@ -165,6 +193,7 @@ pub(super) static SAMBANOVA: Wording = Wording {
         "seed",
         "logprobs",
     ],
+    bounds: &[TEMPERATURE, TOP_P],
     ..USUAL
 };
 pub(super) static LEMONFOX: Wording = Wording {
@@ -185,6 +214,15 @@ pub(super) static LEMONFOX: Wording = Wording {
 };
 pub(super) static NSCALE: Wording =
     Wording { drops: &["functions", "function_call", "user", "seed", "tools", "tool_choice", STREAM_OPTIONS], ..USUAL };
+
+/// A number, and where its scale begins and ends.
+type Scale = (&'static str, &'static str, &'static str);
+const SCALES: &[Scale] = &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY];
+const TEMPERATURE: Scale = ("temperature", "0", "2");
+const COOLER: Scale = ("temperature", "0", "1");
+const TOP_P: Scale = ("top_p", "0", "1");
+const PRESENCE: Scale = ("presence_penalty", "-2", "2");
+const FREQUENCY: Scale = ("frequency_penalty", "-2", "2");
 
 const LIMIT: (&str, &str) = ("max_completion_tokens", "max_tokens");
 const PENALTY: (&str, &str) = ("frequency_penalty", "repetition_penalty");
@@ -220,7 +258,7 @@ impl Wording {
     }
 
     fn keeps_fields(&self) -> bool {
-        let keeps_all = self.drops.is_empty() && self.needless.is_empty() && self.unheard.is_empty();
+        let keeps_all = self.drops.is_empty() && self.needless.is_empty() && self.is_deaf();
         keeps_all && self.renames.is_empty() && self.words.is_empty() && self.bounds.is_empty()
     }
 
@@ -232,7 +270,7 @@ impl Wording {
         }
         let (mut said, mut is_due) = (Said::default(), has_role);
         fields(body, |key, at| {
-            is_due |= self.concerns(key);
+            is_due |= self.concerns(key) || self.end_of(key, &body[at.clone()]).is_some();
             if body[at] != *b"null" {
                 for (index, (from, to)) in self.renames.iter().enumerate() {
                     said.usual |= u32::from(from.as_bytes() == key) << index;
@@ -250,12 +288,17 @@ impl Wording {
         (told != body).then_some((told, lost))
     }
 
+    /// Where the scale of a number ends that it is beyond.
+    fn end_of(&self, key: &[u8], value: &[u8]) -> Option<(&'static str, &'static str)> {
+        let (name, least, most) = self.bounds.iter().find(|(name, ..)| name.as_bytes() == key)?;
+        bounded(value, least, most).map(|end| (*name, end))
+    }
+
     fn concerns(&self, key: &[u8]) -> bool {
         self.renames.iter().any(|(from, _)| from.as_bytes() == key)
             || self.words.iter().any(|(name, ..)| name.as_bytes() == key)
-            || self.bounds.iter().any(|(name, ..)| name.as_bytes() == key)
             || self.drops.iter().chain(self.needless).any(|name| name.as_bytes() == key)
-            || !self.unheard.is_empty() && key == MESSAGES
+            || !self.is_deaf() && key == MESSAGES
     }
 
     fn change(&self, key: &[u8], value: &[u8], said: &Said, lost: &mut Lost) -> Change {
@@ -267,11 +310,9 @@ impl Wording {
         if is_among(self.needless) || is_among(self.neutral) && is_zero(value) {
             return Change::Goes;
         }
-        if let Some((name, least, most)) = self.bounds.iter().find(|(name, ..)| name.as_bytes() == key) {
-            return bounded(value, least, most).map_or(Change::Stays, |end| {
-                lost.add(name);
-                Change::Becomes { key: None, value: Some(end.as_bytes().to_vec()) }
-            });
+        if let Some((name, end)) = self.end_of(key, value) {
+            lost.add(name);
+            return Change::Becomes { key: None, value: Some(end.as_bytes().to_vec()) };
         }
         for (index, (from, to)) in self.renames.iter().enumerate() {
             let (is_usual, is_own) = ((said.usual >> index) & 1 == 1, (said.own >> index) & 1 == 1);
@@ -291,11 +332,45 @@ impl Wording {
         if let Some((_, _, to)) = self.words.iter().find(is_said) {
             return Change::Becomes { key: None, value: Some(to.as_bytes().to_vec()) };
         }
-        if key == MESSAGES && !(self.roles.is_empty() && self.unheard.is_empty()) {
-            let heard = edit::without(value, |message, key, said| self.is_unheard(message, key, said, lost));
-            return Change::Becomes { key: None, value: Some(edit::reworded(&heard, "role", self.roles)) };
+        if key == MESSAGES && !(self.roles.is_empty() && self.is_deaf()) {
+            let heard = edit::within(value, |message, key, said| self.heard(message, key, said, lost));
+            let told = edit::reworded(&heard, "role", self.roles);
+            return Change::Becomes { key: None, value: Some(self.bridged(told, lost)) };
         }
         Change::Stays
+    }
+
+    /// Whether fields of messages stay as they are, and nothing comes between two of them.
+    fn is_deaf(&self) -> bool {
+        self.unheard.is_empty() && self.call_ids.is_none() && self.bridge.is_none()
+    }
+
+    /// What becomes of a field of a message.
+    fn heard(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut Lost) -> Change {
+        if self.is_unheard(message, key, said, lost) {
+            return Change::Goes;
+        }
+        match (self.call_ids, key) {
+            (Some(form), b"tool_call_id") => called(form, said),
+            (Some(form), b"tool_calls") => {
+                let calls =
+                    edit::within(said, |_, key, id| if key == b"id" { called(form, id) } else { Change::Stays });
+                Change::Becomes { key: None, value: Some(calls) }
+            }
+            _ => Change::Stays,
+        }
+    }
+
+    /// The messages, with somebody's words between those of a tool and of a user.
+    fn bridged(&self, messages: Vec<u8>, lost: &mut Lost) -> Vec<u8> {
+        let Some(bridge) = self.bridge else { return messages };
+        edit::between(&messages, bridge, |before, after| {
+            let meets = is_of(before, r#""tool""#) && is_of(after, r#""user""#);
+            if meets {
+                lost.add("messages.assistant");
+            }
+            meets
+        })
     }
 
     /// Whether a field of a message goes; what it said is named.
@@ -308,6 +383,15 @@ impl Wording {
             lost.add(&format!("messages.{name}"));
         }
         true
+    }
+}
+
+/// An id of a call, as JSON, where it must be another.
+fn called(form: Form, id: &[u8]) -> Change {
+    let Ok(id) = serde_json::from_slice::<String>(id) else { return Change::Stays };
+    match form.fit(&id) {
+        Cow::Borrowed(_) => Change::Stays,
+        Cow::Owned(fitted) => Change::Becomes { key: None, value: Some(format!("\"{fitted}\"").into_bytes()) },
     }
 }
 

@@ -177,19 +177,44 @@ pub fn encode(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    /// The vectors of the AWS SDKs that are good: without headers, with one of each type, and an error.
+    const PUBLISHED: [&[u8]; 9] = [
+        b"\x00\x00\x00\x10\x00\x00\x00\x00\x05\xc2H\xeb}\x98\xc8\xff",
+        b"\x00\x00\x00\x17\x00\x00\x00\x07)\x86\x01X\x04byte\x02\xff\xc2\xf8i\xdc",
+        b"\x00\x00\x00\x19\x00\x00\x00\tq\x0e\x92>\x05short\x03\xff\xff\xb2|\xb6\xcc",
+        b"\x00\x00\x00\x1d\x00\x00\x00\r\x83\xe3\xf0\xe7\x07integer\x04\xff\xff\xff\xff\x8b\x8e\x12\xeb",
+        b"\x00\x00\x00\x1e\x00\x00\x00\x0e]J\xdb\x8d\x04long\x05\xff\xff\xff\xff\xff\xff\xff\xffK\xc22\xda",
+        b"\x00\x00\x00\x1d\x00\x00\x00\x00\xfdR\x8cZ{'foo':'bar'}\xc3e96",
+        b"\x00\x00\x00=\x00\x00\x00 \x07\xfd\x83\x96\x0ccontent-type\x07\x00\x10application/json{'foo':'bar'}\x8d\x9c\x08\xb1",
+        b"\x00\x00\x00\x62\x00\x00\x00\x52\x03\xb5\xcb\x9c\x010\x00\x011\x01\x012\x02\x02\x013\x03\x00\x03\
+          \x014\x04\x00\x00\x00\x04\x015\x05\x00\x00\x00\x00\x00\x00\x00\x05\x016\x06\x00\x05bytes\x017\x07\x00\x04utf8\
+          \x018\x08\x00\x00\x00\x00\x00\x00\x00\x08\x019\x090123456789abcdef\x63\x35\x36\x71",
+        b"\x00\x00\x00\x52\x00\x00\x00\x42\xbf\x23\x63\x7e\x0d:message-type\x07\x00\x05error\
+          \x0b:error-code\x07\x00\x04code\x0e:error-message\x07\x00\x07message\x6b\x6c\xea\x3d",
+    ];
+    /// And those that are broken: a payload, a header, the length of the headers.
+    const BROKEN: [&[u8]; 3] = [
+        b"\x00\x00\x00\x1d\x00\x00\x00\x00\xfdR\x8cZ{'foo':'bar'\x8d\xc3e96",
+        b"\x00\x00\x00=\x00\x00\x00 \x07\xfd\x83\x96\x0ccontent+type\x07\x00\x10application/json{'foo':'bar'}\x8d\x9c\x08\xb1",
+        b"\x00\x00\x00=\xFF\x00\x01\x02\x07\xfd\x83\x96\x0ccontent-type\x07\x00\x10application/json{'foo':'bar'}\x8d\x9c\x08\xb1",
+    ];
+
     #[test]
-    fn a_published_vector_is_read() {
-        // From the vectors of the AWS SDKs: an empty message, and one with a payload and no headers.
-        let empty = [0, 0, 0, 0x10, 0, 0, 0, 0, 5, 0xc2, 0x48, 0xeb, 0x7d, 0x98, 0xc8, 0xff];
-        let mut payload = vec![0, 0, 0, 0x1d, 0, 0, 0, 0, 0xfd, 0x52, 0x8c, 0x5a];
-        payload.extend_from_slice(b"{'foo':'bar'}");
-        payload.extend_from_slice(&[0xc3, 0x65, 0x39, 0x36]);
+    fn the_published_vectors_are_read_and_the_broken_ones_are_not() {
         let mut frames = Frames::new(1024);
-        frames.push(&empty);
-        frames.push(&payload);
-        assert_eq!(frames.take().unwrap().unwrap().payload, "");
-        assert_eq!(frames.take().unwrap().unwrap().payload, "{'foo':'bar'}");
-        assert!(frames.take().is_none());
+        frames.push(&PUBLISHED.concat());
+        for at in 0..PUBLISHED.len() {
+            let frame = frames.take().unwrap().unwrap();
+            let payload = if matches!(at, 5 | 6) { "{'foo':'bar'}" } else { "" };
+            let name = if at == 8 { "code" } else { "" };
+            assert_eq!((&*frame.payload, &*frame.name, frame.is_exception), (payload.as_bytes(), name, at == 8));
+        }
+        assert!(frames.take().is_none() && !frames.is_within());
+        for vector in BROKEN {
+            let mut frames = Frames::new(usize::MAX);
+            frames.push(vector);
+            assert!(matches!(frames.take(), Some(Err(_))), "{vector:?}");
+        }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::{Finder, FinderRev};
+use memchr::memmem::Finder;
 
-use super::{deltas::Deltas, sse};
+use super::{choices::Choices, deltas::Deltas, sse};
 use crate::{
     dialect::{
         Dialect,
@@ -27,7 +27,6 @@ static RESPONSE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"response.")
 static USAGE_METADATA: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usageMetadata\""));
 static FINISH_REASON: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finishReason\""));
 static BLOCKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
-static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
 static STOP: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"message_stop\""));
 
 /// The types of the events with which images, speech and transcripts end.
@@ -53,8 +52,8 @@ pub struct Meter {
     model: Option<String>,
     looks: u8,
     media: Media,
+    choices: Choices,
     terminated: bool,
-    finished: bool,
     error_event: bool,
 }
 
@@ -73,7 +72,7 @@ pub struct Metered {
     pub usage: Option<Usage>,
     /// The event that ends a good stream was there.
     pub terminated: bool,
-    /// A choice said why it ended. Some providers send no event after that.
+    /// Every choice said why it ended. Some providers send no event after that.
     pub finished: bool,
     /// The provider said within the stream that it failed.
     pub error_event: bool,
@@ -93,8 +92,8 @@ impl Meter {
             model: None,
             looks: 0,
             media: Media::None,
+            choices: Choices::default(),
             terminated: false,
-            finished: false,
             error_event: false,
         }
     }
@@ -149,7 +148,8 @@ impl Meter {
 
     /// Whether a stream that ends here broke off: with an error on its way, or well but too early.
     pub fn is_cut(&self, is_error: bool, ends_with_event: bool) -> bool {
-        let is_told = self.terminated || self.error_event || (self.finished && !is_error && self.carry.is_empty());
+        let is_told =
+            self.terminated || self.error_event || (self.choices.have_ended() && !is_error && self.carry.is_empty());
         !is_told && (is_error || ends_with_event)
     }
 
@@ -161,7 +161,7 @@ impl Meter {
         Metered {
             usage: self.counts.settle(self.dialect),
             terminated: self.terminated,
-            finished: self.finished && is_whole,
+            finished: self.choices.have_ended() && is_whole,
             error_event: self.error_event,
             model: self.model,
             deltas: self.deltas,
@@ -172,7 +172,9 @@ impl Meter {
         if let Some(deltas) = &mut self.deltas {
             deltas.take(events);
         }
-        self.finished |= self.dialect == Dialect::OpenAi && finishes(events);
+        if self.dialect == Dialect::OpenAi {
+            self.choices.look(events);
+        }
         if !self.wants_model() && !self.notable(events) {
             return;
         }
@@ -237,12 +239,13 @@ impl Meter {
             // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
             b"message" | b"response" | b"x_groq" | b"delta" => {
                 let _ = fields(value, |key, at| {
-                    if matches!(key, b"usage" | b"model" | b"error") {
+                    if matches!(key, b"usage" | b"model" | b"error" | b"service_tier") {
                         self.take(key, &value[at]);
                     }
                     Ok(())
                 });
             }
+            b"service_tier" => self.counts.serve(key, value),
             _ => {}
         }
     }
@@ -263,11 +266,6 @@ fn ends_content(bytes: &[u8]) -> bool {
         finder.find_iter(bytes).any(|at| matches!(value_start(bytes, at + length), Some((_, b'"'))))
     };
     is_said(&FINISH_REASON, 14) || is_said(&BLOCKED, 13)
-}
-
-/// Whether the last choice that says so has ended. It is looked for from the end, where it stands as a rule.
-fn finishes(events: &[u8]) -> bool {
-    FINISH.rfind(events).is_some_and(|at| matches!(value_start(events, at + 15), Some((_, b'"'))))
 }
 
 /// Whether there is one of the types with which a stream of responses ends.

@@ -1,6 +1,7 @@
 //! Streams of answers: bytes in, events and usage out, no waiting.
 
 pub mod aws_event_stream;
+mod choices;
 pub mod deltas;
 pub mod frame_meter;
 pub mod include_usage;

@@ -13,6 +13,7 @@ use crate::{
 };
 
 static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static UPDATED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"session.updated\""));
 /// The types of events that say what one response used.
 const ENDS: [&[u8]; 4] =
     [b"\"response.done\"", b"\"response.completed\"", b"\"response.incomplete\"", b"\"response.failed\""];
@@ -25,19 +26,22 @@ pub struct Session {
     pub usage: Option<Usage>,
     /// The model as the provider names it.
     pub model: Option<String>,
+    /// What another model used that wrote down what the caller said, and that model, where the provider says which it is.
+    pub written: Option<Usage>,
+    pub writer: Option<String>,
     is_begun: bool,
 }
 
 impl Session {
     /// Takes the next event; ordinary deltas are looked at, not parsed.
     pub fn hear(&mut self, event: &[u8]) {
-        if self.is_begun && USAGE.find(event).is_none() {
+        if self.is_begun && USAGE.find(event).is_none() && UPDATED.find(event).is_none() {
             return;
         }
         self.is_begun = true;
         let (mut is_end, mut is_written) = (false, false);
         let (mut counts, mut counts_of_writing) = (Counts::default(), Counts::default());
-        let model = &mut self.model;
+        let (model, writer) = (&mut self.model, &mut self.writer);
         // What is no JSON says nothing.
         let _ = fields(event, |key, at| {
             match key {
@@ -52,6 +56,8 @@ impl Session {
                         match key {
                             b"usage" => counts.read(&inner[at]),
                             b"model" if model.is_none() => *model = unescape(&inner[at]),
+                            b"input_audio_transcription" => *writer = writer_in(&inner[at], &[]).or(writer.take()),
+                            b"audio" => *writer = writer_in(&inner[at], &["input", "transcription"]).or(writer.take()),
                             _ => (),
                         }
                         Ok(())
@@ -61,11 +67,29 @@ impl Session {
             }
             Ok(())
         });
-        let counts = if is_written { counts_of_writing } else { counts };
-        if let (true, Some(used)) = (is_end || is_written, counts.settle(Dialect::OpenAi)) {
-            self.usage = Some(self.usage.map_or(used, |before| before.plus(&used)));
+        let (counts, sum) = match (is_end, is_written) {
+            (_, true) => (counts_of_writing, &mut self.written),
+            (true, _) => (counts, &mut self.usage),
+            _ => return,
+        };
+        if let Some(used) = counts.settle(Dialect::OpenAi) {
+            *sum = Some(sum.map_or(used, |before| before.plus(&used)));
         }
     }
+}
+
+/// The model that is named at the end of a way into an object.
+fn writer_in(object: &[u8], way: &[&str]) -> Option<String> {
+    let (wanted, rest) = way.split_first().map_or(("model", None), |(first, rest)| (*first, Some(rest)));
+    let mut found = None;
+    let _ = fields(object, |key, at| {
+        if key == wanted.as_bytes() {
+            let value = &object[at];
+            found = rest.map_or_else(|| unescape(value), |rest| writer_in(value, rest));
+        }
+        Ok(())
+    });
+    found
 }
 
 #[cfg(test)]
@@ -103,8 +127,26 @@ mod tests {
         session.hear(
             br#"{"type":"conversation.item.input_audio_transcription.completed","usage":{"type":"duration","seconds":3}}"#,
         );
-        let expected = Usage { input: 10, audio_in: 13, output: 14, ..Usage::default() };
-        assert_eq!(session.usage, Some(expected));
+        let usage = Usage { input: 9, audio_in: 1, output: 5, ..Usage::default() };
+        let written = Usage { input: 1, audio_in: 12, output: 9, ..Usage::default() };
+        assert_eq!((session.usage, session.written, session.writer.take()), (Some(usage), Some(written), None));
+        for (event, writer) in [
+            (
+                r#"{"type":"session.updated","session":{"audio":{"input":{"transcription":{"model":"gpt-4o-transcribe"}}}}}"#,
+                "gpt-4o-transcribe",
+            ),
+            (
+                r#"{"type":"session.updated","session":{"audio":{"input":{"transcription":null}},"voice":"ash"}}"#,
+                "gpt-4o-transcribe",
+            ),
+            (
+                r#"{"type":"session.updated","session":{"input_audio_transcription":{"language":"en","model":"whisper-1"}}}"#,
+                "whisper-1",
+            ),
+        ] {
+            session.hear(event.as_bytes());
+            assert_eq!(session.writer.as_deref(), Some(writer), "{event}");
+        }
     }
 
     #[test]

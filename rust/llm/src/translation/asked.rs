@@ -150,6 +150,8 @@ pub enum Part {
     Text {
         text: String,
         cache: Option<Value>,
+        /// Where it is from, in the words of who answered it.
+        citations: Option<Value>,
     },
     Image {
         source: Source,
@@ -191,8 +193,19 @@ pub enum Part {
 
 impl Part {
     pub fn text(text: impl Into<String>) -> Self {
-        Self::Text { text: text.into(), cache: None }
+        Self::Text { text: text.into(), cache: None, citations: None }
     }
+}
+
+/// What is said of where a text is from: a list that names something.
+pub fn citations(fields: &mut Fields) -> Option<Value> {
+    fields.get("citations").filter(|value| value.is_array())?;
+    fields.shift_remove("citations").filter(|value| !says_nothing(value))
+}
+
+/// Whether everything in a list has a field: each has its own by which citations are told apart.
+pub fn each_has(list: &Value, key: &str) -> bool {
+    list.as_array().is_some_and(|items| items.iter().all(|item| item.get(key).is_some()))
 }
 
 /// The texts among parts, a line each.

@@ -30,6 +30,53 @@ pub(super) fn told(dialect: Dialect, whose: Whose<'_>, found: Found, answer: &[u
     }
 }
 
+/// What is in a kind or a code of a failure, whoever's, without its signs; and the status that it stands for.
+const WORDS: [(&str, u16); 22] = [
+    ("throttl", 429),
+    ("ratelimit", 429),
+    ("toomanyrequests", 429),
+    ("resourceexhausted", 429),
+    ("quota", 429),
+    ("overloaded", 529),
+    ("unavailable", 503),
+    ("timeout", 504),
+    ("deadline", 504),
+    ("apikey", 401),
+    ("unauth", 401),
+    ("authentication", 401),
+    ("billing", 402),
+    ("permission", 403),
+    ("accessdenied", 403),
+    ("notfound", 404),
+    ("toolarge", 413),
+    ("contextlength", 400),
+    ("content", 400),
+    ("validation", 400),
+    ("invalid", 400),
+    ("badrequest", 400),
+];
+
+/// A failure on the way of a stream, of which nothing but its code and its kind say what status it would have had.
+pub(super) fn on_the_way<'a>(
+    dialect: Dialect,
+    kind: Option<&'a str>,
+    message: &'a str,
+    code: Option<&'a str>,
+) -> Failure<'a> {
+    let status = [code, kind].into_iter().flatten().find_map(status_of).unwrap_or(500);
+    let (kind, code) = if dialect == Dialect::OpenAi { (kind, code) } else { (None, None) };
+    Failure { status, kind, message, code, request_id: None }
+}
+
+fn status_of(word: &str) -> Option<u16> {
+    if let Ok(status @ 400..600) = word.parse() {
+        return Some(status);
+    }
+    let letters = word.chars().filter(char::is_ascii_alphanumeric);
+    let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+    WORDS.iter().find(|(part, _)| plain.contains(part)).map(|(_, status)| *status)
+}
+
 /// An error that came in the caller's own dialect, with what its shape lacks; `None` where it is as it should be. What is
 /// no error of that dialect is `Err`.
 pub(super) fn completed(dialect: Dialect, status: u16, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
@@ -88,6 +135,31 @@ mod tests {
         );
         for none in [json!({"error": "m"}), json!({"message": "m"}), json!({"error": {}}), json!([]), json!("m")] {
             assert_eq!(done(&none), Err(()), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_failure_on_the_way_has_the_status_of_its_word_and_no_kind_of_another_dialect() {
+        for (kind, code, status) in [
+            (None, Some("throttlingException"), 429),
+            (Some("RESOURCE_EXHAUSTED"), Some("429"), 429),
+            (Some("server_error"), Some("rate_limit_exceeded"), 429),
+            (Some("overloaded_error"), None, 529),
+            (Some("UNAVAILABLE"), None, 503),
+            (None, Some("serviceUnavailableException"), 503),
+            (None, Some("modelTimeoutException"), 504),
+            (Some("authentication_error"), None, 401),
+            (Some("invalid_request_error"), Some("invalid_api_key"), 401),
+            (None, Some("validationException"), 400),
+            (None, Some("modelStreamErrorException"), 500),
+            (Some("api_error"), None, 500),
+            (None, Some("7"), 500),
+            (None, None, 500),
+        ] {
+            let failure = |dialect| on_the_way(dialect, kind, "m", code);
+            assert_eq!(failure(Dialect::OpenAi).status, status, "{kind:?} {code:?}");
+            assert_eq!((failure(Dialect::OpenAi).kind, failure(Dialect::OpenAi).code), (kind, code));
+            assert_eq!((failure(Dialect::Gemini).kind, failure(Dialect::Gemini).code), (None, None));
         }
     }
 

@@ -5,10 +5,12 @@
 
 mod answering;
 mod asked;
+pub(crate) mod call_ids;
 mod callers;
 mod embedding;
 pub(crate) mod failing;
 mod finish;
+mod in_turn;
 mod listing;
 mod lost;
 mod mending;
@@ -26,11 +28,14 @@ pub use lost::{Lost, Unsaid};
 pub use mending::Mending;
 pub use transcoder::Transcoder;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
 use self::{
     asked::Fields,
     embedding::{Shape, Texts},
     failing::Whose,
-    picture::Picture,
+    in_turn::InTurn,
+    picture::{Drawn, Picture},
     ranking::{DOCUMENTS, Ranking},
     teller::{Noting, Teller},
     tuning::{Page, Tune},
@@ -324,6 +329,17 @@ impl Translation {
         Ok(teller.told())
     }
 
+    /// Whether images are what was asked for.
+    pub fn draws(&self) -> bool {
+        self.caller == Caller::Draw
+    }
+
+    /// An answer that is an image, and nothing around it.
+    pub fn image(&self, bytes: &[u8]) -> Vec<u8> {
+        let images = vec![serde_json::json!({"b64_json": STANDARD.encode(bytes)})];
+        Drawn { images, usage: None }.told(&self.answering)
+    }
+
     /// A list of models that comes in pages, as one.
     pub fn whole_list(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, Broken> {
         let mut models = Vec::new();
@@ -354,10 +370,10 @@ impl Translation {
             | Caller::Count(_)
             | Caller::List
             | Caller::Tune => Box::new(callers::chat::Stream::new(self.answering.clone())),
-            Caller::Messages => Box::new(callers::messages::Stream::new(self.answering.clone())),
+            Caller::Messages => Box::new(InTurn::new(callers::messages::Stream::new(self.answering.clone()))),
             Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
-            Caller::Converse => Box::new(callers::converse::Stream::new(self.answering.clone())),
-            Caller::Invoke => Box::new(callers::converse::invoke::Stream::new(self.answering.clone())),
+            Caller::Converse => Box::new(InTurn::new(callers::converse::Stream::new(self.answering.clone()))),
+            Caller::Invoke => Box::new(InTurn::new(callers::converse::invoke::Stream::new(self.answering.clone()))),
             Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
         };
         let teller = Noting::new(teller, self.answering.unsaid.clone());
@@ -382,14 +398,14 @@ impl Translation {
         }
     }
 
-    /// Whether an answer of this content type is a stream.
-    pub fn is_stream(&self, content_type: &str) -> bool {
-        content_type.starts_with(self.wire.frames().content_type())
+    /// Of the streams that the provider sends.
+    pub fn sent_stream_type(&self) -> &'static str {
+        self.wire.frames().content_type()
     }
 
     /// The type of the body that is sent.
     pub fn content_type(&self) -> Option<String> {
-        (self.caller == Caller::Draw).then(|| self.wire.content_type())
+        self.draws().then(|| self.wire.content_type())
     }
 }
 

@@ -10,6 +10,8 @@ pub enum Piece<'a> {
         model: &'a str,
     },
     Text(&'a str),
+    /// The text that follows is a block of its own.
+    TextBlock,
     Refusal(&'a str),
     Thinking(&'a str),
     /// Ends the thinking before it.

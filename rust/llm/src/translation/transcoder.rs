@@ -7,12 +7,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use super::{
+    failing,
     piece::{Piece, Taker},
     teller::{Noting, Teller},
     wires::{self, Listener},
 };
 use crate::{
-    dialect::{Failure, messages},
+    dialect::{Dialect, messages},
     stream::{
         aws_event_stream,
         sse::{self, Event, Splitter},
@@ -132,7 +133,7 @@ impl Work {
     fn fail(&mut self, message: &str) {
         match self {
             Self::Tell { teller, .. } => teller.take(Piece::Failed { kind: None, message, code: None }),
-            Self::Carry(out) => fail(message, out),
+            Self::Carry(out) => fail(None, message, out),
         }
     }
 
@@ -160,7 +161,7 @@ fn carry(name: &str, data: &[u8], out: &mut Vec<u8>) {
     }
     let Ok(frame) = serde_json::from_slice::<Frame<'_>>(data) else { return };
     if name != "chunk" {
-        return fail(frame.message.as_deref().unwrap_or(name), out);
+        return fail(Some(name), frame.message.as_deref().unwrap_or(name), out);
     }
     let Ok(event) = STANDARD.decode(frame.bytes.as_bytes()) else { return };
     let Ok(Kind { kind }) = serde_json::from_slice(&event) else { return };
@@ -169,7 +170,7 @@ fn carry(name: &str, data: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn fail(message: &str, out: &mut Vec<u8>) {
-    let failure = Failure { status: 500, kind: None, message, code: None, request_id: None };
+fn fail(name: Option<&str>, message: &str, out: &mut Vec<u8>) {
+    let failure = failing::on_the_way(Dialect::Anthropic, None, message, name);
     out.extend_from_slice(&messages::error_event(&failure));
 }

@@ -444,6 +444,7 @@ fn add(blocks: &mut BTreeMap<u64, Value>, block: &Value) {
         let kind = match key.as_str() {
             "data" => "redacted_thinking",
             "signature" => "thinking",
+            "citations" => "text",
             kind => kind,
         };
         let block = blocks.entry(index).or_insert_with(|| json!({"type": kind}));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
     Calls = list[tuple[str, Callable[[Any], object]]]
 
 HEADERS = {"x-gateway-provider": "mock"}
+# What the other pretend provider says of the weather.
+SAID = "Sunny, with a light wind from the west and no cloud before the evening."
+
+
+def at_aimock(provider: str) -> dict[str, str]:
+    """What sends a client's requests to the other pretend provider, as if it were this one."""
+    return {"x-gateway-provider": provider, "x-gateway-custom-host": os.environ["AIMOCK"] + "/v1"}
 
 
 def make(calls: Calls, client: object) -> None:

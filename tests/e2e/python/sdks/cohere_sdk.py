@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import cohere
 import httpx
 from said import GATEWAY, KEY, PROVIDERS, refused, say
 
 MESSAGES = [{"role": "user", "content": "how is the weather?"}]
+HOUR = [{"role": "user", "content": "what time is it?"}]
+ZONE = {"type": "object", "properties": {"zone": {"type": "string"}}, "required": ["zone"]}
+TOOLS = [{"type": "function", "function": {"name": "clock", "description": "The hour", "parameters": ZONE}}]
 
 
 def client(provider: str) -> cohere.ClientV2:
@@ -24,6 +29,31 @@ def streamed(provider: str) -> object:
     return "".join(event.delta.message.content.text for event in events if event.type == "content-delta")
 
 
+def tool(provider: str) -> object:
+    answer = client(provider).chat(model="command-a-03-2025", messages=HOUR, tools=TOOLS)
+    return [[call.function.name, json.loads(call.function.arguments)] for call in answer.message.tool_calls]
+
+
+def tool_streamed(provider: str) -> object:
+    events = list(client(provider).chat_stream(model="command-a-03-2025", messages=HOUR, tools=TOOLS))
+    begun = [event.delta.message.tool_calls.function for event in events if event.type == "tool-call-start"]
+    more = [event.delta.message.tool_calls.function for event in events if event.type == "tool-call-delta"]
+    arguments = "".join(part.arguments or "" for part in [*begun, *more])
+    return [[begun[0].name, json.loads(arguments)]]
+
+
+def embedded(provider: str) -> object:
+    answer = client(provider).embed(
+        model="embed-v4.0", texts=["one", "two"], input_type="search_document", embedding_types=["float"]
+    )
+    return [len(vector) > 1 for vector in answer.embeddings.float_]
+
+
+def ranked(provider: str) -> object:
+    answer = client(provider).rerank(model="rerank-v3.5", query="weather", documents=["sun", "rain"])
+    return [one.index for one in answer.results]
+
+
 def error(provider: str) -> object:
     made = client(provider)
     asked = [{"role": "user", "content": "what nobody has an answer to"}]
@@ -35,5 +65,5 @@ def error(provider: str) -> object:
 
 
 for provider in PROVIDERS:
-    for call in (whole, streamed, error):
+    for call in (whole, streamed, tool, tool_streamed, embedded, ranked, error):
         say(provider, call.__name__, lambda call=call, provider=provider: call(provider))

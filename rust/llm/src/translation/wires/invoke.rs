@@ -30,7 +30,7 @@ pub static STABLE_IMAGE: Invoke = Invoke::StableImage;
 pub static CANVAS: Invoke = Invoke::Canvas;
 
 /// A model's name without the region that it is asked in.
-fn vendor(model: &str) -> &str {
+pub(crate) fn vendor(model: &str) -> &str {
     // In an ARN the name is behind the kind of what it names.
     let model = model.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map_or(model, |(_, name)| name);
     match model.split_once('.') {

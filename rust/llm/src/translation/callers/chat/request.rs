@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::translation::{
     asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, schema,
-        some_object, string,
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, citations, needed,
+        object, schema, some_object, string,
     },
     lost::Lost,
 };
@@ -124,7 +124,7 @@ fn content(fields: &mut Fields, path: &str, cache: Option<Value>, lost: &mut Los
     let path = format!("{path}.content");
     let mut parts = match fields.shift_remove("content") {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::String(text)) => vec![Part::Text { text, cache: None }],
+        Some(Value::String(text)) => vec![Part::text(text)],
         Some(Value::Array(items)) => {
             let items = items.into_iter().enumerate();
             items.map(|(at, item)| part(item, &format!("{path}[{at}]"), lost)).collect::<Result<_, _>>()?
@@ -163,8 +163,9 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let kind = needed(&mut fields, "type", path)?;
     let cache = cache(&mut fields);
     let part = match kind.as_str() {
-        "text" => Part::Text { text: needed(&mut fields, "text", path)?, cache },
-        "refusal" => Part::Text { text: needed(&mut fields, "refusal", path)?, cache },
+        "text" | "refusal" => {
+            Part::Text { text: needed(&mut fields, &kind, path)?, cache, citations: citations(&mut fields) }
+        }
         "image_url" => image(&mut fields, path, cache, lost)?,
         "input_audio" => {
             let mut audio = object(fields.shift_remove("input_audio").unwrap_or_default(), path)?;

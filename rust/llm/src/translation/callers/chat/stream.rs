@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::usage;
 use crate::{
-    dialect::{Failure, chat},
+    dialect::{Dialect, Failure, chat},
     translation::{
         answering::{Answering, is_of_chat},
-        finish,
+        failing, finish,
         piece::{Piece, Place, Taker},
         teller::Teller,
     },
@@ -28,6 +28,8 @@ pub struct Stream {
     calls: usize,
     /// Blocks so far, and what the last one holds.
     block: Option<(usize, &'static str)>,
+    /// What is said next is a block of its own.
+    is_apart: bool,
     usage: Option<Usage>,
     finish: Option<String>,
     over: bool,
@@ -41,6 +43,7 @@ impl Stream {
             answering,
             calls: 0,
             block: None,
+            is_apart: false,
             usage: None,
             finish: None,
             over: false,
@@ -93,8 +96,9 @@ impl Stream {
             return None;
         }
         let of = if key == "signature" { "thinking" } else { key };
+        let is_apart = key == "text" && std::mem::take(&mut self.is_apart);
         let at = match self.block {
-            Some((at, last)) if last == of && key != "data" => at,
+            Some((at, last)) if last == of && key != "data" && !is_apart => at,
             Some((at, _)) => at + 1,
             None => 0,
         };
@@ -118,6 +122,10 @@ impl Stream {
 
     fn add(&mut self, place: Place, name: &str, json: &str) {
         let Ok(value) = serde_json::from_str::<Value>(json) else { return };
+        if place == Place::Block && self.is_apart {
+            // Some say where it is from before they say it.
+            self.shown("text");
+        }
         match (place, self.block) {
             _ if self.answering.strict && !(place == Place::Choice && is_of_chat(name, json)) => self.lose(name),
             (Place::Block, Some((at, "text"))) => {
@@ -191,6 +199,7 @@ impl Taker for Stream {
                 self.chunk(32, |out| out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\""));
             }
             Piece::Text(text) => self.said("text", text),
+            Piece::TextBlock => self.is_apart = true,
             Piece::Refusal(text) => self.chunk(room("refusal", text), |out| field(out, "refusal", text)),
             Piece::Thinking(text) if self.answering.blocks => self.said("thinking", text),
             Piece::Signature(text) if self.answering.blocks => self.said("signature", text),
@@ -221,7 +230,7 @@ impl Taker for Stream {
             Piece::Usage(usage) => self.usage = Some(usage),
             Piece::Finish { reason, .. } => self.finish = Some(reason.to_owned()),
             Piece::Failed { kind, message, code } => {
-                self.failed(&Failure { status: 500, kind, message, code, request_id: None });
+                self.failed(&failing::on_the_way(Dialect::OpenAi, kind, message, code));
             }
             Piece::End => self.end(),
         }

@@ -22,6 +22,8 @@ pub struct Whole {
     text: Option<String>,
     refusal: Option<String>,
     blocks: Vec<Value>,
+    /// What is said next is a block of its own.
+    is_apart: bool,
     calls: Vec<Called>,
     seal: Option<String>,
     beside: Beside,
@@ -54,6 +56,7 @@ impl Whole {
             text: None,
             refusal: None,
             blocks: Vec::new(),
+            is_apart: false,
             calls: Vec::new(),
             seal: None,
             beside: Beside::default(),
@@ -67,8 +70,9 @@ impl Whole {
         if !self.answering.blocks {
             return;
         }
-        if let Some(last) =
-            self.blocks.last_mut().filter(|last| last["type"] == kind && last.get("signature").is_none())
+        let is_apart = kind == "text" && std::mem::take(&mut self.is_apart);
+        let is_open = |last: &&mut Value| !is_apart && last["type"] == kind && last.get("signature").is_none();
+        if let Some(last) = self.blocks.last_mut().filter(is_open)
             && let Some(Value::String(so_far)) = last.get_mut(key)
         {
             so_far.push_str(text);
@@ -100,6 +104,10 @@ impl Whole {
             _ => self.answering.kept(name, json),
         };
         let Some(value) = kept else { return };
+        if place == Place::Block && self.is_apart {
+            // Some say where it is from before they say it.
+            self.block("text", "text", "");
+        }
         let last = self.blocks.last_mut().filter(|last| last["type"] == "text");
         let fields = match (place, last.and_then(Value::as_object_mut)) {
             (Place::Block, Some(block)) => block,
@@ -152,6 +160,7 @@ impl Taker for Whole {
                 self.text.get_or_insert_default().push_str(text);
                 self.block("text", "text", text);
             }
+            Piece::TextBlock => self.is_apart = true,
             Piece::Refusal(text) => self.refusal.get_or_insert_default().push_str(text),
             Piece::Thinking(text) if !self.answering.blocks && !text.is_empty() => {
                 self.answering.lose("thinking");

@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 use super::whole::{choice, lost};
 use crate::{
-    dialect::{Failure, chat},
+    dialect::{Dialect, chat},
     translation::{
         answering::Answering,
         callers::chat::usage,
+        failing,
         piece::{Piece, Taker},
         teller::Teller,
     },
@@ -83,7 +84,7 @@ impl Taker for Stream {
                     }
                 }
             }
-            Piece::Text("") | Piece::Refusal("") => (),
+            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") => (),
             Piece::Text(text) | Piece::Refusal(text) => self.event("", Value::Null, &choice(text, None)),
             Piece::Aside { name, .. } if self.answering.strict => self.lose(name),
             Piece::Aside { name, json, .. } => {
@@ -95,7 +96,7 @@ impl Taker for Stream {
             Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
             Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = Failure { status: 500, kind, message, code, request_id: None };
+                let failure = failing::on_the_way(Dialect::OpenAi, kind, message, code);
                 self.out.extend_from_slice(&chat::error_event(&failure));
             }
             Piece::End => self.end(),

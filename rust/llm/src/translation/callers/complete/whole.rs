@@ -58,7 +58,7 @@ impl Taker for Whole {
             }
             Piece::Usage(usage) => self.usage = Some(usage),
             Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
-            Piece::Failed { .. } | Piece::End => (),
+            Piece::TextBlock | Piece::Failed { .. } | Piece::End => (),
             piece => lost(&piece).into_iter().for_each(|name| self.answering.lose(name)),
         }
     }

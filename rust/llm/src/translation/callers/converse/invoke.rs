@@ -4,12 +4,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    dialect::{Failure, bedrock},
+    dialect::{Dialect, bedrock},
     stream::{aws_event_stream::encode, sse},
     translation::{
         answering::Answering,
         asked::{Asked, Refusal, body},
         callers::messages,
+        failing,
         piece::{Piece, Taker},
         teller::Teller,
     },
@@ -61,7 +62,7 @@ impl Taker for Stream {
         match piece {
             Piece::Failed { kind, message, code } => {
                 let told = self.told();
-                let failure = Failure { status: 500, kind, message, code, request_id: None };
+                let failure = failing::on_the_way(Dialect::Bedrock, kind, message, code);
                 self.out = [told, bedrock::error_event(&failure)].concat();
             }
             piece => {

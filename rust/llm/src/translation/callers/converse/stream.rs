@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use super::{seals, usage};
 use crate::{
-    dialect::{Failure, bedrock},
+    dialect::{Dialect, bedrock},
     stream::aws_event_stream::encode,
     translation::{
         answering::Answering,
-        finish,
+        failing, finish,
         piece::{Piece, Taker},
         teller::Teller,
     },
@@ -120,10 +120,14 @@ impl Taker for Stream {
         }
         match piece {
             Piece::Start { .. } => self.begin(),
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
+            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") => (),
             Piece::Text(text) | Piece::Refusal(text) => self.say(Kind::Text, &json!({"text": text})),
             Piece::Thinking(text) => self.say(Kind::Thinking, &json!({"reasoningContent": {"text": text}})),
             Piece::Signature(text) => {
+                if self.open != Some(Kind::Thinking) {
+                    // Clients of Amazon's send no signature back without words.
+                    self.say(Kind::Thinking, &json!({"reasoningContent": {"text": ""}}));
+                }
                 self.say(Kind::Thinking, &json!({"reasoningContent": {"signature": text}}));
                 self.close();
             }
@@ -147,7 +151,7 @@ impl Taker for Stream {
             Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
             Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = Failure { status: 500, kind, message, code, request_id: None };
+                let failure = failing::on_the_way(Dialect::Bedrock, kind, message, code);
                 self.out.extend_from_slice(&bedrock::error_event(&failure));
             }
             Piece::End => self.end(),

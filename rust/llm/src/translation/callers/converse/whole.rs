@@ -54,6 +54,7 @@ impl Taker for Whole {
     fn take(&mut self, piece: Piece<'_>) {
         match piece {
             Piece::Text("")
+            | Piece::TextBlock
             | Piece::Refusal("")
             | Piece::Thinking("")
             | Piece::Start { .. }

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::parts::{self, Calling, Said};
 use crate::{
-    dialect::{Failure, gemini},
+    dialect::{Dialect, gemini},
     translation::{
         answering::Answering,
+        failing,
         piece::{Piece, Taker},
         teller::Teller,
     },
@@ -81,7 +82,7 @@ impl Taker for Stream {
                 id.clone_into(&mut self.id);
                 model.clone_into(&mut self.model);
             }
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
+            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") => (),
             Piece::Text(text) | Piece::Refusal(text) => self.say(parts::text(text)),
             Piece::Thinking(text) if self.answering.blocks => self.say(parts::thought(text)),
             Piece::Signature(text) if self.answering.blocks => self.say(parts::signature(text)),
@@ -99,9 +100,9 @@ impl Taker for Stream {
             }
             Piece::Usage(usage) => self.usage = Some(usage),
             Piece::Finish { reason, .. } => self.finish = Some(reason.to_owned()),
-            Piece::Failed { message, code, .. } => {
+            Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = Failure { status: 500, kind: None, message, code, request_id: None };
+                let failure = failing::on_the_way(Dialect::Gemini, kind, message, code);
                 self.out.extend_from_slice(&gemini::error_event(&failure));
             }
             Piece::End => self.end(),

@@ -59,7 +59,12 @@ impl Taker for Whole {
                 id.clone_into(&mut self.id);
                 model.clone_into(&mut self.model);
             }
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::Failed { .. } | Piece::End => (),
+            Piece::Text("")
+            | Piece::TextBlock
+            | Piece::Refusal("")
+            | Piece::Thinking("")
+            | Piece::Failed { .. }
+            | Piece::End => (),
             Piece::Text(text) | Piece::Refusal(text) => self.add(parts::text(text)),
             Piece::Thinking(text) if self.answering.blocks => self.add(parts::thought(text)),
             Piece::Signature(text) if self.answering.blocks => self.add(parts::signature(text)),

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::translation::{
     asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, schema,
-        some_object, string,
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, citations, needed,
+        object, schema, some_object, string,
     },
     lost::Lost,
 };
@@ -98,7 +98,7 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let kind = needed(&mut fields, "type", path)?;
     let cache = fields.shift_remove("cache_control").filter(|cache| !cache.is_null());
     let part = match kind.as_str() {
-        "text" => Part::Text { text: needed(&mut fields, "text", path)?, cache },
+        "text" => Part::Text { text: needed(&mut fields, "text", path)?, cache, citations: citations(&mut fields) },
         "image" => Part::Image { source: source(&mut fields, path)?, detail: None, cache },
         "document" => {
             let name = string(&mut fields, "title");

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{request::SEAL, usage, whole::image};
 use crate::{
-    dialect::{Failure, messages},
+    dialect::{Dialect, messages},
     translation::{
         answering::{Answering, extend, merge},
         asked::Fields,
-        finish,
+        failing, finish,
         piece::{Piece, Taker},
         teller::Teller,
     },
@@ -171,7 +171,7 @@ impl Taker for Stream {
         }
         match piece {
             Piece::Start { id, model } => self.begin(id, model),
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
+            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") => (),
             Piece::Text(text) | Piece::Refusal(text) => self.text(text),
             Piece::Thinking(text) => self.think(text),
             Piece::Signature(signature) => self.sign(signature),
@@ -204,7 +204,7 @@ impl Taker for Stream {
             }
             Piece::Failed { kind, message, code } => {
                 self.over = true;
-                let failure = Failure { status: 500, kind, message, code, request_id: None };
+                let failure = failing::on_the_way(Dialect::Anthropic, kind, message, code);
                 self.out.extend_from_slice(&messages::error_event(&failure));
             }
             Piece::End => self.end(),

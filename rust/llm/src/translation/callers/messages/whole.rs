@@ -91,7 +91,12 @@ impl Taker for Whole {
                     model.clone_into(&mut self.model);
                 }
             }
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::Failed { .. } | Piece::End => (),
+            Piece::Text("")
+            | Piece::TextBlock
+            | Piece::Refusal("")
+            | Piece::Thinking("")
+            | Piece::Failed { .. }
+            | Piece::End => (),
             Piece::Text(text) | Piece::Refusal(text) => self.add("text", "text", text),
             Piece::Thinking(text) => self.add("thinking", "thinking", text),
             Piece::Signature(signature) => self.sign(signature),

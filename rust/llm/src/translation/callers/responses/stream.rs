@@ -180,6 +180,7 @@ impl Taker for Stream {
         match piece {
             Piece::Start { .. } => self.begin(),
             Piece::Text("")
+            | Piece::TextBlock
             | Piece::Refusal("")
             | Piece::Thinking("")
             | Piece::Usage(_)

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::{
+    dialect::Dialect,
     translation::{
         answering::{Answering, merge},
         asked::Fields,
-        finish,
+        failing, finish,
         piece::{Piece, Taker},
         teller::Teller,
     },
@@ -213,7 +214,7 @@ impl Taker for Whole {
                     model.clone_into(&mut self.model);
                 }
             }
-            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::End => (),
+            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") | Piece::End => (),
             Piece::Text(text) => self.open(Kind::Text).text.push_str(text),
             Piece::Refusal(text) => self.open(Kind::Refusal).text.push_str(text),
             Piece::Thinking(text) => self.open(Kind::Reasoning).text.push_str(text),
@@ -247,8 +248,13 @@ impl Taker for Whole {
             }
             Piece::Usage(usage) => self.usage = usage,
             Piece::Finish { reason, .. } => reason.clone_into(&mut self.finish),
-            Piece::Failed { message, code, .. } => {
-                self.failed = Some(json!({"code": code.unwrap_or("server_error"), "message": message}));
+            Piece::Failed { kind, message, code } => {
+                let code = match failing::on_the_way(Dialect::OpenAi, kind, message, code).status {
+                    429 => "rate_limit_exceeded",
+                    // As it has its own words, and not as Amazon has them.
+                    _ => code.filter(|code| code.contains('_')).unwrap_or("server_error"),
+                };
+                self.failed = Some(json!({"code": code, "message": message}));
             }
         }
     }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
+use super::{Thoughts, details::Details};
 use crate::{
     dialect::Dialect,
     translation::{
@@ -25,6 +26,8 @@ struct Answer<'a> {
     choices: Vec<Choice<'a>>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    service_tier: Option<&'a RawValue>,
     #[serde(default, borrow)]
     x_groq: Option<Groq<'a>>,
     #[serde(default, borrow)]
@@ -68,6 +71,8 @@ struct Said<'a> {
     #[serde(default, borrow)]
     reasoning: Option<&'a RawValue>,
     #[serde(default, borrow)]
+    reasoning_details: Option<&'a RawValue>,
+    #[serde(default, borrow)]
     tool_calls: Option<Vec<Call<'a>>>,
     #[serde(default, borrow)]
     annotations: Option<&'a RawValue>,
@@ -99,12 +104,12 @@ struct Function<'a> {
     arguments: Option<Cow<'a, str>>,
 }
 
-pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
+pub fn read(answer: &[u8], thoughts: Thoughts, taker: &mut dyn Taker) -> Result<(), Broken> {
     let answer: Answer<'_> = serde_json::from_slice(answer)?;
     if answer.choices.is_empty() {
         return Err(Broken("it has no choices".into()));
     }
-    let mut hearing = Hearing { is_whole: true, ..Hearing::default() };
+    let mut hearing = Hearing { is_whole: true, ..Hearing::new(thoughts) };
     hearing.take(&answer, taker);
     hearing.over(taker);
     Ok(())
@@ -124,6 +129,8 @@ pub struct Hearing {
     calls: Vec<Known>,
     /// What stands beside the answer: chunks repeat it.
     beside: Vec<(&'static str, String)>,
+    /// What is to come back of its thoughts, where they are said in more than words.
+    details: Option<Details>,
 }
 
 /// A call that was begun, as its provider tells it from others.
@@ -155,6 +162,10 @@ impl Listener for Hearing {
 }
 
 impl Hearing {
+    pub fn new(thoughts: Thoughts) -> Self {
+        Self { details: (thoughts == Thoughts::Details).then(Details::default), ..Self::default() }
+    }
+
     fn take(&mut self, answer: &Answer<'_>, taker: &mut dyn Taker) {
         let id = answer.id.as_deref().unwrap_or_default();
         let says_nothing = id.is_empty() && answer.choices.is_empty();
@@ -179,6 +190,9 @@ impl Hearing {
         if let Some(usage) = answer.usage.or(beside) {
             self.counts.read(usage.get().as_bytes());
         }
+        if let Some(tier) = answer.service_tier {
+            self.counts.serve(b"service_tier", tier.get().as_bytes());
+        }
         for (name, json) in [("citations", answer.citations), ("search_results", answer.search_results)] {
             let Some(json) = json.filter(|json| says_something(json)) else { continue };
             self.beside.retain(|(known, _)| *known != name);
@@ -187,9 +201,13 @@ impl Hearing {
     }
 
     fn said(&mut self, said: &Said<'_>, taker: &mut dyn Taker) {
-        if let Some(thought) = said.reasoning_content.or(said.reasoning).and_then(text) {
+        let more = self.details.as_mut().zip(said.reasoning_details);
+        let words = more.map(|(details, more)| details.add(more, self.is_whole)).filter(|words| !words.is_empty());
+        let thought = said.reasoning_content.or(said.reasoning).and_then(text);
+        if let Some(thought) = thought.or(words.map(Cow::Owned)) {
             taker.take(Piece::Thinking(&thought));
         }
+        self.seal(said, taker);
         if let Some(content) = said.content {
             speak(content, taker);
         }
@@ -210,6 +228,14 @@ impl Hearing {
         let seal = said.extra_content.as_ref().and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
         if let Some(seal) = seal {
             taker.take(Piece::Seal(seal));
+        }
+    }
+
+    /// Thoughts are over where something else begins.
+    fn seal(&mut self, said: &Said<'_>, taker: &mut dyn Taker) {
+        let Some(details) = &mut self.details else { return };
+        if said.content.is_some_and(says_something) || said.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty()) {
+            details.tell(taker);
         }
     }
 
@@ -248,6 +274,9 @@ impl Hearing {
     fn end(&mut self, taker: &mut dyn Taker) {
         if std::mem::replace(&mut self.is_over, true) {
             return;
+        }
+        if let Some(details) = &mut self.details {
+            details.tell(taker);
         }
         for (name, json) in &self.beside {
             taker.take(Piece::Aside { place: Place::Answer, name, json });

@@ -1,6 +1,7 @@
 //! `OpenAI`'s chat completions, as everybody takes them who is compatible.
 
 mod answer;
+pub(super) mod details;
 pub(super) mod request;
 
 pub use answer::error;
@@ -24,23 +25,51 @@ pub struct Chat {
     hottest: i32,
     /// Usage is part of a stream where it was asked for.
     asks_usage: bool,
-    /// What it thought goes back to it, with what it said then.
-    takes_thoughts: bool,
+    thoughts: Thoughts,
+}
+
+/// What goes back to a model of what it thought, with what it said then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Thoughts {
+    Stay,
+    Words,
+    /// In words of `OpenRouter`'s.
+    Details,
 }
 
 /// As `OpenAI` has it today.
-pub static OPENAI: Chat =
-    Chat { limit: "max_completion_tokens", name: str::to_owned, hottest: 2, asks_usage: true, takes_thoughts: false };
+pub static OPENAI: Chat = Chat {
+    limit: "max_completion_tokens",
+    name: str::to_owned,
+    hottest: 2,
+    asks_usage: true,
+    thoughts: Thoughts::Stay,
+};
 /// As it was when others became compatible with it.
 pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", ..OPENAI };
 /// Likewise, of those whose streams say what they cost in any case.
 pub static UNASKED: Chat = Chat { asks_usage: false, ..COMPATIBLE };
 /// Likewise, of those who refuse a turn with tools that comes back without its thoughts.
-pub static THOUGHTFUL: Chat = Chat { takes_thoughts: true, ..COMPATIBLE };
+pub static THOUGHTFUL: Chat = Chat { thoughts: Thoughts::Words, ..COMPATIBLE };
+/// Likewise, of who has signatures and sealed thoughts of all makers.
+pub static DETAILED: Chat = Chat { thoughts: Thoughts::Details, ..COMPATIBLE };
 /// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
 pub static VERTEX: Chat = Chat { name: of_publisher, ..COMPATIBLE };
 /// A deployment and an adapter on top of it: the body names the adapter.
 pub static ADAPTED: Chat = Chat { name: of_adapter, hottest: 1, ..COMPATIBLE };
+
+/// Of those who host models of many makers: `OpenAI`'s newest refuse the old name of the limit, and others know no other.
+pub fn of_many(model: &str) -> &'static Chat {
+    let name = model.rsplit('/').next().unwrap_or_default();
+    let number =
+        |rest: &str| rest.split(|one: char| !one.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+    let is_newest = match (name.strip_prefix("gpt-"), name.strip_prefix('o')) {
+        (Some(rest), _) => number(rest).is_some_and(|version: u32| version >= 5),
+        (None, Some(rest)) => number(rest).is_some(),
+        (None, None) => false,
+    };
+    if is_newest { &OPENAI } else { &COMPATIBLE }
+}
 
 fn of_publisher(model: &str) -> String {
     match model.split_once('.') {
@@ -58,7 +87,7 @@ impl Wire for Chat {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         asked.model = (self.name)(&asked.model);
         asked.bound("temperature", &(0..=self.hottest));
-        let mut written = request::write(asked, self.limit, self.takes_thoughts)?;
+        let mut written = request::write(asked, self.limit, self.thoughts)?;
         if self.asks_usage && written.contains_key("stream") {
             written.insert("stream_options".into(), json!({"include_usage": true}));
         }
@@ -66,11 +95,11 @@ impl Wire for Chat {
     }
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
-        answer::read(answer, taker)
+        answer::read(answer, self.thoughts, taker)
     }
 
     fn listener(&self) -> Box<dyn Listener> {
-        Box::new(answer::Hearing::default())
+        Box::new(answer::Hearing::new(self.thoughts))
     }
 
     fn embed(&self, texts: &mut Texts) -> Result<Vec<u8>, Refusal> {
@@ -99,5 +128,27 @@ impl Wire for Chat {
 
     fn error(&self, answer: &[u8]) -> Found {
         answer::error(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_has_the_name_that_a_model_knows() {
+        for (model, limit) in [
+            ("gpt-5", "max_completion_tokens"),
+            ("openai/gpt-5.1-mini", "max_completion_tokens"),
+            ("o1", "max_completion_tokens"),
+            ("openai/o4-mini", "max_completion_tokens"),
+            ("gpt-4o", "max_tokens"),
+            ("gpt-oss-120b", "max_tokens"),
+            ("olmo-2", "max_tokens"),
+            ("meta/Llama-3.3-70B-Instruct", "max_tokens"),
+            ("", "max_tokens"),
+        ] {
+            assert_eq!(of_many(model).limit, limit, "{model}");
+        }
     }
 }

@@ -2,7 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, joined};
+use super::{Thoughts, details};
+use crate::translation::{
+    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, joined},
+    call_ids,
+};
 
 /// What a compatible provider may be told besides what is written here.
 const KNOWN: &[&str] = &[
@@ -31,15 +35,15 @@ const KNOWN: &[&str] = &[
     "verbosity",
 ];
 
-/// `thoughtful`: whether what the model thought is told it again.
-pub fn write(asked: &mut Asked, limit: &str, thoughtful: bool) -> Result<Fields, Refusal> {
+/// `thoughts`: what the model is told again of those it had.
+pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Fields, Refusal> {
     // Of several answers one would be told.
     asked.refuse_several()?;
     let mut out = Fields::new();
-    out.insert("model".into(), std::mem::take(&mut asked.model).into());
+    out.insert("model".into(), asked.model.as_str().into());
     let mut messages = Vec::new();
     for (at, message) in turns(std::mem::take(&mut asked.messages)) {
-        write_message(message, &format!("messages[{at}]"), asked, (thoughtful, &mut messages))?;
+        write_message(message, &format!("messages[{at}]"), asked, (thoughts, &mut messages))?;
     }
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut asked.tools).into_iter().enumerate();
@@ -64,6 +68,7 @@ pub fn write(asked: &mut Asked, limit: &str, thoughtful: bool) -> Result<Fields,
     if asked.stream {
         out.insert("stream".into(), true.into());
     }
+    asked.model.clear();
     Ok(out)
 }
 
@@ -90,11 +95,11 @@ fn write_message(
     message: Message,
     path: &str,
     asked: &mut Asked,
-    (thoughtful, out): (bool, &mut Vec<Value>),
+    (thoughts, out): (Thoughts, &mut Vec<Value>),
 ) -> Result<(), Refusal> {
     let Message { role, parts } = message;
     if role == Role::Assistant {
-        out.extend(assistant(parts, path, asked, thoughtful)?);
+        out.extend(assistant(parts, path, asked, thoughts)?);
         return Ok(());
     }
     let mut said = Vec::new();
@@ -109,7 +114,7 @@ fn write_message(
                 let (texts, others): (Vec<_>, Vec<_>) =
                     parts.into_iter().partition(|part| matches!(part, Part::Text { .. }));
                 let content = content(texts, path, asked)?;
-                out.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
+                out.push(json!({"role": "tool", "tool_call_id": call_ids::of_chat(&asked.model).fit(&id), "content": content}));
                 said.extend(others);
             }
             other => said.push(other),
@@ -123,8 +128,9 @@ fn write_message(
 }
 
 /// Nothing where nothing is left to say.
-fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked, thoughtful: bool) -> Result<Option<Value>, Refusal> {
+fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked, again: Thoughts) -> Result<Option<Value>, Refusal> {
     let mut thoughts = String::new();
+    let mut details = Vec::new();
     let mut calls = Vec::new();
     let mut said = Vec::new();
     let mut seal = None;
@@ -132,15 +138,20 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked, thoughtful: bool) 
         match part {
             Part::Call(call) => {
                 hint(call.cache.as_ref(), asked);
-                let mut told = json!({"id": call.id, "type": "function",
+                let mut told = json!({"id": call_ids::of_chat(&asked.model).fit(&call.id), "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments}});
                 if let Some(signature) = call.signature {
                     told["extra_content"] = json!({"google": {"thought_signature": signature}});
                 }
                 calls.push(told);
             }
-            Part::Thinking { text, .. } if thoughtful => thoughts.push_str(&text),
-            Part::Thinking { .. } | Part::Redacted { .. } => asked.lose("thinking"),
+            Part::Thinking { text, .. } if again == Thoughts::Words => thoughts.push_str(&text),
+            Part::Thinking { signature, .. } => {
+                let told = signature.filter(|_| again == Thoughts::Details).and_then(|sealed| details::of(&sealed));
+                asked.lose_some("thinking", told.is_none().then_some(&()));
+                details.extend(told.unwrap_or_default());
+            }
+            Part::Redacted { .. } => asked.lose("thinking"),
             Part::Seal(signature) => {
                 if seal.replace(signature).is_some() {
                     asked.lose("thought_signature");
@@ -153,13 +164,16 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked, thoughtful: bool) 
     }
     if said.is_empty() && calls.is_empty() {
         asked.lose_some("thought_signature", seal.as_ref());
-        asked.lose_some("thinking", Some(&thoughts).filter(|thoughts| !thoughts.is_empty()));
+        asked.lose_some("thinking", (!thoughts.is_empty() || !details.is_empty()).then_some(&()));
         return Ok(None);
     }
     let content = if said.is_empty() { Value::Null } else { content(said, path, asked)? };
     let mut message = json!({"role": "assistant", "content": content});
     if !thoughts.is_empty() {
         message["reasoning_content"] = thoughts.into();
+    }
+    if !details.is_empty() {
+        message["reasoning_details"] = details.into();
     }
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
@@ -172,6 +186,9 @@ fn assistant(parts: Vec<Part>, path: &str, asked: &mut Asked, thoughtful: bool) 
 
 /// One string where all is text: not everybody takes parts.
 fn content(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
+    if parts.iter().any(|part| matches!(part, Part::Text { citations: Some(_), .. })) {
+        asked.lose("citations");
+    }
     if parts.iter().all(|part| matches!(part, Part::Text { .. })) {
         if parts.iter().any(|part| matches!(part, Part::Text { cache: Some(_), .. })) {
             asked.lose("cache_control");
@@ -184,7 +201,7 @@ fn content(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<Value, Ref
 fn part(part: Part, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
     let refused = |what: &str| Refusal::new(path, format!("this provider does not take {what}"));
     match part {
-        Part::Text { text, cache } => {
+        Part::Text { text, cache, .. } => {
             hint(cache.as_ref(), asked);
             Ok(json!({"type": "text", "text": text}))
         }

@@ -53,7 +53,7 @@ impl Wire for Cohere {
         asked.bound("top_k", &(0..=500));
         let choice = asked.choice.take();
         let is_strict = strict(asked);
-        let chat = request::write(asked, "max_tokens", false)?;
+        let chat = request::write(asked, "max_tokens", chat::Thoughts::Stay)?;
         let mut out = Fields::new();
         for (key, value) in chat {
             match NAMES.iter().find(|(name, _)| *name == key) {
@@ -175,7 +175,9 @@ fn strict(asked: &mut Asked) -> bool {
 }
 
 fn think(thinking: &Value) -> Value {
-    let mut told = json!({"type": thinking["type"]});
+    // It has these two words for it.
+    let kind = if thinking["type"] == "disabled" { "disabled" } else { "enabled" };
+    let mut told = json!({"type": kind});
     if let Some(budget) = thinking.get("budget_tokens") {
         told["token_budget"] = budget.clone();
     }

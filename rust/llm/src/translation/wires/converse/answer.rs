@@ -136,6 +136,7 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
     let mut calls = 0;
     for block in &answer.output.message.content {
         if let Some(text) = block.text.as_deref().filter(|text| !text.is_empty()) {
+            taker.take(Piece::TextBlock);
             taker.take(Piece::Text(text));
         }
         if let Some(reasoning) = &block.reasoning_content {
@@ -165,6 +166,7 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
 /// What is not just words.
 fn beside(block: &Block<'_>, taker: &mut dyn Taker) {
     if let Some(Cited { content, citations }) = &block.citations_content {
+        taker.take(Piece::TextBlock);
         for words in content {
             taker.take(Piece::Text(&words.text));
         }
@@ -224,6 +226,8 @@ pub struct Hearing {
     is_begun: bool,
     /// Which block each call is, and whether something of its arguments came.
     calls: Vec<(u64, bool)>,
+    /// Which block was said last.
+    said: Option<u64>,
     finish: Option<String>,
 }
 
@@ -286,6 +290,10 @@ impl Hearing {
     fn delta(&mut self, event: &Event<'_>, taker: &mut dyn Taker) {
         let Some(delta) = &event.delta else { return };
         self.begin(taker);
+        let is_text = delta.text.is_some() || delta.citation.is_some();
+        if is_text && self.said.replace(event.content_block_index) != Some(event.content_block_index) {
+            taker.take(Piece::TextBlock);
+        }
         if let Some(text) = delta.text.as_deref() {
             taker.take(Piece::Text(text));
         }

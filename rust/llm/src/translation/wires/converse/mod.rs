@@ -7,7 +7,7 @@ mod vendor;
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Frames, Listener, Wire, chat};
+use super::{Broken, Found, Frames, Listener, Wire, chat, messages::thinking};
 use crate::translation::{
     asked::{Asked, Refusal},
     listing::{self, Listed},
@@ -21,6 +21,7 @@ const COUNTED: [&str; 4] = ["messages", "system", "toolConfig", "additionalModel
 
 impl Wire for Converse {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        thinking::refuse(asked)?;
         Ok(serde_json::Value::Object(request::write(asked)?).to_string().into_bytes())
     }
 

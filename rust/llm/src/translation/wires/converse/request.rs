@@ -7,8 +7,8 @@ use super::{
     vendor::{self, Place, Vendor},
 };
 use crate::translation::{
-    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool},
-    wires::messages,
+    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, each_has},
+    wires::{chat::details, messages},
 };
 
 /// What limits and steers the answer, whoever's model it is.
@@ -105,8 +105,15 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
 fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -> Result<(), Refusal> {
     let refused = |what: &str| Refusal::new(path, format!("this provider does not take {what}"));
     let (block, cache) = match part {
-        Part::Text { text, .. } if text.is_empty() => return Ok(()),
-        Part::Text { text, cache } => (json!({"text": text}), cache),
+        // A text of nothing but space is refused.
+        Part::Text { text, .. } if text.trim().is_empty() => return Ok(()),
+        Part::Text { text, cache, citations: Some(citations) } if each_has(&citations, "location") => {
+            (json!({"citationsContent": {"content": [{"text": text}], "citations": citations}}), cache)
+        }
+        Part::Text { text, cache, citations } => {
+            asked.lose_some("citations", citations.as_ref());
+            (json!({"text": text}), cache)
+        }
         Part::Image { source: Source::Data { mime, data }, cache, detail } => {
             asked.lose_some("image_url.detail", detail.as_ref());
             (picture(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
@@ -116,7 +123,7 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
             (document(source, name).ok_or_else(|| refused("this document"))?, cache)
         }
         Part::Audio { .. } => return Err(refused("audio")),
-        Part::Thinking { text, signature: Some(signature) } => {
+        Part::Thinking { text, signature: Some(signature) } if !details::are_in(&signature) => {
             (json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}}), None)
         }
         Part::Thinking { .. } => {
@@ -135,20 +142,13 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
         Part::Call(call) => {
             let input = call.input();
             let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
-            (json!({"toolUse": {"toolUseId": call.id, "name": call.name, "input": input}}), call.cache)
+            let id = vendor::ids(&asked.model).fit(&call.id);
+            (json!({"toolUse": {"toolUseId": id, "name": call.name, "input": input}}), call.cache)
         }
         Part::Result { id, parts, is_error, cache } => {
-            let mut inner = Vec::new();
-            let mut beside = Vec::new();
-            for part in parts {
-                // Images that are not here cannot be put into a result; the model may be told where they are.
-                match part {
-                    Part::Image { source: Source::Url { url, .. }, .. } => inner.push(json!({"text": url})),
-                    part => write_part(part, path, asked, &mut beside)?,
-                }
-            }
-            beside.append(&mut inner);
-            let mut result = json!({"toolUseId": id, "content": beside});
+            let (beside, within) = within_result(parts, path, asked)?;
+            let cache = cache.or(within);
+            let mut result = json!({"toolUseId": vendor::ids(&asked.model).fit(&id), "content": beside});
             if is_error {
                 result["status"] = "error".into();
             }
@@ -158,6 +158,23 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
     out.push(block);
     point(cache.as_ref(), Place::Talk, asked, out);
     Ok(())
+}
+
+/// What a tool gave back, and the last hint about caching in it: that has no place there, and stands behind it.
+fn within_result(parts: Vec<Part>, path: &str, asked: &mut Asked) -> Result<(Vec<Value>, Option<Value>), Refusal> {
+    let (mut inner, mut beside, mut hint) = (Vec::new(), Vec::new(), None);
+    for mut part in parts {
+        if let Part::Text { cache, .. } | Part::Image { cache, .. } | Part::Document { cache, .. } = &mut part {
+            hint = cache.take().or(hint);
+        }
+        // Images that are not here cannot be put into a result; the model may be told where they are.
+        match part {
+            Part::Image { source: Source::Url { url, .. }, .. } => inner.push(json!({"text": url})),
+            part => write_part(part, path, asked, &mut beside)?,
+        }
+    }
+    beside.append(&mut inner);
+    Ok((beside, hint))
 }
 
 /// A hint about caching is a block of its own here, where the model takes one.
@@ -224,6 +241,26 @@ fn of_mime(mime: &str) -> Option<&'static str> {
     })
 }
 
+/// Who talks of tools must say that there are some: where the caller has none left, those that were called.
+fn remembered(asked: &mut Asked, out: &mut Fields) {
+    let mut names: Vec<&Value> = Vec::new();
+    let messages = out.get("messages").and_then(Value::as_array).into_iter().flatten();
+    for block in messages.flat_map(|message| message["content"].as_array().into_iter().flatten()) {
+        let name = &block["toolUse"]["name"];
+        if name.is_string() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return;
+    }
+    let schema = json!({"json": {"type": "object", "properties": {}}});
+    let tools: Vec<_> = names.iter().map(|name| json!({"toolSpec": {"name": name, "inputSchema": schema}})).collect();
+    // It may call them again.
+    asked.lose("tools");
+    out.insert("toolConfig".into(), json!({"tools": tools}));
+}
+
 /// Writes functions; gives back those tools that Anthropic runs itself, for models that know them.
 fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
     let (mut tools, mut native) = (Vec::new(), Vec::new());
@@ -259,6 +296,7 @@ fn tools(asked: &mut Asked, out: &mut Fields) -> Result<Vec<Value>, Refusal> {
     }
     let choice = asked.choice.take();
     if tools.is_empty() {
+        remembered(asked, out);
         match choice {
             Some(Choice::Any | Choice::Tool(_)) if native.is_empty() => {
                 return Err(Refusal::new("tool_choice", "there are no tools"));

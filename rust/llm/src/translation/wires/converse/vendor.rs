@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::translation::{
     asked::{Asked, Fields, Refusal},
+    call_ids,
     wires::messages::{self, thinking},
 };
 
@@ -27,6 +28,11 @@ impl Vendor {
             () => Self::Other,
         }
     }
+}
+
+/// Which ids of calls a model takes: Mistral's are as strict here as with their maker.
+pub fn ids(model: &str) -> call_ids::Form {
+    if model.contains("mistral.") { call_ids::MISTRAL } else { call_ids::CLAUDE }
 }
 
 /// Where in a request a hint about caching stands.

@@ -17,7 +17,7 @@ use crate::translation::{
 };
 
 pub struct Gemini {
-    /// As it is taken there, where some of it is otherwise.
+    /// As it is taken there, where some of it is otherwise: calls have no ids.
     at_vertex: bool,
 }
 
@@ -26,7 +26,7 @@ pub static VERTEX: Gemini = Gemini { at_vertex: true };
 
 impl Wire for Gemini {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
-        Ok(serde_json::Value::Object(request::write(asked)?).to_string().into_bytes())
+        Ok(serde_json::Value::Object(request::write(asked, !self.at_vertex)?).to_string().into_bytes())
     }
 
     fn read(&self, answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
@@ -61,7 +61,7 @@ impl Wire for Gemini {
 
     fn count(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         let model = format!("models/{}", asked.model.trim_start_matches("models/"));
-        let mut said = request::write(asked)?;
+        let mut said = request::write(asked, !self.at_vertex)?;
         let body = if self.at_vertex {
             said.retain(|key, _| matches!(key.as_str(), "contents" | "systemInstruction" | "tools"));
             Value::Object(said)

@@ -37,7 +37,8 @@ const GENERATION: &[(&str, &str)] = &[
     ("frequency_penalty", "frequencyPenalty"),
 ];
 
-pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
+/// `names_calls`: whether calls have ids there, where the model knows them.
+pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
     let mut out = Fields::new();
     let called = names(&asked.messages);
@@ -58,8 +59,12 @@ pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     turns.retain(|(_, parts)| !parts.is_empty());
     Asked::refuse_silence(were, turns.len())?;
     in_order(&mut turns);
-    if thinking::wants_signatures(&asked.model) {
+    let is_of_today = thinking::wants_signatures(&asked.model);
+    if is_of_today {
         fill_signatures(&mut turns);
+    }
+    if !(names_calls && is_of_today) {
+        drop_ids(&mut turns);
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
@@ -103,6 +108,15 @@ fn in_order(turns: &mut [(Role, Vec<Value>)]) {
             .collect();
         placed.sort_by_key(|(place, _)| *place);
         after[0].1 = placed.into_iter().map(|(_, part)| part).collect();
+    }
+}
+
+/// Who knows no ids of calls refuses them; what came of them stands in their order.
+fn drop_ids(turns: &mut [(Role, Vec<Value>)]) {
+    for part in turns.iter_mut().flat_map(|(_, parts)| parts) {
+        for kind in ["functionCall", "functionResponse"] {
+            part.get_mut(kind).and_then(Value::as_object_mut).map(|told| told.shift_remove("id"));
+        }
     }
 }
 
@@ -173,8 +187,9 @@ fn write_part(
 ) -> Result<(), Refusal> {
     out.push(match part {
         Part::Text { text, .. } if text.is_empty() => return Ok(()),
-        Part::Text { text, cache } => {
+        Part::Text { text, cache, citations } => {
             hint(cache.as_ref(), asked);
+            asked.lose_some("citations", citations.as_ref());
             json!({"text": text})
         }
         Part::Image { source, detail, cache } => {

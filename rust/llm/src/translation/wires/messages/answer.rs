@@ -102,8 +102,11 @@ pub fn compact(json: &str) -> Cow<'_, str> {
 /// What a block says by itself, and that a call begins.
 fn begin(block: &Block<'_>, taker: &mut dyn Taker) {
     match &*block.kind {
-        "text" if !block.text.is_empty() => {
-            taker.take(Piece::Text(&block.text));
+        "text" => {
+            taker.take(Piece::TextBlock);
+            if !block.text.is_empty() {
+                taker.take(Piece::Text(&block.text));
+            }
             let citations = block.citations.map(RawValue::get).filter(|json| json.len() > "[]".len());
             if let Some(json) = citations.filter(|json| *json != "null") {
                 taker.take(Piece::Aside { place: Place::Block, name: "citations", json });

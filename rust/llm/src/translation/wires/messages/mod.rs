@@ -31,6 +31,7 @@ pub static VERTEX: Messages = Messages { version: Some("vertex-2023-10-16") };
 
 impl Wire for Messages {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
+        thinking::refuse(asked)?;
         let mut body = request::write(asked)?;
         if let Some(version) = self.version {
             body.shift_remove("model");

@@ -3,7 +3,11 @@
 use serde_json::{Value, json};
 
 use super::thinking;
-use crate::translation::asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema};
+use crate::translation::{
+    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, each_has},
+    call_ids,
+    wires::chat::details,
+};
 
 pub fn write(asked: &mut Asked) -> Result<Fields, Refusal> {
     asked.refuse_several()?;
@@ -81,9 +85,9 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
 
 fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Refusal> {
     let (mut block, cache) = match part {
-        // An empty text is refused.
-        Part::Text { text, .. } if text.is_empty() => return Ok(None),
-        Part::Text { text, cache } => (json!({"type": "text", "text": text}), cache),
+        // A text of nothing but space is refused.
+        Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
+        Part::Text { text, cache, citations } => (said(&text, citations, asked), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
             return Err(Refusal::new(path, format!("this provider does not take {mime}")));
         }
@@ -99,7 +103,7 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
             (block, cache)
         }
         Part::Audio { .. } => return Err(Refusal::new(path, "this provider does not take audio")),
-        Part::Thinking { text, signature: Some(signature) } => {
+        Part::Thinking { text, signature: Some(signature) } if !details::are_in(&signature) => {
             (json!({"type": "thinking", "thinking": text, "signature": signature}), None)
         }
         Part::Thinking { .. } => {
@@ -121,12 +125,12 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
             return Ok(None);
         }
         Part::Call(call) => {
-            let input = call.input();
+            let (id, input) = (call_ids::CLAUDE.fit(&call.id), call.input());
             let input = input.ok_or_else(|| Refusal::new(path, "arguments of a tool call must be a JSON object"))?;
-            (json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input}), call.cache)
+            (json!({"type": "tool_use", "id": id, "name": call.name, "input": input}), call.cache)
         }
         Part::Result { id, parts, is_error, cache } => {
-            let mut result = json!({"type": "tool_result", "tool_use_id": id});
+            let mut result = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.fit(&id)});
             let inner = parts.into_iter().filter_map(|part| block(part, path, asked).transpose());
             let inner = inner.collect::<Result<Vec<_>, _>>()?;
             if !inner.is_empty() {
@@ -142,6 +146,15 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
         block["cache_control"] = cache;
     }
     Ok(Some(block))
+}
+
+fn said(text: &str, citations: Option<Value>, asked: &mut Asked) -> Value {
+    let mut block = json!({"type": "text", "text": text});
+    match citations {
+        Some(own) if each_has(&own, "type") => block["citations"] = own,
+        others => asked.lose_some("citations", others.as_ref()),
+    }
+    block
 }
 
 fn place(source: Source) -> Value {

@@ -194,6 +194,24 @@ pub fn effort(asked: &mut Asked) -> Result<Option<(&'static str, u64)>, Refusal>
     found.map(Some).ok_or_else(unknown)
 }
 
+/// Refuses what a model refuses and what nothing stands for: another answer would be none to this question.
+pub fn refuse(asked: &Asked) -> Result<(), Refusal> {
+    let is_since = |first| version_of_claude(&asked.model).is_some_and(|version| version >= first);
+    if matches!(asked.choice, Some(Choice::Any | Choice::Tool(_))) && is_since((5, 1)) {
+        return Err(Refusal::new("tool_choice", "this model calls tools when it likes: it must be auto or none"));
+    }
+    let is_silent = |part: &Part| matches!(part, Part::Text { text, .. } if text.is_empty());
+    let mut said = asked.messages.iter().enumerate().rev();
+    let last = said.find(|(_, message)| message.role != Role::System && !message.parts.iter().all(is_silent));
+    match last.filter(|(_, message)| message.role == Role::Assistant) {
+        Some((at, _)) if is_since((4, 6)) => Err(Refusal::new(
+            format!("messages[{at}]"),
+            "this model does not go on from the beginning of an answer: the last message must be the user's",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Whether this request may be thought about: not where a tool is called in any case.
 pub fn may(asked: &Asked, model: &str) -> bool {
     let is_forced = matches!(asked.choice, Some(Choice::Any | Choice::Tool(_)));

@@ -94,8 +94,8 @@ fn status_of(state: &str) -> &'static str {
     match state.strip_prefix("JOB_STATE_").unwrap_or(state) {
         "RUNNING" | "UPDATING" | "PAUSED" | "WRITING_RESULTS" => "running",
         "SUCCEEDED" | "PARTIALLY_SUCCEEDED" | "COMPLETED" | "EARLY_STOPPED" => "succeeded",
-        "FAILED" | "EXPIRED" => "failed",
-        "CANCELLED" | "CANCELLING" | "DELETING" | "DELETING_CLEANING_UP" | "DELETED" => "cancelled",
+        "FAILED" => "failed",
+        "CANCELLED" | "CANCELLING" | "EXPIRED" | "DELETING" | "DELETING_CLEANING_UP" | "DELETED" => "cancelled",
         "VALIDATING" => "validating_files",
         _ => "queued",
     }

@@ -1,8 +1,8 @@
-//! What the kernel knows of TCP connections (`sock_diag(7)`), asked without looking at every open file.
+//! What the kernel knows of TCP connections (`sock_diag(7)`), asked without looking at every open file, and of ways to others.
 
 use std::{
     io::{self, Read},
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, UdpSocket},
     time::Duration,
 };
 
@@ -77,6 +77,14 @@ pub fn open_at(port: u16) -> io::Result<Vec<Open>> {
         }
     }
     Ok(found)
+}
+
+/// Our address as somebody sees it, by the routes of this machine; nothing is sent.
+pub fn way_to(remote: SocketAddr) -> io::Result<IpAddr> {
+    let any = if remote.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(remote)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// Takes the connections of one datagram; false where it holds the last or an error.
@@ -198,5 +206,10 @@ mod tests {
         let remotes: Vec<_> = callers.iter().map(|caller| caller.local_addr().unwrap()).collect();
         assert!(open.iter().all(|one| remotes.contains(&one.remote)));
         assert!(open.iter().all(|one| one.quiet >= Duration::from_millis(20) && one.quiet < Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn the_way_to_a_neighbour_begins_here() {
+        assert_eq!(way_to(([127, 0, 0, 1], 9).into()).unwrap(), IpAddr::from([127, 0, 0, 1]));
     }
 }

@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use penstock_core::settings::Settings;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use socket2::Socket;
 
-use crate::kernel::{self, Open};
+use super::kernel::{self, Open};
+use crate::settings::Settings;
 
 /// With so many bytes the server knows which HTTP it is: the length of HTTP/2's preface.
 const SAID_ENOUGH: u64 = 24;

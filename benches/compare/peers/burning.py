@@ -1,0 +1,35 @@
+"""`penstock` with one more management route: one that keeps Python busy for a second.
+
+Run as a program it is the command line of `penstock`; nothing else differs.
+"""
+
+from __future__ import annotations
+
+import time
+
+PATH = "/v1/health/burn"
+BURN_SECONDS = 1.0
+
+
+def add_route() -> None:
+    """Put it below `/v1/health`, where nobody needs a key."""
+    from litestar import get  # noqa: PLC0415 - edge processes load no web framework
+
+    from penstock.caller import anyone  # noqa: PLC0415
+    from penstock.resources import health  # noqa: PLC0415
+
+    @get("/burn", guards=[anyone], sync_to_thread=False)
+    def burn() -> str:
+        end = time.monotonic() + BURN_SECONDS
+        while time.monotonic() < end:
+            sum(range(1000))
+        return "burnt"
+
+    health.routes.append(burn)
+
+
+if __name__ == "__main__":
+    from penstock import cli
+
+    add_route()
+    cli.main()

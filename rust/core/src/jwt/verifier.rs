@@ -1,0 +1,98 @@
+//! Public keys of identity providers, and whether one of them signed something.
+
+use aws_lc_rs::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde::Deserialize;
+
+const WEAKEST_RSA_BYTES: usize = 256;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PublishedKey {
+    pub(super) kid: String,
+    /// Whose key it is.
+    pub(super) issuer: usize,
+    kty: String,
+    #[serde(default)]
+    n: String,
+    #[serde(default)]
+    e: String,
+    #[serde(default)]
+    crv: String,
+    #[serde(default)]
+    x: String,
+    #[serde(default)]
+    y: String,
+}
+
+/// A public key, as the kind of signature wants it.
+#[derive(Debug)]
+pub(super) enum Verifier {
+    Rsa { n: Vec<u8>, e: Vec<u8> },
+    Point { curve: Curve, point: Vec<u8> },
+}
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) enum Curve {
+    P256,
+    P384,
+    Ed25519,
+}
+
+impl Verifier {
+    pub(super) fn of(key: &PublishedKey) -> Option<Self> {
+        match (key.kty.as_str(), key.crv.as_str()) {
+            ("RSA", _) => {
+                let n = decoded(&key.n)?;
+                let length = n.iter().skip_while(|byte| **byte == 0).count();
+                (length >= WEAKEST_RSA_BYTES).then_some(Self::Rsa { n, e: decoded(&key.e)? })
+            }
+            ("EC", "P-256") => Self::of_point(Curve::P256, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
+            ("EC", "P-384") => Self::of_point(Curve::P384, &[&[4], &*decoded(&key.x)?, &*decoded(&key.y)?]),
+            ("OKP", "Ed25519") => Self::of_point(Curve::Ed25519, &[&*decoded(&key.x)?]),
+            _ => None,
+        }
+    }
+
+    fn of_point(curve: Curve, parts: &[&[u8]]) -> Option<Self> {
+        let length = match curve {
+            Curve::P256 => 65,
+            Curve::P384 => 97,
+            Curve::Ed25519 => 32,
+        };
+        let point = parts.concat();
+        (point.len() == length).then_some(Self::Point { curve, point })
+    }
+
+    pub(super) fn verify(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<()> {
+        match self {
+            Self::Rsa { n, e } => RsaPublicKeyComponents { n, e }.verify(rsa(algorithm)?, message, signature).ok(),
+            Self::Point { curve, point } => {
+                let (fits, with): (Curve, &'static dyn VerificationAlgorithm) = match algorithm {
+                    "ES256" => (Curve::P256, &signature::ECDSA_P256_SHA256_FIXED),
+                    "ES384" => (Curve::P384, &signature::ECDSA_P384_SHA384_FIXED),
+                    "EdDSA" => (Curve::Ed25519, &signature::ED25519),
+                    _ => return None,
+                };
+                (fits == *curve).then_some(())?;
+                UnparsedPublicKey::new(with, point).verify(message, signature).ok()
+            }
+        }
+    }
+}
+
+fn rsa(algorithm: &str) -> Option<&'static RsaParameters> {
+    Some(match algorithm {
+        "RS256" => &signature::RSA_PKCS1_2048_8192_SHA256,
+        "RS384" => &signature::RSA_PKCS1_2048_8192_SHA384,
+        "RS512" => &signature::RSA_PKCS1_2048_8192_SHA512,
+        "PS256" => &signature::RSA_PSS_2048_8192_SHA256,
+        "PS384" => &signature::RSA_PSS_2048_8192_SHA384,
+        "PS512" => &signature::RSA_PSS_2048_8192_SHA512,
+        _ => return None,
+    })
+}
+
+pub(super) fn decoded(text: &str) -> Option<Vec<u8>> {
+    BASE64_URL_SAFE_NO_PAD.decode(text).ok()
+}

@@ -1,0 +1,150 @@
+//! What tokens of each kind cost, and one of what is no token.
+
+use std::{borrow::Cow, fmt};
+
+use penstock_llm::usage::Usage;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+
+/// Pico-dollars for one token of each bucket, in the order of `buckets`, and for one of what is no token.
+pub type Rates = [u64; 13];
+
+/// Name of each bucket's price, and of the price that stands for it where it has none.
+pub const NAMES: [(&str, Option<&str>); 13] = [
+    ("input", None),
+    ("output", None),
+    ("cache_read", Some("input")),
+    ("cache_write", Some("input")),
+    ("cache_write_1h", Some("cache_write")),
+    ("reasoning", Some("output")),
+    ("audio_in", Some("input")),
+    ("audio_out", Some("output")),
+    ("cache_read_audio", Some("cache_read")),
+    ("image_in", Some("input")),
+    ("image_out", Some("output")),
+    ("cache_read_image", Some("cache_read")),
+    (WEB_SEARCH, None),
+];
+/// A batch costs less by the token, not by the search.
+pub const WEB_SEARCH: &str = "web_search";
+
+pub fn buckets(usage: &Usage) -> Rates {
+    [
+        usage.input,
+        usage.output,
+        usage.cache_read,
+        usage.cache_write_5m,
+        usage.cache_write_1h,
+        usage.reasoning,
+        usage.audio_in,
+        usage.audio_out,
+        usage.cache_read_audio,
+        usage.image_in,
+        usage.image_out,
+        usage.cache_read_image,
+        usage.web_searches,
+    ]
+}
+
+/// What tokens cost.
+#[derive(Debug, Default)]
+pub struct Scale {
+    rates: Rates,
+    /// Rates of all tokens where more than so many are asked, the longest first.
+    tiers: Vec<(u64, Rates)>,
+}
+
+/// Which bucket costs what, where more than so many tokens are asked. There are thousands: they are kept in little room.
+#[derive(Debug, Clone, Default)]
+pub struct Said {
+    pub rates: Vec<(usize, u64, u64)>,
+    pub unknown: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for Said {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Saying)
+    }
+}
+
+struct Saying;
+
+impl<'de> Visitor<'de> for Saying {
+    type Value = Said;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("prices by bucket")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Said, A::Error> {
+        let mut said = Said::default();
+        while let Some(name) = members.next_key::<Cow<str>>()? {
+            let tiers = members.next_value::<Vec<(u64, u64)>>()?;
+            match NAMES.iter().position(|(known, _)| *known == name) {
+                Some(bucket) => said.rates.extend(tiers.into_iter().map(|(start, rate)| (bucket, start, rate))),
+                None => said.unknown.push(name.into_owned()),
+            }
+        }
+        said.rates.shrink_to_fit();
+        Ok(said)
+    }
+}
+
+impl Scale {
+    pub fn compile(said: &Said) -> Self {
+        let mut starts: Vec<u64> = said.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
+        starts.sort_unstable_by(|one, other| other.cmp(one));
+        starts.dedup();
+        let tiers = starts.into_iter().map(|start| (start, rates_at(said, start))).collect();
+        Self { rates: rates_at(said, 0), tiers }
+    }
+
+    /// The same with other rates.
+    pub fn with(&self, other: impl Fn(&Rates) -> Rates) -> Self {
+        let tiers = self.tiers.iter().map(|(start, rates)| (*start, other(rates))).collect();
+        Self { rates: other(&self.rates), tiers }
+    }
+
+    /// Of a request of this length.
+    pub fn at(&self, length: u64) -> &Rates {
+        let tier = self.tiers.iter().find(|(start, _)| length > *start);
+        tier.map_or(&self.rates, |(_, rates)| rates)
+    }
+}
+
+impl Said {
+    /// The same, and of other buckets what is said elsewhere.
+    pub fn over(self, other: &Self) -> Self {
+        let is_said = |at: usize| self.rates.iter().any(|(of, ..)| *of == at);
+        let more: Vec<_> = other.rates.iter().filter(|(of, ..)| !is_said(*of)).copied().collect();
+        Self { rates: [self.rates, more].concat(), unknown: self.unknown }
+    }
+}
+
+/// Pico-dollars.
+pub fn spent(usage: &Usage, rates: &Rates) -> u128 {
+    let products = buckets(usage).into_iter().zip(rates).map(|(count, rate)| u128::from(count) * u128::from(*rate));
+    products.fold(0, u128::saturating_add)
+}
+
+/// All rates of a request of this length; what has no price of its own takes that of what it is a kind of.
+pub fn rates_at(rates: &Said, length: u64) -> Rates {
+    let own = |bucket: usize| {
+        let tiers = rates.rates.iter().filter(|(of, start, _)| *of == bucket && *start <= length);
+        tiers.max_by_key(|(_, start, _)| *start).map(|(_, _, rate)| *rate)
+    };
+    std::array::from_fn(|bucket| of_kind(bucket, own).unwrap_or_default())
+}
+
+/// What is said of a bucket, or of what it is a kind of.
+pub fn of_kind<T>(mut bucket: usize, own: impl Fn(usize) -> Option<T>) -> Option<T> {
+    loop {
+        if let found @ Some(_) = own(bucket) {
+            return found;
+        }
+        let other = NAMES[bucket].1?;
+        bucket = NAMES.iter().position(|(name, _)| *name == other)?;
+    }
+}

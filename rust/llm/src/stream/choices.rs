@@ -1,0 +1,79 @@
+//! Which choices of a chat have said why they ended: one whose others are still talking is not over.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::{Finder, FinderRev};
+
+use super::sse;
+use crate::{
+    dialect::scan::{elements_from, fields},
+    usage::value_start,
+};
+
+static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
+static INDEX: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"index\""));
+
+/// A bit for each choice, by its index; there are 128 at most.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Choices {
+    seen: u128,
+    ended: u128,
+}
+
+impl Choices {
+    /// Whether there were choices, and each of them has ended.
+    pub(super) fn have_ended(self) -> bool {
+        self.ended != 0 && self.seen & !self.ended == 0
+    }
+
+    /// Takes whole events. Nearly all streams have one choice: theirs are not parsed.
+    pub(super) fn look(&mut self, events: &[u8]) {
+        let mut is_one = self.seen <= 1;
+        for at in INDEX.find_iter(events) {
+            match value_start(events, at + 7) {
+                Some((_, b'0')) => self.seen |= 1,
+                // It may be that of a tool's call.
+                Some((_, b'1'..=b'9')) => is_one = false,
+                _ => (),
+            }
+        }
+        if is_one {
+            self.ended |= u128::from(finishes(events));
+            return;
+        }
+        for data in sse::split(events).filter_map(sse::data) {
+            // Of a broken one counts what stands before the fault.
+            let _ = fields(&data, |key, at| {
+                if key == b"choices" && data[at.start] == b'[' {
+                    elements_from(&data, at.start, |choice| {
+                        self.take(&data[choice]);
+                        Ok(())
+                    })?;
+                }
+                Ok(())
+            });
+        }
+    }
+
+    fn take(&mut self, choice: &[u8]) {
+        let (mut index, mut is_over) = (0, false);
+        let read = fields(choice, |key, at| {
+            let value = &choice[at];
+            match key {
+                b"index" => index = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0),
+                b"finish_reason" => is_over = value.starts_with(b"\""),
+                _ => (),
+            }
+            Ok(())
+        });
+        if let (Ok(()), Some(bit)) = (read, 1_u128.checked_shl(index)) {
+            self.seen |= bit;
+            self.ended |= if is_over { bit } else { 0 };
+        }
+    }
+}
+
+/// Whether the last choice that says so has ended. It is looked for from the end, where it stands as a rule.
+fn finishes(events: &[u8]) -> bool {
+    FINISH.rfind(events).is_some_and(|at| matches!(value_start(events, at + 15), Some((_, b'"'))))
+}
