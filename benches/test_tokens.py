@@ -133,7 +133,7 @@ def test_prose_is_counted_twice_as_fast(
 def test_hostile_texts_are_counted_exactly_and_soon(
     benchmark: BenchmarkFixture, counter: Counter, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    seed = random.randrange(1 << 32)  # noqa: S311
+    seed = random.randrange(1 << 32)  # noqa: S311 - no secret
     texts = hostile(seed)
     encoding = theirs(counter, name)
     rounds: list[list[tuple[int, float]]] = []

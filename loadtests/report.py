@@ -77,7 +77,7 @@ def draw(path: Path, seen: list[Seen]) -> None:
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and reading results needs none of it
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - only where a picture is drawn
 
     heights = [max(2.0, 0.8 + 0.22 * len(one.requests)) for one in seen]
     size = (11, sum(heights))

@@ -25,7 +25,7 @@ def draw(result: Result, path: Path) -> bool:
     except ImportError:
         return False
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - only where a picture is drawn
 
     known = figures.samples(result)
     shown = [figure for figure in FIGURES if figure.against == "nginx" and _measured(known, figure)]

@@ -52,7 +52,7 @@ def _asks(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def _remote(url: str, api_key: str) -> Generator[Remote]:
     # Imported here: what speaks HTTP takes longer to load than other commands take.
-    from penstock.remote import Remote  # noqa: PLC0415
+    from penstock.remote import Remote  # noqa: PLC0415 - as said above
 
     remote = Remote(url, api_key)
     try:
@@ -178,7 +178,7 @@ def save_config(
 @click.command()
 @_asks
 @click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
-def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401
+def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click says no more
     """Write the whole state down as YAML; credentials stay masked."""
     from penstock.state import plan as state  # noqa: PLC0415 - as above
     from penstock.state.document import masks  # noqa: PLC0415 - as above
@@ -258,7 +258,7 @@ def _bar(label: str, steps: list[Item]) -> Iterator[Item]:
         yield from bar
 
 
-def _yaml() -> Any:  # noqa: ANN401
+def _yaml() -> Any:  # noqa: ANN401 - its types are not published
     from ruamel.yaml import YAML  # noqa: PLC0415 - as above
 
     # It declares less than it has.
@@ -275,7 +275,7 @@ def _yaml_of(content: object) -> str:
     return written.getvalue()
 
 
-def _read(file: Any) -> dict[str, Any]:  # noqa: ANN401
+def _read(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no more
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
 
     try:

@@ -112,7 +112,7 @@ def open_private_socket(path: str) -> socket.socket:
 
 def ask_ready(settings: Settings) -> socket.socket | None:
     """Ask `/ready`; the answer comes when the first worker is."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.address, settings.address)  # noqa: S104
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.address, settings.address)  # noqa: S104 - it is replaced
     try:
         asking = socket.create_connection((host, settings.server.port), timeout=1.0)
         asking.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")

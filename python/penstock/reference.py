@@ -24,7 +24,7 @@ def markdown() -> str:
     return "\n".join(rows)
 
 
-def _type_name(annotated: Any) -> str:  # noqa: ANN401
+def _type_name(annotated: Any) -> str:  # noqa: ANN401 - a type
     plain: Any = get_args(annotated)[0]
     if get_origin(plain) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(plain))

@@ -45,7 +45,7 @@ SWITCH_INTERVAL = 0.0005
 class Server(MPServer):
     """Granian's server, of which we take one worker; to watch over it is our own work."""
 
-    def __init__(self, listener: socket.socket, backlog: int, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, listener: socket.socket, backlog: int, **options: Any) -> None:  # noqa: ANN401 - Granian's own
         """Serve ASGI on a socket that stays open here when the worker goes."""
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             "penstock",
@@ -307,7 +307,7 @@ class Supervisor:
         process.settle(collect=False)
         return app
 
-    def _load_control(self) -> Any:  # noqa: ANN401
+    def _load_control(self) -> Any:  # noqa: ANN401 - as above
         process.enter_child(self.pid)
         process.step_back()
         for listener in self.edge_sockets:

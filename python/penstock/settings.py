@@ -467,7 +467,7 @@ def load(file: str | None, environ: Mapping[str, str], options: Mapping[str, obj
     return settings
 
 
-def _section(name: str) -> Any:  # noqa: ANN401
+def _section(name: str) -> Any:  # noqa: ANN401 - a struct that msgspec makes
     return next(field.type for field in msgspec.structs.fields(Settings) if field.name == name)
 
 
@@ -526,7 +526,7 @@ def hide(_secret: type, value: object) -> Secret:
     return Secret(value)
 
 
-def is_secret(annotated: Any) -> bool:  # noqa: ANN401
+def is_secret(annotated: Any) -> bool:  # noqa: ANN401 - a type
     return Secret in get_args(get_args(annotated)[0])
 
 

@@ -366,7 +366,7 @@ def _located(path: str, message: str) -> Problem:
     return Problem(path + where.rstrip("`"), what[:1].lower() + what[1:])
 
 
-def _resolve(path: str, value: Any, environ: Mapping[str, str], problems: list[Problem]) -> Any:  # noqa: ANN401
+def _resolve(path: str, value: Any, environ: Mapping[str, str], problems: list[Problem]) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
         return {key: _resolve(f"{path}.{key}", inner, environ, problems) for key, inner in table.items()}
@@ -432,7 +432,7 @@ def _check_slug(path: str, slug: str, problems: list[Problem]) -> None:
         problems.append(Problem(f"{path}.slug", f"{slug!r} is not allowed: use letters, digits, dot, dash, underscore"))
 
 
-def _repeated(table: str, field: str, rows: Any) -> Iterator[Problem]:  # noqa: ANN401
+def _repeated(table: str, field: str, rows: Any) -> Iterator[Problem]:  # noqa: ANN401 - JSON
     seen: dict[str, int] = {}
     for index, row in enumerate(rows):
         first = seen.setdefault(row[field], index)

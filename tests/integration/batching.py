@@ -73,16 +73,16 @@ def jsonl(*lines: object) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
 
 
-def begun(ai: openai.OpenAI, content: bytes, window: Any = IMMEDIATE, **more: Any) -> Any:  # noqa: ANN401
+def begun(ai: openai.OpenAI, content: bytes, window: Any = IMMEDIATE, **more: Any) -> Any:
     here = {"x-gateway-provider": "gateway"}
     file = ai.files.create(file=("lines.jsonl", content), purpose="batch", extra_headers=here)
     return ai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=window, **more)
 
 
-def ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) -> Any:  # noqa: ANN401
+def ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) -> Any:
     over = {"completed", "failed", "cancelled", "expired"}
 
-    def look() -> Any:  # noqa: ANN401
+    def look() -> Any:
         batch = ai.batches.retrieve(batch_id)
         return batch if batch.status in over else None
 

@@ -45,11 +45,11 @@ def _record(name: str, **fields: object) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": key, "type": kind} for key, kind in fields.items()]}
 
 
-def _some(kind: Any) -> list[Any]:  # noqa: ANN401 - a type of Avro's
+def _some(kind: Any) -> list[Any]:
     return ["null", kind]
 
 
-def _listed(kind: Any) -> dict[str, Any]:  # noqa: ANN401
+def _listed(kind: Any) -> dict[str, Any]:
     return {"type": "array", "items": kind}
 
 

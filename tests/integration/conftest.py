@@ -58,7 +58,7 @@ def own_postgres() -> Iterator[Postgres]:
 def closed() -> Iterator[None]:
     """No connection of an SDK's client outlives its test."""
     # Here: few tests want it, and SDKs are long to import.
-    from tests.integration.batching import OPENED  # noqa: PLC0415
+    from tests.integration.batching import OPENED  # noqa: PLC0415 - as said above
 
     yield
     while OPENED:

@@ -73,7 +73,7 @@ def running(
         gateway.stop()
 
 
-def health(gateway: Gateway) -> Any:  # noqa: ANN401
+def health(gateway: Gateway) -> Any:
     return ask(gateway.base_url, "/v1/health", headers={}).json()
 
 

@@ -127,7 +127,7 @@ def furnish_organisation(admin: Client, place: dict[str, Any]) -> None:
     admin.put("/v1/admin/organisation/settings", {"session_settings": {"max_session_ttl": 3600}})
 
 
-def without_masks(value: Any) -> Any:  # noqa: ANN401
+def without_masks(value: Any) -> Any:
     """Put variables in the place of what is masked."""
     if isinstance(value, dict):
         return {name: without_masks(item) for name, item in value.items() if name != "masked"}
@@ -282,7 +282,7 @@ def bare(document: dict[str, Any]) -> dict[str, Any]:
         names[place["slug"]] = place["name"]
         names |= {config["slug"]: config["name"] for config in place["configs"]}
 
-    def named(value: Any) -> Any:  # noqa: ANN401
+    def named(value: Any) -> Any:
         if isinstance(value, dict):
             kept = {name: item for name, item in value.items() if name != "id" or item in names}
             return {name: named(item) for name, item in kept.items()}

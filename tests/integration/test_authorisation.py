@@ -400,7 +400,10 @@ def test_who_is_in_one_workspace_sees_nothing_of_another(scene: Scene):
     theirs = scene.admin.made("/v1/integrations", {**INTEGRATION, "workspace_id": scene.there["id"]})["slug"]
     ours = scene.admin.made("/v1/integrations", {**INTEGRATION, **scene.place})["slug"]
     shown, _ = scene.callers["a member"]
-    look = lambda path: ask(scene.admin.gateway.base_url, path, b"", shown, method="GET")  # noqa: E731
+
+    def look(path: str) -> Answer:
+        return ask(scene.admin.gateway.base_url, path, b"", shown, method="GET")
+
     slugs = {row["slug"] for row in json.loads(look("/v1/integrations?page_size=100").body)["data"]}
     assert ours in slugs
     assert theirs not in slugs

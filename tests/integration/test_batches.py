@@ -299,7 +299,10 @@ def test_a_batch_goes_on_after_kill_9_and_sends_no_line_twice_that_was_answered(
     caller = workspace(Client(here.gateway), "w")
     lines = [line(number, model=f"gpt-{number}?first_ms=30") for number in range(40)]
     batch = begun(sdk(caller, provider="@m-w"), jsonl(*lines))
-    counted = lambda: caller.shown(f"/v1/batches/{batch.id}")["request_counts"]["completed"]  # noqa: E731
+
+    def counted() -> int:
+        return caller.shown(f"/v1/batches/{batch.id}")["request_counts"]["completed"]
+
     before = wait("some lines", lambda: number if (number := counted()) > 5 else None)
     if what == "control":
         os.kill(control(here.gateway), signal.SIGKILL)

@@ -81,7 +81,7 @@ def test_serve_with_the_pretend_provider_prints_lines_that_work(tmp_path: Path):
     assert not program.members()
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_without_a_key_it_does_not_serve_other_machines(tmp_path: Path, host: str):
     message = said(tmp_path, "--host", host)
     assert message.startswith("penstock: no gateway key is configured")
@@ -90,7 +90,7 @@ def test_without_a_key_it_does_not_serve_other_machines(tmp_path: Path, host: st
 
 def test_with_a_key_it_does(provider: Mock, tmp_path: Path):
     key = "pk-0123456789"
-    tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [{"name": "k", "key": key}]}  # noqa: S104
+    tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [{"name": "k", "key": key}]}
     with running(tmp_path, tables) as gateway:
         assert ask(gateway.base_url, CHAT, asked()).status == 401
         assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status == 200
@@ -98,7 +98,7 @@ def test_with_a_key_it_does(provider: Mock, tmp_path: Path):
 
 def test_keys_that_are_all_taken_away_do_not_open_it_to_other_machines(provider: Mock, tmp_path: Path):
     key = {"name": "k", "key": "pk-0123456789"}
-    tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [key]}  # noqa: S104
+    tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [key]}
     with running(tmp_path, tables) as gateway:
         gateway.configure({name: table for name, table in tables.items() if name != "keys"})
         headers = {**MOCK, "x-gateway-api-key": key["key"]}

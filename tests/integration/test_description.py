@@ -35,7 +35,7 @@ def operations() -> list[Any]:
 @pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
 def test_whatever_is_sent_is_answered_in_the_envelope(
     admin: Client,
-    operation: Any,  # noqa: ANN401
+    operation: Any,
     request: pytest.FixtureRequest,
 ):
     @seed(request.node.callspec.indices["new_store"])
@@ -46,7 +46,7 @@ def test_whatever_is_sent_is_answered_in_the_envelope(
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    def play(case: Any) -> None:  # noqa: ANN401
+    def play(case: Any) -> None:
         answer = case.call(base_url=admin.gateway.base_url, headers={"x-gateway-api-key": ADMIN_KEY}, timeout=10)
         case.validate_response(answer, checks=[not_a_server_error, response_schema_conformance])
         assert answer.status_code in STATUSES, (answer.status_code, answer.text)

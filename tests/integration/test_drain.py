@@ -30,7 +30,7 @@ NOTICE, DRAIN = 1.0, 8.0
 def tables(provider: Mock, drain: float = DRAIN) -> dict:
     # Only what is known to more than this machine gives notice; a key makes that allowed.
     return {
-        "server": {"host": "0.0.0.0", "notice_seconds": NOTICE, "drain_seconds": drain},  # noqa: S104
+        "server": {"host": "0.0.0.0", "notice_seconds": NOTICE, "drain_seconds": drain},
         "keys": [{"name": "k", "key": "pk-of-one"}],
         "mock": {"host": provider.url},
     }

@@ -96,7 +96,7 @@ class App:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
 
-        async def send(message: Any) -> None:  # noqa: ANN401
+        async def send(message: Any) -> None:
             said.append(message)
 
         await self._app(scope, receive, send)

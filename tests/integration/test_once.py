@@ -93,7 +93,7 @@ def place(admin: Client) -> Place:
     return Place(scene, caller, names | made)
 
 
-def filled(value: Any, names: dict[str, str]) -> Any:  # noqa: ANN401
+def filled(value: Any, names: dict[str, str]) -> Any:
     """Put names in the place of what they are called here."""
     if isinstance(value, dict):
         return {key: filled(item, names) for key, item in value.items()}
@@ -188,7 +188,7 @@ def test_what_is_asked_twice_under_one_key_is_done_once_and_answered_alike(place
     refused(sent(once, where + "?another", body), 409, "AB07", "another request")
 
 
-def sent(client: Client, path: str, body: Any) -> Answer:  # noqa: ANN401
+def sent(client: Client, path: str, body: Any) -> Answer:
     return upload(client, body, path) if isinstance(body, bytes) else client.post(path, body)
 
 

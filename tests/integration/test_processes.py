@@ -271,7 +271,7 @@ def test_an_upload_that_does_not_come_does_not_hold_the_end_up(fresh: Gateway):
 
 def test_it_is_not_ready_while_it_drains(provider: Mock, tmp_path: Path):
     # Known to more than this machine it gives notice; a key makes that allowed.
-    chosen = {**tables(provider, host="0.0.0.0", notice_seconds=1.0), "keys": [{"name": "k", "key": "pk-of-one"}]}  # noqa: S104
+    chosen = {**tables(provider, host="0.0.0.0", notice_seconds=1.0), "keys": [{"name": "k", "key": "pk-of-one"}]}
     with running(tmp_path, chosen) as gateway:
         began = end(gateway)
         with Probes(gateway) as probes:

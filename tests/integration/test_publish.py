@@ -71,7 +71,7 @@ class Plane:
     def _note(self, _connection: object, _cursor: object, statement: str, *_rest: object) -> None:
         self.asked.append(statement)
 
-    async def call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+    async def call(self, method: str, path: str, body: object = None) -> Any:
         fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
         answer = await ask(self._app, method, path, json.dumps(body).encode() if body is not None else b"", fields)
         assert answer.status == 200, answer.body

@@ -38,7 +38,7 @@ def surroundings(aws: str) -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module")
-def kept(aws: str, admin: Client) -> Any:  # noqa: ANN401 - clients are made from the services' descriptions
+def kept(aws: str, admin: Client) -> Any:
     """What keeps the secrets; empty for each gateway."""
     assert admin
     httpx2.post(f"{aws}/moto-api/reset").raise_for_status()
@@ -56,7 +56,7 @@ def kept(aws: str, admin: Client) -> Any:  # noqa: ANN401 - clients are made fro
 )
 def test_what_is_kept_reaches_the_provider_and_so_does_what_it_is_rotated_to(
     admin: Client,
-    kept: Any,  # noqa: ANN401
+    kept: Any,
     provider: Mock,
     auth: dict[str, str],
     *,

@@ -250,7 +250,7 @@ class Tokened:
         head = {name: value for name, value in head.items() if value}
         return jws.serialize_compact(head, json.dumps(claims), self.issuer.keys[kid], algorithms=["RS256"])
 
-    def manages(self, path: str = "/v1/configs", **changes: Any) -> Answer:  # noqa: ANN401
+    def manages(self, path: str = "/v1/configs", **changes: Any) -> Answer:
         return Client(self.admin.gateway, self.token(**changes)).get(path)
 
     def calls(self, token: str) -> Answer:

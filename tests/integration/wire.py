@@ -57,7 +57,7 @@ class Answer:
     def get(self, name: str) -> str | None:
         return next((value for known, value in self.fields if known == name), None)
 
-    def json(self) -> Any:  # noqa: ANN401
+    def json(self) -> Any:
         return json.loads(self.body)
 
     @property

@@ -235,7 +235,7 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
     }
 
 
-def holds(shown: Any, wanted: Any) -> bool:  # noqa: ANN401
+def holds(shown: Any, wanted: Any) -> bool:
     """Whether what is shown has all that was written; it may say more."""
     if isinstance(wanted, dict):
         return isinstance(shown, dict) and all(holds(shown.get(name), value) for name, value in wanted.items())

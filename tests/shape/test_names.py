@@ -49,6 +49,7 @@ def test_tests_of_core_are_named_after_what_they_test():
     """One file per feature: a test's name is a module's name, or stands in the list of walks that cross modules."""
     walks = {
         "credentials",
+        "deployments",
         "failover",
         "faults",
         "fine_tuning",

@@ -20,7 +20,7 @@ def structs(kind: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:
     return set(below).union(*map(structs, below))
 
 
-def patterns(hint: Any) -> set[str]:  # noqa: ANN401
+def patterns(hint: Any) -> set[str]:
     """All patterns within an annotation."""
     own = {meta.pattern for meta in getattr(hint, "__metadata__", ()) if getattr(meta, "pattern", None)}
     return own.union(*map(patterns, get_args(hint)))

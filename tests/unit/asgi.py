@@ -24,7 +24,7 @@ class Answer:
     headers: dict[str, str]
     body: bytes
 
-    def json(self) -> Any:  # noqa: ANN401
+    def json(self) -> Any:
         return msgspec.json.decode(self.body)
 
 

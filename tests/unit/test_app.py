@@ -43,8 +43,8 @@ def settings(folder: Path) -> Settings:
     return Settings(records=Records(path=str(folder / "records.jsonl")), metrics=Metrics(enabled=True))
 
 
-def run(given: Settings, scene: Callable[[Litestar, Published], Awaitable[Any]]) -> Any:  # noqa: ANN401
-    async def all_of_it() -> Any:  # noqa: ANN401
+def run(given: Settings, scene: Callable[[Litestar, Published], Awaitable[Any]]) -> Any:
+    async def all_of_it() -> Any:
         published = Published(Snapshot("first"))
         app = create_app(given, published)
         async with living(app):
@@ -53,7 +53,7 @@ def run(given: Settings, scene: Callable[[Litestar, Published], Awaitable[Any]])
     return asyncio.run(all_of_it())
 
 
-def asked(given: Settings, method: str, path: str, **more: Any) -> Answer:  # noqa: ANN401
+def asked(given: Settings, method: str, path: str, **more: Any) -> Answer:
     return run(given, lambda app, _: ask(app, method, path, **more))
 
 

@@ -15,7 +15,7 @@ from penstock import listen
 from penstock.errors import SettingsError, StartError
 from penstock.settings import Server, Settings, load
 
-ANYWHERE = "0.0.0.0"  # noqa: S104
+ANYWHERE = "0.0.0.0"
 
 
 def given(**options: object) -> Settings:

@@ -19,7 +19,7 @@ from tests.shape.repository import text
 if TYPE_CHECKING:
     from pathlib import Path
 
-ANYWHERE = "0.0.0.0"  # noqa: S104
+ANYWHERE = "0.0.0.0"
 
 
 def write(folder: Path, text: str) -> str:

@@ -47,5 +47,5 @@ class Litellm(Peer):
         # The price list comes with the package; asking the network for it delays the start.
         return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
 
-    def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002
+    def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
         return {"authorization": f"Bearer {KEY}"}

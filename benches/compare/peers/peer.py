@@ -65,14 +65,14 @@ class Peer:
     def path(self, *, streamed: bool) -> str:  # noqa: ARG002 - for those that override it
         return CHAT
 
-    def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002
+    def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
         return {"authorization": "Bearer sk-pretend"}
 
-    def path_routed(self, config: str) -> str:  # noqa: ARG002
+    def path_routed(self, config: str) -> str:  # noqa: ARG002 - as above
         """Where it is asked to go by one of its configs, if that is another place."""
         return self.path(streamed=False)
 
-    def headers_routed(self, stand: Stand, config: str) -> dict[str, str]:  # noqa: ARG002
+    def headers_routed(self, stand: Stand, config: str) -> dict[str, str]:  # noqa: ARG002 - as above
         """How it is asked to go by one of its configs, if that is another way."""
         return self.headers(stand)
 
@@ -83,7 +83,7 @@ class Peer:
         """The provider's model as this gateway's callers name it."""
         return name
 
-    def written(self, stand: Stand) -> int | None:  # noqa: ARG002
+    def written(self, stand: Stand) -> int | None:  # noqa: ARG002 - as above
         """How many requests it has recorded, where it writes records that can be counted."""
         return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, BinaryIO
@@ -36,8 +35,7 @@ class Folder:
                     await asyncio.to_thread(_settle, draft)
                 await asyncio.to_thread(os.replace, draft.name, self._path / name)
             except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(draft.name)  # noqa: PTH108
+                _remove(draft.name)
                 raise
         except OSError as error:
             raise _unavailable(error) from None
@@ -67,8 +65,7 @@ class Folder:
                     await asyncio.to_thread(os.replace, draft.name, self._path / name)
                 return failed
             finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(draft.name)  # noqa: PTH108
+                _remove(draft.name)
         except OSError as error:
             raise _unavailable(error) from None
 
@@ -94,6 +91,11 @@ async def _run(command: Sequence[str], given: BinaryIO, written: BinaryIO, secon
     finally:
         program.kill()
         program.wait()
+
+
+def _remove(name: str) -> None:
+    # One call of the system: no thread is worth it.
+    Path(name).unlink(missing_ok=True)
 
 
 def _settle(file: BinaryIO) -> None:

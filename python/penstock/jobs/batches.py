@@ -264,7 +264,7 @@ class Runner:
         """Have all lines answered, here or by a provider, and say how that ended."""
         if self._edge is None:
             # What speaks HTTP is loaded with the first batch: most gateways never have one.
-            from penstock.jobs.edge import Edge  # noqa: PLC0415
+            from penstock.jobs.edge import Edge  # noqa: PLC0415 - as said above
 
             self._edge = Edge(self._settings)
         async with self._database.reading() as connection:

@@ -143,7 +143,7 @@ def known_tokens(settings: Settings, kept: KeptRows) -> Tokens | None:
     if not settings.jwt.enabled:
         return None
     # What reads tokens is a tenth of what the control process imports, and most take none.
-    from penstock.kit.tokens import Tokens  # noqa: PLC0415
+    from penstock.kit.tokens import Tokens  # noqa: PLC0415 - as said above
 
     tokens = Tokens(settings)
     if last := kept.last():

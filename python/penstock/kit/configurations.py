@@ -353,7 +353,7 @@ def masked(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
     return {name: mask(inner) for name, inner in table.items()} if table and is_of_texts else DOTS
 
 
-def _unmasked(sent: Any, shown: Any, secret: Any) -> Any:  # noqa: ANN401
+def _unmasked(sent: Any, shown: Any, secret: Any) -> Any:  # noqa: ANN401 - as above
     if secret is not None and sent == shown:
         return secret
     if not isinstance(sent, dict):

@@ -173,7 +173,7 @@ def _load() -> dict[str, Provider]:
 
 def _mark(file: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(file)  # noqa: PTH116
+        found = os.stat(file)  # noqa: PTH116 - it is asked often
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino

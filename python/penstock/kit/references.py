@@ -287,7 +287,7 @@ class Secrets:
                     raise UnopenedError("what it is asked with cannot be opened")
                 text = await sources.fetch(self._settings, question.place, question.auth, question.path)
             except PenstockError as error:
-                log.error("the secret %r of %s: %s", question.slug, question.place, error)  # noqa: TRY400
+                log.error("the secret %r of %s: %s", question.slug, question.place, error)  # noqa: TRY400 - a trace may show the secret
                 # The old value is good until there is another, unless it belongs to another question.
                 text = before.text if before and before.question == question.digest else None
                 at += AGAIN_SECONDS - self._settings.secrets.refresh_seconds
@@ -325,7 +325,7 @@ def _sole(text: str) -> str:
     return values[0] if len(values) == 1 and isinstance(values[0], str) else text
 
 
-def _part(text: str, key: str | None, form: str | None) -> Any:  # noqa: ANN401
+def _part(text: str, key: str | None, form: str | None) -> Any:  # noqa: ANN401 - JSON
     """Take a part of a secret that is a JSON object, or the whole of it."""
     try:
         if key:

@@ -160,10 +160,10 @@ def master(settings: Settings, *, make: bool = False) -> Master:
     if settings.store.master_key:
         return _read(settings.store.master_key.reveal(), "store.master_key")
     path = settings.store.master_key_file or settings.beside(MASTER_KEY_FILE)
-    if make and not os.path.exists(path):  # noqa: PTH110
+    if make and not os.path.exists(path):  # noqa: PTH110 - every start comes here
         _make(path)
     try:
-        with open(path, encoding="ascii") as file:  # noqa: PTH123
+        with open(path, encoding="ascii") as file:  # noqa: PTH123 - likewise
             return _read(file.read(), path)
     except OSError as error:
         message = f"no master key: {path!r}: {error.strerror}; hint: penstock init, or PENSTOCK_STORE_MASTER_KEY"

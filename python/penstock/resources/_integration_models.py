@@ -253,7 +253,7 @@ def _refuse_twice(slugs: Iterable[str]) -> None:
         seen.add(slug)
 
 
-def _shown(row: Row, known: Any) -> ModelShown:  # noqa: ANN401
+def _shown(row: Row, known: Any) -> ModelShown:  # noqa: ANN401 - JSON
     usual = msgspec.to_builtins(known.pricing_config) if known else None
     name = row["name"] or (known.name if known else None)
     return write_out(ModelShown, row, name=name, pricing_config=row["pricing_config"] or usual)

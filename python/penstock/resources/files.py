@@ -36,6 +36,8 @@ TAGS = ["Files"]
 SCOPE = needs("completions.write")
 MOST = 10_000
 SHORTEST_LIFE = 3600
+# More of them are no number of seconds that anybody means.
+DIGITS = 12
 
 FileId = Annotated[str, PathParameter(description="id of the file: `gw_file_…`")]
 Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="how many at most")]
@@ -105,7 +107,7 @@ def _life(data: Upload, longest: int) -> int:
     if data.anchor != "created_at":
         raise refuse("expires_after[anchor]", f"{data.anchor!r} is not allowed: expected created_at")
     given = data.seconds or ""
-    if not given.isdecimal() or len(given) > 12 or not SHORTEST_LIFE <= int(given) <= longest:  # noqa: PLR2004
+    if not given.isdecimal() or len(given) > DIGITS or not SHORTEST_LIFE <= int(given) <= longest:
         raise refuse("expires_after[seconds]", f"{given!r} is not allowed: expected {SHORTEST_LIFE} to {longest}")
     return int(given)
 

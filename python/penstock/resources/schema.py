@@ -31,7 +31,7 @@ class Page(OpenAPIRenderPlugin):
         """Read the page when it is asked for, not at start."""
         super().__init__(path="/")
 
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - the framework's
         """Give the page as it is: it fetches the description itself."""
         return Path(__file__).with_suffix(".html").read_bytes()
 
@@ -39,7 +39,7 @@ class Page(OpenAPIRenderPlugin):
 class Description(JsonRenderPlugin):
     """The description at /schema/openapi.json."""
 
-    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - the framework's
         """Give what the framework knows with what we add."""
         return encode_json(complete(request.app))
 

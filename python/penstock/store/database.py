@@ -235,7 +235,7 @@ def _sqlite(url: URL, settings: Store) -> AsyncEngine:
     return engine
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
+def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - as its driver has it
     cursor = connection.cursor()
     # FULL: what was acknowledged is on the disk, whatever happens to the machine.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-2048"):
@@ -243,13 +243,13 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401
     cursor.close()
 
 
-def _let_go(connection: Any, _record: object) -> None:  # noqa: ANN401
+def _let_go(connection: Any, _record: object) -> None:  # noqa: ANN401 - as above
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys=OFF")
     cursor.close()
 
 
-def _begin_sqlite(connection: Any) -> None:  # noqa: ANN401
+def _begin_sqlite(connection: Any) -> None:  # noqa: ANN401 - as above
     # One that begins by reading and writes later would fail where it could have waited.
     connection.connection.driver_connection.begin(writes=not connection.get_execution_options().get("reads"))
 
@@ -277,11 +277,11 @@ def _postgresql(url: URL, settings: Store) -> AsyncEngine:
     return engine
 
 
-def _note_use(_connection: object, record: Any) -> None:  # noqa: ANN401
+def _note_use(_connection: object, record: Any) -> None:  # noqa: ANN401 - as above
     record.info["used"] = time.monotonic()
 
 
-def _try_idle(connection: Any, record: Any, _proxy: object) -> None:  # noqa: ANN401
+def _try_idle(connection: Any, record: Any, _proxy: object) -> None:  # noqa: ANN401 - as above
     """Notice one that was cut off, or frozen, before a statement waits for it; one that has just been used is well."""
     if time.monotonic() - record.info.get("used", -TRIED_AFTER) < TRIED_AFTER:
         return

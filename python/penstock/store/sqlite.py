@@ -128,7 +128,7 @@ class Cursor:
         return self
 
     @property
-    def description(self) -> Any:  # noqa: ANN401
+    def description(self) -> Any:  # noqa: ANN401 - as above
         """The columns of the rows, if there are any."""
         return self._done.description
 

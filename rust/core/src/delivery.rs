@@ -68,9 +68,10 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
     let status = answered.status;
     (record.facts.status, record.facts.first_byte) = (status, Some(record.elapsed()));
-    let pieces = Pieces::of(asked_for(call), &answered, body.expected());
+    let asked = asked_for(call);
+    let pieces = Pieces::of(asked, &answered, body.expected());
     let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
-    let is_small = is_small(asked_for(call), &answered, body.expected());
+    let is_small = is_small(asked, &answered, body.expected());
     let (is_plain, is_packed) = (is_plain(&answered.headers), packed::is_packed(&answered.headers));
     // A question is answered with what it cost; what is fetched later has been paid for.
     let has_cost =
@@ -116,14 +117,14 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ if is_packed && has_cost && (is_events || is_json) => Reading::Packed(record.packed(dialect, is_events)),
         // What is compressed can be neither read nor added to: where it breaks off it is cut.
         _ if !is_plain => Reading::Nothing,
-        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, asked_for(call)).into()),
-        _ if is_events => Reading::Events(Meter::of(dialect, asked_for(call)).into()),
+        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, asked).into()),
+        _ if is_events => Reading::Events(Meter::of(dialect, asked).into()),
         _ if is_frames => Reading::Frames(Box::default()),
         _ if pieces == Some(Pieces::Items) => Reading::Items(Box::default()),
         _ if is_json && has_cost => Reading::Body(Skim::default()),
         _ => Reading::Nothing,
     };
-    let ends_with_event = asked_for(call).ends_with_event() && status < 300;
+    let ends_with_event = asked.ends_with_event() && status < 300;
     let every = spread(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream, server};
 use harness::{
-    Ask, CHAT, Rig, all_words, in_time, post,
+    Ask, CHAT, Rig, Told, all_words, in_time, post,
     scripted::{CHAT_EVENTS, request, whole},
     stream_of,
     tls::{acceptor, file},
@@ -116,6 +116,21 @@ async fn read(mut body: RecvStream) -> Vec<u8> {
     whole
 }
 
+/// Sends so many requests side by side.
+async fn at_once(rig: &Arc<Rig>, port: u16, many: usize) -> Vec<Told> {
+    let asked: Vec<_> = (0..many)
+        .map(|_| {
+            let rig = Arc::clone(rig);
+            tokio::spawn(async move { rig.send(chat(port)).await })
+        })
+        .collect();
+    let mut told = Vec::with_capacity(many);
+    for asked in asked {
+        told.push(asked.await.unwrap());
+    }
+    told
+}
+
 #[tokio::test]
 async fn many_requests_share_one_connection_even_when_they_come_at_once() {
     let (port, connections) = provider(server::Builder::new(), |request, respond| async move {
@@ -126,14 +141,7 @@ async fn many_requests_share_one_connection_even_when_they_come_at_once() {
     .await;
     let rig = Arc::new(rig());
     for _ in 0..2 {
-        let asked: Vec<_> = (0..60)
-            .map(|_| {
-                let rig = Arc::clone(&rig);
-                tokio::spawn(async move { rig.send(chat(port)).await })
-            })
-            .collect();
-        for told in asked {
-            let told = told.await.unwrap();
+        for told in at_once(&rig, port, 60).await {
             assert_eq!((told.status, told.text().as_str()), (200, "{\"ok\":true}"));
         }
     }
@@ -157,14 +165,7 @@ async fn those_who_wait_for_a_connection_that_fails_do_not_wait_for_another() {
     });
     let rig = Arc::new(rig_with(|settings| settings.tls_timeout_ms = 400));
     let began = Instant::now();
-    let asked: Vec<_> = (0..20)
-        .map(|_| {
-            let rig = Arc::clone(&rig);
-            tokio::spawn(async move { rig.send(chat(port)).await })
-        })
-        .collect();
-    for told in asked {
-        let told = told.await.unwrap();
+    for told in at_once(&rig, port, 20).await {
         assert_eq!((told.status, told.code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
     }
     assert!((400..700).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());

@@ -4,13 +4,14 @@
 mod harness;
 
 use std::{
+    fs,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use harness::{
     Ask,
-    played::Played,
+    played::{Played, golden},
     scripted::{Scripted, request, whole},
 };
 use serde_json::{Value, json};
@@ -148,4 +149,23 @@ async fn all_pages_of_a_list_have_the_time_of_one_answer() {
     assert_eq!(told.status, 408, "{}", told.text());
     let pages = *asked.lock().unwrap();
     assert!((1..50).contains(&pages), "{pages} pages");
+}
+
+#[tokio::test]
+async fn a_list_of_anthropics_models_is_told_to_each_client_as_it_reads_lists() {
+    let case = golden("anthropic/models/whole");
+    let read = |file: &str| fs::read(case.join(file)).unwrap();
+    for (version, file) in [(None, "returned.json"), (Some("2023-06-01"), "answered.json")] {
+        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let mut ask = Ask::new("GET", "/v1/models")
+            .header("x-gateway-provider", "anthropic")
+            .header("x-gateway-custom-host", &played.provider.url())
+            .header("x-api-key", "sk-1");
+        if let Some(version) = version {
+            ask = ask.header("anthropic-version", version);
+        }
+        let told = Played::rig().send(ask).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read(file)).unwrap());
+    }
 }

@@ -21,7 +21,7 @@ LINE = Line(
 )
 
 
-def told(result: dict[str, Any]) -> Any:  # noqa: ANN401
+def told(result: dict[str, Any]) -> Any:
     nobody: Any = None
     return Cohere(nobody).told(LINE, json.dumps({"custom_id": "1", **result}).encode())
 

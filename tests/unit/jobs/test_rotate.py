@@ -87,11 +87,11 @@ class Scene:
         self.organisation: str = (await self.rows(select(organisations)))[0]["id"]
         self.caller = Caller(id=new_id(), type="organisation-service", organisation_id=self.organisation)
 
-    async def rows(self, query: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    async def rows(self, query: Any) -> list[dict[str, Any]]:
         async with self.database.reading() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
-    async def key(self, **asked: Any) -> tuple[str, str]:  # noqa: ANN401
+    async def key(self, **asked: Any) -> tuple[str, str]:
         """Make a key with a rotation policy, and give its id and text."""
         text = new_key()
         values = {

@@ -38,7 +38,7 @@ async def people(connection: AsyncConnection, count: int) -> str:
     return organisation
 
 
-def within(url: Secret, scene: Any) -> None:  # noqa: ANN401
+def within(url: Secret, scene: Any) -> None:
     async def run() -> None:
         database = Database(Store(), url)
         try:

@@ -39,7 +39,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     return found
 
 
-def filled(secrets: Secrets, kind: str = "aws_sm", **mapping: str | None) -> Any:  # noqa: ANN401
+def filled(secrets: Secrets, kind: str = "aws_sm", **mapping: str | None) -> Any:
     whole = {"target_field": "key", "secret_reference_id": "r-1", "secret_key": None, "value_format": None, **mapping}
     return secrets.filled([whole], None, {}, {"r-1": {"secret_key": None, "manager_type": kind}})
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 OLD, NEW = bytes(32), bytes([1] * 32)
 
 
-def within(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:  # noqa: ANN401
-    async def run() -> Any:  # noqa: ANN401
+def within(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
         database = Database(Store(), url)
         try:
             await migrate(database)

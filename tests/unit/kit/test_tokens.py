@@ -33,7 +33,7 @@ def tokens(*issuers: Issuer) -> Tokens:
     return Tokens(Settings(jwt=Jwt(enabled=True, algorithms=("ES256",)), issuers=issuers))
 
 
-def token(name: str, **claims: Any) -> str:  # noqa: ANN401
+def token(name: str, **claims: Any) -> str:
     said = {"organisation_id": "o", "sub": "somebody", "exp": time.time() + 60, "scope": "configs.list", **claims}
     head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
     return jws.serialize_compact(head, json.dumps(said), KEYS[name], algorithms=["ES256"])

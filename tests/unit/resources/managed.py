@@ -56,7 +56,7 @@ class Plane:
         answer = await ask(self._app, method, f"/v1/{path}", sent, fields, query)
         return answer.status, answer.json() if answer.body else None, answer.headers
 
-    async def good(self, method: str, path: str, body: object = None, **headers: str) -> Any:  # noqa: ANN401
+    async def good(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         status, answer, _ = await self(method, path, body, **headers)
         assert status == 200, (method, path, status, answer)
         return answer
@@ -65,7 +65,7 @@ class Plane:
         found, answer, _ = await self(method, path, body)
         assert (found, word in str(answer)) == (status, True), (method, path, found, answer)
 
-    async def workspace(self, name: str = "w") -> Any:  # noqa: ANN401
+    async def workspace(self, name: str = "w") -> Any:
         return await self.good("POST", "workspaces", {"name": name})
 
     async def key_of(self, kind: str, **fields: object) -> tuple[str, Plane]:

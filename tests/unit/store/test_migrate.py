@@ -45,7 +45,7 @@ def test_the_migrations_make_the_tables_that_the_code_names_and_take_them_away(s
     asyncio.run(scene())
 
 
-def value(column: Column[Any]) -> Any:  # noqa: ANN401
+def value(column: Column[Any]) -> Any:
     """Something that fits; what refers to another row has its id."""
     if isinstance(column.type, JSON):
         return {}

@@ -41,7 +41,7 @@ async def fill(database: Database) -> None:
         await connection.execute(insert(workspaces), [{**PLACE, **row} for row in rows])
 
 
-def played(url: Secret, scene: Any) -> None:  # noqa: ANN401
+def played(url: Secret, scene: Any) -> None:
     async def whole() -> None:
         database = Database(Store(), url)
         await migrate(database)

@@ -49,7 +49,7 @@ async def _keys(settings: Settings, auth: Mapping[str, Any], stack: AsyncExitSta
 
 async def _client(
     service: str, settings: Settings, auth: Mapping[str, Any], keys: dict[str, str], stack: AsyncExitStack
-) -> Any:  # noqa: ANN401
+) -> Any:  # noqa: ANN401 - its clients are made when it runs
     seconds = settings.secrets.fetch_ms / 1000
     config = AioConfig(connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 2})
     # Clients are made from the services' descriptions when this runs.

@@ -25,7 +25,7 @@ async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     return found.value or ""
 
 
-def _credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401
+def _credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401 - of several kinds
     """Choose who asks; those of the machine itself where nobody is named."""
     if settings.secrets.azure_authority:
         # A cloud of one's own is not known to Microsoft's directory.

@@ -43,7 +43,7 @@ def _fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
     return msgspec.json.encode(fields).decode()
 
 
-def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401
+def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401 - hvac has no types
     if auth["vault_auth_type"] == "token":
         client.token = auth["vault_token"]
     elif auth["vault_auth_type"] == "approle":
@@ -52,7 +52,7 @@ def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401
         client.auth.kubernetes.login(role=auth["vault_role"], jwt=TOKEN.read_text())
 
 
-def _read(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401
+def _read(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - hvac has no types
     """Read what is there; in an engine that keeps versions, `mount/name` stands for `mount/data/name`."""
     mount, _, name = path.partition("/")
     try:

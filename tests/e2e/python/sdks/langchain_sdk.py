@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from langchain_anthropic import ChatAnthropic
@@ -63,5 +64,4 @@ def error(make: Any, provider: str) -> object:
 for provider in PROVIDERS:
     for make in (openai, anthropic):
         for call in (whole, streamed, tool, error):
-            made = lambda call=call, make=make, provider=provider: call(make, provider)  # noqa: E731
-            say(f"{provider} by {make.__name__}", call.__name__, made)
+            say(f"{provider} by {make.__name__}", call.__name__, partial(call, make, provider))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import litellm
 from said import ARGUMENTS, GATEWAY, KEY, PROMPT, PROVIDERS, REFUSING, SCHEMA, asking, calling, model, refused, say
@@ -57,5 +58,4 @@ def error(dialect: str, provider: str) -> object:
 for provider in PROVIDERS:
     for dialect in BASES:
         for call in (whole, streamed, tool, error):
-            made = lambda call=call, dialect=dialect, provider=provider: call(dialect, provider)  # noqa: E731
-            say(f"{provider} by {dialect}", call.__name__, made)
+            say(f"{provider} by {dialect}", call.__name__, partial(call, dialect, provider))

@@ -63,7 +63,7 @@ def _all(query: sa.Select[Any]) -> list[sa.RowMapping]:
     return list(op.get_bind().execute(query).mappings())
 
 
-def _set(table: sa.TableClause, row_id: str, **values: Any) -> None:  # noqa: ANN401
+def _set(table: sa.TableClause, row_id: str, **values: Any) -> None:  # noqa: ANN401 - columns
     op.get_bind().execute(sa.update(table).where(table.c.id == row_id).values(**values))
 
 
