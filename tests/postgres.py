@@ -58,7 +58,16 @@ class Postgres:
             "--no-sync",
         ]
         subprocess.run([*as_nobody, *init], check=True, capture_output=True, timeout=60, cwd=self.folder)
-        options = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off"}
+        options = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.folder),
+            # There are hundreds of databases, none of which outlives its test: no care is taken of them.
+            "fsync": "off",
+            "full_page_writes": "off",
+            "wal_init_zero": "off",
+            "max_wal_size": "8GB",
+            "autovacuum": "off",
+        }
         given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         self._server = [*as_nobody, program("postgres"), "-D", data, *given]
         self.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,9 @@ class Configs(Large):
                 log.warning(CONFIG_LEFT_OUT, row["slug"], error)
                 continue
             found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
-        return {own: (_taken(rows), count, end) for own, (rows, count, end) in found.items()}
+        # The engine compiles them: others are served meanwhile.
+        taken = await asyncio.to_thread(lambda: {own: _taken(rows) for own, (rows, _, _) in found.items()})
+        return {own: (taken[own], count, end) for own, (_, count, end) in found.items()}
 
     async def _told(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
         hidden = credentials.read(await self._vault.open(connection, row["sealed"], row["id"]))

@@ -61,6 +61,7 @@ class Database:
         # Connections that were read with, for who reads next: to take one out of the pool costs as much as most queries.
         self._rested: list[Reading] = []
         self._most = _most(self.url, settings)
+        self._opening = 0
         self._returning: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
@@ -84,8 +85,9 @@ class Database:
     async def writing(self) -> AsyncGenerator[AsyncConnection]:
         """Give a connection whose changes are all kept at the end, or none of them."""
         with _told():
-            if self._rested and self._is_empty():
-                await self._rested.pop().close()
+            # One that is there is taken before another is opened.
+            if self._rested:
+                await _lay_back(self._rested.pop())
             connection = await self._connection(self._engine.connect().start())
             try:
                 async with connection.begin():
@@ -120,31 +122,33 @@ class Database:
     async def close(self) -> None:
         """Close all connections."""
         while self._rested:
-            await self._rested.pop().close()
+            await _lay_back(self._rested.pop())
         if self._returning:
             await asyncio.wait(self._returning, timeout=self._patience)
         await self._engine.dispose()
 
     def _may_rest(self) -> bool:
-        """Say whether a connection is kept from others who may wait for one."""
-        return len(self._rested) < self._most // 2 and not self._is_empty()
-
-    def _is_empty(self) -> bool:
-        """Say whether the pool has no connection left."""
-        return cast("QueuePool", self._engine.pool).checkedout() >= self._most
+        """Say whether a connection may be kept for who reads next: nobody waits for one, nor would the next who comes."""
+        is_empty = cast("QueuePool", self._engine.pool).checkedout() >= self._most
+        return len(self._rested) < self._most // 2 and not self._opening and not is_empty
 
     async def _awake(self) -> Reading | None:
-        """Give a connection that rested; one that was cut off meanwhile, or frozen, is found out by the pool."""
+        """Give a connection that rested; one that was cut off meanwhile, or frozen, is found out where the pool gives it."""
         while self._rested:
             connection = self._rested.pop()
             if self.embedded or time.monotonic() - connection.rested_at < TRIED_AFTER:
                 return connection
-            await connection.close()
+            await _lay_back(connection)
         return None
 
     async def _connection(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
-        if self.embedded:
-            return await opening
+        self._opening += 1
+        try:
+            return await (opening if self.embedded else self._in_time(opening))
+        finally:
+            self._opening -= 1
+
+    async def _in_time(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
         starting = asyncio.ensure_future(opening)
         try:
             done, _ = await asyncio.wait({starting}, timeout=self._patience)
@@ -168,6 +172,13 @@ class Database:
         returning = asyncio.ensure_future(started.result().close())
         self._returning.add(returning)
         returning.add_done_callback(self._returning.discard)
+
+
+async def _lay_back(connection: Reading) -> None:
+    """Give it back to the pool as old as it is: who takes it next must know whether to try it."""
+    info = connection.info
+    await connection.close()
+    info["used"] = connection.rested_at
 
 
 # Who asks is to blame for these, and not the store: a row or column that is not there, a statement that cannot be written.
@@ -272,6 +283,8 @@ def _postgresql(url: URL, settings: Store) -> AsyncEngine:
             },
         },
     )
+    # One that was opened this moment is well.
+    event.listen(engine.sync_engine, "connect", _note_use)
     event.listen(engine.sync_engine, "checkin", _note_use)
     event.listen(engine.sync_engine, "checkout", _try_idle)
     return engine

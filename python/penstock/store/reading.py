@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # So many queries are kept as they are written for the driver.
 QUERIES = 2000
+# What PostgreSQL says where a statement took too long.
+CANCELLED = "57014"
 # By the dialect and all but the values in them.
 _LIKE: dict[tuple[str, Any], Written] = {}
 
@@ -67,7 +71,13 @@ class Reading(AsyncConnection):
             found: Sequence[Any] = await self._driver.fetch(sql, *parameters)
         except (OSError, TimeoutError):
             raise
-        except Exception:  # noqa: BLE001 - each driver has errors of its own
+        except asyncio.CancelledError:
+            # The driver may still be telling the server to let it be.
+            await self.invalidate()
+            raise
+        except Exception as error:
+            if is_out_of_time(error):
+                raise TimeoutError from error
             # What is wrong is told in one way, whichever way was asked.
             return await self._said(query, values)
         return written.read(found)
@@ -134,6 +144,12 @@ class Written:
             for name, reader in readers:
                 row[name] = reader(row[name])
         return [*rows]
+
+
+def is_out_of_time(error: Exception) -> bool:
+    """Say whether the database gave up, by its own clock: to ask again would take as long again."""
+    is_busy = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+    return is_busy or getattr(error, "sqlstate", None) == CANCELLED
 
 
 @lru_cache(QUERIES)

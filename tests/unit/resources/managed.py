@@ -99,7 +99,9 @@ def token(**claims: object) -> str:
 @asynccontextmanager
 async def plane(url: Secret, jwt: Jwt = NO_TOKENS, key_prefix: str = "") -> AsyncIterator[Plane]:
     """Serve a store that has an organisation."""
-    store = Store(url=url, master_key=Secret(base64.b64encode(bytes(32)).decode()), key_prefix=key_prefix)
+    master_key = Secret(base64.b64encode(bytes(32)).decode())
+    # None of these tests is about how long a database may take.
+    store = Store(url=url, master_key=master_key, key_prefix=key_prefix, acquire_ms=20_000, statement_ms=40_000)
     database = Database(store, url)
     app = create_app(Settings(store=store, jwt=jwt), Published(Snapshot("first")))
     try:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from sqlalchemy import exc, insert, select, text
+from sqlalchemy import delete, exc, insert, select, text
 
 from penstock.errors import ConflictError, InvalidError, SettingsError, UnavailableError
 from penstock.secret import Secret
@@ -19,6 +19,8 @@ from penstock.store.tenant import Tenant
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sqlalchemy import QueuePool
 
     from tests.postgres import Postgres
 
@@ -213,5 +215,99 @@ def test_a_mistake_of_ours_is_not_laid_on_the_store(tmp_path: Path):
         with pytest.raises(KeyError):
             await _misread(database)
         await database.close()
+
+    asyncio.run(scene())
+
+
+async def backends(url: Secret) -> list[int]:
+    """Which processes of the server serve this database, but for who asks."""
+    other = Database(Store(), url)
+    async with other.reading() as connection:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        found = [*(await connection.scalars(text(query)))]
+    await other.close()
+    return found
+
+
+def test_who_reads_after_a_rest_is_given_a_connection_that_is_still_there(postgres: Postgres):
+    url = Secret(postgres.database())
+
+    async def scene() -> None:
+        database, other = Database(Store(), url), Database(Store(), url)
+        for rested in (0.0, 0.4):
+            async with database.reading() as connection:
+                pid = await connection.scalar(text("SELECT pg_backend_pid()"))
+            await asyncio.sleep(rested)
+            if rested:
+                async with other.reading() as connection:
+                    assert await connection.scalar(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+                await asyncio.sleep(0.1)
+            async with database.reading() as connection:
+                found = await connection.scalar(text("SELECT pg_backend_pid()"))
+            # The first time it is the one that rested.
+            assert (found == pid) == (not rested)
+        await database.close()
+        await other.close()
+
+    asyncio.run(scene())
+
+
+def test_who_writes_takes_the_connection_that_rests(store_url: Secret):
+    async def scene() -> None:
+        database = Database(Store(), store_url)
+        await migrate(database)
+        async with database.reading() as connection:
+            await connection.execute(select(changes))
+        await write(database, ROW)
+        pool = cast("QueuePool", database._engine.pool)
+        assert (pool.checkedin(), pool.checkedout()) == (1, 0)
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_no_connection_rests_while_somebody_waits_for_one(store_url: Secret):
+    async def scene() -> None:
+        database = Database(Store(connections=2, acquire_ms=10_000), store_url)
+        await migrate(database)
+
+        async def read(number: int) -> None:
+            async with database.reading() as connection:
+                await connection.execute(select(changes))
+                await asyncio.sleep(0.01 * (number % 3))
+
+        began = asyncio.get_running_loop().time()
+        for _ in range(5):
+            await asyncio.gather(*map(read, range(12)), _write_twice(database))
+        assert asyncio.get_running_loop().time() - began < 8
+        await database.close()
+
+    asyncio.run(scene())
+
+
+async def _write_twice(database: Database) -> None:
+    await write(database, ROW)
+    async with database.writing() as connection:
+        await connection.execute(delete(organisations))
+
+
+def test_no_connection_is_left_behind(postgres: Postgres):
+    url = Secret(postgres.database())
+
+    async def scene() -> None:
+        database = Database(Store(), url)
+
+        async def read() -> None:
+            async with database.reading() as connection:
+                await connection.execute(text("SELECT pg_sleep(0.1)"))
+
+        await asyncio.gather(*(read() for _ in range(4)))
+        assert len(await backends(url)) == 4
+        await database.close()
+        for _ in range(400):
+            if not await backends(url):
+                break
+            await asyncio.sleep(0.05)
+        assert not await backends(url)
 
     asyncio.run(scene())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import func, insert, literal, select, text
 
 from penstock.errors import UnavailableError
 from penstock.secret import Secret
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.store.reading import Reading
 
 ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
 LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most) SELECT count(*) FROM n")
@@ -87,12 +89,18 @@ def test_a_long_read_leaves_the_event_loop_and_the_next_one_comes_back(tmp_path:
 
 def test_a_read_that_is_given_up_spoils_nothing(tmp_path: Path):
     async def scene(database: Database) -> None:
-        async def long() -> None:
-            async with database.reading() as connection:
-                await connection.scalar(LONG, {"most": 300_000})
+        numbers = select(literal(1).label("i")).cte(recursive=True)
+        numbers = numbers.union_all(select(numbers.c.i + 1).where(numbers.c.i < 300_000))
 
-        for _ in range(3):
-            reading = asyncio.create_task(long())
+        async def long(way: int) -> None:
+            async with database.reading() as connection:
+                if way:
+                    await cast("Reading", connection).rows(select(func.count().label("many")).select_from(numbers))
+                else:
+                    await connection.scalar(LONG, {"most": 300_000})
+
+        for way in (0, 1, 0, 1):
+            reading = asyncio.create_task(long(way))
             await asyncio.sleep(0.01)
             reading.cancel()
             with suppress(asyncio.CancelledError):
