@@ -390,11 +390,32 @@ def test_what_is_chosen_once_cannot_be_written_otherwise(admin: Client, tmp_path
         write({"version": 1, "organisation": whole, "workspaces": workspaces}, file)
         return run(admin, "apply", str(file), "--yes", status=status)
 
-    for integration in ("once", of_all["id"]):
-        assert applied("openai", integration, 0) == "nothing to do\n"
+    for provider, integration in (("openai", "once"), ("openai", of_all["id"]), ("open-ai", "once")):
+        assert applied(provider, integration, 0) == "nothing to do\n"
     said = applied("mock", "another", 1)
     assert "organisation.integrations[0].ai_provider_id: is chosen once" in said
     assert "workspaces[0].providers[0].integration_id: is chosen once" in said
+
+
+def test_what_is_kept_in_other_words_or_passes_to_another_is_not_refused(own: Client, tmp_path: Path):
+    file = tmp_path / "state.yaml"
+    place = own.made("/v1/workspaces", {"name": "words"})
+    scopes = ["logs.list", "completions.write", "logs.list"]
+    invite = {"email": "later@x.test", "role": "member", "workspace_api_key_details": {"scopes": scopes}}
+
+    def applied(*defaults: int) -> list[str]:
+        configs = [
+            {"name": f"c{number}", "config": {"retry": {"attempts": number}}, "is_default": is_default}
+            for number, is_default in enumerate(defaults)
+        ]
+        workspaces = [{"slug": place["slug"], "name": "words", "configs": configs}]
+        write({"version": 1, "organisation": {"invites": [invite]}, "workspaces": workspaces}, file)
+        return run(own, "apply", str(file), "--yes").splitlines()
+
+    assert "+ invites later@x.test" in applied(1)
+    assert applied(1) == ["nothing to do"]
+    assert "+ words / configs c1" in applied(0, 1)
+    assert applied(0, 1) == ["nothing to do"]
 
 
 def test_a_long_plan_shows_how_far_it_is_to_who_watches(admin: Client, tmp_path: Path):

@@ -15,6 +15,8 @@ ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 KEY_LENGTH = 48
 # In the place of what nobody is shown.
 DOTS = "*****"
+# Providers, as older clients call them.
+OTHER_NAMES = {"hugging-face": "huggingface", "open-ai": "openai"}
 
 
 def new_id() -> str:

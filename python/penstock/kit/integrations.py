@@ -15,7 +15,7 @@ from penstock.caller import needs
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import configurations as forms
 from penstock.kit import ids, mappings
-from penstock.kit.ids import CHOSEN_SLUG, mask, new_id
+from penstock.kit.ids import CHOSEN_SLUG, OTHER_NAMES, mask, new_id
 from penstock.kit.masks import MOVED
 from penstock.kit.record import now, refuse
 from penstock.kit.resource import Resource
@@ -60,10 +60,6 @@ EMPTY: dict[str, Any] = {
     "global_access": {"enabled": False},
     "default_provider_slug": None,
 }
-
-
-# As older clients call them.
-OTHER_NAMES = {"hugging-face": "huggingface", "open-ai": "openai"}
 
 
 def provider_named(path: str, name: str) -> str:

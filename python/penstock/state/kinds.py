@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.kit.ids import mask
+from penstock.kit.ids import OTHER_NAMES, mask
 from penstock.remote import RemoteError
 from penstock.state.document import Thing, bare, changes, is_over, listed, masks, without
 
@@ -19,6 +19,8 @@ ORGANISATION = "/v1/admin/organisation"
 WORKSPACES = "/v1/admin/workspaces"
 USERS = "/v1/admin/users"
 LIMITS = ("usage_limits", "rate_limits", "expires_at")
+# The fields that name a provider.
+PROVIDER = frozenset({"provider", "ai_provider_id"})
 WORKSPACE_FIELDS = ("name", "description", "defaults", "settings", "usage_limits", "rate_limits")
 
 
@@ -60,6 +62,8 @@ class Kind:
     fields: tuple[str, ...]
     # Chosen once.
     fixed: tuple[str, ...] = ("slug",)
+    # Of these what is not refused where it is another by now: it is found by it, or it passes from one to the next.
+    passes: tuple[str, ...] = ("slug",)
     # Places that hold credentials.
     secret: tuple[str, ...] = ()
     named_by: tuple[str, ...] = ("slug", "name")
@@ -72,6 +76,11 @@ class Kind:
     def known(self) -> tuple[str, ...]:
         """What may be written of one."""
         return ("id", *(name for name in self.fixed if name not in self.fields), *self.fields)
+
+    def chosen(self, thing: Mapping[str, Any]) -> Thing:
+        """Give what was chosen once, as it is kept."""
+        found = {name: thing[name] for name in self.fixed if name in thing and name not in self.passes}
+        return {name: OTHER_NAMES.get(text, text) if name in PROVIDER else text for name, text in found.items()}
 
     def called(self, thing: Mapping[str, Any]) -> str:
         """Name one, as plans do."""
@@ -167,6 +176,13 @@ class Invites(Kind):
         """Name workspaces by their slugs."""
         places = [{**one, "id": ground.slugs.get(one["id"], one["id"])} for one in row["workspaces"]]
         return {**super().written(ground, row), "workspaces": places}
+
+    def chosen(self, thing: Mapping[str, Any]) -> Thing:
+        """Give each scope once, in their order."""
+        found = super().chosen(thing)
+        if details := found.get("workspace_api_key_details"):
+            found["workspace_api_key_details"] = {**details, "scopes": sorted(set(details.get("scopes", ())))}
+        return found
 
     def is_needless(self, ground: Ground, thing: Thing) -> bool:
         """Leave out who is there already."""
@@ -277,6 +293,7 @@ class Configs(Kind):
     name, path = "configs", "/v1/configs"
     fields = ("name", "config", "status")
     fixed = ("slug", "is_default")
+    passes = ("slug", "is_default")
     secret = ("config",)
     keeps_slug = False
 

@@ -234,8 +234,8 @@ class Plan:
 
     def _change(self, kind: Kind, path: str, what: str, thing: Thing, found: Thing, place: Thing | None) -> None:
         wanted = cast("Thing", renamed(thing, self._renamed))
-        fixed = {name: wanted[name] for name in kind.fixed if name != "slug" and name in wanted}
-        other = changes(cast("Thing", renamed(fixed, self._ground.named)), found)
+        chosen = cast("Thing", renamed(kind.chosen(wanted), self._ground.named))
+        other = changes(chosen, found)
         why = "is chosen once, and is another there; hint: delete it first"
         self._problems += [Problem(f"{path}.{name}", why) for name in other]
         if changed := kind.compared(self._ground, found, kind.differs(wanted, found, prune=self._prune)):
