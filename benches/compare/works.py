@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from statistics import median
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 from benches.compare import bodies, cores, load
 from benches.compare.gateway import Gateway, Invalid, answered, running
@@ -227,6 +228,14 @@ def stuck(bench: Bench) -> Values:
     return {"kb_per_client": (max(seen) - base) / STUCK_CLIENTS}
 
 
+def _check_burning(gateway: Gateway) -> None:
+    """Nobody reads what the client of the load is told: a route that is not there would burn nothing."""
+    with urlopen(f"http://{gateway.host}{burning.PATH}", timeout=30) as answer:
+        if answer.read().decode() != burning.BURNT:
+            message = f"{burning.PATH} burns nothing"
+            raise Invalid(message)
+
+
 def tail(bench: Bench) -> Values:
     """The data plane's p99 while management burns Python without a pause, beside that while it has nothing to do.
 
@@ -234,6 +243,7 @@ def tail(bench: Bench) -> Values:
     the provider: what their client takes from the core of the load client is no part of the difference.
     """
     with running(Burning(), bench.gateway.stand.provider, bench.core) as gateway:
+        _check_burning(gateway)
         burnt = replace(bench, gateway=gateway)
         quiet = _p99(burnt)
         with load.asking("whole", f"http://{gateway.host}{burning.PATH}", {"connections": 1, "seconds": READ_SECONDS}):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 
-from benches.compare.peers import burning
 from penstock import cli, door, settings
 from penstock.engine import Engine
 
@@ -30,5 +29,8 @@ if __name__ == "__main__":
     settings.Settings.engine_json = changed_engine_json
     door.create = create
     if BURN:
+        # Every peer of the comparison comes with it.
+        from benches.compare.peers import burning
+
         burning.add_route()
     cli.main()

@@ -239,8 +239,8 @@ def test_an_answer_that_comes_in_pieces_before_the_body_is_all_there_is_passed_o
 def test_one_request_more_than_are_answered_at_once_is_told_to_come_again(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "limits": {"in_flight": 1}}
     with running(tmp_path, tables) as one, Wire(one.base_url) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?first_ms=400")))
-        time.sleep(0.15)
+        wire.send(request("POST", CHAT, MOCK, asked("mock?first_ms=3000")))
+        time.sleep(0.5)
         refused = ask(one.base_url, CHAT, asked())
         assert (refused.status, refused.json()["error"]["code"]) == (503, "overloaded")
         assert (wire.answer().status, ask(one.base_url, CHAT, asked()).status) == (200, 200)

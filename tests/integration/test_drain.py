@@ -168,4 +168,4 @@ def test_those_who_read_nothing_are_left_at_the_deadline_and_hold_up_nobody(prov
         records = gateway.records(silent + quiet)
     assert len(records) == silent + quiet
     assert sum(record["outcome"] == "aborted" for record in records) == silent
-    assert took < drain + 1, took
+    assert took < drain + 5, took

@@ -125,7 +125,7 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
     url = own_postgres.database()
     with scene(tmp_path, provider, url) as here:
         here.under_load(own_postgres.crash, own_postgres.start)
-        ends = datetime.now(UTC) + timedelta(seconds=2)
+        ends = datetime.now(UTC) + timedelta(seconds=8)
         short = {"name": "short", "provider": "mock", "key": "sk-01234567", "expires_at": ends.isoformat()}
         slug = here.admin.made("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
         named = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 PATH = "/v1/health/burn"
+BURNT = "burnt"
 BURN_SECONDS = 1.0
 
 
@@ -23,7 +24,7 @@ def add_route() -> None:
         end = time.monotonic() + BURN_SECONDS
         while time.monotonic() < end:
             sum(range(1000))
-        return "burnt"
+        return BURNT
 
     health.routes.append(burn)
 

@@ -260,6 +260,9 @@ class Secrets:
         """Fetch what nobody asked for yet, for as long as somebody may wait for it; what comes later is fetched by `refresh`."""
         new = [one for one in questions if not self._was_asked(one)]
         turn = asyncio.Semaphore(AT_ONCE)
+        # What is loaded once is no part of how long a place may take.
+        for place in {one.place for one in new}:
+            await sources.load(place)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*(self._fetch(one, turn) for one in new)), seconds)
 

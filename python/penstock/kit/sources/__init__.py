@@ -11,6 +11,7 @@ from penstock.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
     from penstock.settings import Settings
 
@@ -21,10 +22,14 @@ for name in ("azure", "botocore"):
 PLACES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
 
 
+async def load(place: str) -> ModuleType:
+    """Load the library of a place, if it is not there yet: some take a second."""
+    return await asyncio.to_thread(importlib.import_module, f"penstock.kit.sources.{PLACES[place]}")
+
+
 async def fetch(settings: Settings, place: str, auth: Mapping[str, Any], path: str) -> str:
     """Ask a place for the secret at a path. What went wrong is told without a word of what was sent or answered."""
-    # Some take a second to load.
-    source = await asyncio.to_thread(importlib.import_module, f"penstock.kit.sources.{PLACES[place]}")
+    source = await load(place)
     seconds = settings.secrets.fetch_ms / 1000
     try:
         return await asyncio.wait_for(source.fetch(settings, auth, path), seconds)
