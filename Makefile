@@ -56,7 +56,7 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests alone
 .PHONY: test-python
 test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the Python and Node tests alone; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers: what a change must pass besides the tests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
+# Below those that the system chooses from; each of those who run tests side by side has a thousand of them.
+FIRST_PORT = 20_000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 1000))
 LISTENING = re.compile(r"listening on (http://\S+)")
 
 
@@ -31,10 +35,12 @@ def wait(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T:
 
 
 def free_port() -> int:
-    """Name a port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Name a port that nothing listens on, and that is given neither to a client nor to tests that run beside these."""
+    for port in PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError
 
 
 class Program:

@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
+import pytest
+
 from tests.integration import memory
 from tests.integration.serving import Beside, edges, load, running
 from tests.integration.wire import CHAT, Wire, ask, asked, request
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Mock
+
+pytestmark = pytest.mark.alone
 
 # A machine that does much else at once may give more room: 2 doubles every time allowed here.
 FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.integration import memory
 from tests.integration.serving import edges, load, running
 from tests.integration.wire import CHAT, MOCK
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Mock
+
+pytestmark = pytest.mark.alone
 
 STREAMS, BEATS_SECONDS, QUIET_SECONDS = 300, 0.5, 8
 # The promise is 40 KB; a first few hundred pay for what is taken once, and tests run with engines that are not optimised.

@@ -157,7 +157,7 @@ def acknowledged(app: App, chance: random.Random) -> list[str]:
     return [line.decode() for line in said.split(b"\n")[:-1]]
 
 
-@pytest.mark.timeout(60 + KILLS // 4)
+@pytest.mark.timeout(60 + 2 * KILLS)
 def test_what_was_acknowledged_is_there_whenever_the_process_is_killed(app: App, address: str):
     chance = random.Random(5)  # noqa: S311 - when to kill is no secret
     gc.freeze()

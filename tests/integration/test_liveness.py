@@ -6,10 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.integration.wire import CHAT, Wire, asked
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
+
+pytestmark = pytest.mark.alone
 
 MEGABYTES = 20
 LARGE = {

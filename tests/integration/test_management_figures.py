@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from sqlalchemy import insert
 
 from penstock.kit.founding import found
@@ -23,6 +24,8 @@ from tests.integration.serving import control, load
 if TYPE_CHECKING:
     from tests.integration.managed import Client
     from tests.postgres import Postgres
+
+pytestmark = pytest.mark.alone
 
 # A machine that does much else at once may give more room: 2 halves the reads asked for here.
 FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from loadtests.sharing.__main__ import measured
 from loadtests.sharing.measure import Load
 from loadtests.sharing.server import FAULTS
+
+pytestmark = pytest.mark.alone
 
 
 def test_no_fault_of_redis_fails_a_request_or_makes_more_than_one_of_a_worker_wait():

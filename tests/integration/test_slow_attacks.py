@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
+pytestmark = pytest.mark.alone
+
 EACH = 150
 LIMIT_SECONDS = 2.0
 LIMIT_MS = int(LIMIT_SECONDS * 1000)

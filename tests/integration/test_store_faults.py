@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
+pytestmark = pytest.mark.alone
+
 SECONDS = 3
 LONGEST_ANSWER = 8
 DISK_BYTES = 128 << 20

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
+import orjson
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -225,6 +226,11 @@ def parse(url: Secret) -> URL:
         raise SettingsError(message) from None
 
 
+def _as_json(value: object) -> str:
+    """Write a document without a type: of the writers that there are the fastest, as msgspec's reader is for short ones."""
+    return orjson.dumps(value).decode()
+
+
 def _most(url: URL, settings: Store) -> int:
     """Say how many connections there may be."""
     return min(settings.connections, SQLITE_CONNECTIONS) if url.get_backend_name() == "sqlite" else settings.connections
@@ -238,6 +244,7 @@ def _sqlite(url: URL, settings: Store) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,
+        json_serializer=_as_json,
         json_deserializer=msgspec.json.decode,
         async_creator=opening,
     )
@@ -272,6 +279,7 @@ def _postgresql(url: URL, settings: Store) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=settings.acquire_ms / 1000,
         hide_parameters=True,
+        json_serializer=_as_json,
         json_deserializer=msgspec.json.decode,
         connect_args={
             "timeout": settings.acquire_ms / 1000,

@@ -89,6 +89,7 @@ def test_rows_that_sort_alike_are_told_apart_by_their_ids(store_url: Secret):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
     async def scene(connection: AsyncConnection) -> None:
         tenant = Tenant(connection, await people(connection, 100_000), None)
