@@ -227,8 +227,8 @@ def parse(url: Secret) -> URL:
 
 
 def _as_json(value: object) -> str:
-    """Write a document without a type: of the writers that there are the fastest, as msgspec's reader is for short ones."""
-    return orjson.dumps(value).decode()
+    """Write a document of any shape, in a fifth of the standard library's time; names of columns in it are no plain texts."""
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def _most(url: URL, settings: Store) -> int:
