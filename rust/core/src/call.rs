@@ -40,10 +40,14 @@ pub struct Call<'c> {
 }
 
 impl Call<'_> {
+    pub fn asked_for(&self) -> Operation {
+        self.route.asked_for(&self.head.method)
+    }
+
     /// The dialect in which the caller writes, reads and is told of errors. Where a path is of several, clients are known
     /// by how theirs begin, Anthropic's also by the version that they ask for.
     pub fn dialect(&self) -> Dialect {
-        let Route { operation, path, .. } = self.route;
+        let path = self.route.path;
         let is_anthropics = || {
             path == "/messages"
                 || path.starts_with("/messages/")
@@ -55,7 +59,7 @@ impl Call<'_> {
             _ if is_anthropics() => Dialect::Anthropic,
             _ => Dialect::OpenAi,
         };
-        operation.dialect().unwrap_or_else(by_path)
+        self.asked_for().dialect().unwrap_or_else(by_path)
     }
 }
 

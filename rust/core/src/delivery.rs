@@ -23,7 +23,7 @@ use crate::{
     packed, pretty,
     realtime::Opened,
     record::{Outcome, Record},
-    route::{self, Route},
+    route,
     routing::Place,
     upstream::{self, AnswerBody, AnswerHead, Incoming},
 };
@@ -68,7 +68,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
     let status = answered.status;
     (record.facts.status, record.facts.first_byte) = (status, Some(record.elapsed()));
-    let asked = asked_for(call);
+    let asked = call.asked_for();
     let pieces = Pieces::of(asked, &answered, body.expected());
     let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
     let is_small = is_small(asked, &answered, body.expected());
@@ -148,21 +148,6 @@ fn spread(every: Duration, id: uuid::Uuid) -> Duration {
 /// Whether a comment may stand in a stream. Google's own clients take every line for JSON.
 fn may_beat(call: &Call<'_>, dialect: Dialect) -> bool {
     call.route.operation != Operation::Proxy && dialect != Dialect::Gemini
-}
-
-/// What a request asks for, also where it is forwarded as it came.
-pub fn asked_for(call: &Call<'_>) -> Operation {
-    match call.route {
-        Route { operation: Operation::Proxy, path, .. } if path.ends_with(":streamGenerateContent") => {
-            Operation::StreamGenerateContent
-        }
-        // A client whose base has its own `/v1` says it twice.
-        Route { operation: Operation::Proxy, path, .. } => {
-            let once = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/'));
-            Operation::of(&call.head.method, once.unwrap_or(path))
-        }
-        Route { operation, .. } => operation,
-    }
 }
 
 /// Whether its bytes can be read as they are.

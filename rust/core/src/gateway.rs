@@ -352,7 +352,8 @@ impl Gateway {
         let counted = token_count::kept(call, target, &body);
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
         if let Some(body) = counted.filter(|_| token_count::is_refused(&incoming)) {
-            return Box::pin(token_count::estimate(call, body, facts, &self.grace)).await;
+            let refused = Served::new(incoming, call.dialect(), deadline);
+            return Box::pin(token_count::estimate(call, body, refused, (facts, &self.grace))).await;
         }
         if let Some(mending) = mending::of(call, target).filter(|mending| mending::is_due(*mending, &incoming)) {
             // In a box of its own: it would make the future of every request larger.
@@ -384,7 +385,8 @@ impl Gateway {
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;
         if let Some(body) = counted.filter(|_| token_count::is_refused(&incoming)) {
-            return Box::pin(token_count::estimate(call, body, facts, &self.grace)).await;
+            let refused = Served::new(incoming, call.dialect(), deadline);
+            return Box::pin(token_count::estimate(call, body, refused, (facts, &self.grace))).await;
         }
         if let (Some(head), true) = (translation::head_of_look(call), incoming.head.status < 300) {
             let look = translation::look(call, &head);
@@ -545,7 +547,7 @@ pub(crate) fn refuse_other_words(call: &Call<'_>, target: &Target<'_>, model: &s
 /// The dialect of an answer: the caller's where that is plain, else the provider's.
 pub(crate) fn dialect_of(call: &Call<'_>, target: &Target<'_>) -> Dialect {
     match call.dialect() {
-        Dialect::OpenAi if call.route.operation.dialect().is_none() => target.provider.dialect(),
+        Dialect::OpenAi if call.asked_for().dialect().is_none() => target.provider.dialect(),
         dialect => dialect,
     }
 }

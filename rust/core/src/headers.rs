@@ -359,13 +359,13 @@ fn is_host(value: &[u8]) -> bool {
     is_port && is_name
 }
 
-/// Whether it is the media type of JSON, or of a format that is JSON.
+/// Whether it is the media type of JSON, or of a format that is JSON: `application/stream+json` is lines of it.
 pub fn is_json(kind: &[u8]) -> bool {
     if is_kind(kind, "application/json") || is_kind(kind, "text/json") {
         return true;
     }
     let kind = essence(kind).to_ascii_lowercase();
-    kind.starts_with(b"application/") && kind.ends_with(b"+json")
+    kind.starts_with(b"application/") && kind.ends_with(b"+json") && kind != b"application/stream+json"
 }
 
 /// Whether a `content-type` is this media type, whatever its case and its parameters are (RFC 9110 §8.3.1).
@@ -525,9 +525,16 @@ mod tests {
         for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", "text/json"] {
             assert!(is_json(kind.as_bytes()), "{kind}");
         }
-        for kind in
-            ["text/plain", "application/jsonl", "application/json-seq", "application/x-ndjson", "text/html; a=json", ""]
-        {
+        for kind in [
+            "text/plain",
+            "application/jsonl",
+            "application/json-seq",
+            "application/stream+json",
+            "Application/Stream+JSON; charset=utf-8",
+            "application/x-ndjson",
+            "text/html; a=json",
+            "",
+        ] {
             assert!(!is_json(kind.as_bytes()), "{kind}");
         }
     }

@@ -31,14 +31,14 @@ const HOST_FIELDS: [&str; 11] = [
 pub(crate) struct Stored {
     /// In a config that was saved.
     pub in_config: bool,
-    /// With a saved provider.
+    /// With a saved provider, or header fields in its place.
     pub in_provider: bool,
 }
 
 impl Choice<'_> {
-    /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names.
-    /// Gives whether there is one.
-    pub(crate) fn refuse_leak(&self, node: &Node, stored: Stored) -> Result<bool> {
+    /// A stored credential goes to its provider or to the host that is stored with it, never to one that a request names; so do
+    /// stored header fields.
+    pub(crate) fn refuse_leak(&self, node: &Node, stored: Stored) -> Result<()> {
         let Stored { in_config, in_provider } = stored;
         let names_host = self.call.control.custom_host.is_some();
         let is_bound = node.features.custom_host != CustomHost::default();
@@ -46,11 +46,13 @@ impl Choice<'_> {
         let is_loose = node.provider.is_none() && !is_bound;
         if in_config && (names_host || is_loose) || in_provider && (names_host || is_bound) {
             return Err(Error::HostRefused {
-                message: "a stored credential goes to the host that it is stored for, not to one that a request names"
-                    .into(),
+                message:
+                    "stored credentials and header fields go to the host that they are stored for, not to one that a \
+                    request names"
+                        .into(),
             });
         }
-        Ok(in_config || in_provider)
+        Ok(())
     }
 
     /// Of whom a target's credential is fetched. What the machine itself is given serves what is stored, where its operator

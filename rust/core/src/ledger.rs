@@ -84,7 +84,7 @@ impl Ledger {
         facts.metadata = entry.metadata.as_deref().map(Metadata::read).unwrap_or_default();
         facts.bytes_out = answer.len() as u64;
         facts.usage = Usage::from_answer(Dialect::OpenAi, answer);
-        facts.tariff = Tariff { prices: Arc::clone(&self.prices), own, is_batch: true };
+        facts.tariff = Tariff { prices: Arc::clone(&self.prices), own, others: None, is_batch: true };
         record.close(Outcome::Complete);
         Ok(self.written())
     }

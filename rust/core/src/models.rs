@@ -84,6 +84,11 @@ impl Models {
         self.said.get(model).map_or(self.allow_all, |said| said.enabled)
     }
 
+    /// What was saved of a model's prices.
+    pub fn priced(&self, model: &str) -> Option<Priced> {
+        self.said.get(model).and_then(|said| said.priced.clone())
+    }
+
     /// Refuses a job for a model that may not be used. It names its model as its provider does, for which callers may say this.
     fn admit_job(&self, names: &[String]) -> Result<()> {
         let mut said = names.iter().filter_map(|name| self.said.get(name)).peekable();
@@ -207,7 +212,7 @@ impl<'s> Target<'s> {
         }
         self.admit_line(pinned)?;
         if let (Some(models), true) = (&saved.models, self.provider.model(&self.options) == Some(pinned)) {
-            self.priced.priced = models.said.get(pinned).and_then(|said| said.priced.clone());
+            self.priced.priced = models.priced(pinned);
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::{
     features::custom_host::CustomHost,
     headers::control_name,
     inline::Stored,
+    snapshot::SavedProvider,
     upstream::Base,
 };
 
@@ -25,8 +26,8 @@ pub(crate) struct Place {
 }
 
 impl<'c> Choice<'c> {
-    /// Where that is, and of whom its credential is fetched. A stored credential goes where what is stored with it says,
-    /// whatever a request or a config says beside it.
+    /// Where that is, and of whom its credential is fetched. What is stored goes where what is stored with it says, whatever a
+    /// request or a config says beside it.
     pub(crate) fn place(
         &self,
         plan: &Plan<'c>,
@@ -36,20 +37,23 @@ impl<'c> Choice<'c> {
     ) -> Result<Place> {
         let Named { provider, saved, .. } = *whom;
         let mut options = Options::default();
-        let in_provider = saved.is_some_and(|saved| {
+        let has_own = saved.is_some_and(|saved| {
             saved.options.told_to(provider, &mut options);
-            saved.api_key.is_some() || saved.keeps_fields() || has_secret(provider, &options)
+            saved.api_key.is_some() || has_secret(provider, &options)
         });
+        // Fields alone go nowhere else either, but leave open who asks.
+        let keeps_fields = saved.is_some_and(SavedProvider::keeps_fields);
+        let stored = (keeps_fields && !has_own).then(|| options.clone());
         let say = |options: &mut Options| {
             node.deployments.told(provider, model, options);
             node.options.told_to(provider, options);
         };
-        if !in_provider {
+        if !has_own {
             say(&mut options);
         }
-        let in_config =
-            plan.slug.is_some() && (node.api_key.is_some() || !in_provider && has_secret(provider, &options));
-        let is_bound = self.refuse_leak(node, Stored { in_config, in_provider })?;
+        let in_config = plan.slug.is_some() && (node.api_key.is_some() || !has_own && has_secret(provider, &options));
+        let is_bound = has_own || in_config;
+        self.refuse_leak(node, Stored { in_config, in_provider: has_own || keeps_fields })?;
         if !is_bound && is_callers {
             self.read_options(provider, &mut options);
         }
@@ -60,10 +64,12 @@ impl<'c> Choice<'c> {
         let custom = if host.is_some() { host } else { node.features.custom_host.resolve(None)? };
         let base = match custom.or_else(|| saved.and_then(|saved| saved.custom_host.clone())) {
             Some(base) => base,
-            None => base_of(provider, self.call.route.operation, &options, whom.own.as_ref())?,
+            None => {
+                base_of(provider, self.call.route.operation, stored.as_ref().unwrap_or(&options), whom.own.as_ref())?
+            }
         };
         let grant = self.grant(provider, &options, is_bound)?;
-        if in_provider {
+        if has_own {
             say(&mut options);
         }
         if is_bound && is_callers {

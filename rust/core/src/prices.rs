@@ -16,7 +16,7 @@ use self::{
     names::Clause,
     rates::{NAMES, Rates, Said, Scale, WEB_SEARCH, buckets, of_kind, rates_at, spent},
 };
-use crate::error::Problem;
+use crate::{error::Problem, models::Models};
 
 /// Models of one provider whose prices are remembered; callers may name as many as they like.
 const MOST_SEEN: usize = 1000;
@@ -75,6 +75,8 @@ pub struct Tariff {
     pub prices: Arc<Prices>,
     /// What is said where its provider was saved.
     pub own: Own,
+    /// What is said there of models that nobody asked for by name.
+    pub others: Option<Arc<Models>>,
     /// It is asked in a batch that its provider runs, which costs less.
     pub is_batch: bool,
 }
@@ -93,8 +95,9 @@ impl Cost {
 impl Tariff {
     /// As it is for a model that nobody asked for by name.
     #[must_use]
-    pub fn of_another(&self) -> Self {
-        Self { own: Own { priced: None, ..self.own.clone() }, ..self.clone() }
+    pub fn of_another(&self, model: &str) -> Self {
+        let priced = self.others.as_ref().and_then(|models| models.priced(model));
+        Self { own: Own { priced, ..self.own.clone() }, ..self.clone() }
     }
 
     /// What was used of a model, at a moment in Unix seconds.
@@ -411,7 +414,7 @@ mod tests {
         let adjustment = Adjustment::compile(serde_json::from_str(by).unwrap(), "$", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
         let own = Own { priced: None, adjustment: Some(Arc::new(adjustment)) };
-        let mut tariff = Tariff { prices: Arc::new(prices()), own, is_batch: false };
+        let mut tariff = Tariff { prices: Arc::new(prices()), own, others: None, is_batch: false };
         let usage = Usage { input: 4, output: 9, cache_read: 8, audio_in: 1, ..Usage::default() };
         let told = |tariff: &Tariff, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();
         let cost = Cost { nanodollars: 5_000 + 12_500 + 2_500, price_version: Some("new*f".into()) };

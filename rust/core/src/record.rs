@@ -429,8 +429,9 @@ impl Record {
         let cost = |usage| tariff.cost(provider, self.facts.model_told(), at, usage);
         let Some(Written { model, usage: used, rest }) = written.as_deref() else { return cost(usage.as_ref()?) };
         // Who writes costs as much as who talks where nobody says what it costs.
-        let writing = tariff.of_another().cost(provider, model, at, used).or_else(|| cost(used));
-        Some(cost(rest)?.plus(writing?))
+        let writing = tariff.of_another(model).cost(provider, model, at, used).or_else(|| cost(used));
+        // Where nobody talked there may be no model whose price is known.
+        if *rest == Usage::default() { writing } else { Some(cost(rest)?.plus(writing?)) }
     }
 
     fn emit(&mut self, outcome: Outcome) {

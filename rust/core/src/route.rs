@@ -52,6 +52,18 @@ impl<'r> Route<'r> {
         }
     }
 
+    /// What is asked for, also where it is forwarded as it came.
+    pub fn asked_for(&self, method: &str) -> Operation {
+        match *self {
+            Self { operation: Operation::Proxy, path, .. } if path.ends_with(":streamGenerateContent") => {
+                Operation::StreamGenerateContent
+            }
+            // A client whose base has its own `/v1` says it twice.
+            Self { operation: Operation::Proxy, path, .. } => Operation::of(method, below(path, "/v1").unwrap_or(path)),
+            Self { operation, .. } => operation,
+        }
+    }
+
     /// The path of a request for a WebSocket.
     pub fn of_socket(path: &'r str) -> Option<Self> {
         let route = Self::of("GET", path)?;

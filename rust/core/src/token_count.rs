@@ -46,7 +46,13 @@ pub fn is_refused(incoming: &Incoming) -> bool {
 }
 
 /// Counted here, which is named: its provider did not count it.
-pub async fn estimate(call: &Call<'_>, body: Bytes, facts: &mut Facts, grace: &Grace) -> Result<Served> {
+pub async fn estimate(
+    call: &Call<'_>,
+    body: Bytes,
+    refused: Served,
+    (facts, grace): (&mut Facts, &Grace),
+) -> Result<Served> {
+    refused.discard().await;
     let served = answer(call, Body::Whole(body), &facts.model, grace).await?;
     if facts.unsaid.is_none() {
         (facts.lost, facts.unsaid) = (Lost::default(), Some(Unsaid::default()));

@@ -130,7 +130,9 @@ pub async fn tell(
         mending::name_request(&mut head.headers);
     }
     let told = match answer {
-        Some(answer) if head.status < 300 && is_image => translation.image(&answer),
+        Some(answer) if head.status < 300 && is_image => {
+            worked(answer.len(), move || translation.image(&answer)).await?
+        }
         Some(answer) if head.status < 300 => whole(translation, answer, head.status).await?,
         Some(answer) => translation.error(head.status, &answer, mending::request_id(&head.headers)),
         None if head.status < 300 => return Err(unread("it is too large, or compressed")),

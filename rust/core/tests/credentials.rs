@@ -3,7 +3,11 @@
 
 mod harness;
 
-use harness::{CHAT, MESSAGES, Rig, plain, sent, sha256};
+use harness::{
+    Ask, CHAT, MESSAGES, Rig, plain,
+    scripted::{Scripted, whole},
+    sent, sha256, words,
+};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -88,6 +92,47 @@ async fn a_saved_key_is_not_replaced_by_what_the_caller_sends_in_its_place() {
             assert!(!format!("{entry:?}").contains("sk-caller"), "{path} {slug}");
         }
     }
+}
+
+#[tokio::test]
+async fn stored_header_fields_leave_open_of_whom_a_credential_is_fetched() {
+    let issuer = Scripted::answering(whole("200 OK", "", r#"{"access_token":"t-1","expires_in":3600}"#)).await;
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let said = [
+        ("azure-auth-mode", "entra"),
+        ("azure-entra-tenant-id", "t"),
+        ("azure-entra-client-id", "c"),
+        ("azure-entra-client-secret", "s"),
+        ("azure-authority-host", &issuer.url()),
+    ];
+    let mut config = json!({"provider": "@az"});
+    for (name, value) in said {
+        config[name.replace('-', "_")] = value.into();
+    }
+    rig.apply(&json!({"epoch": "1", "configs": [{"slug": "pc-entra", "config": config}], "providers": [{"slug": "az",
+        "provider": "azure-openai", "custom_host": provider.url(), "headers": {"x-team": "red"},
+        "options": {"resource_name": "res", "api_version": "2024-10-21"}}]}));
+    let ask = Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-azure-deployment-id", "d")
+        .body(words("gpt-4o", false));
+    let by_fields = said.iter().fold(ask.header("x-gateway-provider", "@az"), |ask, (name, value)| {
+        ask.header(&format!("x-gateway-{name}"), value)
+    });
+    let by_config = Ask::new("POST", CHAT)
+        .header("content-type", "application/json")
+        .header("x-gateway-azure-deployment-id", "d")
+        .header("x-gateway-config", "pc-entra")
+        .body(words("gpt-4o", false));
+    for ask in [by_fields, by_config] {
+        let told = rig.send(ask).await;
+        let came = provider.ledger();
+        let entry = came.last().unwrap_or_else(|| panic!("{}", told.text()));
+        let fields = ["authorization", "x-team"].map(|name| entry.header(name));
+        assert_eq!(fields, [Some("Bearer t-1"), Some("red")], "{}", told.text());
+    }
+    assert_eq!(provider.ledger().len(), 2);
 }
 
 #[tokio::test]

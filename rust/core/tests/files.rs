@@ -373,6 +373,17 @@ async fn a_stored_credential_reaches_what_the_gateway_keeps_and_nothing_else() {
     let path = format!("/v1/files/{}", told.json()["id"].as_str().unwrap());
     assert_eq!(rig.send(ask("GET", &path)).await.status, 200);
     assert_eq!(keeper.lines(), ["PUT /data/penstock/mine.jsonl", "HEAD /data/penstock/mine.jsonl"]);
+    // Where header fields alone are stored, keys of the caller's own reach what is theirs.
+    rig.apply(
+        &json!({"epoch": "2", "providers": [{"slug": "mine", "provider": "bedrock", "headers": {"x-team": "red"},
+        "custom_host": keeper.provider.url(), "options": {"aws_region": "eu-west-1"}}]}),
+    );
+    let asked = ask("GET", FILE)
+        .header("x-gateway-aws-access-key-id", "AKID")
+        .header("x-gateway-aws-secret-access-key", "s3cret")
+        .header("x-gateway-aws-s3-bucket", "data");
+    assert_eq!(rig.send(asked).await.status, 200);
+    assert_eq!(keeper.lines().last().unwrap(), "HEAD /data/a.jsonl");
 }
 
 #[tokio::test]

@@ -6,15 +6,18 @@ mod harness;
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
 };
 
 use harness::{
     Ask, CHAT, Rig, post,
     scripted::{Scripted, request, request_head, whole},
     tls::{acceptor, file},
-    words,
+    until, words,
 };
 use penstock_core::{secret::Secret, settings::Settings, upstream::LookUp};
 use tokio::{
@@ -57,6 +60,20 @@ async fn pass(mut caller: TcpStream, provider: SocketAddr, heads: Arc<Mutex<Vec<
         onward.write_all(&head).await.unwrap();
     }
     let _ = copy_bidirectional(&mut caller, &mut onward).await;
+}
+
+/// What look-ups wait for, until the other half is dropped.
+struct Gate(Mutex<Receiver<()>>);
+
+fn gate() -> (Sender<()>, Gate) {
+    let (end, gate) = channel();
+    (end, Gate(Mutex::new(gate)))
+}
+
+impl Gate {
+    fn wait(&self) {
+        let _ = self.0.lock().unwrap().recv();
+    }
 }
 
 /// Knows the proxy and nobody else: what lies behind it is for the proxy to find.
@@ -166,22 +183,21 @@ async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
     let proxy = Proxy::before(provider.addr).await;
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&asked);
+    let (end, gate) = gate();
     let slow: LookUp = Arc::new(move |name| {
         if name == "proxy.internal" {
             return Ok(vec![[127, 0, 0, 1].into()]);
         }
         noted.lock().unwrap().push(name.to_owned());
         match name {
-            "inside.example" => {
-                std::thread::sleep(Duration::from_millis(400));
-                Ok(vec![[10, 0, 0, 5].into()])
-            }
+            "inside.example" => Ok(vec![[10, 0, 0, 5].into()]),
             "hanging.example" => {
-                std::thread::sleep(Duration::from_millis(1_500));
+                gate.wait();
                 Ok(vec![[10, 0, 0, 5].into()])
             }
             "public.example" => Ok(vec![[93, 184, 216, 34].into()]),
-            _ => Err(io::Error::other("nobody knows")),
+            "failing.example" => Err(io::Error::other("nobody can be asked")),
+            _ => Err(io::ErrorKind::NotFound.into()),
         }
     });
     let rig = Rig::looking_up(slow, |settings| {
@@ -193,6 +209,7 @@ async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
         ("public.example", 200, ""),
         ("inside.example", 400, "invalid_custom_host"),
         ("nowhere.example", 400, "invalid_custom_host"),
+        ("failing.example", 502, "upstream_connect_failed"),
         ("hanging.example", 503, "upstream_connect_timeout"),
     ] {
         let told = rig.send(to(&format!("http://{host}"))).await;
@@ -202,13 +219,121 @@ async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
             "{host}"
         );
     }
-    assert_eq!(asked.lock().unwrap().len(), 4);
+    assert_eq!(asked.lock().unwrap().len(), 5);
     // These are for the proxy to find, and nobody asks for them here.
     for host in ["api.openai.com", "known.example", "below.known.example"] {
         assert_eq!(rig.send(to(&format!("http://{host}"))).await.status, 200, "{host}");
     }
-    assert_eq!(asked.lock().unwrap().len(), 4);
-    assert!(!proxy.asked().iter().any(|head| ["inside", "nowhere", "hanging"].iter().any(|name| head.contains(name))));
+    assert_eq!(asked.lock().unwrap().len(), 5);
+    let unasked = ["inside", "nowhere", "failing", "hanging"];
+    assert!(!proxy.asked().iter().any(|head| unasked.iter().any(|name| head.contains(name))));
+    drop(end);
+}
+
+/// A proxy that leads nowhere, and whom it was asked for.
+async fn refusing() -> Proxy {
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&heads);
+    let scripted = Scripted::start(move |mut stream, _| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let Some(head) = request_head(&mut stream).await else { return };
+            kept.lock().unwrap().push(String::from_utf8_lossy(&head).into_owned());
+            stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await.unwrap();
+        }
+    })
+    .await;
+    Proxy { scripted, heads }
+}
+
+/// Of what options decide, one host each.
+fn placed() -> [(&'static str, Ask); 4] {
+    let ask = |provider: &str, options: &[(&str, &str)]| {
+        let ask = Ask::new("POST", CHAT).header("content-type", "application/json").body(words("m", false));
+        let ask = ask.header("x-gateway-provider", provider).header("authorization", "Bearer sk-1");
+        options.iter().fold(ask, |ask, (name, value)| ask.header(&format!("x-gateway-{name}"), value))
+    };
+    let azure = [("azure-resource-name", "my-res"), ("azure-deployment-id", "d"), ("azure-api-version", "2024-10-21")];
+    let entra = [
+        ("azure-auth-mode", "entra"),
+        ("azure-entra-tenant-id", "t"),
+        ("azure-entra-client-id", "c"),
+        ("azure-entra-client-secret", "s"),
+    ];
+    let vertex = [("vertex-project-id", "p"), ("vertex-region", "us-east5")];
+    [
+        ("bedrock-runtime.eu-west-1.amazonaws.com", ask("bedrock", &[("aws-region", "eu-west-1")])),
+        ("my-res.openai.azure.com", ask("azure-openai", &azure)),
+        ("login.microsoftonline.com", ask("azure-openai", &[&azure[..], &entra].concat())),
+        ("us-east5-aiplatform.googleapis.com", ask("vertex-ai", &vertex)),
+    ]
+}
+
+#[tokio::test]
+async fn behind_a_proxy_a_providers_host_is_reached_also_where_nobody_here_knows_it() {
+    for kind in [io::ErrorKind::NotFound, io::ErrorKind::Other] {
+        let look_up: LookUp = Arc::new(move |name| match name {
+            "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
+            _ => Err(kind.into()),
+        });
+        for (host, ask) in placed() {
+            let proxy = refusing().await;
+            let rig = Rig::looking_up(Arc::clone(&look_up), |settings| {
+                settings.https_proxy = Some(Secret::new(proxy.url()));
+            });
+            let told = rig.send(ask).await;
+            let asked = proxy.asked();
+            let is_asked = asked.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
+            assert!(is_asked && told.status >= 500, "{host} {kind}: {} {asked:?}", told.text());
+        }
+    }
+    // A private network's own address for it is judged like any other.
+    let look_up: LookUp = Arc::new(|name| match name {
+        "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
+        _ => Ok(vec![[10, 0, 0, 5].into()]),
+    });
+    let proxy = refusing().await;
+    let rig = Rig::looking_up(look_up, |settings| settings.https_proxy = Some(Secret::new(proxy.url())));
+    for (host, ask) in placed() {
+        assert!(rig.send(ask).await.status >= 400, "{host}");
+    }
+    assert!(proxy.asked().is_empty());
+}
+
+/// More than there may be look-ups of names that callers choose.
+const MANY: usize = 80;
+
+#[tokio::test]
+async fn the_proxys_own_name_waits_for_none_that_callers_choose() {
+    let provider = provider().await;
+    let proxy = Proxy::before(provider.addr).await;
+    let (end, gate) = gate();
+    let hanging = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&hanging);
+    let look_up: LookUp = Arc::new(move |name| {
+        if name.starts_with("hanging") {
+            count.fetch_add(1, Ordering::Relaxed);
+            gate.wait();
+        }
+        Ok(vec![[127, 0, 0, 1].into()])
+    });
+    let rig = Arc::new(Rig::looking_up(look_up, |settings| {
+        settings.http_proxy = Some(Secret::new(proxy.url()));
+        settings.trusted_custom_hosts = vec!["llm.example".into()];
+    }));
+    let asked: Vec<_> = (0..MANY)
+        .map(|number| {
+            let rig = Arc::clone(&rig);
+            tokio::spawn(async move { rig.send(to(&format!("http://hanging-{number}.example"))).await.status })
+        })
+        .collect();
+    // Half of the threads.
+    until("all hang that may", || hanging.load(Ordering::Relaxed) == 64).await;
+    assert_eq!(rig.send(to("http://llm.example")).await.status, 200);
+    drop(end);
+    for asked in asked {
+        assert_ne!(asked.await.unwrap(), 200);
+    }
 }
 
 #[tokio::test]

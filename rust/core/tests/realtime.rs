@@ -173,6 +173,26 @@ async fn what_another_model_writes_down_costs_what_that_model_costs() {
 }
 
 #[tokio::test]
+async fn what_is_saved_of_the_model_that_writes_decides_and_what_nobody_talked_costs_nothing() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 3_000_000]], "output": [[0, 2_000_000]]});
+    let row = |slug: &str| json!({"slug": slug, "enabled": true, "prices": [{"version": slug, "rates": rates}]});
+    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "models": "m"}],
+        "models": [{"id": "m", "allow_all": true, "models": [row("gpt-4o-transcribe")]}]}));
+    let asked = Ask::new("GET", "/v1/realtime?intent=transcription").header("x-gateway-provider", "@mine");
+    let mut talk = open(&rig, asked).await;
+    let input = json!({"input": {"transcription": {"model": "gpt-4o-transcribe"}}});
+    talk.say(json!({"type": "session.update", "session": {"audio": input}})).await;
+    talk.say(json!({"type": "input_audio_buffer.commit"})).await;
+    talk.until("conversation.item.input_audio_transcription.completed").await;
+    talk.close(1000, "").await;
+    let record = rig.record();
+    let cost = 1_000 + 36_000 + 18_000;
+    assert_eq!(pick(&record, ["cost_nanodollars", "price_version"]), json!([cost, "gpt-4o-transcribe"]), "{record}");
+}
+
+#[tokio::test]
 async fn a_session_of_azures_foundry_is_asked_as_its_version_has_it() {
     let provider = Server::start().await;
     let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);

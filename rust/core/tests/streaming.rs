@@ -6,7 +6,7 @@ mod harness;
 use std::{sync::Arc, time::Duration};
 
 use harness::{
-    CHAT, MESSAGES, Rig, Told, all_words, direct, get, in_time, pick, post,
+    CHAT, MESSAGES, Rig, Told, all_words, by_with, direct, drain, get, in_time, pick, post,
     scripted::{CHAT_EVENTS, EVENTS_HEAD, MESSAGE_EVENTS, Scripted, chunks, events, request},
     settled, stream, stream_of, words,
 };
@@ -231,6 +231,7 @@ async fn the_kind_of_an_answer_is_read_without_case_and_parameters() {
         ("application/problem+json", true),
         ("application/jsonl", false),
         ("application/json-seq", false),
+        ("application/stream+json", false),
     ] {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}");
         let told = Rig::at(&Scripted::answering(answer).await.url()).send(get("/v1/anything?pretty=true")).await;
@@ -337,28 +338,43 @@ async fn a_cut_pass_through_stream_ends_in_an_error_event_too() {
     // A client whose base has a `/v1` of its own says it twice.
     for prefix in ["/v1/proxy", "/v1/proxy/v1", "/v1/v1"] {
         for (path, all) in BOTH {
+            let path_there = path.replacen("/v1", prefix, 1);
             let events_of_half: String = all.split_inclusive("\n\n").take(2).collect();
             let provider = Scripted::answering(events(events_of_half.as_bytes(), 4096)).await;
-            let path_there = path.replacen("/v1", prefix, 1);
-            let told = Rig::at(&provider.url()).send(stream(&path_there, "m")).await;
-            assert!(told.text().contains("error"), "{path_there}: {}", told.text());
+            assert_told(&Rig::at(&provider.url()).send(stream(&path_there, "m")).await, path, "cut");
+            let provider = Scripted::answering(events(all.as_bytes(), 4096)).await;
+            let rig = Rig::at(&provider.url());
+            let told = rig.send(stream(&path_there, "m")).await;
+            assert_eq!((told.text().as_str(), told.cut), (all, false), "{path_there}");
+            assert_eq!(rig.record()["outcome"], "complete", "{path_there}");
         }
     }
 }
 
+/// Where Google's streams are asked for, but for the operation itself.
+const GOOGLES: [&str; 4] = [
+    "/v1/proxy/v1beta/models/g:streamGenerateContent",
+    "/v1/proxy/v1/models/g:streamGenerateContent",
+    "/v1/proxy/v1beta1/projects/p/locations/l/publishers/google/models/g:streamGenerateContent",
+    "/v1/projects/p/models/g:streamGenerateContent",
+];
+const GOOGLES_LAST: &str = r#"{"candidates":[{"content":{"parts":[{"text":"a"}]},"finishReason":"STOP"}]}"#;
+
 #[tokio::test]
 async fn googles_array_is_passed_on_as_it_comes_wherever_it_is_asked_for() {
-    for path in ["/v1/proxy/v1beta/models/g:streamGenerateContent", "/v1/projects/p/models/g:streamGenerateContent"] {
+    for path in GOOGLES {
         let more = Arc::new(Notify::new());
         let waited = Arc::clone(&more);
+        let rest = format!(",{GOOGLES_LAST}]");
+        let sent = rest.clone();
         let provider = Scripted::start(move |mut stream, _| {
-            let more = Arc::clone(&waited);
+            let (more, sent) = (Arc::clone(&waited), sent.clone());
             async move {
                 request(&mut stream).await;
                 let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
                 stream.write_all(&[&head[..], &chunks(b"[{}", 9)].concat()).await.unwrap();
                 more.notified().await;
-                stream.write_all(&[&chunks(b",{}]", 9)[..], b"0\r\n\r\n"].concat()).await.unwrap();
+                stream.write_all(&[&chunks(sent.as_bytes(), 4096)[..], b"0\r\n\r\n"].concat()).await.unwrap();
             }
         })
         .await;
@@ -366,7 +382,36 @@ async fn googles_array_is_passed_on_as_it_comes_wherever_it_is_asked_for() {
         let mut answer = stream_of(rig.open(post(path, "{}")).await);
         assert_eq!(in_time(answer.next()).await.unwrap().as_deref(), Some(&b"[{}"[..]), "{path}");
         more.notify_one();
-        assert_eq!(in_time(answer.next()).await.unwrap().as_deref(), Some(&b",{}]"[..]), "{path}");
+        let (pieces, cut) = drain(answer).await;
+        assert_eq!((pieces.concat(), cut), (rest.into_bytes(), false), "{path}");
+        assert_eq!(rig.record()["outcome"], "complete", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_raw_stream_is_read_as_its_path_says_whoever_answers() {
+    let google = format!("data: {{}}\n\ndata: {GOOGLES_LAST}\n\n");
+    let vertex = json!({"provider": "vertex-ai", "api_key": "k", "vertex_project_id": "p", "vertex_region": "l"});
+    let claude = json!({"provider": "anthropic", "api_key": "k"});
+    let mock = json!({"provider": "openai", "api_key": "k"});
+    let mut asked = vec![
+        ("/v1/proxy/v1/messages".to_owned(), MESSAGE_EVENTS, &mock),
+        ("/v1/proxy/v1/chat/completions".to_owned(), CHAT_EVENTS, &claude),
+    ];
+    asked.extend(GOOGLES.map(|path| (format!("{path}?alt=sse"), google.as_str(), &vertex)));
+    for (path, all, config) in asked {
+        for hold in [false, true] {
+            let provider = Scripted::answering(events(all.as_bytes(), 4096)).await;
+            let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+            let mut config = config.clone();
+            config["custom_host"] = provider.url().into();
+            if hold {
+                config["recovery"] = json!("hold");
+            }
+            let told = rig.send(by_with(&config, &path, words("m", true))).await;
+            assert_eq!((told.text().as_str(), told.cut), (all, false), "{path} {hold}");
+            assert_eq!(rig.record()["outcome"], "complete", "{path} {hold}");
+        }
     }
 }
 

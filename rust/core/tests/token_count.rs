@@ -3,7 +3,13 @@
 
 mod harness;
 
-use harness::{Ask, pick, played::Played};
+use std::sync::Arc;
+
+use harness::{
+    Ask, pick,
+    played::Played,
+    scripted::{Scripted, whole},
+};
 use serde_json::{Value, json};
 
 const MESSAGES_COUNT: &str = "/v1/messages/count_tokens";
@@ -86,6 +92,21 @@ async fn tokens_are_counted_here_where_a_model_of_bedrocks_refuses_to_and_that_i
     let played = Played::answering(400, "application/json", refusal.to_vec(), 50).await;
     let told = Played::rig().send(played.ask("anthropic", MESSAGES_COUNT, messages("m").to_string().into())).await;
     assert_eq!(told.status, 400, "who counts with all of its models says what is wrong: {}", told.text());
+}
+
+#[tokio::test]
+async fn the_connection_of_a_refused_count_serves_the_next() {
+    let provider = Scripted::answering(whole("400 Bad Request", "", r#"{"message":"It does not count."}"#)).await;
+    let (played, rig) = (Played { provider, sent: Arc::default(), lines: Arc::default() }, Played::rig());
+    let messages = json!({"model": "us.amazon.nova-lite-v1:0", "max_tokens": 9,
+        "messages": [{"role": "user", "content": "What is the answer?"}]});
+    for (path, body) in [(CONVERSE_COUNT, converse()), (MESSAGES_COUNT, messages)] {
+        for _ in 0..2 {
+            let told = rig.send(played.ask("bedrock", path, body.to_string().into())).await;
+            assert_eq!(told.status, 200, "{path}: {}", told.text());
+        }
+    }
+    assert_eq!(played.provider.connections(), 1);
 }
 
 #[tokio::test]

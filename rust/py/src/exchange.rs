@@ -11,7 +11,10 @@ use std::{
 
 use penstock_core::{
     answer::{Answer, Contents, Cut, Reply, Stream},
-    edge::idle::{Callers, UnderWay},
+    edge::{
+        hangup::HangUps,
+        idle::{Callers, UnderWay},
+    },
     gateway::Gateway,
 };
 use pyo3::{
@@ -24,7 +27,6 @@ use tokio::sync::oneshot;
 use crate::{
     callback::{self, Event},
     fields::fields,
-    hangup::HangUps,
     peer,
     runtime::Job,
 };

@@ -6,7 +6,6 @@ mod engine;
 mod errors;
 mod exchange;
 mod fields;
-mod hangup;
 mod peer;
 mod reader;
 mod runtime;

@@ -11,7 +11,10 @@ use std::{
 use async_task::Runnable;
 use penstock_core::{
     control::{self, StepBack},
-    edge::idle::{Callers, Patience, UnderWay, Watch},
+    edge::{
+        hangup::HangUps,
+        idle::{Callers, Patience, UnderWay, Watch},
+    },
     gateway::{Gateway, Request},
 };
 use pyo3::{prelude::*, types::PyDict};
@@ -22,7 +25,6 @@ use tokio::{
 
 use crate::{
     exchange::{self, Exchange},
-    hangup::HangUps,
     peer,
     waiting::{self, WaitingRoom},
 };

@@ -3,16 +3,16 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs, io,
-    net::{Shutdown, SocketAddr},
+    io,
+    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-use socket2::Socket;
-
-use super::kernel::{self, Open};
+use super::{
+    kernel::{self, Open},
+    sockets,
+};
 use crate::settings::Settings;
 
 /// With so many bytes the server knows which HTTP it is: the length of HTTP/2's preface.
@@ -145,22 +145,8 @@ impl Watch {
 
 fn end(over: &HashSet<u32>) -> io::Result<usize> {
     let over: HashSet<_> = over.iter().map(|inode| format!("socket:[{inode}]")).collect();
-    let myself = pidfd_open(getpid(), PidfdFlags::empty())?;
-    let mut ended = 0;
     // Other workers' connections at the same port are in the list too, but no files of ours.
-    for file in fs::read_dir("/proc/self/fd")?.filter_map(Result::ok) {
-        let target = fs::read_link(file.path()).unwrap_or_default();
-        let number = file.file_name().to_str().and_then(|name| name.parse().ok());
-        if let (Some(target), Some(number)) = (target.to_str(), number)
-            && over.contains(target)
-            && let Ok(socket) = pidfd_getfd(&myself, number, PidfdGetfdFlags::empty())
-        {
-            // It may have been closed meanwhile: then there is nothing left to end.
-            drop(Socket::from(socket).shutdown(Shutdown::Both));
-            ended += 1;
-        }
-    }
-    Ok(ended)
+    sockets::end(|link| over.contains(link), |_| true)
 }
 
 #[cfg(test)]

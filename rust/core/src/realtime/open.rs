@@ -74,6 +74,7 @@ pub(crate) async fn ask(
     }
     refuse_others(target, &call.head.query, asked)?;
     facts.tariff.own.clone_from(&target.priced);
+    facts.tariff.others = target.saved.and_then(|saved| saved.models.clone());
     let issued = match &target.grant {
         None => None,
         Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),

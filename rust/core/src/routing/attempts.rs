@@ -14,7 +14,7 @@ use crate::{
     body::Body,
     call::{Coding, Target, Telling},
     config::Node,
-    delivery::{self, Pieces, Served},
+    delivery::{Pieces, Served},
     error::{Error, Origin, Result},
     features::{
         circuit_breaker::{Policy, Verdict},
@@ -296,7 +296,7 @@ impl<'w> Walk<'w> {
     /// Once there is something to pass on: a first piece, or all of it where streams are held.
     async fn begin(&mut self, node: &Node, served: &mut Served) -> Result<()> {
         if node.features.recovery.mode() == Mode::Hold
-            && let Some(pieces) = served.pieces(delivery::asked_for(self.call))
+            && let Some(pieces) = served.pieces(self.call.asked_for())
         {
             return Box::pin(self.hold(node, served, pieces)).await;
         }
@@ -306,12 +306,12 @@ impl<'w> Walk<'w> {
             _ if self.has_others => Duration::MAX,
             beat => Duration::from_millis(beat),
         };
-        served.begin(delivery::asked_for(self.call), patience).await
+        served.begin(self.call.asked_for(), patience).await
     }
 
     /// Until all of a stream is there, if there is room for it.
     async fn hold(&mut self, node: &Node, served: &mut Served, pieces: Pieces) -> Result<()> {
-        let asked = delivery::asked_for(self.call);
+        let asked = self.call.asked_for();
         let share = self.gateway.shared.recovery.share();
         // Nothing is heard meanwhile: its first piece has all of its time.
         let holding = async {

@@ -51,7 +51,7 @@ impl Place {
             return None;
         }
         let (body, model) = (walk.carried.json()?.clone(), walk.carried.model.clone());
-        let form = Form::of(delivery::asked_for(walk.call), served.dialect);
+        let form = Form::of(walk.call.asked_for(), served.dialect);
         Some(Box::new(Self { body, model, at: node.path.clone(), form }))
     }
 }
@@ -291,7 +291,7 @@ impl<'w> Walk<'w> {
     pub fn refusal_to_go_on(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.facts.model);
         let is_its_own = target.wire(self.call.route.operation, model).is_none();
-        let known = match delivery::asked_for(self.call) {
+        let known = match self.call.asked_for() {
             Operation::Complete if is_its_own => None,
             asked => provider.continuing().refusal(model, is_its_own && asked == Operation::CreateModelResponse),
         };

@@ -37,7 +37,7 @@ const STAGGER: Duration = Duration::from_millis(250);
 const MOST_ATTEMPTS: usize = 16;
 const UNKNOWN: &str = "where its name leads is not known here, so it can't be judged; list it in TRUSTED_CUSTOM_HOSTS if the proxy knows it";
 /// Domains below which clouds give their customers names of their own; the names are answered for by the clouds.
-const CLOUDS: &[&str] = &["azure.com", "amazonaws.com", "googleapis.com"];
+const CLOUDS: &[&str] = &["azure.com", "amazonaws.com", "amazonaws.com.cn", "api.aws", "googleapis.com"];
 /// Longest head of a proxy's answer.
 const LARGEST_ANSWER: usize = 16 * 1024;
 
@@ -129,7 +129,7 @@ impl Dialer {
             self.trusted.allows_host(host).map_err(|reason| refused(host, reason))?;
         }
         let Some(proxy) = self.proxies.of(origin) else {
-            let addresses = self.resolved(origin, host).await?;
+            let addresses = self.resolved(origin, host, self.whose(host)).await?;
             let judge = |address: &IpAddr| self.trusted.allows(host, *address);
             if !is_mock {
                 addresses.iter().try_for_each(judge).map_err(|reason| refused(host, reason))?;
@@ -140,7 +140,7 @@ impl Dialer {
         // stands for is judged by what is known of it here.
         let judged = async { if is_mock { Ok(()) } else { self.judged_beside(origin, host).await } };
         let reached = async {
-            let addresses = self.resolved(origin, &proxy.host).await?;
+            let addresses = self.resolved(origin, &proxy.host, Whose::Provider).await?;
             self.raced(origin, &addresses, proxy.port).await
         };
         let ((), mut stream) = tokio::try_join!(judged, reached)?;
@@ -157,26 +157,38 @@ impl Dialer {
         if is_providers(host) || self.trusted.names(host) {
             return Ok(());
         }
-        let addresses = self.resolved(origin, host).await.map_err(|error| match error {
-            Error::ConnectFailed { .. } => refused(host, UNKNOWN),
-            error => error,
+        let found = match self.looked_up(origin, host, self.whose(host)).await {
+            // A private network may give these another address, which is judged. Without one they are their cloud's.
+            Ok(Err(_)) | Err(Error::ConnectTimeout { .. }) if providers::names_host(host) => return Ok(()),
+            found => found?,
+        };
+        let addresses = found.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => refused(host, UNKNOWN),
+            _ => failed(origin, &error),
         })?;
         let judge = |address: &IpAddr| self.trusted.allows(host, *address);
         addresses.iter().try_for_each(judge).map_err(|reason| refused(host, reason))
     }
 
-    async fn resolved(&self, origin: &Origin, host: &str) -> Result<Arc<[IpAddr]>> {
-        match Kind::of(host).map_err(|reason| refused(host, reason))?.address() {
-            Some(address) => Ok(Arc::from([address])),
-            None => step(origin, "name look-up", self.limits.dns, self.resolver.resolve(host, self.whose(host))).await,
+    async fn resolved(&self, origin: &Origin, host: &str, whose: Whose) -> Result<Arc<[IpAddr]>> {
+        self.looked_up(origin, host, whose).await?.map_err(|error| failed(origin, &error))
+    }
+
+    /// What the look-up of a host comes to in its time.
+    async fn looked_up(&self, origin: &Origin, host: &str, whose: Whose) -> Result<io::Result<Arc<[IpAddr]>>> {
+        let kind = Kind::of(host).map_err(|reason| refused(host, reason))?;
+        if let Some(address) = kind.address() {
+            return Ok(Ok(Arc::from([address])));
         }
+        let looking = async { Ok(self.resolver.resolve(host, whose).await) };
+        step(origin, "name look-up", self.limits.dns, looking).await
     }
 
     /// Who answers for a name: where that is nobody whom an operator or a provider chose, it may be slow on purpose.
     fn whose(&self, host: &str) -> Whose {
         let is_below = |domain: &&str| host.strip_suffix(*domain).is_some_and(|name| name.ends_with('.'));
-        let is_known = is_providers(host) || CLOUDS.iter().any(is_below) || self.trusted.names(host);
-        if is_known { Whose::Provider } else { Whose::Other }
+        let is_clouds = || providers::names_host(host) || CLOUDS.iter().any(is_below);
+        if is_providers(host) || self.trusted.names(host) || is_clouds() { Whose::Provider } else { Whose::Other }
     }
 
     async fn raced(&self, origin: &Origin, addresses: &[IpAddr], port: u16) -> Result<TcpStream> {

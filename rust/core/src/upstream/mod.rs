@@ -143,7 +143,7 @@ impl Upstream {
         // Whoever had the turn before may have found that there is nothing to share: then nobody waits for nobody.
         let mut turn = turn.filter(|_| home.shares());
         let made = self.new_line(origin, home).await;
-        if let (Some(turn), Err(error)) = (&mut turn, &made) {
+        if let (Some(turn), Err(error @ Error::ConnectTimeout { .. })) = (&mut turn, &made) {
             turn.fail(error);
         }
         made

@@ -105,8 +105,8 @@ impl Home {
         self.0.shares.store(shares, Ordering::Relaxed);
     }
 
-    /// Waits for the turn to make a connection that others will want to share. Whoever waited for one that failed does not
-    /// try the same once more: that may take as long again.
+    /// Waits for the turn to make a connection that others will want to share. Whoever waited for one that
+    /// came to nothing in its time does not try the same once more: that would take as long again.
     pub async fn turn(&self) -> Result<Turn<'_>> {
         let since = Instant::now();
         let turn = self.0.turn.lock().await;

@@ -11,7 +11,8 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Asks the system for the addresses of a name; blocks as long as the system likes.
+/// Asks the system for the addresses of a name; blocks as long as the system likes. Where there is no such name the error is of
+/// the kind `NotFound`.
 pub type LookUp = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
 /// The system's resolver may hang for half a minute. What it holds up then is only this many threads and who waits for one,
@@ -30,7 +31,7 @@ pub enum Whose {
     Other,
 }
 
-type Answer = Result<Arc<[IpAddr]>, Arc<str>>;
+type Answer = Result<Arc<[IpAddr]>, (io::ErrorKind, Arc<str>)>;
 
 /// A look-up under way.
 #[derive(Clone)]
@@ -49,7 +50,19 @@ pub struct Resolver {
 
 /// The system's own way: its files, its servers, its order.
 pub fn system() -> LookUp {
-    Arc::new(|name| Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
+    Arc::new(|name| Ok((name, 0).to_socket_addrs().map_err(told)?.map(|address| address.ip()).collect()))
+}
+
+/// How systems say that there is no such name: they say in words alone whether it is that, or that nobody could be asked.
+const NO_SUCH_NAME: &[&str] = &["not known", "No address associated", "does not resolve", "no usable address"];
+
+fn told(error: io::Error) -> io::Error {
+    let words = error.to_string();
+    if NO_SUCH_NAME.iter().any(|known| words.contains(known)) {
+        io::Error::new(io::ErrorKind::NotFound, words)
+    } else {
+        error
+    }
 }
 
 impl Resolver {
@@ -68,7 +81,7 @@ impl Resolver {
         let landed = flight.answer.wait_for(Option::is_some).await.map_err(io::Error::other)?;
         match landed.as_ref() {
             Some(Ok(addresses)) => Ok(Arc::clone(addresses)),
-            Some(Err(message)) => Err(io::Error::other(message.to_string())),
+            Some(Err((kind, message))) => Err(io::Error::new(*kind, message.to_string())),
             None => Err(io::ErrorKind::Interrupted.into()),
         }
     }
@@ -103,7 +116,7 @@ impl Resolver {
     ) -> io::Result<()> {
         let (look_up, flights) = (Arc::clone(&self.look_up), Arc::clone(&self.flights));
         let work = move || {
-            let found = look_up(&name).map(Arc::from).map_err(|error| error.to_string().into());
+            let found = look_up(&name).map(Arc::from).map_err(|error| (error.kind(), error.to_string().into()));
             let own = answer.subscribe();
             let mut flights = lock(&flights);
             if flights.get(&name).is_some_and(|flight| flight.answer.same_channel(&own)) {
@@ -151,6 +164,19 @@ mod tests {
 
     async fn within<F: Future>(work: F) -> Option<F::Output> {
         tokio::time::timeout(Duration::from_secs(2), work).await.ok()
+    }
+
+    #[test]
+    fn that_there_is_no_such_name_is_told_apart_from_that_nobody_could_be_asked() {
+        let kind =
+            |words: &str| told(io::Error::other(format!("failed to lookup address information: {words}"))).kind();
+        for words in ["Name or service not known", "No address associated with hostname", "Name does not resolve"] {
+            assert_eq!(kind(words), io::ErrorKind::NotFound, "{words}");
+        }
+        for words in ["Temporary failure in name resolution", "Try again", "Non-recoverable failure in name resolution"]
+        {
+            assert_eq!(kind(words), io::ErrorKind::Other, "{words}");
+        }
     }
 
     #[tokio::test]

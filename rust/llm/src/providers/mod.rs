@@ -14,6 +14,7 @@ mod fireworks;
 mod google;
 mod grant;
 mod hosted_by_aws;
+mod hosts;
 mod jobs;
 mod lists;
 mod openai;
@@ -29,6 +30,7 @@ pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub(crate) use continuing::version_of_claude;
 pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
+pub use hosts::names_host;
 pub use options::{Form, Known, Options};
 pub use wording::Wording;
 

@@ -59,6 +59,11 @@ pub(super) static ROWS: &[Placed] = &[
     },
 ];
 
+/// Their hosts, with the place in them.
+pub(super) fn hosts() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().filter_map(|row| row.base_url.split('/').nth(2))
+}
+
 /// Which of a workspace's endpoints is asked, whatever the model is called.
 const DATABRICKS_ENDPOINT: Known = known("databricks_serving_endpoint_name", "databricks-serving-endpoint-name");
 

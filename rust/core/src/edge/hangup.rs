@@ -2,15 +2,15 @@
 
 use std::{
     collections::HashSet,
-    fs,
     net::SocketAddr,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use socket2::Socket;
 use tokio::sync::{Notify, oneshot};
+
+use super::sockets;
 
 /// For how long the kernel keeps what a caller that was left has not read.
 const LAST_WORDS: Duration = Duration::from_secs(3);
@@ -48,18 +48,15 @@ impl HangUps {
 }
 
 fn end(callers: &HashSet<SocketAddr>) {
-    let Ok(myself) = pidfd_open(getpid(), PidfdFlags::empty()) else { return };
-    let Ok(descriptors) = fs::read_dir("/proc/self/fd") else { return };
-    for number in descriptors.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()) {
-        let Ok(descriptor) = pidfd_getfd(&myself, number, PidfdGetfdFlags::empty()) else { continue };
-        let socket = Socket::from(descriptor);
+    let is_one = |socket: &Socket| {
         let peer = socket.peer_addr().ok().and_then(|peer| peer.as_socket());
-        if peer.is_some_and(|peer| callers.contains(&SocketAddr::new(peer.ip().to_canonical(), peer.port()))) {
-            last_words(&socket);
-            // It may be closed already: then there is nothing left to end.
-            drop(socket.shutdown(std::net::Shutdown::Both));
+        let is_one = peer.is_some_and(|peer| callers.contains(&SocketAddr::new(peer.ip().to_canonical(), peer.port())));
+        if is_one {
+            last_words(socket);
         }
-    }
+        is_one
+    };
+    drop(sockets::end(|link| link.starts_with("socket:"), is_one));
 }
 
 /// The listener's limit for callers that do not read may be over, and the kernel tells nobody when it acts on it: whoever reads
@@ -67,4 +64,39 @@ fn end(callers: &HashSet<SocketAddr>) {
 fn last_words(socket: &Socket) {
     let Ok(Some(limit)) = socket.tcp_user_timeout() else { return };
     drop(socket.set_tcp_user_timeout(Some(limit + LAST_WORDS)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+    };
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_is_hung_up_on_reads_the_end_and_nobody_else_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut callers: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut accepted: Vec<_> = (0..3).map(|_| listener.accept().unwrap().0).collect();
+        let limit = Duration::from_secs(20);
+        SockRef::from(&accepted[0]).set_tcp_user_timeout(Some(limit)).unwrap();
+        let hang_ups = HangUps::default();
+        let [first, second, _] = [0, 1, 2].map(|number: usize| callers[number].local_addr().unwrap());
+        tokio::select! {
+            () = hang_ups.carry_out() => (),
+            _ = async { tokio::join!(hang_ups.hang_up(first), hang_ups.hang_up(second)) } => (),
+        }
+        for caller in &mut callers[..2] {
+            assert_eq!(caller.read(&mut [0; 8]).unwrap(), 0);
+        }
+        accepted[2].write_all(b"y").unwrap();
+        assert_eq!(callers[2].read(&mut [0; 8]).unwrap(), 1);
+        // Whoever did not read for so long may still read the end.
+        assert_eq!(SockRef::from(&accepted[0]).tcp_user_timeout().unwrap(), Some(limit + LAST_WORDS));
+    }
 }
