@@ -66,9 +66,8 @@ impl Served {
 /// Turns the provider's answer into ours.
 pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut record: Record) -> Answer {
     let Served { incoming: Incoming { head: answered, mut body }, dialect, mut deadline, .. } = served;
-    let status = answered.status;
+    let (asked, status) = (call.asked_for(), answered.status);
     (record.facts.status, record.facts.first_byte) = (status, Some(record.elapsed()));
-    let asked = call.asked_for();
     let pieces = Pieces::of(asked, &answered, body.expected());
     let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
     let is_small = is_small(asked, &answered, body.expected());
