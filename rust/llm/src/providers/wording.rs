@@ -54,6 +54,8 @@ pub static SAME: Wording = Wording {
     call_ids: None,
     bridge: None,
 };
+/// Likewise of completions, whose scales end where they end in chats.
+pub(super) static TEXT: Wording = Wording { bounds: SCALES, ..SAME };
 /// As it was when others became compatible with it.
 pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], bounds: SCALES, ..SAME };
 /// Likewise, and the limit of an answer has its old name.

@@ -45,6 +45,9 @@ pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Field
     for (at, message) in turns(std::mem::take(&mut asked.messages)) {
         write_message(message, &format!("messages[{at}]"), asked, (thoughts, &mut messages))?;
     }
+    if call_ids::of_chat(&asked.model) == call_ids::MISTRAL {
+        messages = bridged(messages, asked);
+    }
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut asked.tools).into_iter().enumerate();
     let tools = tools.map(|(at, one)| tool(one, at, asked)).collect::<Result<Vec<_>, _>>()?;
@@ -89,6 +92,19 @@ fn turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
         }
     }
     turns
+}
+
+/// The messages with a short word of the assistant where a user speaks straight after a tool, which Mistral's models refuse.
+fn bridged(messages: Vec<Value>, asked: &mut Asked) -> Vec<Value> {
+    let mut told: Vec<Value> = Vec::with_capacity(messages.len());
+    for message in messages {
+        if message["role"] == "user" && told.last().is_some_and(|last| last["role"] == "tool") {
+            asked.lose("messages.assistant");
+            told.push(json!({"role": "assistant", "content": "OK."}));
+        }
+        told.push(message);
+    }
+    told
 }
 
 fn write_message(
