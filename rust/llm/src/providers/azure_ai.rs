@@ -7,7 +7,7 @@ use super::{
     by_openai, entra,
     options::{joined, known, sent},
     segment,
-    wording::{USUAL, Wording},
+    wording::{self, USUAL, Wording},
 };
 use crate::{
     operation::Operation,
@@ -102,6 +102,10 @@ impl Provider for AzureAi {
 
     fn wording(&self, _operation: Operation) -> &'static Wording {
         &USUAL
+    }
+
+    fn wording_of(&self, operation: Operation, model: &str) -> &'static Wording {
+        wording::of_many(self.wording(operation), operation, model)
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {

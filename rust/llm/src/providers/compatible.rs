@@ -6,8 +6,8 @@ use super::{
     options::{known, sent},
     segment,
     wording::{
-        CEREBRAS, COOL, DEEPSEEK, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER, PENALISED,
-        PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, TEXT, USUAL, VOYAGE_VECTORS, Wording,
+        self, CEREBRAS, COOL, DEEPSEEK, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER,
+        PENALISED, PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, TEXT, USUAL, VOYAGE_VECTORS, Wording,
     },
     write_path,
 };
@@ -70,6 +70,11 @@ impl Provider for Compatible {
             Operation::Embed => embed,
             _ => chat,
         }
+    }
+
+    fn wording_of(&self, operation: Operation, model: &str) -> &'static Wording {
+        let usual = self.wording(operation);
+        if self.slug == "github" { wording::of_many(usual, operation, model) } else { usual }
     }
 
     fn has_own_ends(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::{
         edit::{self, Change},
         scan::fields,
     },
+    operation::Operation,
     translation::{
         Lost,
         call_ids::{self, Form},
@@ -110,6 +111,8 @@ pub(super) static MISTRAL: Wording = Wording {
     bridge: Some(r#"{"role":"assistant","content":"OK."}"#),
     ..USUAL
 };
+/// Mistral's models where others host them: what their templates refuse.
+static MISTRAL_HOSTED: Wording = Wording { call_ids: MISTRAL.call_ids, bridge: MISTRAL.bridge, ..USUAL };
 /// Likewise, of texts that become vectors.
 pub(super) static MISTRAL_VECTORS: Wording =
     Wording { renames: &[("dimensions", "output_dimension")], drops: &["user"], ..SAME };
@@ -386,6 +389,12 @@ impl Wording {
         }
         true
     }
+}
+
+/// Of Azure, which hosts models of many makers and has usual words for them.
+pub(super) fn of_many(usual: &'static Wording, operation: Operation, model: &str) -> &'static Wording {
+    let is_mistrals = operation == Operation::ChatComplete && call_ids::of_chat(model) == call_ids::MISTRAL;
+    if is_mistrals { &MISTRAL_HOSTED } else { usual }
 }
 
 /// An id of a call, as JSON, where it must be another.

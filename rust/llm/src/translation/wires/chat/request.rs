@@ -65,6 +65,10 @@ pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Field
         out.insert("tool_choice".into(), choice);
     }
     asked.hand("max_tokens", &mut out, limit);
+    if let Some(budget) = budget(asked).filter(|_| thoughts == Thoughts::Details) {
+        asked.fields.shift_remove("thinking");
+        out.insert("reasoning".into(), json!({"max_tokens": budget}));
+    }
     for key in KNOWN {
         asked.hand(key, &mut out, key);
     }
@@ -73,6 +77,12 @@ pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Field
     }
     asked.model.clear();
     Ok(out)
+}
+
+/// How many tokens may be thought.
+fn budget(asked: &Asked) -> Option<Value> {
+    let thinking = asked.fields.get("thinking").filter(|thinking| thinking["type"] == "enabled")?;
+    thinking.get("budget_tokens").filter(|budget| budget.is_u64()).cloned()
 }
 
 /// What one side says in several messages, with where it begins. A message that calls a tool is followed by what the tool gave
