@@ -26,6 +26,7 @@ BUILD = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", 
 CHUNKS, ROUNDS = 400, 60
 LITELLM_TIMES, PORTKEY_TIMES = 50, 10
 START = {"type": "message_start", "message": {"id": "msg_01", "type": "message", "role": "assistant", "content": []}}
+TOOL = {"type": "tool_use", "id": "toolu_01", "name": "weather", "input": {}}
 USAGE = {"input_tokens": 25, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}
 
 
@@ -40,9 +41,15 @@ def stream() -> bytes:
             for n in range(CHUNKS)
         ),
         {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": TOOL},
+        *(
+            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": piece}}
+            for piece in ("", '{"city": ', '"Oslo"}')
+        ),
+        {"type": "content_block_stop", "index": 1},
         {
             "type": "message_delta",
-            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "delta": {"stop_reason": "tool_use", "stop_sequence": None},
             "usage": {**USAGE, "output_tokens": CHUNKS},
         },
         {"type": "message_stop"},

@@ -343,7 +343,7 @@ impl Gateway {
         if token_count::is_ours(call, target) {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;
         }
-        let body = match wording::of(call, target) {
+        let body = match wording::of(call, target, &facts.model) {
             // In a box of its own: it would make the future of every request larger.
             Some(wording) => Box::pin(wording::put(wording, body, facts)).await?,
             None => body,

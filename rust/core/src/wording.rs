@@ -19,11 +19,11 @@ use crate::{
 const SAID_HERE: usize = 128 * 1024;
 
 /// What is said otherwise to this target; `None` where the request goes as it came.
-pub fn of(call: &Call<'_>, target: &Target<'_>) -> Option<&'static Wording> {
+pub fn of(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static Wording> {
     let operation = call.route.operation;
     let is_worded =
         matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed) && !target.passthrough;
-    is_worded.then(|| target.provider.wording(operation)).filter(|wording| !wording.is_same())
+    is_worded.then(|| target.provider.wording_of(operation, model)).filter(|wording| !wording.is_same())
 }
 
 /// The body with the model or deployment that is asked, where nothing but the body says it.

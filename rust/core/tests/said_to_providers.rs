@@ -445,6 +445,19 @@ async fn claude_at_azure_is_asked_where_anthropics_models_are_and_others_where_t
     }
 }
 
+#[tokio::test]
+async fn rerank_at_azure_is_asked_of_its_maker_beside_the_models_of_others() {
+    let body = json!({"model": "rerank-v3", "query": "q", "documents": ["d"]});
+    for (prefix, expected) in [("/models", "/providers/cohere/v2/rerank"), ("/cohere/v2", "/cohere/v2/rerank")] {
+        let played = Played::answering(200, "application/json", b"{\"results\":[]}".to_vec(), 50).await;
+        let host = format!("{}{prefix}", played.provider.url());
+        let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
+        Played::rig().send(by_with(&config, "/v1/rerank", body.to_string().into_bytes())).await;
+        let head = played.sent().0;
+        assert!(head.starts_with(&format!("POST {expected} HTTP/1.1")), "{head}");
+    }
+}
+
 /// Names and values.
 type Fields = &'static [(&'static str, &'static str)];
 

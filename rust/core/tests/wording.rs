@@ -67,3 +67,20 @@ async fn a_chat_that_was_said_in_another_dialect_leaves_in_the_providers_words_t
     let told = rig.send(played.ask("mistral-ai", "/v1/messages", body.to_string().into_bytes())).await;
     assert_eq!((told.status, &played.sent().1["tool_choice"]), (200, &json!("any")));
 }
+
+#[tokio::test]
+async fn models_of_mistrals_that_azure_hosts_are_told_what_they_take_and_others_what_was_said() {
+    let played = Played::answering(200, "application/json", ANSWER.to_vec(), 4096).await;
+    let rig = Played::rig();
+    for (model, bridge) in [("mistral-medium-2505", &["assistant"][..]), ("gpt-4o", &[])] {
+        let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let body = json!({"model": model, "messages": [{"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "1"}, {"role": "user", "content": "x"}]});
+        let told = rig.send(played.ask("azure-ai", CHAT, body.to_string().into_bytes())).await;
+        let sent = played.sent().1;
+        let roles: Vec<_> =
+            sent["messages"].as_array().unwrap().iter().filter_map(|one| one["role"].as_str()).collect();
+        assert_eq!((told.status, roles), (200, [&["assistant", "tool"][..], bridge, &["user"]].concat()), "{model}");
+        assert_eq!(sent["messages"][1]["tool_call_id"] == "c", bridge.is_empty(), "{model}");
+    }
+}

@@ -6,7 +6,7 @@ use memchr::memmem;
 
 use crate::dialect::{
     Dialect, PeekError,
-    scan::{Nested, closes_after, elements_from, fields, fields_from, nested_from},
+    scan::{Nested, closes_after, elements_from, fields, fields_from, nested_from, string_at},
 };
 pub use crate::stream::{
     deltas::Deltas,
@@ -158,21 +158,24 @@ fn of_results(list: &[u8]) -> u64 {
     results.iter().filter_map(|one| one["tokenCount"].as_u64()).fold(0, u64::saturating_add)
 }
 
-/// From bytes with which an answer ends: the last usage, where nothing but the answer itself is open around it.
-pub(crate) fn from_tail(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
+/// From bytes with which a large answer ends, of which no more is left.
+pub(crate) fn from_end(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
     let mut counts = Counts::default();
-    let end = counts.read_last(tail).or_else(|| counts.read_last_meta(tail))?;
-    let rest = closes_after(tail, end, |key, at| {
-        counts.serve(key, &tail[at]);
-        Ok(())
-    });
-    rest.ok().and_then(|()| counts.settle(dialect))
+    counts.serve_before_usage(tail);
+    counts.read_tail(dialect, tail)
 }
+
+/// From bytes with which an answer ends: the last usage, where nothing but the answer itself is open around it.
+fn from_tail(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
+    Counts::default().read_tail(dialect, tail)
+}
+
+const SERVICE_TIER: &[u8] = b"\"service_tier\"";
 
 /// Whether it may have been served otherwise than usual, as it says somewhere beside what it cost. Quotes within strings are
 /// escaped, so no text is taken for that.
 fn says_service(answer: &[u8]) -> bool {
-    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(b"\"service_tier\""));
+    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(SERVICE_TIER));
     let is_other =
         |word: &[u8]| ["flex\"", "priority\"", "fast\""].iter().any(|other| word.starts_with(other.as_bytes()));
     NAMED.find_iter(answer).any(|at| {
@@ -240,6 +243,15 @@ impl Counts {
         let _ = nested_from(object, 0, self);
     }
 
+    fn read_tail(mut self, dialect: Dialect, tail: &[u8]) -> Option<Usage> {
+        let end = self.read_last(tail).or_else(|| self.read_last_meta(tail))?;
+        let rest = closes_after(tail, end, |key, at| {
+            self.serve(key, &tail[at]);
+            Ok(())
+        });
+        rest.ok().and_then(|()| self.settle(dialect))
+    }
+
     /// Reads what stands of usage among the fields of an answer.
     fn read_fields(&mut self, answer: &[u8]) -> Result<(), PeekError> {
         fields(answer, |key, at| {
@@ -280,6 +292,24 @@ impl Counts {
         let end = fields_from(json, start, |_, _| Ok(())).ok()?;
         self.read_meta(&json[start..end]);
         Some(end)
+    }
+
+    /// Reads in which way it was served, of bytes whose beginning is gone: where that stands before usage, among the same fields.
+    pub(crate) fn serve_before_usage(&mut self, json: &[u8]) {
+        // Whoever says it more often says it elsewhere.
+        for at in memmem::rfind_iter(json, SERVICE_TIER).take(8) {
+            let Some((open, b'"')) = value_start(json, at + SERVICE_TIER.len()) else { continue };
+            let word = string_at(json, open);
+            let mut is_beside = false;
+            // What stands around it ends the search.
+            let _ = closes_after(json, open + word.len(), |key, _| {
+                is_beside |= key == b"usage";
+                Ok(())
+            });
+            if is_beside {
+                return self.serve(b"service_tier", word);
+            }
+        }
     }
 
     /// Reads the last `"usage": {…}`, wherever it is. Returns where it ends.

@@ -121,7 +121,7 @@ fn the_same_request_is_written_the_same_way_twice() {
 }
 
 /// Streams that no whole answer says: they fail on their way, or come in pieces of which only a stream has so many.
-const ALONE: [&str; 12] = [
+const ALONE: [&str; 13] = [
     "anthropic/chatComplete/overloaded_stream",
     "anthropic/createModelResponse/overloaded_stream",
     "bedrock/chatComplete/exception_stream",
@@ -133,6 +133,7 @@ const ALONE: [&str; 12] = [
     "openai/converseStream/limited_stream",
     "openai/messages/limited_stream",
     "openai/streamGenerateContent/limited_stream",
+    "openrouter/messages/details_within_a_call_stream",
     "triton/complete/fails_on_the_way_stream",
 ];
 

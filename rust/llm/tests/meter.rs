@@ -89,10 +89,15 @@ fn a_choice_that_said_why_it_ended_has_finished_unless_half_an_event_follows() {
 
 #[test]
 fn several_choices_have_finished_when_each_of_them_has() {
-    let choice = |index: u8, reason: &str| {
-        let calls = r#"[{"index":3,"function":{"arguments":"\"index\":9"}}]"#;
-        format!("{{\"index\": {index},\"delta\":{{\"tool_calls\":{calls}}},\"finish_reason\":{reason}}}")
-    };
+    // A call of a tool has a number of its own, for which all is read; without one it is only looked at, as long as it is of one.
+    for delta in [r#"{"tool_calls":[{"index":3,"function":{"arguments":"\"index\":9"}}]}"#, r#"{"content":"a"}"#] {
+        each_has_finished_or_not(delta);
+    }
+}
+
+fn each_has_finished_or_not(delta: &str) {
+    let choice =
+        |index: u8, reason: &str| format!("{{\"index\": {index},\"delta\":{delta},\"finish_reason\":{reason}}}");
     let (open, over) = (|index| choice(index, "null"), |index| choice(index, "\"stop\""));
     for (chunks, finished) in [
         (vec![open(0), over(0)], true),

@@ -6,7 +6,7 @@ mod golden_cases;
 use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     dialect::Dialect::{self, Anthropic, Bedrock, Gemini, OpenAi},
-    usage::{Meter, Metered, Service, Usage},
+    usage::{Meter, Metered, Service, Skim, Usage},
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -375,6 +375,45 @@ fn in_which_way_it_was_served_is_read_of_the_answer_itself_and_of_nothing_within
     assert_eq!(streamed(OpenAi, &[&events[0], &events[1]]), Service::Standard);
     let fast = r#"{"type":"message_start","message":{"model":"m","usage":{"input_tokens":9,"speed":"fast"}}}"#;
     assert_eq!(streamed(Anthropic, &[fast, r#"{"type":"message_delta","usage":{"output_tokens":1}}"#]), Service::Fast);
+}
+
+#[test]
+fn in_which_way_a_large_answer_was_served_is_read_of_its_end() {
+    let long = "x".repeat(300_000);
+    let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
+    // As responses have it: before usage, and behind what is large.
+    let response = |tier: &str, tools: &str| {
+        format!(
+            r#"{{"model":"m","output":[{{"text":"{long}"}}],"service_tier":{tier},"tools":[{tools}],{cost},"metadata":{{}}}}"#
+        )
+    };
+    let skimmed = |answer: &str, size: usize| {
+        let mut skim = Skim::default();
+        answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
+        let usage = skim.finish(OpenAi).unwrap();
+        (usage.service, usage.total())
+    };
+    let tool = r#"{"name":"f","service_tier":"flex","text":"\"service_tier\":\"flex\""}"#;
+    let chat = format!(r#"{{"choices":[{{"text":"{long}"}}],{cost},"service_tier":"flex"}}"#);
+    for (answer, expected) in [(response("null", tool), Service::Standard), (chat, Service::Flex)] {
+        assert_eq!(skimmed(&answer, 1 << 14), (expected, 10), "{}", &answer[300_000..]);
+    }
+    for (tier, tools, expected) in [
+        ("\"flex\"", "", Service::Flex),
+        ("\"priority\"", tool, Service::Priority),
+        ("\"default\"", tool, Service::Standard),
+    ] {
+        let answer = response(tier, tools);
+        for size in [1 << 14, answer.len()] {
+            assert_eq!(skimmed(&answer, size), (expected, 10), "{tier} by {size}");
+        }
+        // What was asked for is not how it was served.
+        let created = r#"{"type":"response.created","response":{"model":"m","service_tier":"priority"}}"#;
+        let completed = format!(r#"{{"type":"response.completed","response":{answer},"sequence_number":9}}"#);
+        let events = format!("data: {created}\n\ndata: {completed}\n\n");
+        let usage = meter(OpenAi, events.as_bytes().chunks(1 << 14)).usage.unwrap();
+        assert_eq!((usage.service, usage.total()), (expected, 10), "{tier}");
+    }
 }
 
 #[test]

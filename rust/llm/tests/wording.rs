@@ -150,8 +150,15 @@ fn documented_scales_end_where_they_do_and_openais_are_its_own() {
         let (sent, lost) = said(wording, &with(name, &json!(asked)));
         assert_eq!((sent[name].as_f64(), lost.as_str()), (Some(expected), name), "{slug} {name}");
     }
-    for slug in ["openai", "azure-openai", "mock"] {
-        assert!(providers::find(slug).unwrap().wording(Operation::ChatComplete).bounds.is_empty(), "{slug}");
+    for operation in [Operation::ChatComplete, Operation::Complete] {
+        for slug in ["openai", "azure-openai", "mock"] {
+            assert!(providers::find(slug).unwrap().wording(operation).bounds.is_empty(), "{slug}");
+        }
+    }
+    for slug in ["anyscale", "fireworks-ai", "github", "lambda", "lepton", "nebius", "nextbit", "x-ai"] {
+        let wording = providers::find(slug).unwrap().wording(Operation::Complete);
+        let (sent, lost) = said(wording, &with("temperature", &json!(2.5)));
+        assert_eq!((sent["temperature"].as_f64(), lost.as_str()), (Some(2.0), "temperature"), "{slug}");
     }
     let bounded = |one: &&'static dyn Provider| !one.wording(Operation::ChatComplete).bounds.is_empty();
     assert!(providers::all().filter(bounded).count() > 50);

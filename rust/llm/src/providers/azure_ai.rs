@@ -7,7 +7,7 @@ use super::{
     by_openai, entra,
     options::{joined, known, sent},
     segment,
-    wording::{USUAL, Wording},
+    wording::{self, USUAL, Wording},
 };
 use crate::{
     operation::Operation,
@@ -78,20 +78,21 @@ impl Provider for AzureAi {
         }
         // What is no inference belongs to the resource.
         let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
-        Ok(Some(match operation {
+        let is_of_others = OF_OTHERS.contains(&&url[origin.len()..]);
+        Ok(Some(match of_maker(operation) {
             _ if is_of_resource(operation) => format!("{origin}/openai"),
-            // Their makers' own APIs, below a resource or alone.
-            Operation::Rerank if is_resource(&origin) => format!("{origin}/providers/cohere/v2"),
-            Operation::Ocr if is_resource(&origin) => format!("{origin}/providers/mistral/azure"),
-            Operation::Rerank | Operation::Ocr => format!("{origin}/v1"),
+            // Below a resource, or alone.
+            Some(path) if is_of_others => format!("{origin}{}", if is_resource(&origin) { path } else { "/v1" }),
             _ => url.to_owned(),
         }))
     }
 
-    /// Anthropic's models are not among the others of a resource.
+    /// What its makers have APIs of their own for is not among the others of a resource.
     fn prefix(&self, operation: Operation, model: &str, prefix: &str) -> Option<&'static str> {
-        let is_told_there = translation::is_talk(operation) && is_claude(model);
-        (is_told_there && OF_OTHERS.contains(&prefix)).then_some("/anthropic")
+        let is_claudes = translation::is_talk(operation) && is_claude(model);
+        // A host alone may be a model's, too.
+        let path = if is_claudes { Some("/anthropic") } else { of_maker(operation).filter(|_| !prefix.is_empty()) };
+        path.filter(|_| OF_OTHERS.contains(&prefix))
     }
 
     /// Its models are of many vendors, and so are their words.
@@ -101,6 +102,10 @@ impl Provider for AzureAi {
 
     fn wording(&self, _operation: Operation) -> &'static Wording {
         &USUAL
+    }
+
+    fn wording_of(&self, operation: Operation, model: &str) -> &'static Wording {
+        wording::of_many(self.wording(operation), operation, model)
     }
 
     fn wire(&self, operation: Operation, model: &str) -> Option<&'static dyn Wire> {
@@ -188,6 +193,15 @@ fn label<'o>(options: &'o Options, key: &str) -> Result<&'o str, String> {
 /// Below which a resource has the models of all others, or its address alone.
 const OF_OTHERS: [&str; 4] = ["", "/models", "/openai", "/openai/v1"];
 
+/// Where in a resource the API of its model's maker is, for what only that knows.
+fn of_maker(operation: Operation) -> Option<&'static str> {
+    match operation {
+        Operation::Rerank => Some("/providers/cohere/v2"),
+        Operation::Ocr => Some("/providers/mistral/azure"),
+        _ => None,
+    }
+}
+
 /// Whether an address is a resource's, and not that of a model that was deployed alone.
 fn is_resource(origin: &str) -> bool {
     [".services.ai.azure.com", ".cognitiveservices.azure.com", ".openai.azure.com"]
@@ -256,6 +270,8 @@ mod tests {
             ("https://r.services.ai.azure.com", "/providers/cohere/v2", "/providers/mistral/azure"),
             ("https://d.eastus2.models.ai.azure.com", "/v1", "/v1"),
             ("https://d.eastus2.models.ai.azure.com/v1", "/v1", "/v1"),
+            ("https://d.eastus2.models.ai.azure.com/v2", "/v2", "/v2"),
+            ("https://apim.example/cohere/v2", "/cohere/v2", "/cohere/v2"),
         ] {
             let origin = url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
             assert_eq!(base(Operation::Rerank, url), format!("{origin}{rerank}"));
@@ -267,6 +283,12 @@ mod tests {
             assert_eq!(prefix(Operation::Messages, "claude-opus-4-5", of_others), Some("/anthropic"));
             assert_eq!(prefix(Operation::ChatComplete, "gpt-5", of_others), None);
             assert_eq!(prefix(Operation::Embed, "claude-opus-4-5", of_others), None);
+        }
+        // As a host of the caller's own may say it.
+        assert_eq!(prefix(Operation::Rerank, "rerank-v3", "/models"), Some("/providers/cohere/v2"));
+        assert_eq!(prefix(Operation::Ocr, "mistral-ocr", "/openai/v1"), Some("/providers/mistral/azure"));
+        for own in ["", "/v1", "/cohere/v2", "/providers/cohere/v2"] {
+            assert_eq!(prefix(Operation::Rerank, "rerank-v3", own), None, "{own}");
         }
         assert_eq!(prefix(Operation::Messages, "claude-opus-4-5", "/mine"), None);
     }

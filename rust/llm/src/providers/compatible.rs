@@ -6,8 +6,8 @@ use super::{
     options::{known, sent},
     segment,
     wording::{
-        CEREBRAS, COOL, DEEPSEEK, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER, PENALISED,
-        PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, USUAL, VOYAGE_VECTORS, Wording,
+        self, CEREBRAS, COOL, DEEPSEEK, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER,
+        PENALISED, PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, TEXT, USUAL, VOYAGE_VECTORS, Wording,
     },
     write_path,
 };
@@ -70,6 +70,11 @@ impl Provider for Compatible {
             Operation::Embed => embed,
             _ => chat,
         }
+    }
+
+    fn wording_of(&self, operation: Operation, model: &str) -> &'static Wording {
+        let usual = self.wording(operation);
+        if self.slug == "github" { wording::of_many(usual, operation, model) } else { usual }
     }
 
     fn has_own_ends(&self) -> bool {
@@ -213,7 +218,7 @@ pub(super) const fn row(
     version: &'static str,
     offers: &'static [Group],
 ) -> Compatible {
-    let (credential, wordings) = (Credential::Bearer, [&USUAL, &SAME, &SAME]);
+    let (credential, wordings) = (Credential::Bearer, [&USUAL, &TEXT, &SAME]);
     Compatible { slug, base_url, version, offers, options: &[], credential, paints: None, wordings }
 }
 
@@ -262,7 +267,7 @@ pub(super) static ROWS: &[Compatible] = &[
             .embeds_in(&MISTRAL_VECTORS)
     },
     // The pretend provider of this project: it speaks both dialects; its address is a setting.
-    Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING).says(&SAME) },
+    Compatible { options: EVERY_OPTION, ..row("mock", "", "", EVERYTHING).says(&SAME).completes_in(&SAME) },
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETE]),
     row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).says(&COOL),
     row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]).says(&SHORT),

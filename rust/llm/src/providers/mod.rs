@@ -354,6 +354,11 @@ pub trait Provider: Sync {
         &wording::SAME
     }
 
+    /// Likewise of what passes to one of its models, where those of one maker take other words.
+    fn wording_of(&self, operation: Operation, _model: &str) -> &'static Wording {
+        self.wording(operation)
+    }
+
     /// The dialect of its errors and of paths that several dialects have.
     fn dialect(&self) -> Dialect {
         Dialect::OpenAi

@@ -10,6 +10,7 @@ use crate::{
         edit::{self, Change},
         scan::fields,
     },
+    operation::Operation,
     translation::{
         Lost,
         call_ids::{self, Form},
@@ -54,6 +55,8 @@ pub static SAME: Wording = Wording {
     call_ids: None,
     bridge: None,
 };
+/// Likewise of completions, whose scales end where they end in chats.
+pub(super) static TEXT: Wording = Wording { bounds: SCALES, ..SAME };
 /// As it was when others became compatible with it.
 pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], bounds: SCALES, ..SAME };
 /// Likewise, and the limit of an answer has its old name.
@@ -108,6 +111,8 @@ pub(super) static MISTRAL: Wording = Wording {
     bridge: Some(r#"{"role":"assistant","content":"OK."}"#),
     ..USUAL
 };
+/// Mistral's models where others host them: what their templates refuse.
+static MISTRAL_HOSTED: Wording = Wording { call_ids: MISTRAL.call_ids, bridge: MISTRAL.bridge, ..USUAL };
 /// Likewise, of texts that become vectors.
 pub(super) static MISTRAL_VECTORS: Wording =
     Wording { renames: &[("dimensions", "output_dimension")], drops: &["user"], ..SAME };
@@ -384,6 +389,12 @@ impl Wording {
         }
         true
     }
+}
+
+/// Of Azure, which hosts models of many makers and has usual words for them.
+pub(super) fn of_many(usual: &'static Wording, operation: Operation, model: &str) -> &'static Wording {
+    let is_mistrals = operation == Operation::ChatComplete && call_ids::of_chat(model) == call_ids::MISTRAL;
+    if is_mistrals { &MISTRAL_HOSTED } else { usual }
 }
 
 /// An id of a call, as JSON, where it must be another.

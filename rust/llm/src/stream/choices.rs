@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::{Finder, FinderRev};
+use memchr::memmem::Finder;
 
 use super::sse;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     usage::value_start,
 };
 
-static FINISH: LazyLock<FinderRev> = LazyLock::new(|| FinderRev::new(b"\"finish_reason\""));
+static FINISH: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 static INDEX: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"index\""));
 
 /// A bit for each choice, by its index; there are 128 at most.
@@ -73,7 +73,7 @@ impl Choices {
     }
 }
 
-/// Whether the last choice that says so has ended. It is looked for from the end, where it stands as a rule.
+/// Whether an event says why the choice ended. Some say something after that.
 fn finishes(events: &[u8]) -> bool {
-    FINISH.rfind(events).is_some_and(|at| matches!(value_start(events, at + 15), Some((_, b'"'))))
+    FINISH.find_iter(events).any(|at| matches!(value_start(events, at + 15), Some((_, b'"'))))
 }

@@ -223,6 +223,7 @@ impl Meter {
             Ok(())
         });
         if read.is_err() {
+            self.counts.serve_before_usage(data);
             self.counts.read_last(data);
         }
     }

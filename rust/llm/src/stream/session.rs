@@ -13,7 +13,8 @@ use crate::{
 };
 
 static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
-static UPDATED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"session.updated\""));
+/// Of sessions that only write down, too: theirs are called `transcription_session`.
+static UPDATED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"session.updated\""));
 /// The types of events that say what one response used.
 const ENDS: [&[u8]; 4] =
     [b"\"response.done\"", b"\"response.completed\"", b"\"response.incomplete\"", b"\"response.failed\""];
@@ -142,6 +143,10 @@ mod tests {
             (
                 r#"{"type":"session.updated","session":{"input_audio_transcription":{"language":"en","model":"whisper-1"}}}"#,
                 "whisper-1",
+            ),
+            (
+                r#"{"type":"transcription_session.updated","session":{"input_audio_transcription":{"model":"gpt-4o-transcribe"}}}"#,
+                "gpt-4o-transcribe",
             ),
         ] {
             session.hear(event.as_bytes());

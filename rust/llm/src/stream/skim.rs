@@ -2,7 +2,7 @@
 
 use crate::{
     dialect::Dialect,
-    usage::{Usage, from_head, from_tail},
+    usage::{Usage, from_end, from_head},
 };
 
 /// So much of either end is kept: usage stands at one of them, before or behind what makes the answer large.
@@ -41,6 +41,6 @@ impl Skim {
         }
         // The ends may touch: what is at hand of the last bytes is looked at in one piece.
         let last = if self.tail.len() < EDGE { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
-        from_tail(dialect, last).or_else(|| from_head(dialect, &self.head))
+        from_end(dialect, last).or_else(|| from_head(dialect, &self.head))
     }
 }

@@ -15,7 +15,7 @@ pub enum Form {
 
 /// Anthropic says no length, and Amazon does.
 pub const CLAUDE: Form = Form::Name(64);
-const OPENAI: Form = Form::Short(40);
+pub const OPENAI: Form = Form::Short(40);
 pub const MISTRAL: Form = Form::Nine;
 
 /// Where chats are held as `OpenAI` holds them: whoever hosts Mistral's models may be as strict as their maker.

@@ -1,4 +1,5 @@
-//! Calls of tools told one after the other, for who reads them so: of several at once the later wait.
+//! Calls of tools told one after the other, for who reads them so: of several at once the later wait, and so do words that are
+//! said between pieces of one.
 
 use super::{
     piece::{Piece, Taker},
@@ -13,9 +14,14 @@ pub struct InTurn<T> {
     calls: usize,
     open: Option<Open>,
     waiting: Vec<Waiting>,
+    /// What was said between pieces of a call's arguments.
+    between: Vec<(Words, String)>,
     held: usize,
     over: bool,
 }
+
+/// A piece that is made of words.
+type Words = for<'a> fn(&'a str) -> Piece<'a>;
 
 /// The call that is being told.
 struct Open {
@@ -62,7 +68,7 @@ impl Nesting {
 
 impl<T: Teller> InTurn<T> {
     pub fn new(teller: T) -> Self {
-        Self { teller, calls: 0, open: None, waiting: Vec::new(), held: 0, over: false }
+        Self { teller, calls: 0, open: None, waiting: Vec::new(), between: Vec::new(), held: 0, over: false }
     }
 
     fn begin(&mut self, call: usize, piece: Piece<'_>) {
@@ -80,6 +86,9 @@ impl<T: Teller> InTurn<T> {
         } else if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.call == call) {
             waiting.json.push_str(json);
             self.hold(json.len());
+        } else {
+            // It was told as one of nothing, and was not: who reads by number still takes it.
+            self.teller.take(Piece::Arguments { call, json });
         }
     }
 
@@ -94,6 +103,9 @@ impl<T: Teller> InTurn<T> {
 
     /// Tells those that wait, as long as the one before is all there, or nothing more can come of it.
     fn go_on(&mut self, is_last: bool) {
+        if is_last || !self.is_within() {
+            self.tell_between();
+        }
         let is_told = |open: &Open| is_last || open.arguments.is_closed;
         while self.open.as_ref().is_none_or(is_told) && !self.waiting.is_empty() {
             let Waiting { call, id, name, signature, json } = self.waiting.remove(0);
@@ -105,6 +117,33 @@ impl<T: Teller> InTurn<T> {
             self.open = None;
         }
     }
+
+    /// Whether a call is in the middle of its arguments.
+    fn is_within(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.arguments.depth > 0)
+    }
+
+    /// Tells what was said between pieces of arguments that are all there now: that ends their call.
+    fn tell_between(&mut self) {
+        for (words, text) in std::mem::take(&mut self.between) {
+            self.open = None;
+            self.held -= text.len();
+            self.teller.take(words(&text));
+        }
+    }
+}
+
+/// What is made of words alone, and can be told later.
+fn words(piece: Piece<'_>) -> Option<(Words, &str)> {
+    Some(match piece {
+        Piece::Text(text) => (|text| Piece::Text(text), text),
+        Piece::Refusal(text) => (|text| Piece::Refusal(text), text),
+        Piece::Thinking(text) => (|text| Piece::Thinking(text), text),
+        Piece::Signature(text) => (|text| Piece::Signature(text), text),
+        Piece::Redacted(text) => (|text| Piece::Redacted(text), text),
+        Piece::Seal(text) => (|text| Piece::Seal(text), text),
+        _ => return None,
+    })
 }
 
 impl<T: Teller> Taker for InTurn<T> {
@@ -138,6 +177,10 @@ impl<T: Teller> Taker for InTurn<T> {
                 self.teller.take(piece);
             }
             piece => {
+                if let Some((words, text)) = words(piece).filter(|_| self.is_within()) {
+                    self.between.push((words, text.to_owned()));
+                    return self.hold(text.len());
+                }
                 self.go_on(true);
                 self.teller.take(piece);
             }
@@ -211,7 +254,18 @@ mod tests {
     fn a_call_of_nothing_ends_with_the_rest() {
         assert_eq!(told(&[call("a"), call("b"), of(1, "{}")]), "a");
         assert_eq!(told(&[call("a"), call("b"), of(1, "{}"), Piece::End]), "ab 1:{} .");
-        assert_eq!(told(&[call("a"), call("b"), of(1, "{}"), Piece::Text("t"), of(0, "{}")]), "ab 1:{} t");
+        let late = [call("a"), call("b"), of(1, "{}"), Piece::Text("t"), of(0, "{}")];
+        assert_eq!(told(&late), "ab 1:{} t 0:{} ");
+    }
+
+    #[test]
+    fn words_between_pieces_of_arguments_are_told_when_those_are_all_there() {
+        let between = [call("a"), of(0, "{\"x\":"), Piece::Text("t"), Piece::Text("u"), of(0, "1}"), Piece::End];
+        assert_eq!(told(&between), "a 0:{\"x\":  0:1} tu.");
+        let several = [call("a"), of(0, "{"), Piece::Text("t"), call("b"), of(0, "}"), of(1, "{}")];
+        assert_eq!(told(&several), "a 0:{  0:} tb 1:{} ");
+        // Some are cut off.
+        assert_eq!(told(&[call("a"), of(0, "{"), call("b"), Piece::Text("t"), Piece::End]), "a 0:{ tb.");
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl Case {
     pub fn worded(&self) -> (Vec<u8>, Lost) {
         let (operation, body) = (self.operation(), self.asked());
         let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed);
-        let worded = is_worded.then(|| self.provider().wording(operation).say(&body)).flatten();
+        let worded = is_worded.then(|| self.provider().wording_of(operation, &self.model()).say(&body)).flatten();
         worded.unwrap_or_else(|| (body, Lost::default()))
     }
 

@@ -199,7 +199,7 @@ impl Taker for Stream {
                 self.chunk(32, |out| out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\""));
             }
             Piece::Text(text) => self.said("text", text),
-            Piece::TextBlock => self.is_apart = true,
+            Piece::TextBlock => self.is_apart = !self.answering.strict,
             Piece::Refusal(text) => self.chunk(room("refusal", text), |out| field(out, "refusal", text)),
             Piece::Thinking(text) if self.answering.blocks => self.said("thinking", text),
             Piece::Signature(text) if self.answering.blocks => self.said("signature", text),

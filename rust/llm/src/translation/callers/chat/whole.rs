@@ -160,7 +160,7 @@ impl Taker for Whole {
                 self.text.get_or_insert_default().push_str(text);
                 self.block("text", "text", text);
             }
-            Piece::TextBlock => self.is_apart = true,
+            Piece::TextBlock => self.is_apart = !self.answering.strict,
             Piece::Refusal(text) => self.refusal.get_or_insert_default().push_str(text),
             Piece::Thinking(text) if !self.answering.blocks && !text.is_empty() => {
                 self.answering.lose("thinking");

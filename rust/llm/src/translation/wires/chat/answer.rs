@@ -10,6 +10,7 @@ use crate::{
     dialect::Dialect,
     translation::{
         asked::Source,
+        call_ids,
         piece::{Piece, Place, Taker},
         wires::{Broken, Found, Listener},
     },
@@ -102,6 +103,14 @@ struct Function<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     arguments: Option<Cow<'a, str>>,
+}
+
+impl Call<'_> {
+    /// Its id and its name, where they are said.
+    fn named(&self) -> (&str, &str) {
+        let name = self.function.as_ref().and_then(|function| function.name.as_deref());
+        (self.id.as_deref().unwrap_or_default(), name.unwrap_or_default())
+    }
 }
 
 pub fn read(answer: &[u8], thoughts: Thoughts, taker: &mut dyn Taker) -> Result<(), Broken> {
@@ -233,20 +242,26 @@ impl Hearing {
 
     /// Thoughts are over where something else begins.
     fn seal(&mut self, said: &Said<'_>, taker: &mut dyn Taker) {
-        let Some(details) = &mut self.details else { return };
-        if said.content.is_some_and(says_something) || said.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty()) {
+        if self.details.is_none() {
+            return;
+        }
+        // More of a call that was begun is nothing else.
+        let is_new = |call: &Call<'_>| self.find(call).is_none();
+        let is_over = said.content.is_some_and(says_something) || said.tool_calls.iter().flatten().any(is_new);
+        if let Some(details) = self.details.as_mut().filter(|_| is_over) {
             details.tell(taker);
         }
     }
 
     fn call(&mut self, call: &Call<'_>, taker: &mut dyn Taker) {
-        let id = call.id.as_deref().unwrap_or_default();
-        let name = call.function.as_ref().and_then(|function| function.name.as_deref()).unwrap_or_default();
-        let at = self.find(call.index, id, name).unwrap_or_else(|| {
+        let at = self.find(call).unwrap_or_else(|| {
+            let (id, name) = call.named();
             let signature = call.extra_content.as_ref();
             let signature = signature.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
             // Who gives no ids has them made; theirs must be the same however often the answer is read.
             let own = format!("call_{}_{}", self.id, self.calls.len());
+            // It may come back without being written anew.
+            let own = call_ids::OPENAI.fit(&own);
             taker.take(Piece::Call { id: if id.is_empty() { &own } else { id }, name, signature });
             self.calls.push(Known { index: call.index, id: id.to_owned(), name: name.to_owned() });
             self.calls.len() - 1
@@ -259,7 +274,8 @@ impl Hearing {
 
     /// Some number every call 0, and tell them apart by their ids; who has no ids either begins each with its name. In a whole
     /// answer each is another.
-    fn find(&self, index: Option<u64>, id: &str, name: &str) -> Option<usize> {
+    fn find(&self, call: &Call<'_>) -> Option<usize> {
+        let (index, (id, name)) = (call.index, call.named());
         let is_it = |known: &Known| {
             let is_more = match (id, name) {
                 ("", "") => true,
@@ -421,6 +437,32 @@ fn located(item: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Default)]
+    struct Ids(Vec<String>);
+
+    impl Taker for Ids {
+        fn take(&mut self, piece: Piece<'_>) {
+            if let Piece::Call { id, .. } = piece {
+                self.0.push(id.to_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_made_here_fits_wherever_it_comes_back() {
+        let ids = |id: &str| {
+            let calls = json!([{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g"}}]);
+            let answer = json!({"id": id, "choices": [{"message": {"tool_calls": calls}}]});
+            let mut ids = Ids::default();
+            read(answer.to_string().as_bytes(), Thoughts::Stay, &mut ids).unwrap();
+            ids.0
+        };
+        assert_eq!(ids("c-1"), ["call_c-1_0", "call_c-1_1"]);
+        let long = ids("chatcmpl-9b0f6c5e-5d0e-4a5c-9e5b-0d7a3f1c2b4e");
+        assert!(long.iter().all(|id| id.len() <= 40) && long[0] != long[1], "{long:?}");
+        assert_eq!(long, ids("chatcmpl-9b0f6c5e-5d0e-4a5c-9e5b-0d7a3f1c2b4e"));
+    }
 
     #[test]
     fn an_error_is_found_in_whichever_shape_a_provider_has_for_it() {

@@ -45,6 +45,9 @@ pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Field
     for (at, message) in turns(std::mem::take(&mut asked.messages)) {
         write_message(message, &format!("messages[{at}]"), asked, (thoughts, &mut messages))?;
     }
+    if call_ids::of_chat(&asked.model) == call_ids::MISTRAL {
+        messages = bridged(messages, asked);
+    }
     out.insert("messages".into(), messages.into());
     let tools = std::mem::take(&mut asked.tools).into_iter().enumerate();
     let tools = tools.map(|(at, one)| tool(one, at, asked)).collect::<Result<Vec<_>, _>>()?;
@@ -62,6 +65,10 @@ pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Field
         out.insert("tool_choice".into(), choice);
     }
     asked.hand("max_tokens", &mut out, limit);
+    if let Some(budget) = budget(asked).filter(|_| thoughts == Thoughts::Details) {
+        asked.fields.shift_remove("thinking");
+        out.insert("reasoning".into(), json!({"max_tokens": budget}));
+    }
     for key in KNOWN {
         asked.hand(key, &mut out, key);
     }
@@ -70,6 +77,12 @@ pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Field
     }
     asked.model.clear();
     Ok(out)
+}
+
+/// How many tokens may be thought.
+fn budget(asked: &Asked) -> Option<Value> {
+    let thinking = asked.fields.get("thinking").filter(|thinking| thinking["type"] == "enabled")?;
+    thinking.get("budget_tokens").filter(|budget| budget.is_u64()).cloned()
 }
 
 /// What one side says in several messages, with where it begins. A message that calls a tool is followed by what the tool gave
@@ -89,6 +102,19 @@ fn turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
         }
     }
     turns
+}
+
+/// The messages with a short word of the assistant where a user speaks straight after a tool, which Mistral's models refuse.
+fn bridged(messages: Vec<Value>, asked: &mut Asked) -> Vec<Value> {
+    let mut told: Vec<Value> = Vec::with_capacity(messages.len());
+    for message in messages {
+        if message["role"] == "user" && told.last().is_some_and(|last| last["role"] == "tool") {
+            asked.lose("messages.assistant");
+            told.push(json!({"role": "assistant", "content": "OK."}));
+        }
+        told.push(message);
+    }
+    told
 }
 
 fn write_message(

@@ -22,7 +22,10 @@ const COUNTED: [&str; 4] = ["messages", "system", "toolConfig", "additionalModel
 impl Wire for Converse {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         thinking::refuse(asked)?;
-        Ok(serde_json::Value::Object(request::write(asked)?).to_string().into_bytes())
+        let answer = thinking::last_answer(asked);
+        let body = request::write(asked)?;
+        thinking::refuse_beginning(answer, &body)?;
+        Ok(serde_json::Value::Object(body).to_string().into_bytes())
     }
 
     fn says_betas(&self, model: &str) -> bool {

@@ -92,6 +92,9 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
     Asked::refuse_silence(were, turns.len())?;
+    if vendor::may_be_claude(&asked.model) {
+        messages::end_in_words(&mut turns);
+    }
     documents::name_apart(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});

@@ -148,6 +148,11 @@ fn names_nobody(model: &str) -> bool {
     model.starts_with("arn:") && model.split_once('/').is_some_and(|(_, name)| !name.contains('.'))
 }
 
+/// Whether Claude is asked, or may be for all that the name says.
+pub fn may_be_claude(model: &str) -> bool {
+    Vendor::of(model) == Vendor::Anthropic || names_nobody(model)
+}
+
 fn claude(asked: &mut Asked, more: &mut Fields) {
     for key in ["thinking", "anthropic_version"] {
         asked.hand(key, more, key);

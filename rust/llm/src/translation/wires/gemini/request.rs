@@ -1,5 +1,7 @@
 //! Writes a request for content.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Value, json};
 
 use super::{schema, thinking};
@@ -36,6 +38,9 @@ const GENERATION: &[(&str, &str)] = &[
     ("presence_penalty", "presencePenalty"),
     ("frequency_penalty", "frequencyPenalty"),
 ];
+
+/// Where the scales of numbers begin and end; those of penalties leave their ends out.
+const SCALES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
 
 /// `names_calls`: whether calls have ids there, where the model knows them.
 pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
@@ -378,6 +383,9 @@ fn declaration(name: &str, description: Option<String>, schema: &Value, asked: &
 
 fn generation(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     let mut config = Fields::new();
+    for (key, scale) in SCALES {
+        asked.bound(key, scale);
+    }
     for (key, name) in GENERATION {
         asked.hand(key, &mut config, name);
     }

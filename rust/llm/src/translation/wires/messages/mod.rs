@@ -5,7 +5,7 @@ mod request;
 pub(super) mod thinking;
 
 pub use answer::compact;
-pub(super) use request::{most, native};
+pub(super) use request::{end_in_words, most, native};
 
 use serde_json::Value;
 
@@ -32,7 +32,9 @@ pub static VERTEX: Messages = Messages { version: Some("vertex-2023-10-16") };
 impl Wire for Messages {
     fn write(&self, asked: &mut Asked) -> Result<Vec<u8>, Refusal> {
         thinking::refuse(asked)?;
+        let answer = thinking::last_answer(asked);
         let mut body = request::write(asked)?;
+        thinking::refuse_beginning(answer, &body)?;
         if let Some(version) = self.version {
             body.shift_remove("model");
             body.insert("anthropic_version".into(), version.into());

@@ -77,10 +77,19 @@ fn messages(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
     Asked::refuse_silence(were, turns.len())?;
+    end_in_words(&mut turns);
     let turn =
         |(role, blocks)| json!({"role": if role == Role::User { "user" } else { "assistant" }, "content": blocks});
     out.insert("messages".into(), turns.into_iter().map(turn).collect());
     Ok(())
+}
+
+/// Takes the space off the end of an answer that is to go on: Claude refuses one that ends in it.
+pub(in crate::translation::wires) fn end_in_words(turns: &mut [(Role, Vec<Value>)]) {
+    let Some((Role::Assistant, blocks)) = turns.last_mut() else { return };
+    if let Some(Value::String(text)) = blocks.last_mut().and_then(|last| last.get_mut("text")) {
+        text.truncate(text.trim_end().len());
+    }
 }
 
 fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Refusal> {
@@ -116,7 +125,7 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
             return Ok(None);
         }
         // Tools that Anthropic itself runs.
-        Part::Native { kind, mut fields } if kind.ends_with("_tool_use") || kind.ends_with("_tool_result") => {
+        Part::Native { kind, mut fields } if thinking::is_own(&kind) => {
             fields.insert("type".into(), kind.into());
             (fields.into(), None)
         }
@@ -237,8 +246,10 @@ pub fn native(kind: &str, mut fields: Fields) -> Value {
 
 fn sampling(asked: &mut Asked, model: &str, out: &mut Fields) {
     thinking::sample(asked, model);
-    // Its scale ends at 1.
-    asked.bound("temperature", &(0..=1));
+    // Their scales end at 1.
+    for key in ["temperature", "top_p"] {
+        asked.bound(key, &(0..=1));
+    }
     for key in ["temperature", "top_p", "top_k"] {
         asked.hand(key, out, key);
     }

@@ -196,20 +196,40 @@ pub fn effort(asked: &mut Asked) -> Result<Option<(&'static str, u64)>, Refusal>
 
 /// Refuses what a model refuses and what nothing stands for: another answer would be none to this question.
 pub fn refuse(asked: &Asked) -> Result<(), Refusal> {
-    let is_since = |first| version_of_claude(&asked.model).is_some_and(|version| version >= first);
-    if matches!(asked.choice, Some(Choice::Any | Choice::Tool(_))) && is_since((5, 1)) {
+    if matches!(asked.choice, Some(Choice::Any | Choice::Tool(_))) && is_since(asked, (5, 1)) {
         return Err(Refusal::new("tool_choice", "this model calls tools when it likes: it must be auto or none"));
     }
-    let is_silent = |part: &Part| matches!(part, Part::Text { text, .. } if text.is_empty());
-    let mut said = asked.messages.iter().enumerate().rev();
-    let last = said.find(|(_, message)| message.role != Role::System && !message.parts.iter().all(is_silent));
-    match last.filter(|(_, message)| message.role == Role::Assistant) {
-        Some((at, _)) if is_since((4, 6)) => Err(Refusal::new(
-            format!("messages[{at}]"),
-            "this model does not go on from the beginning of an answer: the last message must be the user's",
-        )),
-        _ => Ok(()),
+    Ok(())
+}
+
+/// The message that may be the beginning of an answer, where a model does not go on from one.
+pub fn last_answer(asked: &Asked) -> Option<usize> {
+    let is_answer = |message: &Message| message.role == Role::Assistant;
+    if is_since(asked, (4, 6)) { asked.messages.iter().rposition(is_answer) } else { None }
+}
+
+/// Refuses that beginning where what is written ends with it: not all that is said is written.
+pub fn refuse_beginning(answer: Option<usize>, written: &Fields) -> Result<(), Refusal> {
+    let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
+    let (Some(at), Some(last)) = (answer, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
+    let kind = last["content"].as_array().and_then(|blocks| blocks.last()?["type"].as_str());
+    // A turn in which a tool of its own is at work is paused, and goes on when it comes back.
+    if kind.is_some_and(is_own) {
+        return Ok(());
     }
+    Err(Refusal::new(
+        format!("messages[{at}]"),
+        "this model does not go on from the beginning of an answer: the last message must be the user's",
+    ))
+}
+
+/// Whether a block is of a tool that Anthropic itself runs.
+pub fn is_own(kind: &str) -> bool {
+    kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
+}
+
+fn is_since(asked: &Asked, first: (u32, u32)) -> bool {
+    version_of_claude(&asked.model).is_some_and(|version| version >= first)
 }
 
 /// Whether this request may be thought about: not where a tool is called in any case.
