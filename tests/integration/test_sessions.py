@@ -334,6 +334,31 @@ def test_a_token_of_who_was_taken_out_is_refused_by_both_planes_until_they_are_i
     assert tokened.calls(tokened.token(**by_id)).status == 401
 
 
+def test_a_token_of_who_was_taken_out_of_its_workspace_calls_no_models_there_until_they_are_in_again(tokened: Tokened):
+    admin = tokened.admin
+    elsewhere = admin.made("/v1/workspaces", {"name": "elsewhere"})
+    left = person(admin, "leaving")
+    path = f"/v1/admin/workspaces/{tokened.workspace['id']}/users"
+
+    def called() -> list[int]:
+        ways = (
+            {"email_id": left.email.title()},
+            {"sub": left.id},
+            {"sub": left.id, "workspace_slug": elsewhere["slug"]},
+        )
+        return [tokened.calls(tokened.token(**said)).status for said in ways]
+
+    for _ in range(2):
+        good(admin.post(path, {"users": [{"id": left.id, "role": "member"}]}))
+        assert called() == [200, 200, 200]
+        good(admin.delete(f"{path}/{left.id}"))
+        # Read-your-write, as above.
+        assert called() == [403, 403, 200]
+    # Whoever leads the organisation is in every workspace.
+    good(admin.put(f"/v1/admin/users/{left.id}", {"role": "admin"}))
+    assert called() == [200, 200, 200]
+
+
 def test_a_token_with_limits_is_refused_where_they_would_count(tokened: Tokened):
     limits = [{"type": "requests", "unit": "rpm", "value": 5}]
     refused(tokened.calls(tokened.token(rate_limits=limits)), 403, "AB03", "rate_limits")

@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from penstock import engine
+from penstock.caller import LEADING
 from penstock.errors import UnopenedError
 from penstock.journal import Piece
 from penstock.kit import configurations as forms
@@ -314,15 +315,25 @@ async def _workspaces(connection: AsyncConnection) -> Rows:
 
 
 async def _departed(connection: AsyncConnection) -> Rows:
-    """List who was taken out of each organisation last, by all that a token may call them; who is there again is left out."""
-    is_again = and_(users.c.organisation_id == departed.c.organisation_id, users.c.email == departed.c.email)
-    query = select(departed, users.c.id.label("again")).outerjoin(users, is_again)
-    names: dict[str, set[str]] = {}
+    """List who was taken out of each organisation or workspace last, by all that a token may call them.
+
+    Who is in the organisation again is left out, and who is in all of its workspaces by leading it.
+    """
+    is_there = and_(users.c.organisation_id == departed.c.organisation_id, users.c.email == departed.c.email)
+    query = select(departed, users.c.role).outerjoin(users, is_there)
+    names: dict[tuple[str, str | None], set[str]] = {}
     for row in (await connection.execute(query.order_by(departed.c.id.desc()).limit(MOST_DEPARTED))).mappings():
+        place = row["workspace_id"]
+        if place and row["role"] in LEADING:
+            continue
         # Who was invited anew has another id.
-        told = {row["user_id"]} if row["again"] else {row["user_id"], row["email"].lower()}
-        names.setdefault(row["organisation_id"], set()).update(told)
-    return [{"organisation_id": own_id, "names": sorted(gone)} for own_id, gone in sorted(names.items())]
+        is_again = row["role"] and not place
+        told = {row["user_id"]} if is_again else {row["user_id"], row["email"].lower()}
+        names.setdefault((row["organisation_id"], place), set()).update(told)
+    return [
+        {"organisation_id": own_id, "workspace_id": place, "names": sorted(gone)}
+        for (own_id, place), gone in sorted(names.items(), key=lambda one: (one[0][0], one[0][1] or ""))
+    ]
 
 
 async def _providers(connection: AsyncConnection, vault: Vault, secrets: Secrets) -> tuple[Rows, Rows, list[int]]:

@@ -169,7 +169,8 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
 async def _has_gone(connection: AsyncConnection, claims: Claims) -> bool:
     """Whether this was somebody here: no role would hold them any more, as one did."""
     named = or_(departed.c.user_id == claims.user, departed.c.email == claims.user.lower())
-    query = select(departed.c.id).where(departed.c.organisation_id == claims.organisation_id, named).limit(1)
+    from_all = [departed.c.organisation_id == claims.organisation_id, departed.c.workspace_id.is_(None)]
+    query = select(departed.c.id).where(*from_all, named).limit(1)
     return await connection.scalar(query) is not None
 
 

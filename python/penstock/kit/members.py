@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from penstock.caller import of_member
 from penstock.errors import ConflictError, MissingError
 from penstock.kit.fields import Changed, Email, FirstName, Id, LastName, Moment, Object
-from penstock.kit.record import write_out
+from penstock.kit.ids import new_id
+from penstock.kit.record import now, write_out
 from penstock.kit.resource import Resource
-from penstock.store.tables import members, users
+from penstock.store.tables import departed, members, users
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.kit.desk import Desk
     from penstock.store.tenant import Row
 
-MEMBERS = Resource("workspace_users", members)
 # Tokens of who is not there any more are refused on the data plane too.
+MEMBERS = Resource("workspace_users", members, publishes=True)
 USERS = Resource("organisation_users", users, publishes=True)
 
 Role = Annotated[Literal["admin", "manager", "member"], Meta(description="what the person may do in the workspace")]
@@ -72,8 +73,22 @@ async def add(desk: Desk, workspace_id: str, wanted: Sequence[NewMember]) -> Non
 
 
 async def enter(desk: Desk, member: dict[str, str]) -> None:
-    """Take one person in: the workspace, the user and the role."""
+    """Take one person in: the workspace, the user and the role. Tokens that name both are good again."""
     await MEMBERS.add(desk, {"scopes": [], **member})
+    email = select(users.c.email).where(users.c.id == member["user_id"]).scalar_subquery()
+    named = or_(departed.c.user_id == member["user_id"], departed.c.email == email)
+    await desk.delete(departed, departed.c.workspace_id == member["workspace_id"], named)
+
+
+async def leave(desk: Desk, member: Row) -> None:
+    """Take one person out, and note it: a token may still name them."""
+    await MEMBERS.remove(desk, member)
+    await depart(desk, member["user_id"], member["email"])
+
+
+async def depart(desk: Desk, user_id: str, email: str) -> None:
+    """Note who was taken out of a workspace; where none is chosen, out of the organisation."""
+    await desk.insert(departed, {"id": new_id(), "user_id": user_id, "email": email, "created_at": now()})
 
 
 async def find(desk: Desk, workspace_id: str, user_id: str) -> Row | None:

@@ -98,10 +98,10 @@ async def update(workspace: IdOrSlug, user_id: UserId, data: JSONBody[RoleChange
     tags=TAGS,
 )
 async def remove(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[Work]) -> Done:
-    """Take a member out of a workspace; the keys that the person has there end with it."""
+    """Take a member out of a workspace; the keys that the person has there end with it, and tokens that name both."""
     async with work.writing(workspace) as desk:
         before = await members.need(desk, desk.workspace, user_id)
-        await MEMBERS.remove(desk, before)
+        await members.leave(desk, before)
         await keys.remove_all(desk, api_keys.c.user_id == user_id)
         return Done()
 

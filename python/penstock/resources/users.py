@@ -16,13 +16,12 @@ from penstock.errors import ConflictError
 from penstock.kit import keys
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Changed, Email, EmailAsked, FirstName, Id, LastName, Moment, Object
-from penstock.kit.ids import new_id
 from penstock.kit.listing import equal
-from penstock.kit.members import MEMBERS, USERS
-from penstock.kit.record import Done, now, write_out
+from penstock.kit.members import MEMBERS, USERS, depart
+from penstock.kit.record import Done, write_out
 from penstock.kit.sessions import end
 from penstock.kit.verbs import Verbs, Wanted
-from penstock.store.tables import api_keys, departed, members, sessions, users
+from penstock.store.tables import api_keys, members, sessions, users
 
 if TYPE_CHECKING:
     from penstock.store.tenant import Row
@@ -94,8 +93,7 @@ async def remove(user_id: UserId, work: NamedDependency[Work]) -> Done:
         await MEMBERS.remove_all(desk, members.c.user_id == row["id"])
         await end(desk, sessions.c.user_id == row["id"])
         await USERS.remove(desk, row)
-        gone = {"id": new_id(), "user_id": row["id"], "email": row["email"], "created_at": now()}
-        await desk.insert(departed, gone)
+        await depart(desk, row["id"], row["email"])
         return Done()
 
 

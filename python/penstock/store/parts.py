@@ -17,6 +17,7 @@ SMALL = (
     "integration_models",
     "integration_workspaces",
     "integrations",
+    "members",
     "organisations",
     "providers",
     "secret_references",

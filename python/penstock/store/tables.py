@@ -87,7 +87,8 @@ users = Table(
     Index(None, "organisation_id", "id"),
 )
 
-# Who was taken out: a token may still name them. Whoever is invited again is a user again, whatever stands here.
+# Who was taken out of the organisation, or of one workspace alone: a token may still name them. Whoever is invited again is a
+# user again, whatever stands here; who is taken into the workspace again stands here no longer.
 departed = Table(
     "departed",
     metadata,
@@ -95,6 +96,7 @@ departed = Table(
     _of("organisations"),
     Column("user_id", UUID, nullable=False),
     Column("email", String(320), nullable=False),
+    Column("workspace_id", UUID),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "organisation_id", "user_id"),
     Index(None, "organisation_id", "email"),

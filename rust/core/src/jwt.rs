@@ -53,11 +53,12 @@ struct Issuer {
     organisations: Vec<String>,
 }
 
-/// Who was taken out of an organisation: by all that a token may call them, emails in small letters.
+/// Who was taken out of an organisation, or of one workspace alone: by all that a token may call them, emails in small letters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Departed {
     organisation_id: Box<str>,
+    workspace_id: Option<Box<str>>,
     names: HashSet<Box<str>>,
 }
 
@@ -79,7 +80,7 @@ pub struct Tokens {
     organisations: Vec<String>,
     default_scopes: Vec<String>,
     leeway: u64,
-    /// By organisation.
+    /// By the id of the organisation or workspace.
     departed: HashMap<Box<str>, HashSet<Box<str>>>,
     known: Mutex<HashMap<[u8; 32], Arc<Passport>>>,
 }
@@ -102,7 +103,7 @@ impl Tokens {
             }
         }
         let Published { issuers, algorithms, organisations, default_scopes, leeway_seconds: leeway, .. } = published;
-        let departed = departed.into_iter().map(|gone| (gone.organisation_id, gone.names)).collect();
+        let departed = departed.into_iter().map(|gone| (gone.workspace_id.unwrap_or(gone.organisation_id), gone.names)).collect();
         Self { keys, issuers, algorithms, organisations, default_scopes, leeway, departed, known: Mutex::default() }
     }
 
@@ -207,6 +208,9 @@ impl Tokens {
         let slug = text("workspace_slug").ok_or(Error::TokenForbidden { what: "workspace" })?;
         let workspace =
             own.find(|workspace| &*workspace.slug == slug).ok_or(Error::TokenForbidden { what: "workspace" })?;
+        if self.has_departed(&workspace.id, user) {
+            return Err(Error::TokenForbidden { what: "workspace" });
+        }
         if !self.may_call(claims) {
             return Err(Error::TokenForbidden { what: "scope" });
         }
@@ -227,9 +231,9 @@ impl Tokens {
     }
 
     /// Whether this was somebody there, and is no more.
-    fn has_departed(&self, organisation: &str, user: &str) -> bool {
+    fn has_departed(&self, place: &str, user: &str) -> bool {
         let named = |names: &HashSet<Box<str>>| names.contains(user) || names.contains(user.to_lowercase().as_str());
-        self.departed.get(organisation).is_some_and(named)
+        self.departed.get(place).is_some_and(named)
     }
 
     fn may_call(&self, claims: &Value) -> bool {
@@ -350,7 +354,9 @@ mod tests {
 
     fn compiled(published: Value) -> Tokens {
         let mut problems = Vec::new();
-        let departed = json!([{"organisation_id": "o", "names": ["u-1", "gone@b.test"]}]);
+        let departed = json!([{"organisation_id": "o", "names": ["u-1", "gone@b.test"]},
+            {"organisation_id": "o", "workspace_id": "w", "names": ["left@b.test"]},
+            {"organisation_id": "o", "workspace_id": "other", "names": ["somebody"]}]);
         let departed = serde_json::from_value(departed).unwrap();
         let tokens = Tokens::compile(serde_json::from_value(published).unwrap(), departed, &mut problems);
         assert!(problems.is_empty());
@@ -410,6 +416,7 @@ mod tests {
             ("email_id", json!("a@b.test"), "a@b.test"),
             ("email_id", json!("Gone@b.test"), "401 whom"),
             ("sub", json!("u-1"), "401 whom"),
+            ("email_id", json!("Left@b.test"), "403 the workspace"),
         ] {
             let mut changed = claims();
             changed[name] = value.clone();

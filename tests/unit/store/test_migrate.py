@@ -17,7 +17,7 @@ from penstock.secret import Secret
 from penstock.settings import Store
 from penstock.store.database import Database
 from penstock.store.migrate import SCRIPTS, migrate, newest, revision
-from penstock.store.tables import metadata, organisations, users
+from penstock.store.tables import departed, metadata, organisations, users
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,9 +59,10 @@ def value(column: Column[Any]) -> Any:
 
 
 def fill(connection: Connection) -> None:
-    """Put a row into each table that leads from parents to children; none of it is sealed."""
+    """Put a row into each table that leads from parents to children; none of it is sealed, and nobody left a workspace alone."""
     for table in metadata.sorted_tables:
-        kept = (column for column in table.columns if not (column.nullable and column.name.startswith("sealed")))
+        left_out = {column for column in table.columns if column.nullable and column.name.startswith("sealed")}
+        kept = (column for column in table.columns if column not in left_out | {departed.c.workspace_id})
         row = {column.name: value(column) for column in kept}
         connection.execute(insert(table).values({**row, **({"config": "{}"} if "config" in row else {})}))
 
@@ -92,6 +93,25 @@ def test_no_row_is_lost_on_the_way_down_and_up(store_url: Secret):
             after = await connection.run_sync(counts)
             assert await connection.run_sync(difference) == []
         assert {name: after[name] for name in before} == before
+        await database.close()
+
+    asyncio.run(scene())
+
+
+def test_who_left_a_workspace_alone_did_not_leave_the_organisation_on_the_way_down(store_url: Secret):
+    async def scene() -> None:
+        database = Database(Store(), store_url)
+        await migrate(database)
+        organisation = {"id": "o", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
+        gone = {"organisation_id": "o", "user_id": "u", "email": "u@x.test", "created_at": 1}
+        async with database.writing() as connection:
+            await connection.execute(insert(organisations).values(organisation))
+            await connection.execute(
+                insert(departed), [{**gone, "id": "1", "workspace_id": None}, {**gone, "id": "2", "workspace_id": "w"}]
+            )
+        await migrate(database, "0012_addresses")
+        async with database.reading() as connection:
+            assert (await connection.scalars(select(departed.c.id))).all() == ["1"]
         await database.close()
 
     asyncio.run(scene())
