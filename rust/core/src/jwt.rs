@@ -103,7 +103,8 @@ impl Tokens {
             }
         }
         let Published { issuers, algorithms, organisations, default_scopes, leeway_seconds: leeway, .. } = published;
-        let departed = departed.into_iter().map(|gone| (gone.workspace_id.unwrap_or(gone.organisation_id), gone.names)).collect();
+        let departed =
+            departed.into_iter().map(|gone| (gone.workspace_id.unwrap_or(gone.organisation_id), gone.names)).collect();
         Self { keys, issuers, algorithms, organisations, default_scopes, leeway, departed, known: Mutex::default() }
     }
 
