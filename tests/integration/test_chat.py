@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration import memory
 from tests.integration.serving import edges, entry, without_ours
-from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, chunked, request
+from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, chunked, lasting, request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -288,7 +288,7 @@ def test_http_2_gets_the_same_bytes(served: Gateway, provider: Mock, path: str, 
     for body in (asked(model), asked(model, stream=True, stream_options={"include_usage": True})):
         answer, said = curl(served, path, body, tmp_path)
         assert said == "2 200"
-        assert answer == ask(provider.url, path, body, JSON).body
+        assert lasting(answer) == ask(provider.url, path, body, JSON).lasting
 
 
 @over_http2

@@ -23,6 +23,11 @@ BODILESS = {204, 304}
 VOLATILE = re.compile(rb'req_\d{16}|"created":\d+')
 
 
+def lasting(body: bytes) -> bytes:
+    """Leave out what the pretend provider may say anew each time: the moment, and in some errors the request's id."""
+    return VOLATILE.sub(b"", body)
+
+
 def asked(model: str = "mock", *, stream: bool = False, **more: object) -> bytes:
     """A body for chat or messages; `model` says how the pretend provider behaves."""
     words = [{"role": "user", "content": "tell me about water and gates"}]
@@ -62,8 +67,8 @@ class Answer:
 
     @property
     def lasting(self) -> bytes:
-        """The body without what the pretend provider may say anew each time: the moment, and in some errors the request's id."""
-        return VOLATILE.sub(b"", self.body)
+        """The body without what the pretend provider may say anew each time."""
+        return lasting(self.body)
 
     @property
     def events(self) -> list[bytes]:
