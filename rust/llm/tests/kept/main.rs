@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // Clippy does not see that all of this is a test.
 #![allow(clippy::too_many_lines, clippy::needless_pass_by_value, reason = "tables")]
 
-mod of_others;
+mod google_and_amazon;
 
 use std::collections::BTreeSet;
 
