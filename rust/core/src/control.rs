@@ -10,9 +10,11 @@ use crate::{
     answer::{Answer, Reply, Stream},
     batches,
     body::Body,
+    delivery,
     error::{Error, Result},
     gateway::Gateway,
-    headers::{self, Head, Headers},
+    headers::{self, Control, Head, Headers},
+    record,
     shared::room::Share,
     upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
@@ -32,7 +34,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Forwards a management request and its answer, byte for byte.
 pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
     gateway.sink.metrics.management.add(1);
-    match forwarded(gateway, &head, body).await {
+    let id = record::new_id(record::now()).to_string();
+    let mut answer = match forwarded(gateway, &head, body).await {
         Ok(Incoming { head: answered, body }) => {
             let mut passed = Headers::with_capacity(answered.headers.len());
             for (name, value) in answered.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
@@ -41,7 +44,11 @@ pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
             Answer { reply: Reply::new(answered.status, passed), body: Stream::plain(body).into() }
         }
         Err(error) => Answer::error(&error, Dialect::OpenAi),
-    }
+    };
+    let control = Control::read(&head.headers, &gateway.settings.header_aliases);
+    let prefix = control.prefix.unwrap_or(headers::PREFIX);
+    delivery::identify(&mut answer.reply.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
+    answer
 }
 
 /// The whole body with the share of the room that it takes.

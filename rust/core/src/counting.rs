@@ -34,6 +34,7 @@ const BYTES_PER_TOKEN: usize = 4;
 
 /// A request's body, kept while its provider has not said what it cost.
 pub struct Asked {
+    operation: Operation,
     body: Bytes,
     length: usize,
     kept: Arc<AtomicUsize>,
@@ -83,12 +84,12 @@ pub struct Counting {
 
 impl Counting {
     /// Keeps a request's body, unless too much is kept already.
-    pub fn keep(&self, body: &Bytes) -> Asked {
+    pub fn keep(&self, operation: Operation, body: &Bytes) -> Asked {
         let length = body.len();
         let has_room = self.kept.load(Ordering::Relaxed) + length <= MOST_KEPT;
         let body = if has_room { body.clone() } else { Bytes::new() };
         self.kept.fetch_add(body.len(), Ordering::Relaxed);
-        Asked { body, length, kept: Arc::clone(&self.kept) }
+        Asked { operation, body, length, kept: Arc::clone(&self.kept) }
     }
 
     /// For an answer that comes compressed.
@@ -98,7 +99,9 @@ impl Counting {
 
     /// Counts in the background; the record, which has ended, closes then.
     pub fn submit(&self, record: Record, asked: Option<Asked>, answered: Answered) {
-        let Some(operation) = record.facts.operation else { return };
+        // What is passed on untouched may be an operation all the same.
+        let asked_for = asked.as_ref().map(|asked| asked.operation);
+        let Some(operation) = asked_for.or(record.facts.operation) else { return };
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let job = Job { record, operation, asked, answered, waiting: Arc::clone(&self.waiting) };
         let refused = match self.jobs.get_or_init(start) {

@@ -48,6 +48,11 @@ impl Deadline {
         self
     }
 
+    /// How long is waited in all.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     async fn passed(&mut self) {
         if let Some(grace) = &self.grace {
             grace.over().await;

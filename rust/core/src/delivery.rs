@@ -99,7 +99,10 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
             Err(error) => return refuse(&error, call, record),
         }
     }
-    if !is_events && !is_frames {
+    let heartbeat = Duration::from_millis(gateway.settings.heartbeat_ms);
+    let silence = if heartbeat.is_zero() { gateway.settings.idle_timeout_ms } else { gateway.settings.heartbeat_ms };
+    // Who waits longer than that for a stream must hear that it is still coming.
+    if !(is_events || is_frames) || deadline.limit() < Duration::from_millis(silence) {
         // The status is still ours to choose until something of the body is there.
         let first = {
             let beginning = pin!(body.begun());
@@ -123,8 +126,8 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ if is_json && has_cost => Reading::Body(Skim::default()),
         _ => Reading::Nothing,
     };
-    let ends_with_event = asked.ends_with_event() && status < 300;
-    let every = spread(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
+    let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
+    let every = spread(heartbeat, record.id);
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
@@ -279,24 +282,29 @@ pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
 /// How many header fields an answer gets from us.
 const OURS: usize = 9;
 
-/// Our own header fields, under the prefix that the caller used; and the ids by which clients speak of a request.
+/// The ids by which clients speak of a request.
+pub fn identify(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&str, &str)) {
+    for name in ["x-request-id", "request-id"] {
+        if headers.get(name).is_none() {
+            headers.push(name.as_bytes(), id.as_bytes());
+        }
+    }
+    headers.push_joined(prefix, b"trace-id", trace_id.as_bytes());
+}
+
+/// Our own header fields, under the prefix that the caller used.
 fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     let prefix = call.control.prefix.unwrap_or(headers::PREFIX);
     let mut id = uuid::Uuid::encode_buffer();
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
     let trace_id = record.facts.trace_id.as_deref().unwrap_or(id);
     headers.reserve(OURS, OURS * 48 + trace_id.len());
-    for name in ["x-request-id", "request-id"] {
-        if headers.get(name).is_none() {
-            headers.push(name.as_bytes(), id.as_bytes());
-        }
-    }
+    identify(headers, prefix, (id, trace_id));
     if record.facts.is_spent() {
         headers.retain(|name| name != b"x-should-retry");
         headers.push(b"x-should-retry", b"false");
     }
     let mut push = |name: &[u8], value: &str| headers.push_joined(prefix, name, value.as_bytes());
-    push(b"trace-id", trace_id);
     let decision = record.facts.decision.as_deref();
     push(b"last-used-option-index", decision.map_or("config", |decision| &*decision.option));
     push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retries)));

@@ -262,8 +262,8 @@ impl Gateway {
         facts.named_by = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
         token_count::refuse_unserved(call.route.operation, &target)?;
         let body = self.read(call, body, facts).await?;
-        if let (true, Body::Whole(bytes)) = (call.route.operation.is_countable(), &body) {
-            facts.asked = Some(self.sink.counting.keep(bytes));
+        if let (true, Body::Whole(bytes)) = (call.asked_for().is_countable(), &body) {
+            facts.asked = Some(self.sink.counting.keep(call.asked_for(), bytes));
         }
         if facts.model.starts_with('@') {
             // It may name a provider before the model.
@@ -394,8 +394,8 @@ impl Gateway {
             // Both questions are one to the caller, and have the time of one.
             (incoming, _) = deadline.bound(looking).await?;
         }
-        let is_anthropics = target.provider.dialect() == Dialect::Anthropic;
-        if target.inspects && is_anthropics && delivery::is_readable_stream(&incoming) {
+        // Whoever it comes from: others host Anthropic's models too, and the first event of other streams says nothing here.
+        if target.inspects && delivery::is_readable_stream(&incoming) {
             incoming = deadline.bound(inspect_stream::inspect(incoming)).await?;
         }
         let incoming = translation::tell(call, translation, incoming, &mut deadline).await?;

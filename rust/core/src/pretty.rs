@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use penstock_llm::operation::Operation;
+
 use crate::call::Call;
 
 const INDENT: &[u8] = b"  ";
@@ -11,10 +13,12 @@ const DEEPEST: usize = 64;
 const MOST_TIMES: usize = 4;
 const MOST_MORE: usize = 64 * 1024;
 
-/// Whether the request's query holds `pretty`, with whatever value.
+/// Whether the request's query holds `pretty`, with whatever value. On paths that are passed on it is the provider's.
 pub fn is_asked(call: &Call<'_>) -> bool {
     let query = &call.head.query;
-    !query.is_empty() && query.split('&').any(|pair| pair.split('=').next() == Some("pretty"))
+    !query.is_empty()
+        && call.route.operation != Operation::Proxy
+        && query.split('&').any(|pair| pair.split('=').next() == Some("pretty"))
 }
 
 /// The same with line breaks and indents; as it came where it is nested too deeply, grows too much, or does not end as it begins.

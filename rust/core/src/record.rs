@@ -327,7 +327,7 @@ const CLIENT_CLOSED: u16 = 499;
 impl Record {
     pub fn open(head: Arc<Head>, sink: Arc<Sink>) -> Self {
         sink.metrics.start();
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let created = now();
         let id = new_id(created);
         Self { id, facts: Box::default(), head, sink, created, started: Instant::now(), ended: None, closed: false }
     }
@@ -473,6 +473,11 @@ impl Drop for Record {
         }
         self.emit(outcome);
     }
+}
+
+/// The time since 1970.
+pub fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A version 7 UUID: its first half tells the time, so that ids sort as requests came.

@@ -64,6 +64,16 @@ impl<'r> Route<'r> {
         }
     }
 
+    /// Whether a good stream of it ends with an event that says so.
+    pub fn ends_with_event(&self, method: &str) -> bool {
+        let path = below(self.path, "/v1").unwrap_or(self.path);
+        let is_run = || {
+            path == "/fim/completions"
+                || path.starts_with("/threads/") && (path.ends_with("/runs") || path.ends_with("/submit_tool_outputs"))
+        };
+        self.asked_for(method).ends_with_event() || method == "POST" && is_run()
+    }
+
     /// The path of a request for a WebSocket.
     pub fn of_socket(path: &'r str) -> Option<Self> {
         let route = Self::of("GET", path)?;

@@ -147,6 +147,11 @@ async fn a_management_request_and_its_answer_are_forwarded_as_they_are() {
     }
     assert!(!asked.head.contains("expect") && !asked.head.contains("connection"));
     assert!(rig.records().is_empty());
+    // The ids by which clients speak of a request, under the prefix that they use.
+    assert_eq!(told.header("x-request-id").map(str::len), Some(36));
+    assert_eq!(told.header("x-gateway-trace-id"), told.header("x-request-id"));
+    let traced = rig.send(Ask::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
+    assert_eq!(traced.header("x-portkey-trace-id"), Some("t-1"));
 }
 
 #[tokio::test]

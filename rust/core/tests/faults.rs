@@ -39,7 +39,7 @@ const WALL: &[(&str, End, End)] = &[
     ("reset", BROKE, BROKE),
     ("silence", Refused(408, "timeout"), Refused(408, "timeout")),
     ("slow_first&first_ms=60", Alike, Alike),
-    ("slow_first&first_ms=2000", SILENT, Said("idle_timeout")),
+    ("slow_first&first_ms=2000", SILENT, SILENT),
     ("cut", BROKE, SAID),
     ("cut&after=0", BROKE, SAID),
     ("cut_reset", BROKE, SAID),

@@ -12,12 +12,9 @@ async fn a_whole_answer_that_is_to_be_pretty_is_told_with_an_indent() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
     for (query, is_pretty) in [("?pretty", true), ("?a=1&pretty=1", true), ("?prettyish", false), ("", false)] {
-        for (path, model, status) in [
-            (CHAT, "mock", 200),
-            ("/v1/proxy/chat/completions", "mock", 200),
-            (CHAT, "mock?status=400", 400),
-            (CHAT, "mock?fault=reset", 502),
-        ] {
+        for (path, model, status) in
+            [(CHAT, "mock", 200), (CHAT, "mock?status=400", 400), (CHAT, "mock?fault=reset", 502)]
+        {
             let told = rig.send(post(&format!("{path}{query}"), words(model, false))).await;
             let pretty = to_string_pretty(&told.json()).unwrap();
             assert_eq!(
@@ -31,6 +28,11 @@ async fn a_whole_answer_that_is_to_be_pretty_is_told_with_an_indent() {
             assert!(said.is_object());
         }
     }
+    // On a path that is passed on the word is the provider's, and its answer is as it came.
+    let [raw, plain] = [("?pretty", "/v1/proxy/chat/completions"), ("", CHAT)]
+        .map(|(query, path)| post(&format!("{path}{query}"), words("mock", false)));
+    let (raw, plain) = (rig.send(raw).await, rig.send(plain).await);
+    assert!(!raw.text().contains('\n') && !plain.text().contains('\n'), "{}", raw.text());
     let packed = rig.send(post(&format!("{CHAT}?pretty"), words("mock?fault=gzip", false))).await;
     assert_eq!((packed.header("content-encoding"), packed.body[0]), (Some("gzip"), 0x1f));
     let streamed = rig.send(post(&format!("{CHAT}?pretty"), words("mock", true))).await;

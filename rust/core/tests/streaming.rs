@@ -234,7 +234,7 @@ async fn the_kind_of_an_answer_is_read_without_case_and_parameters() {
         ("application/stream+json", false),
     ] {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}");
-        let told = Rig::at(&Scripted::answering(answer).await.url()).send(get("/v1/anything?pretty=true")).await;
+        let told = Rig::at(&Scripted::answering(answer).await.url()).send(get("/v1/files/f?pretty=true")).await;
         assert_eq!(told.text().contains('\n'), is_json, "{kind}: {}", told.text());
     }
 }
@@ -256,6 +256,20 @@ async fn a_response_without_its_last_event_ends_in_an_error_event() {
         let told = Rig::at(&provider.url()).send(stream(path, "m")).await;
         assert_told(&told, CHAT, path);
     }
+    for path in
+        ["/v1/threads/t/runs", "/v1/threads/runs", "/v1/threads/t/runs/r/submit_tool_outputs", "/v1/fim/completions"]
+    {
+        let run = "event: thread.message.delta\ndata: {\"id\":\"msg_1\"}\n\n";
+        let whole = format!("{run}event: done\ndata: [DONE]\n\n");
+        for (sent, is_whole) in [(run, false), (&whole, true)] {
+            let provider = Scripted::answering(events(sent.as_bytes(), 33)).await;
+            let told = Rig::at(&provider.url()).send(stream(path, "m")).await;
+            assert_eq!((told.text() == sent, told.text().contains("upstream_broke")), (is_whole, !is_whole), "{path}");
+        }
+    }
+    let provider = Scripted::answering(events(delta.as_bytes(), 33)).await;
+    let told = Rig::at(&provider.url()).send(get("/v1/responses/resp_1?stream=true")).await;
+    assert!(told.text().contains("upstream_broke"), "{}", told.text());
     // What ends without a word by its nature is left alone.
     let provider = Scripted::answering(events(delta.as_bytes(), 33)).await;
     let told = Rig::at(&provider.url()).send(stream("/v1/anything", "m")).await;

@@ -46,8 +46,12 @@ async fn a_silent_provider_is_left_after_the_time_that_the_header_the_config_or_
         let said = pick(&rig.record(), ["outcome", "error", "response_status_code"]);
         assert_eq!(said, json!(["refused", "timeout", 408]));
     }
-    let ended: Vec<_> = settled(&provider, 3).await.iter().map(|entry| entry.outcome).collect();
-    assert_eq!(ended, [Outcome::ClientClosed; 3]);
+    // A head is no byte of the answer.
+    let begun = stream(CHAT, "mock?fault=slow_first").header("x-gateway-request-timeout", "40");
+    let told = rig.send(begun).await;
+    assert_eq!((told.status, told.json()), (408, shape(40)));
+    let ended: Vec<_> = settled(&provider, 4).await.iter().map(|entry| entry.outcome).collect();
+    assert_eq!(ended, [Outcome::ClientClosed; 4]);
 }
 
 #[tokio::test]
@@ -127,7 +131,9 @@ async fn a_silence_within_a_stream_ends_it_with_an_error_event() {
     assert_eq!(told.last_event(), (None, silence(80)));
     assert!(start.elapsed() < Duration::from_secs(3));
     assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
-    let told = rig.send(stream(CHAT, "mock?fault=slow_first&first_ms=5000")).await;
+    // Where more time is given than a heartbeat takes, the head does not wait for the first byte.
+    let patient = stream(CHAT, "mock?fault=slow_first&first_ms=5000").header("x-gateway-request-timeout", "20000");
+    let told = rig.send(patient).await;
     assert_eq!(told.last_event(), (None, silence(80)));
     let told = rig.send(stream(MESSAGES, "mock?fault=stall&after=2")).await;
     let (name, data) = told.last_event();

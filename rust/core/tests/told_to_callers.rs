@@ -375,6 +375,17 @@ async fn an_overloaded_stream_is_a_529_here_too_where_that_is_asked_for() {
     let told = Played::rig().send(ask).await;
     assert_eq!((told.status, told.streamed), (529, false), "{}", told.text());
     assert_eq!(told.json()["error"]["message"], "anthropic error: Overloaded");
+    // Claude is hosted elsewhere too.
+    let asked = Played::answering(200, "text/event-stream", overloaded.into(), 50).await;
+    let config = json!({"provider": "vertex-ai", "anthropic_inspect_stream_for_overloaded_error": true,
+        "vertex_project_id": "p", "vertex_region": "europe-west4", "custom_host": asked.provider.url(), "api_key": "sk-1"});
+    for path in [CHAT, "/v1/messages"] {
+        let ask = Ask::new("POST", path)
+            .header("x-gateway-config", &config.to_string())
+            .header("content-type", "application/json")
+            .body(words("anthropic.claude-sonnet-4-5", true));
+        assert_eq!(Played::rig().send(ask).await.status, 529, "{path}");
+    }
 }
 
 #[tokio::test]

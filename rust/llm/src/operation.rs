@@ -206,7 +206,7 @@ impl Operation {
 
     /// Whether a good stream of it ends with an event that says so.
     pub fn ends_with_event(self) -> bool {
-        self.is_counted() || self.streams() || self.ends_by_type()
+        self.is_counted() || self.streams() || self.ends_by_type() || self == Self::GetModelResponse
     }
 
     /// Whether the last event of its stream is known by its type alone, whatever is in it.

@@ -125,7 +125,8 @@ impl Continuation {
         self.count(facts.model.clone()).await;
         let Spent { input, output } = self.spent;
         facts.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
-        facts.asked = Some(self.gateway.sink.counting.keep(&asked));
+        let operation = Route::of(&self.head.method, &self.head.path)?.asked_for(&self.head.method);
+        facts.asked = Some(self.gateway.sink.counting.keep(operation, &asked));
         self.gateway.sink.metrics.continued.add(1);
         self.place.at = at;
         let mut seam = Seam::after(self.said.as_ref()?, self.spent, repeated);

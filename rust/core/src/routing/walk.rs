@@ -38,7 +38,6 @@ pub(crate) async fn route(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Served> {
-    let operation = choice.call.route.operation;
     // Before its body is read: the caller waits meanwhile too.
     let until = choice.call.control.patience.and_then(timeout::until);
     let is_json = is_json(choice.call);
@@ -50,8 +49,9 @@ pub(crate) async fn route(
         (_, error) => error,
     })?;
     facts.metadata.check()?;
-    if let (true, Body::Whole(bytes)) = (operation.is_countable(), &body) {
-        facts.asked = Some(gateway.sink.counting.keep(bytes));
+    let asked = choice.call.asked_for();
+    if let (true, Body::Whole(bytes)) = (asked.is_countable(), &body) {
+        facts.asked = Some(gateway.sink.counting.keep(asked, bytes));
     }
     let carried = Carried::new(choice.call, body, is_json, facts);
     Walk { until, ..Walk::new(gateway, choice, plan, facts, carried) }.go().await

@@ -108,6 +108,8 @@ enum Class {
 impl Class {
     fn of(pattern: &Pattern, character: char) -> Option<Self> {
         let class = match character {
+            // First: most of what is long is of these.
+            'a'..='z' | '一'..='龥' => Self::Small,
             'A'..='Z' | 'À'..='Ö' | 'Ø'..='Þ' | 'Α'..='Ρ' | 'Σ'..='Ω' | 'Ѐ'..='Я' => Self::Capital,
             _ if is_small(character) || is_sign(character) => Self::Small,
             '0'..='9' if pattern.whole_numbers => Self::Digit,
