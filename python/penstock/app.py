@@ -39,6 +39,7 @@ from penstock.kit.description import complete as whole
 from penstock.kit.prices import PriceBook
 from penstock.kit.problems import problems, summary, takes
 from penstock.kit.proxies import Proxies
+from penstock.kit.spelling import SpelledRequest
 from penstock.kit.texts import refuse_unfit
 from penstock.metrics import BatchFigures, Figures, JobFigures
 from penstock.resources import schema
@@ -110,6 +111,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         route_handlers=routers(resources.names()) if store else [*routers(resources.STORELESS), *closed()],
         dependencies={name: provide(part) for name, part in parts.items()} | (store.dependencies if store else {}),
         exception_handlers={Exception: answer},
+        request_class=SpelledRequest,
         response_class=Answer,
         openapi_config=schema.description(),
         lifespan=[jobs],

@@ -17,8 +17,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="let stored providers call as this machine (`aws_auth_type` `serviceRole`, or `assumedRole` "
-            "without keys; `azure_auth_mode` `managed`, `workload` or `entraFederated`): whoever may store a provider may "
-            "then use what the machine may"
+            "without keys; `azure_auth_mode` `managed`, `workload` or `entraFederated`), and secret references be fetched as "
+            "it (these, `default` and `vault_auth_type` `kubernetes`): whoever may store one may then use what the machine may"
         ),
     ] = False
     aws_role_arn: Annotated[

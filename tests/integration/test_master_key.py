@@ -192,3 +192,16 @@ def test_serve_migrates_a_store_of_a_cluster_when_asked_to_and_not_else(
         if expected == newest():
             assert Client(gateway).shown("/v1/workspaces")["total"] == 1
         gateway.stop()
+
+
+def test_a_first_start_that_migrates_founds_the_organisation_with_the_key_that_it_was_given(
+    tmp_path: Path, postgres: Postgres
+):
+    env = {
+        "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
+        "PENSTOCK_STORE_URL": postgres.database(),
+        "PENSTOCK_STORE_MASTER_KEY": KEY,
+    }
+    gateway = Gateway(tmp_path, {}, env, ("--migrate",))
+    assert Client(gateway).shown("/v1/workspaces")["total"] == 1
+    gateway.stop()

@@ -34,6 +34,8 @@ def surroundings(vaults: Vaults) -> Mapping[str, str]:
     return {
         "TLS_CA": str(vaults.ca),
         "PENSTOCK_SECRETS_REFRESH_SECONDS": "1",
+        # Roles of the machine itself are among the ways.
+        "PENSTOCK_IDENTITY_LEND": "true",
         "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": vaults.url,
         "PENSTOCK_SECRETS_AZURE_AUTHORITY": vaults.url,
         "AWS_ACCESS_KEY_ID": fakes.AWS_KEY,

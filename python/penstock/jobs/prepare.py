@@ -54,13 +54,15 @@ async def _prepared(settings: Settings) -> Prepared:
     try:
         if database.embedded:
             return await _embedded(settings, database, key, kept)
+        admin_key = None
         if settings.store.migrate:
             await migrate(database, sealing=Sealer.of(key))
+            admin_key = await found(database, settings.store.admin_key, prefix=settings.store.key_prefix)
         # A node of a cluster starts with what it knew, and asks the database afterwards.
         stored = kept.last()
         if stored is None:
             stored = await _read(settings, database, key, kept)
-        return Prepared(stored)
+        return Prepared(stored, admin_key)
     except UnavailableError as error:
         last = kept.last()
         log.warning("%s; starting with %s", error.message, "the kept snapshot" if last else "what the file says")

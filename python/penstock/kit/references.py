@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.errors import PenstockError, SettingsError, UnopenedError
+from penstock.errors import PenstockError, SettingsError, UnavailableError, UnopenedError
 from penstock.kit import sources
 from penstock.kit.ids import URL
 from penstock.kit.mappings import BELOW
@@ -288,6 +288,10 @@ class Secrets:
             try:
                 if question.auth is None:
                     raise UnopenedError("what it is asked with cannot be opened")
+                if sources.as_machine(question.auth) and not self._settings.identity.lend:
+                    raise UnavailableError(
+                        "it would be asked for as this machine, whose operator does not lend that: `identity.lend`"
+                    )
                 text = await sources.fetch(self._settings, question.place, question.auth, question.path)
             except PenstockError as error:
                 log.error("the secret %r of %s: %s", question.slug, question.place, error)  # noqa: TRY400 - a trace may show the secret

@@ -99,10 +99,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
             Err(error) => return refuse(&error, call, record),
         }
     }
-    let heartbeat = Duration::from_millis(gateway.settings.heartbeat_ms);
-    let silence = if heartbeat.is_zero() { gateway.settings.idle_timeout_ms } else { gateway.settings.heartbeat_ms };
-    // Who waits longer than that for a stream must hear that it is still coming.
-    if !(is_events || is_frames) || deadline.limit() < Duration::from_millis(silence) {
+    if !(is_events || is_frames) || is_impatient(gateway, &deadline) {
         // The status is still ours to choose until something of the body is there.
         let first = {
             let beginning = pin!(body.begun());
@@ -127,10 +124,17 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
         _ => Reading::Nothing,
     };
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
-    let every = spread(heartbeat, record.id);
+    let every = spread(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// Whether a stream's first byte must come before its caller would have to hear that it is still coming.
+fn is_impatient(gateway: &Gateway, deadline: &Deadline) -> bool {
+    let settings = &gateway.settings;
+    let silence = if settings.heartbeat_ms == 0 { settings.idle_timeout_ms } else { settings.heartbeat_ms };
+    deadline.limit() < Duration::from_millis(silence)
 }
 
 /// What becomes of this, unless the process ends before.

@@ -238,6 +238,33 @@ async fn responses_go_over_a_websocket_too() {
 }
 
 #[tokio::test]
+async fn a_message_that_names_a_model_that_may_not_be_used_ends_the_session() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "az", "provider": "mock", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
+        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
+    let ask = || Ask::new("GET", "/v1/responses").header("x-gateway-provider", "@az");
+    let create = |more: &str| format!("{{\"type\":\"response.create\",\"input\":\"hi\",{more}}}");
+    for more in [
+        r#""model":"bad""#,
+        r#""mod\u0065l":"bad""#,
+        r#""model":"good","model":"bad""#,
+        r#""model":"good","response":{"model":"bad"}"#,
+    ] {
+        let mut talk = open(&rig, ask()).await;
+        talk.send(Message::text(create(more))).await;
+        assert_eq!(closed(&talk.hear().await).0, 1008, "{more}");
+        talk.over().await;
+        assert_eq!(rig.record()["outcome"], "refused", "{more}");
+    }
+    let mut talk = open(&rig, ask()).await;
+    talk.send(Message::text(create(r#""model":"good""#))).await;
+    talk.until("response.completed").await;
+    talk.close(1000, "").await;
+}
+
+#[tokio::test]
 async fn the_providers_close_comes_to_the_caller_with_its_code_and_reason() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

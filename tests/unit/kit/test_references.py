@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.errors import UnavailableError
+from penstock.identity import Identity
 from penstock.kit import sources
 from penstock.kit.references import Question, Secrets
 from penstock.settings import Settings
@@ -15,7 +16,7 @@ from penstock.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ONE = Question("r-1", "one", "aws_sm", {"aws_auth_type": "serviceRole"}, "a/b")
+ONE = Question("r-1", "one", "aws_sm", {"aws_auth_type": "accessKey"}, "a/b")
 
 
 class Place:
@@ -54,6 +55,24 @@ def test_what_is_fresh_is_not_asked_for_again(place: Place):
     assert refresh(secrets, ONE) is False
     assert place.asked == 1
     assert filled(secrets) == ("first", {})
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        {"aws_auth_type": "serviceRole"},
+        {"aws_auth_type": "assumedRole"},
+        {"azure_auth_mode": "managed"},
+        {"azure_auth_mode": "default"},
+        {"vault_auth_type": "kubernetes"},
+    ],
+)
+def test_nobody_is_asked_as_this_machine_unless_its_operator_lends_that(place: Place, auth: dict[str, str]):
+    question = Question("r-1", "one", "aws_sm", auth, "a/b")
+    secrets = Secrets(Settings())
+    assert (refresh(secrets, question), place.asked, filled(secrets)) == (True, 0, None)
+    lent = Secrets(Settings(identity=Identity(lend=True)))
+    assert (refresh(lent, question), place.asked, filled(lent)) == (True, 1, ("first", {}))
 
 
 def test_another_question_is_asked_at_once_and_its_answer_is_not_the_old_one(place: Place):

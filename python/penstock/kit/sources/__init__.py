@@ -22,6 +22,19 @@ for name in ("azure", "botocore"):
 PLACES = {"aws_sm": "aws", "azure_kv": "azure", "hashicorp_vault": "hashicorp"}
 
 
+# Ways of signing in as the machine itself.
+AS_MACHINE = {
+    "aws_auth_type": {"serviceRole", "assumedRole"},
+    "azure_auth_mode": {"managed", "default"},
+    "vault_auth_type": {"kubernetes"},
+}
+
+
+def as_machine(auth: Mapping[str, Any]) -> bool:
+    """Whether a place would be asked as this machine, and not with what somebody stored."""
+    return any(auth.get(field) in ways for field, ways in AS_MACHINE.items())
+
+
 async def load(place: str) -> ModuleType:
     """Load the library of a place, if it is not there yet: some take a second."""
     return await asyncio.to_thread(importlib.import_module, f"penstock.kit.sources.{PLACES[place]}")

@@ -1,7 +1,11 @@
 //! Both ways between a caller and a provider over `WebSockets`, each no faster than the other side takes it.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,7 +13,8 @@ use futures_util::{
     SinkExt, StreamExt,
     stream::{SplitSink, SplitStream},
 };
-use penstock_llm::usage::Session as Meter;
+use penstock_llm::{operation::Operation, usage::Session as Meter};
+use serde::Deserialize;
 use tokio::{
     sync::mpsc::{Receiver, Sender},
     time::{Instant, MissedTickBehavior, interval_at, timeout},
@@ -18,8 +23,9 @@ use tokio_tungstenite::tungstenite::{self, error::CapacityError};
 
 use super::{CloseCode, CloseFrame, Message};
 use crate::{
-    error::Error,
+    error::{Error, Result},
     gateway::Gateway,
+    models::Models,
     record::{Outcome, Record, Written},
     upstream::{LARGEST_MESSAGE, Socket},
 };
@@ -36,6 +42,48 @@ pub struct Session {
     pub(super) record: Record,
 }
 
+/// Which models a caller may name in its messages: those of Responses each name one.
+struct Ward(Option<Arc<Models>>);
+
+/// Where a message may name a model. Whoever names two of one name is not understood.
+#[derive(Deserialize)]
+struct Named<'m> {
+    #[serde(borrow)]
+    model: Option<Cow<'m, str>>,
+    #[serde(borrow)]
+    response: Option<Within<'m>>,
+}
+
+#[derive(Deserialize)]
+struct Within<'m> {
+    #[serde(borrow)]
+    model: Option<Cow<'m, str>>,
+}
+
+impl Ward {
+    fn of(record: &Record) -> Self {
+        let is_asked = record.facts.operation == Some(Operation::CreateModelResponse);
+        Self(record.facts.tariff.others.clone().filter(|models| is_asked && models.are_restricted()))
+    }
+
+    fn admit(&self, message: &Message) -> Result<()> {
+        let said: &[u8] = match (message, &self.0) {
+            (Message::Text(text), Some(_)) => text.as_bytes(),
+            (Message::Binary(bytes), Some(_)) => bytes,
+            _ => return Ok(()),
+        };
+        let Named { model, response } = serde_json::from_slice(said)
+            .map_err(|error| Error::BodyInvalid { at: error.column(), message: "a message is not one JSON object" })?;
+        let named = model.into_iter().chain(response.and_then(|within| within.model));
+        for model in named {
+            if !self.0.as_ref().is_none_or(|models| models.admits(&model)) {
+                return Err(Error::ModelRefused { model: model.into_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Why a session is over.
 enum End {
     /// The caller closed it.
@@ -44,6 +92,8 @@ enum End {
     Left,
     /// The caller said too much at once.
     TooLarge,
+    /// The caller asked a model that it may not use, or in words that cannot be read.
+    Unadmitted(Error),
     /// The provider closed it.
     Ended(Option<CloseFrame>),
     /// The provider's connection broke, or it said too much at once.
@@ -76,8 +126,9 @@ impl Session {
         let (mut out, mut into) = socket.split();
         let pulse = Pulse { since: Instant::now(), heard_ms: AtomicU64::new(0) };
         let mut meter = Meter::default();
+        let ward = Ward::of(&record);
         let end = tokio::select! {
-            end = up(gateway, &mut from, &mut out, &pulse) => end,
+            end = up(gateway, (&mut from, &ward), &mut out, &pulse) => end,
             end = down(gateway, (&mut into, &pulse), &to, (&mut meter, &mut record)) => end,
             () = gateway.leaving() => End::Draining,
         };
@@ -123,6 +174,10 @@ impl End {
                 let reason = format!("a message may have {LARGEST_MESSAGE} bytes");
                 (frame(CloseCode::Size, &reason), frame(CloseCode::Away, "the caller was sent away"))
             }
+            Self::Unadmitted(_) => {
+                let reason = "the model that a message names may not be used here";
+                (frame(CloseCode::Policy, reason), frame(CloseCode::Away, "the caller was sent away"))
+            }
             Self::Ended(frame) => (frame.clone().and_then(sendable), None),
             Self::Broke(why) => (frame(CloseCode::Error, why), None),
             Self::Silent(_) => (frame(CloseCode::Error, "the provider says nothing"), None),
@@ -138,6 +193,7 @@ impl End {
             Self::Closed(_) => (Outcome::Complete, None),
             Self::Left => (Outcome::Aborted, None),
             Self::TooLarge => (Outcome::Refused, Some(Error::BodyTooLarge { limit: LARGEST_MESSAGE }.code())),
+            Self::Unadmitted(error) => (Outcome::Refused, Some(error.code())),
             Self::Ended(frame) => {
                 let is_good = frame
                     .as_ref()
@@ -160,7 +216,7 @@ fn sendable(frame: CloseFrame) -> Option<CloseFrame> {
 /// From the caller to the provider, who is asked now and then whether it is still there.
 async fn up(
     gateway: &Gateway,
-    from: &mut Receiver<Message>,
+    (from, ward): (&mut Receiver<Message>, &Ward),
     out: &mut SplitSink<Box<Socket>, Message>,
     pulse: &Pulse,
 ) -> End {
@@ -175,7 +231,10 @@ async fn up(
                 None => return End::Left,
                 Some(Message::Close(frame)) => return End::Closed(frame),
                 Some(message) if message.len() > LARGEST_MESSAGE => return End::TooLarge,
-                Some(message) => message,
+                Some(message) => match ward.admit(&message) {
+                    Ok(()) => message,
+                    Err(error) => return End::Unadmitted(error),
+                },
             },
             _ = beats.tick() => match pulse.silence() {
                 silence if silence < beat => continue,
