@@ -34,7 +34,9 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def surroundings(aws: str) -> Mapping[str, str]:
     own = {name.upper(): value for name, value in OWN.items()}
-    return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own}
+    # Roles of the machine itself are among the ways.
+    lent = {"PENSTOCK_IDENTITY_LEND": "true"}
+    return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own, **lent}
 
 
 @pytest.fixture(scope="module")

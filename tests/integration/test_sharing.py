@@ -42,6 +42,7 @@ def question(number: int) -> bytes:
     return asked("mock?chunks=1", seed=number)
 
 
+@pytest.mark.alone
 def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provider: Mock, redis: RedisServer):
     assert send(nodes[0], KEPT, question(1)).get("x-gateway-cache-status") == "MISS"
 
@@ -56,6 +57,8 @@ def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provide
     for turn in range(40):
         answer = send(nodes[turn % 2], GUARDED)
         assert (answer.status, answer.get("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
+        # What one worker has seen takes its time to the others, on a busy machine more.
+        time.sleep(0.05)
     failed = [entry for entry in provider.ledger() if entry["model"] == "mock?status=503"]
     # Three open it, and each other worker may have one on its way; were it each worker's own there would be twelve.
     assert 3 <= len(failed) <= 6
