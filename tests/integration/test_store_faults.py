@@ -161,6 +161,18 @@ def test_a_database_that_somebody_else_holds_is_noticed_by_nobody_who_calls(tmp_
         other.close()
 
 
+def test_a_node_starts_while_somebody_else_holds_its_database(tmp_path: Path, provider: Mock):
+    url = f"sqlite:///{tmp_path}/penstock.db"
+    with scene(tmp_path, provider, url) as here:
+        key = here.key
+    other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+        assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status == 200
+    other.close()
+
+
 def test_a_start_needs_no_room_for_what_it_keeps(tmp_path: Path, provider: Mock):
     for name in KEPT_FILES:
         (tmp_path / name).symlink_to("/dev/full")

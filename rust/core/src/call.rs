@@ -25,7 +25,7 @@ use crate::{
     masking::is_slug,
     place::Place,
     prices,
-    route::Route,
+    route::{self, Route},
     settings::Settings,
     shared::inline_configs::InlineConfigs,
     snapshot::{Key, SavedProvider, Snapshot},
@@ -52,6 +52,7 @@ impl Call<'_> {
             path == "/messages"
                 || path.starts_with("/messages/")
                 || self.head.headers.get("anthropic-version").is_some()
+                || route::is_of_claude(path)
         };
         let by_path = || match path {
             _ if path.starts_with("/v1beta/") => Dialect::Gemini,

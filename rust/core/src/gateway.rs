@@ -348,7 +348,12 @@ impl Gateway {
             Some(wording) => Box::pin(wording::put(wording, body, facts)).await?,
             None => body,
         };
-        let body = include_usage::ask(call, target, body, facts);
+        let body = if body.whole().len() > PEEKED_HERE {
+            // In a box of its own: it would make the future of every request larger.
+            Box::pin(include_usage::ask_elsewhere(call, target, body, facts)).await
+        } else {
+            include_usage::ask(call, target, body, facts)
+        };
         let counted = token_count::kept(call, target, &body);
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, None), facts).await?;
         if let Some(body) = counted.filter(|_| token_count::is_refused(&incoming)) {

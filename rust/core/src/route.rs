@@ -36,6 +36,9 @@ pub fn is_passed(method: &str) -> bool {
             && http::Method::from_bytes(method.as_bytes()).is_ok()
 }
 
+/// The verb of a stream of Claude's at Vertex AI.
+const STREAMED: &str = ":streamRawPredict";
+
 impl<'r> Route<'r> {
     /// `None` where the path is not one of the data plane.
     pub fn of(method: &str, path: &'r str) -> Option<Self> {
@@ -71,7 +74,8 @@ impl<'r> Route<'r> {
             path == "/fim/completions"
                 || path.starts_with("/threads/") && (path.ends_with("/runs") || path.ends_with("/submit_tool_outputs"))
         };
-        self.asked_for(method).ends_with_event() || method == "POST" && is_run()
+        let is_claudes = || is_of_claude(path) && path.ends_with(STREAMED);
+        self.asked_for(method).ends_with_event() || method == "POST" && (is_run() || is_claudes())
     }
 
     /// The path of a request for a WebSocket.
@@ -126,6 +130,12 @@ impl<'r> Route<'r> {
         });
         deployed.filter(|route| route.operation != Operation::Proxy).unwrap_or_else(|| Self::plain(method, rest))
     }
+}
+
+/// Whether it is the path by which Anthropic's own SDK asks Vertex AI: its version stands in the body there.
+pub fn is_of_claude(path: &str) -> bool {
+    let is_asked = || path.ends_with(":rawPredict") || path.ends_with(STREAMED);
+    is_asked() && path.contains("/publishers/anthropic/")
 }
 
 /// What follows a prefix that ends where a segment ends; `None` where that is nothing.

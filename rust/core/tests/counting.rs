@@ -119,7 +119,13 @@ async fn a_whole_answer_without_usage_is_counted() {
 
 #[tokio::test]
 async fn what_the_provider_told_is_not_counted() {
-    for (path, sent, told) in [(CHAT, CHAT_EVENTS, [9, 12, 21]), (MESSAGES, MESSAGE_EVENTS, [25, 15, 40])] {
+    // Where Anthropic's SDK asks Vertex AI.
+    let at_vertex = "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict";
+    for (path, sent, told) in [
+        (CHAT, CHAT_EVENTS, [9, 12, 21]),
+        (MESSAGES, MESSAGE_EVENTS, [25, 15, 40]),
+        (at_vertex, MESSAGE_EVENTS, [25, 15, 40]),
+    ] {
         let record = counted(path, &chat(true), events(sent.as_bytes(), 50)).await;
         assert_eq!(units(&record), json!([told[0], told[1], told[2], null, "complete"]), "{path}");
     }

@@ -267,6 +267,10 @@ async fn a_response_without_its_last_event_ends_in_an_error_event() {
             assert_eq!((told.text() == sent, told.text().contains("upstream_broke")), (is_whole, !is_whole), "{path}");
         }
     }
+    let half = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
+    let provider = Scripted::answering(events(half.as_bytes(), 33)).await;
+    let path = "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict";
+    assert_told(&Rig::at(&provider.url()).send(stream(path, "m")).await, MESSAGES, path);
     let provider = Scripted::answering(events(delta.as_bytes(), 33)).await;
     let told = Rig::at(&provider.url()).send(get("/v1/responses/resp_1?stream=true")).await;
     assert!(told.text().contains("upstream_broke"), "{}", told.text());
