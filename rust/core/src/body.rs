@@ -26,6 +26,8 @@ use crate::{
 
 /// A feeder is told to pause when this many bytes wait to be read.
 const HIGH_WATER: usize = 256 * 1024;
+/// Whole bodies up to this size are changed in far less than a millisecond.
+const CHANGED_HERE: usize = 256 * 1024;
 
 /// A request's body.
 #[derive(Debug)]
@@ -130,20 +132,34 @@ impl Body {
         Ok(())
     }
 
-    /// Changes what has come of it and waits to be read.
-    pub fn change(&mut self, change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) {
+    /// Changes what has come of it and waits to be read; what is large and whole is changed elsewhere: here others wait.
+    pub async fn change(&mut self, change: impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static) -> Result<()> {
         match self {
-            Self::Whole(bytes) => *bytes = change(bytes).map_or_else(|| bytes.clone(), Bytes::from),
+            Self::Whole(bytes) if bytes.len() > CHANGED_HERE => {
+                let large = bytes.clone();
+                // In a box of its own: it would make the future of every request larger. Changing neither panics nor is
+                // cancelled, unless the process ends.
+                let changed = Box::pin(tokio::task::spawn_blocking(move || change(&large))).await;
+                if let Some(changed) = changed.map_err(|_| Error::Draining)? {
+                    *bytes = changed.into();
+                }
+            }
+            Self::Whole(bytes) => {
+                if let Some(changed) = change(bytes) {
+                    *bytes = changed.into();
+                }
+            }
             Self::Fed(feed, length) => {
                 let mut state = lock(&feed.state);
-                let Some(first) = state.pieces.front_mut() else { return };
-                let Some(changed) = change(first) else { return };
+                let Some(first) = state.pieces.front_mut() else { return Ok(()) };
+                let Some(changed) = change(first) else { return Ok(()) };
                 let (before, after) = (first.len(), changed.len());
                 *first = changed.into();
                 state.waiting = state.waiting - before + after;
                 *length = length.map(|length| length - before as u64 + after as u64);
             }
         }
+        Ok(())
     }
 
     /// The next piece of it; `None` at its end.

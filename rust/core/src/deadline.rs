@@ -53,6 +53,11 @@ impl Deadline {
         self.limit
     }
 
+    /// When the time of an answer that has begun is up.
+    pub fn end(&self) -> Instant {
+        self.at
+    }
+
     async fn passed(&mut self) {
         if let Some(grace) = &self.grace {
             grace.over().await;

@@ -109,6 +109,10 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
             return refuse(&error, call, record);
         }
     }
+    if is_json && pieces.is_none() {
+        // Too large to be held, but whole all the same.
+        body.ends_with(&deadline);
+    }
     // An event may be added at the end of events: their length is open.
     reply.set_length(if is_events { None } else { body.expected() });
     gateway.sink.metrics.streams.add(1);

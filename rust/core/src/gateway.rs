@@ -188,6 +188,9 @@ impl Gateway {
         if batches::is_apart(&snapshot, &head) && fault.is_none() {
             return Box::pin(batches::walk(self, snapshot, Request { head, body })).await;
         }
+        if let Some(path) = route::meant(&head.method, &head.path) {
+            head.path = path;
+        }
         // In a box of its own, which is gone when a stream begins: streams last, and the walk takes room. Made here, where it
         // is begun: the futures around it would be as large, and each is copied once when it is made.
         Box::pin(self.walk_on(snapshot, Request { head, body }, fault)).await
@@ -416,15 +419,17 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<(Incoming, Deadline)> {
         let operation = call.route.operation;
-        let body = wording::named(call, target, body);
+        let body = wording::named(call, target, body).await?;
         let body = match target.goes_on {
             Some(how) => marked(how, body),
             None => body,
         };
-        let body = if credentials::needs_body(target, operation) {
-            Body::Whole(Box::pin(body.collect()).await?)
+        let (body, payload) = if target.is_signed() {
+            // In a box of its own: it would make the future of every request larger.
+            let (body, payload) = Box::pin(credentials::payload(target, operation, body)).await?;
+            (body, Some(payload))
         } else {
-            body
+            (body, None)
         };
         let length = match &body {
             Body::Whole(bytes) if bytes.is_empty() && !call.head.takes_body() => Length::None,
@@ -452,8 +457,9 @@ impl Gateway {
             issued,
         };
         let mut head = rendering::head(call, target, said, &self.settings.header_aliases)?;
-        let signed: &[u8] = if let Body::Whole(bytes) = &body { bytes } else { &[] };
-        credentials::sign(target, operation, issued, (&mut head, signed))?;
+        if let Some(payload) = payload {
+            credentials::sign(target, operation, issued, (&mut head, &payload))?;
+        }
         let outgoing = Outgoing {
             head,
             body,

@@ -57,6 +57,7 @@ impl<'c> Choice<'c> {
         if !is_bound && is_callers {
             self.read_options(provider, &mut options);
         }
+        self.read_path(provider, &mut options, is_bound)?;
         let host = match (&plan.host, self.call.control.custom_host) {
             (None, Some(_)) => CustomHost::default().resolve(self.call.control.custom_host)?,
             (host, _) => host.clone(),
@@ -76,6 +77,24 @@ impl<'c> Choice<'c> {
             self.read_options(provider, &mut options);
         }
         Ok(Place { base, options, grant, is_bound })
+    }
+
+    /// Adds what a path that is passed on says; what is stored goes nowhere that it does not say itself.
+    fn read_path(&self, provider: &dyn Provider, options: &mut Options, is_bound: bool) -> Result<()> {
+        let route = self.call.route;
+        let said = if route.operation == Operation::Proxy { provider.said_in_path(route.path) } else { None };
+        let Some((option, value)) = said else { return Ok(()) };
+        match options.get(option.key) {
+            Some(given) if given != value => {
+                let message = format!("{} is `{given}`, and the path says `{value}`", option.key);
+                Err(Error::OptionInvalid { provider: provider.slug(), message })
+            }
+            None if !is_bound => {
+                options.put(option, value.to_owned());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Adds what the request's headers say of options that are not decided yet.

@@ -39,6 +39,15 @@ pub fn is_passed(method: &str) -> bool {
 /// The verb of a stream of Claude's at Vertex AI.
 const STREAMED: &str = ":streamRawPredict";
 
+/// The jobs of fine-tuning.
+const TUNING: &str = "/v1/fine_tuning/jobs/";
+
+/// The path that is meant, where it is not the one that was asked: a job of fine-tuning itself is cancelled with POST.
+pub fn meant(method: &str, path: &str) -> Option<String> {
+    let job = path.strip_prefix(TUNING).filter(|_| method == "POST")?;
+    (!job.is_empty() && !job.contains('/')).then(|| format!("{path}/cancel"))
+}
+
 impl<'r> Route<'r> {
     /// `None` where the path is not one of the data plane.
     pub fn of(method: &str, path: &'r str) -> Option<Self> {
@@ -186,6 +195,20 @@ mod tests {
             (Route::of("GET", "/model"), Route::of("GET", "/models/x"), Route::of("GET", "/v1beta")),
             (None, None, None)
         );
+    }
+
+    #[test]
+    fn a_job_is_cancelled_by_a_post_to_itself_too() {
+        assert_eq!(meant("POST", "/v1/fine_tuning/jobs/ft-1").as_deref(), Some("/v1/fine_tuning/jobs/ft-1/cancel"));
+        for (method, path) in [
+            ("GET", "/v1/fine_tuning/jobs/ft-1"),
+            ("POST", "/v1/fine_tuning/jobs"),
+            ("POST", "/v1/fine_tuning/jobs/"),
+            ("POST", "/v1/fine_tuning/jobs/ft-1/pause"),
+            ("POST", "/v1/proxy/fine_tuning/jobs/ft-1"),
+        ] {
+            assert_eq!(meant(method, path), None, "{method} {path}");
+        }
     }
 
     #[test]

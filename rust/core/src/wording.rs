@@ -27,15 +27,23 @@ pub fn of(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static 
 }
 
 /// The body with the model or deployment that is asked, where nothing but the body says it.
-pub fn named(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Body {
+pub async fn named(call: &Call<'_>, target: &Target<'_>, mut body: Body) -> Result<Body> {
     let operation = call.route.operation;
     let spliced = target.provider.spliced(operation, &target.options, call.route.stated);
-    let Some(model) = spliced.filter(|_| !target.passthrough) else { return body };
-    match call.head.headers.text("content-type").filter(|_| operation.takes_model_in_form()) {
-        Some(kind) => body.change(|bytes| form::rename(kind, bytes, &model)),
-        None => body.change(|bytes| edit::set(bytes, &[], &[edit::field("model", &model.as_ref().into())]).ok()),
+    if let Some(model) = spliced.filter(|_| !target.passthrough) {
+        body.change(naming(call, model.into_owned())).await?;
     }
-    body
+    Ok(body)
+}
+
+/// What puts a model into the bodies of a call, in the form or the JSON that they are.
+pub fn naming(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Option<Vec<u8>> + Send + 'static {
+    let kind = call.head.headers.text("content-type").filter(|_| call.route.operation.takes_model_in_form());
+    let kind = kind.map(ToOwned::to_owned);
+    move |bytes| match kind {
+        Some(kind) => form::rename(&kind, bytes, &model),
+        None => edit::set(bytes, &[], &[edit::field("model", &model.into())]).ok(),
+    }
 }
 
 /// The body in these words; what it says no longer is named to the caller.

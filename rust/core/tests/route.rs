@@ -268,3 +268,41 @@ async fn azure_has_the_deployment_in_the_path_and_the_key_in_a_header_of_its_own
     let missing = rig.send(azure(&provider, "/v1/chat/completions")).await;
     assert_eq!((missing.status, missing.code().as_str()), (400, "invalid_provider_option"));
 }
+
+#[tokio::test]
+async fn what_is_passed_on_to_azure_may_say_its_host_in_the_path_and_no_other_than_is_meant() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let hosted = |resource: &str| {
+        let path = format!("/{resource}.openai.azure.com/openai/deployments/d/chat/completions?api-version=1");
+        ["/v1", "/v1/proxy"].map(|prefix| azure(&provider, &format!("{prefix}{path}")))
+    };
+    for ask in hosted("my-res") {
+        let told = rig.send(ask.header("authorization", "Bearer 0123abcd")).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+    }
+    for entry in settled(&provider, 2).await {
+        assert_eq!(entry.path, "/openai/deployments/d/chat/completions?api-version=1");
+    }
+    for ask in hosted("other") {
+        let told = rig.send(ask.header("x-gateway-azure-resource-name", "my-res")).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"));
+        assert!(told.text().contains("resource_name is `my-res`, and the path says `other`"), "{}", told.text());
+    }
+    // Without a custom host it is the resource that is dialled, and no address that a path makes up.
+    for (resource, status) in [("a.b", 400), ("evil.example%2F", 400), ("", 400)] {
+        let path = format!("/v1/{resource}.openai.azure.com/openai/x?api-version=1");
+        let ask = Ask::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
+        assert_eq!(rig.send(ask).await.status, status, "{resource}");
+    }
+    assert_eq!(settled(&provider, 2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_job_of_fine_tuning_is_cancelled_by_a_post_to_itself_too() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let told = rig.send(Ask::new("POST", "/v1/fine_tuning/jobs/ft-1").header("x-gateway-provider", "mock")).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(settled(&provider, 1).await[0].path, "/v1/fine_tuning/jobs/ft-1/cancel");
+}

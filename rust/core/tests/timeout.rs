@@ -166,8 +166,8 @@ async fn a_silence_within_a_whole_answer_is_a_timeout() {
 }
 
 /// Sends a head at once and then a byte every ten milliseconds, for ever.
-async fn dripping(kind: &str) -> Scripted {
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 100000\r\n\r\n");
+async fn dripping(kind: &str, length: usize) -> Scripted {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
     Scripted::start(move |mut io, _| {
         let head = head.clone();
         async move {
@@ -183,12 +183,23 @@ async fn dripping(kind: &str) -> Scripted {
 
 #[tokio::test]
 async fn a_whole_answer_must_be_there_in_time_however_busily_it_comes() {
-    let provider = dripping("application/json").await;
+    let provider = dripping("application/json", 100_000).await;
     let rig = Rig::at(&provider.url());
     let start = Instant::now();
     let told = rig.send(chat("m").header("x-gateway-request-timeout", "120")).await;
     assert_eq!((told.status, told.json()), (408, shape(120)));
     assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn a_whole_answer_that_is_too_large_to_be_held_has_no_more_time_than_others() {
+    let provider = dripping("application/json", 1_000_000).await;
+    let rig = Rig::at(&provider.url());
+    let start = Instant::now();
+    let told = rig.send(chat("m").header("x-gateway-request-timeout", "120")).await;
+    assert_eq!((told.status, told.streamed, told.cut), (200, true, true));
+    assert!((Duration::from_millis(120)..Duration::from_secs(3)).contains(&start.elapsed()));
+    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["cut", "timeout"]));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use penstock_llm::{
     xml,
 };
 
-use super::{Issued, sigv4, token};
+use super::{Issued, Payload, sigv4, token};
 use crate::upstream::{Base, Upstream};
 
 /// As whom the role of a web identity is taken on.
@@ -31,7 +31,12 @@ pub async fn keys(upstream: &Upstream, role: &Role, with: &Keys) -> Result<(Issu
     let signed = |base: &Base| {
         let mut head = unsigned(base);
         head.extend_from_slice(b"\r\n");
-        sigv4::sign(&with, &mut head, (&base.origin.authority(), Some(form.as_bytes())), SystemTime::now())?;
+        sigv4::sign(
+            &with,
+            &mut head,
+            (&base.origin.authority(), Some(&Payload::of(form.as_bytes()))),
+            SystemTime::now(),
+        )?;
         // The last fields are still to come.
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)

@@ -6,6 +6,7 @@ mod google;
 mod machine;
 mod managed;
 mod oracle;
+mod payload;
 mod sealed_key;
 mod sigv4;
 mod token;
@@ -23,9 +24,11 @@ use penstock_llm::{
 };
 
 pub use machine::check;
+pub use payload::Payload;
 pub use wallet::Wallet;
 
 use crate::{
+    body::Body,
     call::Target,
     error::{Error, Result},
     gateway::Gateway,
@@ -94,9 +97,14 @@ async fn taking(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, Str
     }
 }
 
-/// Whether the body of a request must be known before any of it is sent: objects are signed without.
-pub fn needs_body(target: &Target<'_>, operation: Operation) -> bool {
-    target.is_signed() && target.provider.storage(operation).is_none()
+/// A body, and what a signature says of it: objects are signed without, all else must be here before any of it is sent.
+pub async fn payload(target: &Target<'_>, operation: Operation, body: Body) -> Result<(Body, Payload)> {
+    if target.provider.storage(operation).is_some() {
+        return Ok((body, Payload::of(b"")));
+    }
+    let bytes = body.collect().await?;
+    let payload = Payload::read(&bytes).await?;
+    Ok((Body::Whole(bytes), payload))
 }
 
 /// Signs a rendered head with the body that goes with it, where the target's requests are signed.
@@ -104,7 +112,7 @@ pub fn sign(
     target: &Target<'_>,
     operation: Operation,
     issued: Option<&Issued>,
-    (head, body): (&mut Vec<u8>, &[u8]),
+    (head, payload): (&mut Vec<u8>, &Payload),
 ) -> Result<()> {
     let provider = target.provider;
     let lacks = |message| Error::OptionInvalid { provider: provider.slug(), message };
@@ -121,12 +129,12 @@ pub fn sign(
         Some(Signature::Amazon(keys)) => {
             let storage = provider.storage(operation);
             let keys = AmazonKeys { service: storage.unwrap_or(keys.service), ..keys };
-            let body = storage.is_none().then_some(body);
-            sigv4::sign(&keys, head, (&authority, body), now).map_err(lacks)
+            let payload = storage.is_none().then_some(payload);
+            sigv4::sign(&keys, head, (&authority, payload), now).map_err(lacks)
         }
         Some(Signature::Oracle(key)) => {
             let opened = if let Some(Issued::Key(opened)) = issued { Some(&**opened) } else { None };
-            oracle::sign(&key, opened, head, (&authority, body, now)).map_err(lacks)
+            oracle::sign(&key, opened, head, (&authority, payload, now)).map_err(lacks)
         }
     }
 }

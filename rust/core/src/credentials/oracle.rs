@@ -9,14 +9,15 @@ use aws_lc_rs::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use penstock_llm::providers::OracleKey;
 use rustls::pki_types::{PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, pem::PemObject};
-use sha2::{Digest, Sha256};
+
+use super::Payload;
 
 /// Adds the fields of the signature to a head; `opened` is the key where it was sealed. An error says why there can be none.
 pub fn sign(
     with: &OracleKey<'_>,
     opened: Option<&RsaKeyPair>,
     head: &mut Vec<u8>,
-    (authority, body, now): (&str, &[u8], SystemTime),
+    (authority, payload, now): (&str, &Payload, SystemTime),
 ) -> Result<(), String> {
     let plain = if opened.is_some() { None } else { key(with.private_key) };
     let key = opened.or(plain.as_ref()).ok_or("oracle_private_key must be an RSA key in PEM")?;
@@ -30,9 +31,9 @@ pub fn sign(
         ("host", authority.to_owned()),
     ];
     if matches!(method, "POST" | "PUT" | "PATCH") {
-        signed.push(("content-length", body.len().to_string()));
+        signed.push(("content-length", payload.length.to_string()));
         signed.push(("content-type", kind.unwrap_or("application/json").to_owned()));
-        signed.push(("x-content-sha256", BASE64_STANDARD.encode(Sha256::digest(body))));
+        signed.push(("x-content-sha256", BASE64_STANDARD.encode(payload.digest)));
     }
     let said: Vec<_> = signed.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let mut signature = vec![0; key.public_modulus_len()];
@@ -103,7 +104,7 @@ mod tests {
         let with =
             OracleKey { tenancy: "t", user: "u", fingerprint: "aa:bb", compartment: Some("c-1"), private_key: &pem };
         let mut head = format!("{line} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n\r\n").into_bytes();
-        sign(&with, None, &mut head, ("h", body, UNIX_EPOCH + MOMENT)).unwrap();
+        sign(&with, None, &mut head, ("h", &Payload::of(body), UNIX_EPOCH + MOMENT)).unwrap();
         String::from_utf8(head).unwrap()
     }
 
@@ -137,7 +138,7 @@ mod tests {
     fn a_key_that_is_none_is_named_and_not_shown() {
         let with = OracleKey { tenancy: "t", user: "u", fingerprint: "f", compartment: None, private_key: "s3cret" };
         let mut head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
-        let message = sign(&with, None, &mut head, ("h", b"", UNIX_EPOCH)).unwrap_err();
+        let message = sign(&with, None, &mut head, ("h", &Payload::of(b""), UNIX_EPOCH)).unwrap_err();
         assert!(message.contains("oracle_private_key") && !message.contains("s3cret"), "{message}");
     }
 }

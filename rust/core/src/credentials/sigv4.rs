@@ -10,25 +10,28 @@ use aws_sigv4::{
     },
     sign::v4,
 };
+use bytes::Bytes;
 use penstock_llm::providers::AmazonKeys;
+
+use super::Payload;
 
 /// Adds the fields of the signature to a head. Without a body it is signed that nobody read it, as who keeps objects
 /// takes it. An error says why there can be none.
 pub fn sign(
     with: &AmazonKeys<'_>,
     head: &mut Vec<u8>,
-    (authority, body): (&str, Option<&[u8]>),
+    (authority, payload): (&str, Option<&Payload>),
     now: SystemTime,
 ) -> Result<(), String> {
     let credentials =
         Credentials::new(with.id, with.secret, with.token.map(ToOwned::to_owned), None, env!("CARGO_PKG_NAME"));
-    let (identity, keeps_objects) = (credentials.into(), body.is_none());
+    let (identity, keeps_objects) = (credentials.into(), payload.is_none());
     let params = v4::SigningParams::builder()
         .identity(&identity)
         .region(with.region)
         .name(with.service)
         .time(now)
-        .settings(settings(body.is_some()))
+        .settings(settings(payload.is_some()))
         .build()
         .map_err(|error| error.to_string())?
         .into();
@@ -37,7 +40,9 @@ pub fn sign(
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let uri = format!("https://{authority}{target}");
-    let body = body.map_or(SignableBody::UnsignedPayload, SignableBody::Bytes);
+    let digested =
+        |payload: &Payload| SignableBody::Precomputed(format!("{:x}", Bytes::copy_from_slice(&payload.digest)));
+    let body = payload.map_or(SignableBody::UnsignedPayload, digested);
     // Who keeps objects wants its own fields among what is signed.
     let own = |field: &(&str, &str)| keeps_objects && field.0.starts_with("x-amz-");
     let fields = lines.filter_map(|line| line.split_once(": ")).filter(own);
@@ -83,7 +88,7 @@ mod tests {
     fn signed(with: &AmazonKeys<'_>, line: &str, body: &[u8]) -> String {
         let mut head = format!("{line} HTTP/1.1\r\nhost: example.amazonaws.com\r\n\r\n").into_bytes();
         let now = UNIX_EPOCH + Duration::from_secs(MOMENT);
-        sign(with, &mut head, ("example.amazonaws.com", Some(body)), now).unwrap();
+        sign(with, &mut head, ("example.amazonaws.com", Some(&Payload::of(body))), now).unwrap();
         String::from_utf8(head).unwrap()
     }
 

@@ -16,7 +16,7 @@ use penstock_llm::{
 use crate::{
     body::Body,
     call::Target,
-    credentials,
+    credentials::{self, Payload},
     deadline::Deadline,
     delivery::Served,
     error::{Error, Result},
@@ -118,7 +118,7 @@ impl Talk<'_> {
         };
         let length = question.length();
         let mut head = rendering::own(target, &asked, (question.method, question.fields), (length, issued))?;
-        credentials::sign(target, self.operation, issued, (&mut head, question.body.whole()))?;
+        credentials::sign(target, self.operation, issued, (&mut head, &Payload::of(question.body.whole())))?;
         let shape = Shape { chunked: length == Length::Chunked, bodiless: question.method == "HEAD" };
         let body = question.body;
         let outgoing = Outgoing { head, body, shape, replayable: question.method != "POST" };

@@ -9,7 +9,7 @@ use crate::{
     body::Body,
     call::{Call, Target},
     caller,
-    credentials::{self, Issued},
+    credentials::{self, Issued, Payload},
     deadline::Deadline,
     delivery::Served,
     error::{Error, Result},
@@ -126,7 +126,7 @@ fn render(
         issued,
     };
     let mut bytes = rendering::head(&call, target, said, &gateway.settings.header_aliases)?;
-    credentials::sign(target, call.route.operation, issued, (&mut bytes, b""))?;
+    credentials::sign(target, call.route.operation, issued, (&mut bytes, &Payload::of(b"")))?;
     Ok(bytes)
 }
 

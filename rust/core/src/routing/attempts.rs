@@ -154,7 +154,7 @@ impl<'w> Walk<'w> {
             Ok(prepared) => prepared,
             Err(error) => return Err(failed(self, error)),
         };
-        let mut target = match self.aim(node, &mut prepared) {
+        let mut target = match self.aim(node, &mut prepared).await {
             Ok(target) => target,
             Err(error) => {
                 self.carried.give_back(prepared.body);
@@ -177,7 +177,7 @@ impl<'w> Walk<'w> {
             self.facts.forget_target();
             return Ok(served);
         }
-        let mut served = self.send(node, &mut target, prepared.into_body(self.call), passage).await?;
+        let mut served = self.send(node, &mut target, prepared.into_body(self.call).await?, passage).await?;
         served.place = Place::of(self, node, &served);
         if let Some(question) = question {
             question.keep(self, &served);
@@ -186,9 +186,9 @@ impl<'w> Walk<'w> {
     }
 
     /// Where this goes, and the body as it goes there.
-    pub fn aim(&mut self, node: &'w Node, prepared: &mut Prepared) -> Result<Target<'w>> {
+    pub async fn aim(&mut self, node: &'w Node, prepared: &mut Prepared) -> Result<Target<'w>> {
         if let Some(model) = self.named_without_json(node) {
-            prepared.name_model(self.call, &model);
+            prepared.name_model(self.call, &model).await?;
         }
         let model = std::mem::take(&mut prepared.model);
         let (mut target, named) = self.choice.target(self.plan, node, &model)?;
@@ -196,7 +196,7 @@ impl<'w> Walk<'w> {
         self.facts.provider = target.provider.slug();
         token_count::refuse_unserved(operation, &target)?;
         match named {
-            Some(model) => prepared.name_model(self.call, model),
+            Some(model) => prepared.name_model(self.call, model).await?,
             None => prepared.model = model,
         }
         self.facts.model.clone_from(&prepared.model);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::{self, edit, form, gemini},
+    dialect::{self, edit, gemini},
     operation::Operation,
 };
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     features::parameters::Parameters,
     record::Facts,
-    route::Route,
+    wording,
 };
 
 /// JSON up to this size is changed in far less than a millisecond.
@@ -52,22 +52,22 @@ pub struct Prepared {
 
 impl Carried {
     /// `is_json`: it is JSON, and was read where its operation is known.
-    pub fn new(call: &Call<'_>, body: Body, is_json: bool, facts: &Facts) -> Self {
-        let (mut whole, once) = match body {
+    pub async fn new(call: &Call<'_>, mut body: Body, is_json: bool, facts: &Facts) -> Result<Self> {
+        let (model, stream) = (facts.model.clone(), facts.stream);
+        let is_by_path = call.route.model().is_some();
+        if is_by_path && matches!(body, Body::Whole(_)) {
+            body.change(wording::naming(call, model.clone())).await?;
+        }
+        let (whole, once) = match body {
             Body::Whole(bytes) => (Some(bytes), None),
             fed @ Body::Fed(..) => (None, Some(fed)),
         };
-        let (model, stream) = (facts.model.clone(), facts.stream);
-        let is_by_path = call.route.model().is_some();
-        if is_by_path {
-            whole = whole.map(|bytes| naming(&bytes, &model));
-        }
         let content = match call.route.operation {
             _ if !is_json => Content::Opaque,
             Operation::Proxy => Content::PassedOn,
             _ => Content::Object,
         };
-        Self { whole, once, lent: None, content, is_by_path, model, stream }
+        Ok(Self { whole, once, lent: None, content, is_by_path, model, stream })
     }
 
     /// Whether it can be sent once more.
@@ -155,41 +155,31 @@ fn changed(parameters: &Parameters, bytes: &[u8]) -> Result<Option<Prepared>> {
     Ok(Some(Prepared { body: Body::Whole(changed.into()), model, stream }))
 }
 
-/// The same with this model in it; what is no object stays as it is.
-fn naming(bytes: &Bytes, model: &str) -> Bytes {
-    named(bytes, model).map_or_else(|| bytes.clone(), Bytes::from)
-}
-
-fn named(bytes: &[u8], model: &str) -> Option<Vec<u8>> {
-    edit::set(bytes, &[], &[edit::field("model", &Value::from(model))]).ok()
-}
-
-fn nameless(bytes: Bytes) -> Bytes {
-    let path = edit::Path::parse("model");
-    let rest = path.ok().and_then(|path| edit::remove(&bytes, &[path]).ok().flatten());
-    rest.map_or(bytes, Bytes::from)
+/// The same without the model, for whom the path names it; `None` where there is none in it.
+fn nameless(bytes: &[u8]) -> Option<Vec<u8>> {
+    let path = edit::Path::parse("model").ok()?;
+    edit::remove(bytes, &[path]).ok().flatten()
 }
 
 impl Prepared {
     /// The same with another name of the model.
-    pub fn name_model(&mut self, call: &Call<'_>, model: &str) {
+    pub async fn name_model(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
         model.clone_into(&mut self.model);
-        let Route { operation, .. } = call.route;
-        match call.head.headers.text("content-type").filter(|_| operation.takes_model_in_form()) {
-            Some(kind) => self.body.change(|bytes| form::rename(kind, bytes, model)),
-            None => self.body.change(|bytes| named(bytes, model)),
-        }
+        self.body.change(wording::naming(call, model.to_owned())).await
     }
 
     /// The body as its target gets it.
-    pub fn into_body(self, call: &Call<'_>) -> Body {
-        match self.body {
-            Body::Whole(bytes) if call.route.operation == Operation::BatchEmbedContents => {
-                let bytes = nameless(bytes);
-                Body::Whole(gemini::renamed(&bytes, &self.model).map_or(bytes, Bytes::from))
-            }
-            Body::Whole(bytes) if call.route.model().is_some() => Body::Whole(nameless(bytes)),
-            body => body,
+    pub async fn into_body(self, call: &Call<'_>) -> Result<Body> {
+        let Self { mut body, model, .. } = self;
+        let is_batch = call.route.operation == Operation::BatchEmbedContents;
+        if matches!(body, Body::Whole(_)) && (is_batch || call.route.model().is_some()) {
+            let change = move |bytes: &[u8]| {
+                let rest = nameless(bytes);
+                let named = is_batch.then(|| gemini::renamed(rest.as_deref().unwrap_or(bytes), &model)).flatten();
+                named.or(rest)
+            };
+            body.change(change).await?;
         }
+        Ok(body)
     }
 }

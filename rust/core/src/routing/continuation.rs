@@ -158,7 +158,7 @@ impl Continuation {
         let caller = admitted.map_err(&mut refused).ok()?;
         let choice = gateway.choice(snapshot, &call, &caller);
         let plan = choice.plan().map_err(&mut refused).ok()?;
-        let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts);
+        let mut carried = Carried::new(&call, Body::Whole(place.body.clone()), true, facts).await.ok()?;
         (carried.model, carried.stream) = (place.model.clone(), true);
         let (known, decision) = (facts.twin(), facts.decision.take());
         let mut walk = Walk::new(gateway, &choice, &plan, facts, carried);
@@ -237,7 +237,7 @@ impl<'w> Walk<'w> {
     async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<Rest> {
         let at = node.path.clone();
         let aimed = match self.carried.prepare(&node.features.parameters).await {
-            Ok(mut prepared) => self.aim(node, &mut prepared).map(|target| (target, prepared)),
+            Ok(mut prepared) => self.aim(node, &mut prepared).await.map(|target| (target, prepared)),
             Err(error) => Err(error),
         };
         let (mut target, prepared) = match aimed {

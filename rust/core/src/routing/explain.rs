@@ -81,7 +81,7 @@ pub(crate) async fn explain(gateway: &Gateway, choice: &Choice<'_>, body: Body) 
     } else {
         gateway.read(&call, Body::Whole(body), &mut facts).await?
     };
-    let carried = Carried::new(&call, body, is_json && !is_socket, &facts);
+    let carried = Carried::new(&call, body, is_json && !is_socket, &facts).await?;
     let mut walk = Walk::new(gateway, &choice, &plan, &mut facts, carried);
     (walk.is_dry, walk.is_socket) = (true, is_socket);
     let mut targets = Vec::new();
@@ -127,7 +127,7 @@ async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),
     };
-    let target = match walk.aim(node, &mut prepared) {
+    let target = match walk.aim(node, &mut prepared).await {
         Ok(target) => target,
         Err(error) => return refused(&error),
     };

@@ -53,7 +53,7 @@ pub(crate) async fn route(
     if let (true, Body::Whole(bytes)) = (asked.is_countable(), &body) {
         facts.asked = Some(gateway.sink.counting.keep(asked, bytes));
     }
-    let carried = Carried::new(choice.call, body, is_json, facts);
+    let carried = Carried::new(choice.call, body, is_json, facts).await?;
     Walk { until, ..Walk::new(gateway, choice, plan, facts, carried) }.go().await
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn readdress(
     body: Body,
     facts: &mut Facts,
 ) -> Result<Served> {
-    let carried = Carried::new(choice.call, body, is_json(choice.call), facts);
+    let carried = Carried::new(choice.call, body, is_json(choice.call), facts).await?;
     Walk::new(gateway, choice, plan, facts, carried).go().await
 }
 
@@ -75,7 +75,7 @@ fn is_json(call: &Call<'_>) -> bool {
 
 /// The way of a request for a WebSocket whose config asks for more than one attempt at one target.
 pub(crate) async fn open(gateway: &Gateway, choice: &Choice<'_>, plan: &Plan<'_>, facts: &mut Facts) -> Result<Served> {
-    let carried = Carried::new(choice.call, Body::empty(), false, facts);
+    let carried = Carried::new(choice.call, Body::empty(), false, facts).await?;
     Walk { is_socket: true, ..Walk::new(gateway, choice, plan, facts, carried) }.go().await
 }
 

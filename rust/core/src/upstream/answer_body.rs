@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{connection::LARGEST_READ, http1, http2};
 use crate::{
-    deadline,
+    deadline::{self, Deadline},
     error::{Error, Result},
 };
 
@@ -110,8 +110,17 @@ impl AnswerBody {
     /// From here on an empty piece tells of each silence of this length.
     pub fn in_steps(&mut self, step: Duration) {
         match &mut self.source {
-            Source::Http1(reading) => reading.in_steps(step),
-            Source::Http2(reading) => reading.in_steps(step),
+            Source::Http1(reading) => reading.patience().in_steps(step),
+            Source::Http2(reading) => reading.patience().in_steps(step),
+            Source::AtHand(_) => (),
+        }
+    }
+
+    /// The rest of it has the time of a whole answer, and no more.
+    pub fn ends_with(&mut self, deadline: &Deadline) {
+        match &mut self.source {
+            Source::Http1(reading) => reading.patience().ends_with(deadline),
+            Source::Http2(reading) => reading.patience().ends_with(deadline),
             Source::AtHand(_) => (),
         }
     }
@@ -199,6 +208,10 @@ impl Patience {
 
     pub fn in_steps(&mut self, step: Duration) {
         self.step = step.min(self.idle);
+    }
+
+    fn ends_with(&mut self, deadline: &Deadline) {
+        (self.total, self.end) = (deadline.limit().as_millis() as u64, Some(deadline.end()));
     }
 
     /// Waits for what comes next; `None` where only a step has passed, an error where nothing came for too long.

@@ -1,7 +1,5 @@
 //! HTTP/1.1 as a client: a request out, the head of its answer in, then the body as it comes, with all that is ready in one piece.
 
-use std::time::Duration;
-
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::{AnswerHead, Owed, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
@@ -241,9 +239,8 @@ impl Reading {
         }
     }
 
-    /// From here on an empty piece tells of each silence of this length.
-    pub fn in_steps(&mut self, step: Duration) {
-        self.patience.in_steps(step);
+    pub fn patience(&mut self) -> &mut Patience {
+        &mut self.patience
     }
 
     /// All that is ready, in one piece of at most `most` bytes that were not read before.

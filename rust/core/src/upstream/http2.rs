@@ -299,9 +299,8 @@ impl Reading {
         self.expected
     }
 
-    /// From here on an empty piece tells of each silence of this length.
-    pub fn in_steps(&mut self, step: Duration) {
-        self.patience.in_steps(step);
+    pub fn patience(&mut self) -> &mut Patience {
+        &mut self.patience
     }
 
     /// All that is ready, in one piece of at most `most` bytes. Only what is handed on makes room for more.

@@ -14,10 +14,15 @@ use crate::operation::Operation;
 
 pub(super) struct AzureOpenAi;
 
+const RESOURCE: Known = known("resource_name", "azure-resource-name");
+
+/// What follows a resource in the name of its host.
+const DOMAIN: &str = ".openai.azure.com";
+
 const OPTIONS: [Known; 15] = joined(
     entra::OPTIONS,
     [
-        known("resource_name", "azure-resource-name"),
+        RESOURCE,
         known("deployment_id", "azure-deployment-id"),
         known("api_version", "azure-api-version"),
         known("azure_ad_token", "azure-ad-token"),
@@ -57,11 +62,12 @@ impl Provider for AzureOpenAi {
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return Err("resource_name must be letters, digits and dashes".into());
         }
-        Ok(Some(format!("https://{name}.openai.azure.com/openai")))
+        Ok(Some(format!("https://{name}{DOMAIN}/openai")))
     }
 
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         let version = asked.stated.version.or_else(|| options.get("api_version"));
+        let asked = &Asked { path: below_host(asked)?, ..*asked };
         let is_raw = asked.operation == Operation::Proxy && is_whole(asked.path);
         if version == Some(VERSION_ONE) && !is_raw {
             out.extend_from_slice(b"/v1");
@@ -111,6 +117,10 @@ impl Provider for AzureOpenAi {
         options.get("deployment_id").map(Cow::Borrowed).or_else(stated)
     }
 
+    fn said_in_path<'p>(&self, path: &'p str) -> Option<(Known, &'p str)> {
+        host_in(path).map(|(resource, _)| (RESOURCE, resource))
+    }
+
     fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("azure_model_name")
     }
@@ -121,6 +131,21 @@ impl AzureOpenAi {
     fn is_below_deployment(&self, operation: Operation) -> bool {
         is_deployed(operation) || self.wire(operation, "").is_some()
     }
+}
+
+/// The resource whose host a path begins with, and what follows the host.
+fn host_in(path: &str) -> Option<(&str, &str)> {
+    let (host, _) = path.strip_prefix('/')?.split_once('/')?;
+    Some((host.strip_suffix(DOMAIN)?, &path[1 + host.len()..]))
+}
+
+/// The path below the base, where it is passed on with or without the host.
+fn below_host<'p>(asked: &Asked<'p>) -> Result<&'p str, String> {
+    let Some((_, path)) = host_in(asked.path).filter(|_| asked.operation == Operation::Proxy) else {
+        return Ok(asked.path);
+    };
+    let below = path.strip_prefix("/openai").filter(|rest| rest.starts_with('/'));
+    below.ok_or_else(|| "a path that begins with a resource's host must go on with /openai/".into())
 }
 
 /// Whether a path says all that there is to say after the base.
@@ -242,6 +267,20 @@ mod tests {
                 .unwrap_err()
                 .contains("x-gateway-azure-resource-name")
         );
+    }
+
+    #[test]
+    fn a_path_that_is_passed_on_may_begin_with_the_host() {
+        let asked = |path| Asked { operation: Operation::Proxy, path, query: "api-version=1", ..CHAT };
+        let path = "/my-res.openai.azure.com/openai/deployments/d/chat/completions";
+        assert_eq!(AzureOpenAi.said_in_path(path), Some((RESOURCE, "my-res")));
+        assert_eq!(target(&asked(path), &[]).unwrap(), "/deployments/d/chat/completions?api-version=1");
+        for other in ["/files", "/my-res.openai.azure.com", "/my-res.openai.azure.com.evil.example/openai/x"] {
+            assert_eq!(AzureOpenAi.said_in_path(other), None, "{other}");
+        }
+        for elsewhere in ["/my-res.openai.azure.com/x", "/my-res.openai.azure.com/openaix/y"] {
+            assert!(target(&asked(elsewhere), &[]).unwrap_err().contains("/openai/"), "{elsewhere}");
+        }
     }
 
     #[test]

@@ -298,6 +298,11 @@ pub trait Provider: Sync {
         None
     }
 
+    /// What a path that is passed on says of where it goes: an option, and its value.
+    fn said_in_path<'p>(&self, _path: &'p str) -> Option<(Known, &'p str)> {
+        None
+    }
+
     /// The model's own name, where requests call it by another.
     fn model<'o>(&self, _options: &'o Options) -> Option<&'o str> {
         None
