@@ -32,6 +32,8 @@ ROUTES = [
 ]
 # Bodies that are not passed on as they came.
 READ = ["/v1/explain", "/v1/models/mock:generateContent", "/v1/model/mock/converse"]
+# Bodies that are passed on, whatever they are.
+PASSED = ["/v1/assistants", "/v1/threads/t-1/runs", "/v1/vector_stores", "/v1/anything", "/v1/proxy/chat/completions"]
 # The parsing cases of JSONTestSuite; the licence is beside them.
 SUITE = Path(__file__).parents[1] / "vectors" / "json_test_suite.txt"
 
@@ -83,6 +85,19 @@ def test_the_public_suite_ends_nothing_where_bodies_are_told_in_other_words(serv
                 answer = wire.ask(path, body)
                 assert answer.status < 500, (name, answer)
                 assert answer.status == 400 or not name.startswith("n"), (name, answer)
+
+
+@pytest.mark.parametrize("path", PASSED)
+def test_what_passes_through_passes_as_it_came_be_it_json_or_not(served: Gateway, provider: Mock, path: str):
+    # What a config sets is set in objects; the pretend provider refuses a body that it cannot read, never the gateway.
+    config = {"x-gateway-config": '{"provider":"mock","override_params":{"y":1}}'}
+    bodies = [body for _, text in cases() for body in (text, within(text))]
+    with Wire(served.base_url) as wire:
+        for body in bodies:
+            assert wire.ask(path, body).status < 500, body[:99]
+        assert [entry["body_bytes"] for entry in provider.ledger()] == [len(body) for body in bodies]
+        for body in bodies:
+            assert wire.ask(path, body, {**MOCK, **config}).status < 500, body[:99]
 
 
 HARD = {

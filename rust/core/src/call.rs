@@ -333,7 +333,9 @@ impl<'c> Choice<'c> {
         let operation = self.call.route.operation;
         let (allowed, is_allowed): (_, fn(&[u8]) -> bool) = match operation {
             _ if operation.takes_json() => ("application/json", headers::is_json),
-            _ if operation.takes_model_in_form() => ("multipart/form-data, audio/* or application/json", is_form),
+            _ if operation.takes_model_in_form() || operation == Operation::UploadFile => {
+                ("multipart/form-data, audio/* or application/json", is_form)
+            }
             _ => return Ok(()),
         };
         let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !is_allowed(value);
