@@ -4,11 +4,12 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    call::{Call, Coding, Reach, Target, Telling},
+    call::Call,
     features::forward_headers::ForwardHeaders,
     headers::{Control, Head, Headers},
     rendering::{self, Length, Manner, Said},
     route::Route,
+    target::{Coding, Reach, Target, Telling},
     upstream::Base,
 };
 use penstock_llm::{

@@ -9,7 +9,7 @@ use penstock_core::{
     config::{Config, TargetLimits, Unknown},
     gateway::{Gateway, Request},
     headers::{Head, Headers},
-    metadata::Metadata,
+    record::metadata::Metadata,
     routing::{Strategy, asked::Asked},
     settings::Settings,
     shared::inline_configs::InlineConfigs,

@@ -1,5 +1,10 @@
 //! An answer on its way to the caller: whole, or a stream that meters itself and closes its record.
 
+pub(crate) mod held;
+pub(crate) mod mending;
+pub mod packed;
+pub(crate) mod pretty;
+
 use std::{mem, time::Duration};
 
 use bytes::Bytes;
@@ -10,13 +15,14 @@ use penstock_llm::{
 };
 use tokio::time::{Instant, sleep_until};
 
+use held::Held;
+use packed::Packed;
+
 use crate::{
     counting::Answered,
     delivery,
     error::Error,
     headers::{Headers, Whole},
-    held::Held,
-    packed::Packed,
     record::{Outcome, Record},
     routing::Continuation,
     upstream::AnswerBody,

@@ -1,5 +1,8 @@
 //! Files and batches: which of them the gateway itself keeps, and the output of a batch that its provider keeps.
 
+pub(crate) mod admission;
+pub mod lines;
+
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;

@@ -1,6 +1,8 @@
 //! Counts tokens where a provider did not say, and looks where it said so in a compressed answer: on a thread of its own, when the
 //! last byte has gone to the caller.
 
+pub(crate) mod token_count;
+
 use std::{
     sync::{
         Arc, OnceLock,
@@ -19,7 +21,7 @@ use penstock_llm::{
 };
 
 use crate::{
-    packed::Packed,
+    answer::packed::Packed,
     record::{Facts, Record},
 };
 

@@ -1,13 +1,16 @@
 //! The time that a provider has: one type for every wait for its answer, on a clock that nobody sets.
 
+pub mod grace;
+
 use std::{future::Future, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
+use grace::Grace;
+
 use crate::{
     body::{Body, Upload},
     error::{Error, Result},
-    grace::{self, Grace},
 };
 
 /// Further away than anybody waits.

@@ -13,6 +13,8 @@ use penstock_llm::{
 };
 
 use crate::{
+    answer::packed,
+    answer::pretty,
     answer::{Answer, Reading, Reply, Stream},
     call::Call,
     counting::Answered,
@@ -20,7 +22,6 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Headers, Whole},
-    packed, pretty,
     realtime::Opened,
     record::{Outcome, Record},
     route,
@@ -71,12 +72,12 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let pieces = Pieces::of(asked, &answered, body.expected());
     let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
     let is_small = is_small(asked, &answered, body.expected());
-    let (is_plain, is_packed) = (is_plain(&answered.headers), packed::is_packed(&answered.headers));
+    let coded = Coded::of(&answered.headers);
+    let Coded { is_plain, is_packed, is_json } = coded;
     // A question is answered with what it cost; what is fetched later has been paid for.
     let has_cost =
         call.head.method == "POST" && status < 300 && (is_plain || is_packed) && !record.facts.is_from_cache();
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
-    let is_json = answered.headers.is_json();
     let beside = if dialect == Dialect::Bedrock { invocation(&answered.headers) } else { None };
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
     if is_small {
@@ -116,17 +117,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     // An event may be added at the end of events: their length is open.
     reply.set_length(if is_events { None } else { body.expected() });
     gateway.sink.metrics.streams.add(1);
-    let reading = match record.facts.asked {
-        _ if is_packed && has_cost && (is_events || is_json) => Reading::Packed(record.packed(dialect, is_events)),
-        // What is compressed can be neither read nor added to: where it breaks off it is cut.
-        _ if !is_plain => Reading::Nothing,
-        Some(_) if is_events && has_cost => Reading::Events(Meter::counting(dialect, asked).into()),
-        _ if is_events => Reading::Events(Meter::of(dialect, asked).into()),
-        _ if is_frames => Reading::Frames(Box::default()),
-        _ if pieces == Some(Pieces::Items) => Reading::Items(Box::default()),
-        _ if is_json && has_cost => Reading::Body(Skim::default()),
-        _ => Reading::Nothing,
-    };
+    let reading = coded.reading(pieces, has_cost, (dialect, asked), &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
     let every = spread(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
@@ -158,6 +149,46 @@ fn spread(every: Duration, id: uuid::Uuid) -> Duration {
 /// Whether a comment may stand in a stream. Google's own clients take every line for JSON.
 fn may_beat(call: &Call<'_>, dialect: Dialect) -> bool {
     call.route.operation != Operation::Proxy && dialect != Dialect::Gemini
+}
+
+/// What the bytes of an answer are.
+#[derive(Clone, Copy)]
+struct Coded {
+    is_plain: bool,
+    is_packed: bool,
+    is_json: bool,
+}
+
+impl Coded {
+    fn of(headers: &Headers) -> Self {
+        Self { is_plain: is_plain(headers), is_packed: packed::is_packed(headers), is_json: headers.is_json() }
+    }
+
+    /// How what is passed on is read meanwhile.
+    fn reading(
+        self,
+        pieces: Option<Pieces>,
+        has_cost: bool,
+        (dialect, asked): (Dialect, Operation),
+        record: &Record,
+    ) -> Reading {
+        let is_events = pieces == Some(Pieces::Events);
+        match pieces {
+            _ if self.is_packed && has_cost && (is_events || self.is_json) => {
+                Reading::Packed(record.packed(dialect, is_events))
+            }
+            // What is compressed can be neither read nor added to: where it breaks off it is cut.
+            _ if !self.is_plain => Reading::Nothing,
+            Some(Pieces::Events) if has_cost && record.facts.asked.is_some() => {
+                Reading::Events(Meter::counting(dialect, asked).into())
+            }
+            Some(Pieces::Events) => Reading::Events(Meter::of(dialect, asked).into()),
+            Some(Pieces::Frames) => Reading::Frames(Box::default()),
+            Some(Pieces::Items) => Reading::Items(Box::default()),
+            None if self.is_json && has_cost => Reading::Body(Skim::default()),
+            None => Reading::Nothing,
+        }
+    }
 }
 
 /// Whether its bytes can be read as they are.

@@ -21,19 +21,24 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::Answer,
-    batch_models, batches,
+    answer::mending,
+    batches,
+    batches::admission,
     body::{Body, Limits},
-    call::{Bases, Call, Choice, Target},
+    call::{Bases, Call, Choice},
     caller::{self, Caller},
-    control, credentials,
+    control,
+    counting::token_count,
+    credentials,
     deadline::Deadline,
+    deadline::grace::Grace,
     delivery::{self, Served},
     error::{Error, Problem, Result},
     features::{inspect_stream, timeout},
     files,
-    grace::Grace,
     headers::{self, Control, Head},
-    include_usage, mending, model_list, models,
+    include_usage, models,
+    models::listing,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Manner, Said},
     route::{self, Route},
@@ -41,7 +46,8 @@ use crate::{
     settings::Settings,
     shared::Shared,
     snapshot::{self, Snapshot},
-    token_count, translation,
+    target::Target,
+    translation,
     upstream::{Incoming, Outgoing, Shape, Upstream},
     wording,
 };
@@ -331,7 +337,7 @@ impl Gateway {
         (facts.unsaid, facts.hides_usage) = (None, false);
         let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.
-            Box::pin(batch_models::admitted(self, call, target, body, facts)).await?
+            Box::pin(admission::admitted(self, call, target, body, facts)).await?
         } else {
             body
         };
@@ -388,7 +394,7 @@ impl Gateway {
         let counted = token_count::kept(call, target, &body);
         let (body, translation) = translation::say(call, target, body, wire, facts).await?;
         if call.route.operation == Operation::Models {
-            return model_list::ask(self, call, target, translation, facts).await;
+            return listing::ask(self, call, target, translation, facts).await;
         }
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;

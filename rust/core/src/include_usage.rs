@@ -4,8 +4,9 @@ use penstock_llm::stream::include_usage;
 
 use crate::{
     body::Body,
-    call::{Call, Target, Telling},
+    call::Call,
     record::Facts,
+    target::{Target, Telling},
 };
 
 /// The body as it is sent to who is asked in the caller's own dialect.

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     features::custom_host::CustomHost,
     headers,
-    masking::is_slug,
+    record::masking::is_slug,
 };
 
 /// Control headers that decide which host of a provider is called.

@@ -1,5 +1,7 @@
 //! What is said of single models: which may be used, where they are; and when the catalogue is asked for.
 
+pub(crate) mod listing;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -13,14 +15,15 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
 use crate::{
-    call::{Call, Target},
+    call::Call,
     caller::{self, Caller},
     config::{Config, Unknown},
     error::{Error, Problem, Result},
     headers::{Control, Head, Headers, control_name, is_field},
-    masking::is_slug,
     prices::{self, Adjustment, Priced, PublishedAdjustment, PublishedPrice},
+    record::masking::is_slug,
     snapshot::{SavedProvider, Snapshot},
+    target::Target,
     upstream::Base,
 };
 

@@ -1,5 +1,12 @@
 //! The record of a request: opened when it arrives, closed exactly once, whatever becomes of it.
 
+pub mod ledger;
+mod line;
+pub mod masking;
+pub(crate) mod members;
+pub mod metadata;
+pub mod outbox;
+
 use std::{
     fmt::Write,
     sync::{Arc, Mutex, PoisonError},
@@ -14,17 +21,17 @@ use penstock_llm::{
 };
 use uuid::{Builder, Uuid};
 
+use masking::may_be_secret;
+use metadata::Metadata;
+use outbox::Outbox;
+
 use crate::{
+    answer::packed::Packed,
     call::Call,
     caller::Caller,
     counting::{Answered, Asked, Counting},
     headers::{Control, Head},
-    line,
-    masking::may_be_secret,
-    metadata::{self, Metadata},
     metrics::Metrics,
-    outbox::Outbox,
-    packed::Packed,
     prices::{Cost, Tariff},
     routing::decision::{CacheStatus, Decision},
     settings::Settings,

@@ -10,11 +10,13 @@ use penstock_llm::{
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    call::{Call, Coding, Target},
+    call::Call,
     caller::{Caller, Looks},
     credentials::Issued,
     error::{Error, Result},
-    headers, trace,
+    headers,
+    target::{Coding, Target},
+    trace,
     upstream::Origin,
 };
 
@@ -376,11 +378,11 @@ mod tests {
             patience: Duration::ZERO,
             inspects: false,
             coding: Coding::Any,
-            telling: crate::call::Telling::Asked,
+            telling: crate::target::Telling::Asked,
             strict: true,
             passthrough: false,
             saved: None,
-            reach: crate::call::Reach::Own,
+            reach: crate::target::Reach::Own,
             grant: None,
             fields: Vec::new(),
             priced: crate::prices::Own::default(),

@@ -10,14 +10,15 @@ use penstock_llm::{
 };
 
 use crate::{
+    answer::mending::{self, MOST_OF_ERROR},
     body::Body,
-    call::{Call, Target},
+    call::Call,
     deadline::Deadline,
     error::{Error, Result},
     headers::{Head, Headers},
-    mending::{self, MOST_OF_ERROR},
     record::Facts,
     route::Route,
+    target::Target,
     upstream::{self, AnswerBody, Incoming},
 };
 

@@ -10,9 +10,10 @@ use penstock_llm::{
 
 use crate::{
     body::Body,
-    call::{Call, Target},
+    call::Call,
     error::{Error, Result},
     record::Facts,
+    target::Target,
 };
 
 /// Bodies up to this size take far less than a millisecond to look through.

@@ -9,13 +9,13 @@ use std::{
 };
 
 use penstock_core::{
+    batches::lines::{self, Line},
     body::Body,
     config::{Config, TargetLimits, Unknown, schema},
     error::Problem,
     gateway::{Gateway, Request},
-    ledger,
-    lines::{self, Line},
-    masking,
+    record::ledger,
+    record::masking,
     settings::Settings,
     snapshot::Snapshot,
 };

@@ -29,9 +29,9 @@ pub use wallet::Wallet;
 
 use crate::{
     body::Body,
-    call::Target,
     error::{Error, Result},
     gateway::Gateway,
+    target::Target,
 };
 
 /// Longest wait for a credential to be fetched.

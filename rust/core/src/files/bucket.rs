@@ -11,12 +11,7 @@ use super::{
     talk::{self, Answered, Question, Talk},
     upload,
 };
-use crate::{
-    body::Body,
-    call::{Call, Reach},
-    error::Result,
-    record::Facts,
-};
+use crate::{body::Body, call::Call, error::Result, record::Facts, target::Reach};
 
 /// As many files as a bucket tells at once.
 const MOST: usize = 1000;

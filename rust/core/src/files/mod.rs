@@ -12,14 +12,7 @@ use std::{sync::atomic::AtomicU64, time::Duration};
 use penstock_llm::files::Keeper;
 
 use self::talk::{Refused, Talk};
-use crate::{
-    body::Body,
-    call::{Call, Target},
-    delivery::Served,
-    error::Result,
-    gateway::Gateway,
-    record::Facts,
-};
+use crate::{body::Body, call::Call, delivery::Served, error::Result, gateway::Gateway, record::Facts, target::Target};
 
 /// As many files as a list has where nobody says.
 const FEW: usize = 100;

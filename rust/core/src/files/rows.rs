@@ -8,7 +8,7 @@ use penstock_llm::{
     translation::{Lost, Refusal},
 };
 
-use crate::lines::{self, Line};
+use crate::batches::lines::{self, Line};
 
 /// A line that is longer is none.
 const LONGEST: usize = 16 * 1024 * 1024;

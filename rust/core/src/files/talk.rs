@@ -15,13 +15,13 @@ use penstock_llm::{
 
 use crate::{
     body::Body,
-    call::Target,
     credentials::{self, Payload},
     deadline::Deadline,
     delivery::Served,
     error::{Error, Result},
     gateway::Gateway,
     rendering::{self, Length},
+    target::Target,
     translation::retyped,
     upstream::{self, AnswerBody, Incoming, Outgoing, Shape},
 };

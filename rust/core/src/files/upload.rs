@@ -15,9 +15,10 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::{Call, Target},
+    call::Call,
     error::{Error, Result},
     record::{self, Facts},
+    target::Target,
 };
 
 /// Buckets want the length of what they are sent before they are sent it, which is known of a part of this size. They take

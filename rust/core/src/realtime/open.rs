@@ -7,7 +7,7 @@ use penstock_llm::dialect::Dialect;
 use super::offered;
 use crate::{
     body::Body,
-    call::{Call, Target},
+    call::Call,
     caller,
     credentials::{self, Issued, Payload},
     deadline::Deadline,
@@ -20,6 +20,7 @@ use crate::{
     rendering::{self, Length, Manner, Said},
     routing,
     snapshot::Snapshot,
+    target::Target,
     upstream::{Handshake, Socket, Upgraded},
 };
 

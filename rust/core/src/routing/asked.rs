@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{config::Reading, metadata::Metadata};
+use crate::{config::Reading, record::metadata::Metadata};
 
 /// A request as conditions see it.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::{Coding, Target, Telling},
     config::Node,
+    counting::token_count,
     delivery::{Pieces, Served},
     error::{Error, Origin, Result},
     features::{
@@ -24,7 +24,7 @@ use crate::{
     gateway::{self, Gateway},
     realtime,
     shared::breakers::Passage,
-    token_count,
+    target::{Coding, Target, Telling},
 };
 
 /// What is decided after an attempt.

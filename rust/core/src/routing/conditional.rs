@@ -357,7 +357,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{config::Unknown, metadata::Metadata};
+    use crate::{config::Unknown, record::metadata::Metadata};
 
     /// Whether a query holds for a request with these fields.
     fn holds(query: &Value, params: &Value) -> bool {

@@ -17,7 +17,7 @@ use super::{Strategy, carried::Carried, decision::Step, walk::Walk};
 use crate::{
     answer::{Answer, Contents},
     body::Body,
-    call::{Call, Target},
+    call::Call,
     caller,
     config::Node,
     delivery::{self, Served},
@@ -29,6 +29,7 @@ use crate::{
     route::Route,
     shared::room::Share,
     snapshot::Snapshot,
+    target::Target,
     upstream::AnswerBody,
 };
 

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     body::Body,
-    call::{Call, Choice, Target},
+    call::{Call, Choice},
     config::Node,
     delivery::Served,
     error::{Error, Problem, Result},
@@ -23,6 +23,7 @@ use crate::{
     realtime,
     record::Facts,
     route::Route,
+    target::Target,
 };
 
 /// So many bytes of a body's fields, and of each of them, fit into a header of an answer.

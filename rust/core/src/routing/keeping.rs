@@ -7,11 +7,11 @@ use penstock_llm::operation::Operation;
 use super::{decision::CacheStatus, walk::Walk};
 use crate::{
     body::Body,
-    call::Target,
     config::Node,
     delivery::Served,
     features::cache::{Key, Partition, is_incidental},
     shared::answers::Filling,
+    target::Target,
     upstream::Origin,
 };
 

@@ -173,7 +173,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{config::Unknown, metadata::Metadata};
+    use crate::{config::Unknown, record::metadata::Metadata};
 
     fn balance(weights: &[f64], sticky: Option<&Value>) -> LoadBalance {
         let mut reading = Reading::new(Unknown::Refused);

@@ -13,17 +13,18 @@ use penstock_llm::{
 use crate::{
     answer::{Read, Reading},
     body::Body,
-    call::{Call, Target},
+    call::Call,
     deadline::Deadline,
+    deadline::grace::Grace,
     delivery::{self, Pieces, Served},
     error::{Error, Result},
     gateway,
-    grace::Grace,
     headers::Headers,
     shared::{
         answers::Kept,
         room::{Share, Stored},
     },
+    target::Target,
     upstream::{self, AnswerBody, AnswerHead, Incoming},
 };
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::{
     headers::{Head, Headers},
-    members::Members,
+    record::members::Members,
 };
 
 const MASK: &str = "***";
@@ -93,7 +93,7 @@ fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::members::write_object;
+    use crate::record::members::write_object;
 
     fn masked(fields: &[(&str, &str)]) -> String {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();

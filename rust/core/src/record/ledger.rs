@@ -9,8 +9,8 @@ use uuid::Uuid;
 use crate::{
     error::Problem,
     headers::Head,
-    metadata::Metadata,
     prices::{self, Adjustment, Own, Prices, Published, PublishedAdjustment, PublishedPrice, Tariff},
+    record::metadata::Metadata,
     record::{Outcome, Record, Sink},
     settings::Settings,
 };

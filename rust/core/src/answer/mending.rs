@@ -6,12 +6,14 @@ use penstock_llm::{operation::Operation, translation::Mending};
 use serde::de::IgnoredAny;
 
 use crate::{
-    call::{Call, Target},
+    answer::packed,
+    call::Call,
     deadline::Deadline,
     delivery,
     error::{Error, Result},
     headers::Headers,
-    model_list, packed,
+    models::listing,
+    target::Target,
     translation::{retyped, worked},
     upstream::{self, AnswerBody, Incoming},
 };
@@ -67,7 +69,7 @@ pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline)
 
 async fn mend_whole(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {
     let Incoming { head, mut body } = incoming;
-    let most = if mending.is_of_list() { model_list::MOST } else { MOST };
+    let most = if mending.is_of_list() { listing::MOST } else { MOST };
     if body.expected().is_none_or(|length| length <= most)
         && let Some(answer) = deadline.bound(upstream::collect(&mut body, most)).await?
     {

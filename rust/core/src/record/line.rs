@@ -5,9 +5,9 @@ use std::time::Duration;
 use penstock_llm::{operation::Operation, usage::Usage};
 
 use crate::{
-    masking::{masked_headers, masked_url},
-    members::{Members, write_object},
     prices::Cost,
+    record::masking::{masked_headers, masked_url},
+    record::members::{Members, write_object},
     record::{Facts, Outcome, Record},
     routing::decision::Step,
 };

@@ -9,11 +9,12 @@ use penstock_llm::{
 
 use crate::{
     body::Body,
-    call::{Call, Target},
+    call::Call,
+    deadline::grace::Grace,
     delivery::Served,
     error::{Error, Result},
-    grace::Grace,
     record::Facts,
+    target::Target,
     upstream::Incoming,
 };
 

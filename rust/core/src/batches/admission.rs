@@ -16,7 +16,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use crate::{
     batches::SEGMENT,
     body::Body,
-    call::{Call, Target},
+    call::Call,
     deadline::Deadline,
     error::{Error, Result},
     gateway::Gateway,
@@ -24,6 +24,7 @@ use crate::{
     models::Models,
     record::Facts,
     route::Route,
+    target::Target,
     upstream::Incoming,
 };
 

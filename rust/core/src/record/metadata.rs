@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::{
     error::{Error, Result},
     headers::Headers,
-    masking,
+    record::masking,
 };
 
 /// Most characters of a value.

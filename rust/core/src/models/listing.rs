@@ -5,12 +5,13 @@ use penstock_llm::translation::Translation;
 
 use crate::{
     body::Body,
-    call::{Call, Target},
+    call::Call,
     deadline::Deadline,
     delivery::{self, Served},
     error::Result,
     gateway::Gateway,
     record::Facts,
+    target::Target,
     translation::{self, worked},
     upstream::{self, AnswerBody, Incoming},
 };
