@@ -59,6 +59,8 @@ def test_a_key_can_hold_its_requests_to_its_config(
         answer = chat(key, **{"x-gateway-config": other})
         assert answer.status == 400
         assert "config_override_not_allowed" in answer.body.decode()
+    answer = chat(key, **{"x-gateway-nitro-mode": "true"})
+    assert (answer.status, "config_override_not_allowed" in answer.body.decode()) == (400, True)
     # Nor is the config's provider another's for being named beside it.
     assert chat(key, **{"x-gateway-provider": "openai"}).status == 200
     assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {"Bearer sk-of-config"}

@@ -189,7 +189,7 @@ impl<'c> Choice<'c> {
         let is_meant = is_callers && self.call.dialect() != Dialect::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.authorization(headers) };
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
-        let (strict, passthrough) = (features.strict.resolve(control.strict), node.passthrough);
+        let (strict, passthrough) = (features.strict.resolve(control.strict), node.passthrough || control.is_nitro());
         let target = Target {
             provider,
             base,
@@ -281,6 +281,8 @@ impl<'c> Choice<'c> {
         let is_bound = self.caller.key.is_some_and(Key::is_bound);
         match sent {
             Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigBound),
+            // What its config sets is part of what binds a key.
+            _ if is_bound && self.call.control.is_nitro() => Err(Error::ConfigBound),
             sent => Ok(sent.or(own)),
         }
     }

@@ -260,7 +260,8 @@ impl Gateway {
         }
         let plan = choice.plan()?;
         facts.config = plan.slug.map(ToOwned::to_owned);
-        if !plan.config.is_plain || !plan.names_provider() || call.control.is_to_be_explained() {
+        let is_special = call.control.is_to_be_explained() || call.control.is_nitro();
+        if !plan.config.is_plain || !plan.names_provider() || is_special {
             // In a box of its own: it would make the future of every request larger.
             return Box::pin(routing::route(self, &choice, &plan, body, facts)).await;
         }

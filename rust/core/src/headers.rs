@@ -196,6 +196,7 @@ pub struct Control<'a> {
     pub cache_namespace: Option<&'a str>,
     pub strict: Option<&'a str>,
     pub explain: Option<&'a str>,
+    pub nitro: Option<&'a str>,
     /// There are others: options of a provider may be among them.
     pub others: bool,
     /// The prefix that the caller used, to be answered with the same.
@@ -247,6 +248,11 @@ impl<'a> Control<'a> {
         self.explain == Some("true")
     }
 
+    /// Whether the request is to go as it came and once: no parameter set, nothing told in other words, no retry.
+    pub fn is_nitro(&self) -> bool {
+        self.nitro == Some("true")
+    }
+
     fn set(&mut self, name: &[u8], value: &'a str) {
         let field = match name {
             b"api-key" => &mut self.api_key,
@@ -265,6 +271,7 @@ impl<'a> Control<'a> {
             b"cache-force-refresh" => &mut self.cache_force_refresh,
             b"cache-namespace" => &mut self.cache_namespace,
             b"explain" => &mut self.explain,
+            b"nitro-mode" => &mut self.nitro,
             b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
             _ => {
                 self.others = true;

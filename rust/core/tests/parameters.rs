@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::{
-    Ask, CHAT, Rig, by_with, pick,
+    Ask, CHAT, Rig, by_with, pick, post,
     scripted::{self, Scripted, request},
 };
 use serde_json::json;
@@ -42,6 +42,28 @@ async fn defaults_then_what_is_set_then_what_is_dropped_and_all_else_as_it_was_w
         assert_eq!((told.status, bodies.recv().await.unwrap().as_str()), (200, expected), "{path}");
     }
     assert_eq!(rig.records()[0]["ai_model"], "other");
+}
+
+#[tokio::test]
+async fn in_nitro_mode_a_request_goes_once_and_as_it_came() {
+    let (provider, mut bodies) = listening().await;
+    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let config = json!({"provider": "mock", "override_params": {"model": "other"}, "default_params": {"top_p": 1},
+        "retry": {"attempts": 2}});
+    let nitro = |config, body| by_with(config, CHAT, body).header("x-portkey-nitro-mode", "true");
+    let body = r#"{"model":"fails", "stream": true}"#;
+    let told = rig.send(nitro(&config, body)).await;
+    assert_eq!((told.status, told.header("x-portkey-retry-attempt-count")), (503, Some("0")));
+    assert_eq!((bodies.recv().await.unwrap().as_str(), bodies.try_recv().is_err()), (body, true));
+    // With another value it is as it always is.
+    rig.send(by_with(&config, CHAT, body).header("x-gateway-nitro-mode", "false")).await;
+    assert!(bodies.recv().await.unwrap().contains("\"model\":\"other\""));
+    // What its provider would have to be told in other words is told so, with or without a config.
+    let plain = post(CHAT, body).header("x-gateway-provider", "anthropic").header("authorization", "Bearer k");
+    for ask in [by_with(&json!({"provider": "anthropic", "api_key": "k"}), CHAT, body), plain] {
+        let told = rig.send(ask.header("x-gateway-nitro-mode", "true")).await;
+        assert_eq!((told.status, told.code().as_str()), (500, "unsupported_operation"));
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! The attempts at one target: an old answer where one serves, else as many requests as its config allows.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
 use super::{
     Place,
@@ -18,6 +21,7 @@ use crate::{
     error::{Error, Origin, Result},
     features::{
         circuit_breaker::{Policy, Verdict},
+        parameters::Parameters,
         recovery::Mode,
         retry::{Retry, Waits},
     },
@@ -26,6 +30,9 @@ use crate::{
     shared::breakers::Passage,
     target::{Coding, Target, Telling},
 };
+
+/// Of a node that sets nothing and is asked once.
+static UNSET: LazyLock<(Parameters, Retry)> = LazyLock::new(Default::default);
 
 /// What is decided after an attempt.
 enum Next {
@@ -150,7 +157,7 @@ impl<'w> Walk<'w> {
             walk.note(|| Step::Failed { at, error: code });
             error
         };
-        let mut prepared = match self.carried.prepare(&node.features.parameters).await {
+        let mut prepared = match self.carried.prepare(self.parameters(node)).await {
             Ok(prepared) => prepared,
             Err(error) => return Err(failed(self, error)),
         };
@@ -185,6 +192,16 @@ impl<'w> Walk<'w> {
         Ok(served)
     }
 
+    /// What is set in bodies for a node, unless the caller wants its own to stay as it is.
+    pub fn parameters(&self, node: &'w Node) -> &'w Parameters {
+        if self.call.control.is_nitro() { &UNSET.0 } else { &node.features.parameters }
+    }
+
+    /// How often a node is asked again.
+    pub fn retry(&self, node: &'w Node) -> &'w Retry {
+        if self.call.control.is_nitro() { &UNSET.1 } else { &node.features.retry }
+    }
+
     /// Where this goes, and the body as it goes there.
     pub async fn aim(&mut self, node: &'w Node, prepared: &mut Prepared) -> Result<Target<'w>> {
         if let Some(model) = self.named_without_json(node) {
@@ -203,7 +220,7 @@ impl<'w> Walk<'w> {
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
         gateway::refuse_other_words(self.call, &target, &self.facts.model)?;
-        if node.features.parameters.decides("stream_options") {
+        if self.parameters(node).decides("stream_options") {
             target.telling = Telling::AsWritten;
         }
         if node.features.read(self.call.route, &self.call.head.method) {
@@ -215,7 +232,7 @@ impl<'w> Walk<'w> {
     /// The model that a target has for what names it elsewhere than in JSON: in a form, or in a WebSocket's query.
     fn named_without_json(&self, node: &Node) -> Option<String> {
         let is_named = self.is_socket || self.call.route.operation.takes_model_in_form();
-        if is_named && self.carried.json().is_none() { node.features.parameters.model() } else { None }
+        if is_named && self.carried.json().is_none() { self.parameters(node).model() } else { None }
     }
 
     /// As often as its config allows, and no more once the target's breaker, which let this request through, has opened.
@@ -227,7 +244,7 @@ impl<'w> Walk<'w> {
         passage: Option<Passage>,
     ) -> Result<Served> {
         let gateway = self.gateway;
-        let (timeout, retry) = (target.timeout, &node.features.retry);
+        let (timeout, retry) = (target.timeout, self.retry(node));
         let policy = node.features.circuit_breaker.policy();
         let mut guard = policy.zip(passage).map(|(policy, passage)| Guard { policy, passage });
         let is_probe = guard.as_ref().is_some_and(|guard| guard.passage.is_probe());

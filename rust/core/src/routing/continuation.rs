@@ -210,7 +210,7 @@ struct Rest {
 fn successors<'w>(walk: &mut Walk<'w>, root: &'w Node, path: &str) -> Vec<&'w Node> {
     let mut after = Vec::new();
     let Some(broken) = descend(walk, root, path, &mut after) else { return after };
-    if after.is_empty() || broken.features.retry.attempts() > 0 {
+    if after.is_empty() || walk.retry(broken).attempts() > 0 {
         after.insert(0, broken);
     }
     after
@@ -237,7 +237,7 @@ impl<'w> Walk<'w> {
     /// Asks one target to go on, where it can.
     async fn go_on_at(&mut self, node: &'w Node, said: &Said) -> Option<Rest> {
         let at = node.path.clone();
-        let aimed = match self.carried.prepare(&node.features.parameters).await {
+        let aimed = match self.carried.prepare(self.parameters(node)).await {
             Ok(mut prepared) => self.aim(node, &mut prepared).await.map(|target| (target, prepared)),
             Err(error) => Err(error),
         };

@@ -124,7 +124,7 @@ fn head(own: &Head, asked: &Asked<'_>) -> Result<Head> {
 /// What one target would get and how often, or why it cannot be tried.
 async fn described<'w>(walk: &mut Walk<'w>, node: &'w Node) -> Value {
     let refused = |error: &Error| json!({"target": node.path, "error": error.code(), "message": error.message()});
-    let mut prepared = match walk.carried.prepare(&node.features.parameters).await {
+    let mut prepared = match walk.carried.prepare(walk.parameters(node)).await {
         Ok(prepared) => prepared,
         Err(error) => return refused(&error),
     };
@@ -169,7 +169,7 @@ async fn told(
         "model": prepared.model,
         "stream": prepared.stream,
         "timeout_ms": timeout.as_millis() as u64,
-        "retries": node.features.retry.attempts(),
+        "retries": walk.retry(node).attempts(),
         "breaker": walk.verdict(node).map(Verdict::name),
         "cache": {"status": status.name(), "key": question.map(ToString::to_string)},
         "recovery": recovery(walk, node, target),
