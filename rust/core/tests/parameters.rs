@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::{
-    Ask, CHAT, Rig, by_with, pick, post,
+    Ask, CHAT, Rig, by_with, pick, plain,
     scripted::{self, Scripted, request},
 };
 use serde_json::json;
@@ -59,7 +59,7 @@ async fn in_nitro_mode_a_request_goes_once_and_as_it_came() {
     rig.send(by_with(&config, CHAT, body).header("x-gateway-nitro-mode", "false")).await;
     assert!(bodies.recv().await.unwrap().contains("\"model\":\"other\""));
     // What its provider would have to be told in other words is told so, with or without a config.
-    let plain = post(CHAT, body).header("x-gateway-provider", "anthropic").header("authorization", "Bearer k");
+    let plain = plain(CHAT).header("x-gateway-provider", "anthropic").header("authorization", "Bearer k").body(body);
     for ask in [by_with(&json!({"provider": "anthropic", "api_key": "k"}), CHAT, body), plain] {
         let told = rig.send(ask.header("x-gateway-nitro-mode", "true")).await;
         assert_eq!((told.status, told.code().as_str()), (500, "unsupported_operation"));
