@@ -52,7 +52,7 @@ impl Call<'_> {
                 || route::is_of_claude(path)
         };
         let by_path = || match path {
-            _ if path.starts_with("/v1beta/") => Dialect::Gemini,
+            _ if route::is_of_google(path) => Dialect::Gemini,
             _ if path.starts_with("/model/") || path.starts_with("/guardrail/") => Dialect::Bedrock,
             _ if is_anthropics() => Dialect::Anthropic,
             _ => Dialect::OpenAi,

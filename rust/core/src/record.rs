@@ -17,7 +17,7 @@ use penstock_llm::{
     dialect::{Dialect, Form},
     operation::Operation,
     translation::{Lost, Unsaid},
-    usage::Usage,
+    usage::{Share, Usage},
 };
 use uuid::{Builder, Uuid};
 
@@ -96,12 +96,12 @@ impl Sink {
     }
 }
 
-/// What a model used that wrote down what a caller said, and the other model all the rest.
+/// What was used in a session of several models.
 #[derive(Debug)]
-pub struct Written {
-    pub model: String,
-    pub usage: Usage,
-    pub rest: Usage,
+pub struct Shares {
+    /// Of the model that the record names.
+    pub rest: Option<Usage>,
+    pub others: Vec<Share>,
 }
 
 /// What became known of a request on its way.
@@ -137,8 +137,8 @@ pub struct Facts {
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
-    /// What of that another model used.
-    pub written: Option<Box<Written>>,
+    /// Which models used how much of that, where there were several.
+    pub shares: Option<Box<Shares>>,
     /// What streams cost that broke off before the one that goes on: counted here.
     pub spent: Option<Usage>,
     /// What it may cost.
@@ -431,14 +431,18 @@ impl Record {
         if self.facts.is_from_cache() {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
-        let Facts { tariff, provider, usage, written, .. } = &*self.facts;
+        let Facts { tariff, provider, usage, shares, .. } = &*self.facts;
         let at = self.created.as_secs();
         let cost = |usage| tariff.cost(provider, self.facts.model_told(), at, usage);
-        let Some(Written { model, usage: used, rest }) = written.as_deref() else { return cost(usage.as_ref()?) };
-        // Who writes costs as much as who talks where nobody says what it costs.
-        let writing = tariff.of_another(model).cost(provider, model, at, used).or_else(|| cost(used));
+        let Some(Shares { rest, others }) = shares.as_deref() else { return cost(usage.as_ref()?) };
+        let others = others.iter().map(|Share { model, usage, is_writing }| {
+            // Who writes costs as much as who talks where nobody says what it costs.
+            let own = || is_writing.then(|| cost(usage)).flatten();
+            tariff.of_another(model).cost(provider, model, at, usage).or_else(own)
+        });
         // Where nobody talked there may be no model whose price is known.
-        if *rest == Usage::default() { writing } else { Some(cost(rest)?.plus(writing?)) }
+        let all = rest.iter().map(cost).chain(others);
+        all.reduce(|sum, next| Some(sum?.plus(next?))).flatten()
     }
 
     fn emit(&mut self, outcome: Outcome) {

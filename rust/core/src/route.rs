@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 
-use penstock_llm::{dialect::Dialect, operation::Operation, providers::Stated};
+use penstock_llm::{
+    dialect::Dialect,
+    operation::Operation,
+    providers::{OfGoogle, Stated},
+};
 use percent_encoding::percent_decode_str;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +21,9 @@ pub struct Route<'r> {
 pub const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 /// Those that are none. The answers to TRACE and TRACK hold the credential that the provider was sent.
 const NONE: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
+
+/// Google's own versions of its API, but for the one that others have too.
+const VERSIONS: [&str; 3] = ["/v1beta", "/v1alpha", "/v1beta1"];
 
 /// Where Google's own clients begin to upload files, and go on.
 const UPLOADS: [&str; 2] = ["/upload/v1/files", "/upload/v1beta/files"];
@@ -34,6 +41,11 @@ pub fn is_passed(method: &str) -> bool {
     METHODS.contains(&method)
         || !NONE.iter().any(|none| none.eq_ignore_ascii_case(method))
             && http::Method::from_bytes(method.as_bytes()).is_ok()
+}
+
+/// Whether a path is one of Google's own versions.
+pub fn is_of_google(path: &str) -> bool {
+    VERSIONS.iter().any(|version| below(path, version).is_some())
 }
 
 /// The verb of a stream of Claude's at Vertex AI.
@@ -60,7 +72,7 @@ impl<'r> Route<'r> {
         };
         match rest.strip_prefix("/proxy").filter(|rest| rest.starts_with('/')) {
             Some(raw) => Some(Self { operation: Operation::Proxy, path: raw, stated: Stated::default() }),
-            None => Some(Self::plain(method, rest)),
+            None => Some(Self::of_vertex(method, "/v1", rest).unwrap_or_else(|| Self::plain(method, rest))),
         }
     }
 
@@ -104,10 +116,29 @@ impl<'r> Route<'r> {
         if UPLOADS.contains(&path) {
             return Some(Self { operation: Operation::Proxy, path, stated: Stated::default() });
         }
-        let rest = below(path, "/v1beta")?;
+        let (version, rest) = VERSIONS.iter().find_map(|version| Some((*version, below(path, version)?)))?;
+        if let Some(route) = Self::of_vertex(method, version, rest) {
+            return Some(route);
+        }
         let route = Self::plain(method, rest);
+        let stated = Stated { google: Some(OfGoogle { version, place: None }), ..Stated::default() };
         let is_read = route.operation.dialect() == Some(Dialect::Gemini);
-        Some(if is_read { route } else { Self { operation: Operation::Proxy, path, ..route } })
+        Some(if is_read { Self { stated, ..route } } else { Self { operation: Operation::Proxy, path, ..route } })
+    }
+
+    /// The paths of Google's own client where it means Vertex AI: of the talk with Google's models, that is.
+    fn of_vertex(method: &str, version: &'r str, rest: &'r str) -> Option<Self> {
+        let (place, models) = rest.split_at_checked(rest.find("/publishers/google/models/")?)?;
+        let is_place = match place.split('/').collect::<Vec<_>>()[..] {
+            [""] => true,
+            ["", "projects", project, "locations", location] => !project.is_empty() && !location.is_empty(),
+            _ => false,
+        };
+        let place = place.strip_prefix('/').unwrap_or(place);
+        let stated = Stated { google: Some(OfGoogle { version, place: Some(place) }), ..Stated::default() };
+        let route = Self { stated, ..Self::plain(method, models.strip_prefix("/publishers/google")?) };
+        let is_talk = route.operation.dialect() == Some(Dialect::Gemini) && !route.operation.embeds();
+        (is_place && is_talk).then_some(route)
     }
 
     /// The paths of Amazon's own clients, which have no version.
@@ -130,11 +161,11 @@ impl<'r> Route<'r> {
     /// The paths of Azure's own client: it says there which deployment is meant, or that its API has a version of its own.
     fn of_azure(method: &str, rest: &'r str) -> Self {
         if let Some(path) = below(rest, "/v1") {
-            return Self { stated: Stated { version: Some("v1"), deployment: None }, ..Self::plain(method, path) };
+            return Self { stated: Stated { version: Some("v1"), ..Stated::default() }, ..Self::plain(method, path) };
         }
         let named = rest.strip_prefix("/deployments/").and_then(|named| named.split_at_checked(named.find('/')?));
         let deployed = named.map(|(name, path)| Self {
-            stated: Stated { deployment: Some(name), version: None },
+            stated: Stated { deployment: Some(name), ..Stated::default() },
             ..Self::plain(method, path)
         });
         deployed.filter(|route| route.operation != Operation::Proxy).unwrap_or_else(|| Self::plain(method, rest))
@@ -186,6 +217,8 @@ mod tests {
             "/upload/v1beta/files",
             "/v1beta/models/m:predict",
             "/v1beta/files",
+            "/v1alpha/files",
+            "/v1beta1/projects/p/locations/l/publishers/google/models/m:predict",
             "/guardrail/g/version/1/apply",
             "/v2/chat",
         ] {
@@ -212,6 +245,33 @@ mod tests {
     }
 
     #[test]
+    fn googles_own_client_says_the_version_and_the_place_in_its_path() {
+        fn route(path: &str) -> (&'static str, &str, Option<(&str, Option<&str>)>) {
+            let Route { operation, path, stated } = Route::of("POST", path).unwrap();
+            (operation.id(), path, stated.google.map(|OfGoogle { version, place }| (version, place)))
+        }
+        const READ: &str = "/models/g:generateContent";
+        let place = "projects/p/locations/global";
+        for (path, stated) in [
+            (format!("/v1beta{READ}"), ("/v1beta", None)),
+            (format!("/v1alpha{READ}"), ("/v1alpha", None)),
+            (format!("/v1beta1/{place}/publishers/google{READ}"), ("/v1beta1", Some(place))),
+            (format!("/v1/{place}/publishers/google{READ}"), ("/v1", Some(place))),
+            (format!("/v1beta1/publishers/google{READ}"), ("/v1beta1", Some(""))),
+        ] {
+            assert_eq!(route(&path), ("generateContent", READ, Some(stated)), "{path}");
+        }
+        for path in [
+            "/v1/projects/p/locations/l/publishers/meta/models/m:generateContent",
+            "/v1/projects/p/locations/l/x/publishers/google/models/m:generateContent",
+            "/v1/projects//locations/l/publishers/google/models/m:generateContent",
+            "/v1/projects/p/locations/l/publishers/google/models/m:embedContent",
+        ] {
+            assert_eq!(route(path), ("proxy", &path[3..], None), "{path}");
+        }
+    }
+
+    #[test]
     fn an_upload_goes_on_here() {
         let here = |there| upload_here(there, "https", "gw.example:8787");
         let there =
@@ -226,7 +286,8 @@ mod tests {
     #[test]
     fn azures_own_client_says_more_in_its_path() {
         let route = |path| {
-            let Route { operation, path, stated: Stated { deployment, version } } = Route::of("POST", path).unwrap();
+            let Route { operation, path, stated: Stated { deployment, version, .. } } =
+                Route::of("POST", path).unwrap();
             (operation.id(), path, deployment, version)
         };
         assert_eq!(

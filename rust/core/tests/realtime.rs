@@ -234,7 +234,34 @@ async fn responses_go_over_a_websocket_too() {
     talk.close(1000, "").await;
     let record = rig.record();
     let told = pick(&record, ["operation", "ai_model", "total_units", "outcome"]);
-    assert_eq!(told, json!(["createModelResponse", "mock", 20, "complete"]));
+    assert_eq!(told, json!(["createModelResponse", "m", 20, "complete"]));
+}
+
+#[tokio::test]
+async fn each_response_of_a_session_costs_what_its_own_model_does() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rates = |input: u64| json!({"input": [[0, input]], "audio_in": [[0, input]], "output": [[0, input]]});
+    let row = |slug: &str, rate: u64| json!({"slug": slug, "enabled": true, "prices": [{"version": slug, "rates": rates(rate)}]});
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "mine", "provider": "mock", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
+        "models": [{"id": "m", "allow_all": true, "models": [row("small", 1_000), row("large", 10_000)]}]}));
+    for (models, cost, version) in [
+        (["small", "large", "small"], json!(2 * 20 + 200), json!("small+large")),
+        (["large", "large", "small"], json!(2 * 200 + 20), json!("large+small")),
+        // Not as cheap as the first, only because nobody knows its price.
+        (["small", "unknown", "small"], json!(null), json!(null)),
+    ] {
+        let mut talk = open(&rig, Ask::new("GET", "/v1/responses").header("x-gateway-provider", "@mine")).await;
+        for model in models {
+            talk.say(json!({"type": "response.create", "model": model, "input": "hi"})).await;
+            talk.until("response.completed").await;
+        }
+        talk.close(1000, "").await;
+        let record = rig.record();
+        let told = pick(&record, ["ai_model", "total_units", "cost_nanodollars", "price_version"]);
+        assert_eq!(told, json!([models[0], 60, cost, version]), "{models:?}");
+    }
 }
 
 #[tokio::test]

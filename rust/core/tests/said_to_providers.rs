@@ -25,7 +25,14 @@ async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
     let rig = Played::rig();
     rig.gateway.apply(saved.to_string().as_bytes()).unwrap();
     let ask = |path: &str| Ask::new("POST", path).header("content-type", "application/json").body(asked.clone());
-    for path in ["/v1beta/models/@mine/gpt-4o:generateContent", "/v1/models/%40mine%2Fgpt-4o:generateContent"] {
+    for path in [
+        "/v1beta/models/@mine/gpt-4o:generateContent",
+        "/v1alpha/models/@mine/gpt-4o:generateContent",
+        "/v1/models/%40mine%2Fgpt-4o:generateContent",
+        "/v1beta1/publishers/google/models/@mine/gpt-4o:generateContent",
+        "/v1beta1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
+        "/v1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
+    ] {
         let told = rig.send(ask(path)).await;
         assert_eq!((told.status, played.sent().1["model"].as_str()), (200, Some("gpt-4o")), "{}", told.text());
     }

@@ -13,7 +13,7 @@ pub use crate::stream::{
     frame_meter::FrameMeter,
     item_meter::ItemMeter,
     meter::{Meter, Metered},
-    session::Session,
+    session::{Session, Share},
     skim::Skim,
 };
 

@@ -119,7 +119,11 @@ impl Session {
             "conversation.item.create" => {
                 self.say(&json!({"type": "conversation.item.created", "item": event["item"]})).await?;
             }
-            "response.create" => self.respond().await?,
+            "response.create" => {
+                // Of responses each names its model.
+                let model = event["model"].as_str().unwrap_or(&self.upgrade.model).to_owned();
+                self.respond(&model).await?;
+            }
             // What is said is heard, and nothing is answered.
             "input_audio_buffer.append" => (),
             "input_audio_buffer.commit" => {
@@ -153,11 +157,10 @@ impl Session {
         Ok(Then::Go)
     }
 
-    async fn respond(&mut self) -> Result<(), Error> {
+    async fn respond(&mut self, model: &str) -> Result<(), Error> {
         self.turns += 1;
         let id = format!("resp_mock_{}", self.turns);
-        let about =
-            |status: &str| json!({"id": id, "object": "response", "status": status, "model": self.upgrade.model});
+        let about = |status: &str| json!({"id": id, "object": "response", "status": status, "model": model});
         let (created, mut done) = (about("in_progress"), about("completed"));
         self.say(&json!({"type": "response.created", "response": created})).await?;
         for word in WORDS {

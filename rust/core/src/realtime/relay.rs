@@ -26,7 +26,7 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     models::Models,
-    record::{Outcome, Record, Written},
+    record::{Outcome, Record, Shares},
     upstream::{LARGEST_MESSAGE, Socket},
 };
 
@@ -153,12 +153,12 @@ impl Session {
         let (outcome, error) = end.outcome();
         record.facts.error = error;
         if let (true, Some(model)) = (record.facts.model.is_empty(), meter.model.take()) {
+            record.facts.tariff = record.facts.tariff.of_another(&model);
             record.facts.model = model;
         }
-        let rest = meter.usage.unwrap_or_default();
-        let usage = meter.written.map_or(meter.usage, |written| Some(rest.plus(&written)));
-        record.facts.written =
-            meter.written.zip(meter.writer).map(|(usage, model)| Box::new(Written { model, usage, rest }));
+        let usage = meter.total();
+        let Meter { usage: rest, others, .. } = meter;
+        record.facts.shares = (!others.is_empty()).then(|| Box::new(Shares { rest, others }));
         record.settle(usage, None, outcome);
     }
 }

@@ -296,7 +296,7 @@ mod tests {
             target(&CHAT, &[version, ("deployment_id", "d 1")]).unwrap(),
             "/deployments/d%201/chat/completions?api-version=2024-10-21"
         );
-        let stated = Stated { deployment: Some("a%2Fb"), version: None };
+        let stated = Stated { deployment: Some("a%2Fb"), version: None, ..Stated::default() };
         assert_eq!(
             target(&Asked { stated, query: "api-version=2025-01-01&x=1", ..CHAT }, &[version]).unwrap(),
             "/deployments/a%2Fb/chat/completions?api-version=2025-01-01&x=1"
@@ -317,13 +317,13 @@ mod tests {
     #[test]
     fn version_one_has_neither_deployment_nor_query() {
         assert_eq!(target(&CHAT, &[("api_version", "v1")]).unwrap(), "/v1/chat/completions");
-        let stated = Stated { deployment: None, version: Some("v1") };
+        let stated = Stated { deployment: None, version: Some("v1"), ..Stated::default() };
         assert_eq!(target(&Asked { stated, query: "x=1", ..CHAT }, &[]).unwrap(), "/v1/chat/completions?x=1");
     }
 
     #[test]
     fn where_no_path_names_a_deployment_the_body_does() {
-        let stated = Stated { deployment: Some("a%2Fb"), version: None };
+        let stated = Stated { deployment: Some("a%2Fb"), version: None, ..Stated::default() };
         let spliced = |operation, given: &[(&str, &str)], stated| {
             AzureOpenAi.spliced(operation, &options(given), stated).map(Cow::into_owned)
         };
@@ -341,7 +341,7 @@ mod tests {
         ] {
             assert_eq!(spliced(operation, given, stated).as_deref(), expected, "{operation:?} {given:?}");
         }
-        let version = Stated { deployment: None, version: Some("v1") };
+        let version = Stated { deployment: None, version: Some("v1"), ..Stated::default() };
         assert_eq!(spliced(Operation::Embed, &[dated, d], version).as_deref(), Some("d"));
     }
 

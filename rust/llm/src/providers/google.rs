@@ -35,8 +35,12 @@ impl Provider for Google {
     }
 
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+        let stated = asked.stated.google.map_or("/v1beta", |stated| stated.version);
+        // Vertex AI's preview has a name of its own.
+        let version = if stated == "/v1alpha" { stated } else { "/v1beta" };
         // Who brought the version with the address says it once.
-        let version = if asked.prefix.ends_with("/v1beta") { "" } else { "/v1beta" };
+        let is_said = ["/v1beta", "/v1alpha"].iter().any(|version| asked.prefix.ends_with(version));
+        let version = if is_said { "" } else { version };
         if asked.operation == Operation::Models {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
             super::lists::write_next(asked, "pageToken", out);
@@ -105,6 +109,7 @@ fn is_gemini(model: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::providers::{OfGoogle, Stated};
 
     fn target(model: &str, streams: bool) -> Result<String, String> {
         let operation = Operation::ChatComplete;
@@ -120,5 +125,22 @@ mod tests {
         assert!(target("models/gemini-2.5-pro", true).unwrap().ends_with("pro:streamGenerateContent?alt=sse"));
         assert_eq!(target("a/../b?x", false).unwrap(), "/v1beta/models/a%2F..%2Fb%3Fx:generateContent");
         assert!(target("", false).unwrap_err().contains("no model") && target("..", false).is_err());
+    }
+
+    #[test]
+    fn its_own_client_is_asked_in_the_version_that_it_names() {
+        for (version, prefix, sent) in [
+            ("/v1alpha", "", "/v1alpha/models/g:generateContent"),
+            ("/v1alpha", "/x/v1alpha", "/models/g:generateContent"),
+            ("/v1beta", "", "/v1beta/models/g:generateContent"),
+            ("/v1beta1", "", "/v1beta/models/g:generateContent"),
+        ] {
+            let google = Some(OfGoogle { version, place: None });
+            let asked = Asked::of(Operation::GenerateContent, "/models/g:generateContent", "g");
+            let asked = Asked { prefix, stated: Stated { google, ..asked.stated }, ..asked };
+            let mut out = Vec::new();
+            Google.write_target(&asked, &Options::default(), &mut out).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), sent);
+        }
     }
 }

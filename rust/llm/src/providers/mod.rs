@@ -194,7 +194,7 @@ pub struct Asked<'a> {
 #[cfg(test)]
 impl<'a> Asked<'a> {
     pub(crate) const fn of(operation: Operation, path: &'a str, model: &'a str) -> Self {
-        let stated = Stated { deployment: None, version: None };
+        let stated = Stated { deployment: None, version: None, google: None };
         Self { operation, path, query: "", prefix: "", model, user: "", streams: false, begun: false, stated }
     }
 }
@@ -204,6 +204,16 @@ impl<'a> Asked<'a> {
 pub struct Stated<'a> {
     pub deployment: Option<&'a str>,
     pub version: Option<&'a str>,
+    pub google: Option<OfGoogle<'a>>,
+}
+
+/// What Google's own clients say before the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OfGoogle<'a> {
+    /// Of its API, with its leading slash.
+    pub version: &'a str,
+    /// Project and location, as Vertex AI has them; empty where Vertex AI is asked without.
+    pub place: Option<&'a str>,
 }
 
 /// What differs between providers; `OpenAI`'s behaviour is the default.

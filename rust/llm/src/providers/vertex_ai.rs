@@ -154,6 +154,9 @@ impl Provider for VertexAi {
             super::write_path(self, asked, out);
             return Ok(());
         }
+        if is_its_own {
+            return write_google(asked, version, options, out);
+        }
         let place = place(options)?;
         if asked.operation.tunes() {
             out.extend_from_slice(format!("{version}/{place}/tuningJobs").as_bytes());
@@ -164,18 +167,30 @@ impl Provider for VertexAi {
         let path = match publisher {
             "meta" => format!("/v1beta1/{place}/endpoints/openapi/chat/completions"),
             "endpoints" => format!("{version}/{place}/endpoints/{escaped}/chat/completions"),
-            _ if is_its_own => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:"),
             _ if asked.operation.counts_tokens() && publisher == "anthropic" => {
                 format!("{version}/{place}/publishers/anthropic/models/count-tokens:rawPredict")
             }
             _ => format!("{version}/{place}/publishers/{publisher}/models/{escaped}:{}", verb_of(asked, publisher)),
         };
         out.extend_from_slice(path.as_bytes());
-        if is_its_own {
-            write_own(asked, out);
-        }
         Ok(())
     }
+}
+
+/// What Google's own clients ask for. Where no option names a project, the one that they name counts; a key may do without.
+fn write_google(asked: &Asked<'_>, version: &str, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+    let stated = asked.stated.google;
+    let version = if stated.is_some_and(|stated| stated.version == "/v1beta1") { "/v1beta1" } else { version };
+    let place = match (place(options), stated.and_then(|stated| stated.place)) {
+        (Ok(place), _) => format!("/{place}"),
+        (Err(_), Some("")) => String::new(),
+        (Err(_), Some(place)) => format!("/{place}"),
+        (Err(missing), None) => return Err(missing),
+    };
+    let model = segment::model(publisher(asked.model).1)?;
+    out.extend_from_slice(format!("{version}{place}/publishers/google/models/{model}:").as_bytes());
+    write_own(asked, out);
+    Ok(())
 }
 
 /// Project and region, as they stand in paths.
@@ -234,6 +249,7 @@ fn publisher(model: &str) -> (&'static str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::providers::OfGoogle;
 
     fn target(model: &str, streams: bool) -> Result<String, String> {
         let mut options = Options::default();
@@ -263,6 +279,31 @@ mod tests {
         let mistral = target("mistralai.mistral-small-2503", true).unwrap();
         assert_eq!(mistral, format!("/v1/{place}/publishers/mistralai/models/mistral-small-2503:streamRawPredict"));
         assert_eq!(target("endpoints.123", false).unwrap(), format!("/v1/{place}/endpoints/123/chat/completions"));
+    }
+
+    #[test]
+    fn googles_own_client_is_asked_for_in_its_version_and_in_its_project_where_no_option_names_one() {
+        let target = |google, given: &[(&str, &str)]| {
+            let asked = Asked::of(Operation::GenerateContent, "/models/g:generateContent", "g");
+            let asked = Asked { stated: Stated { google, ..asked.stated }, ..asked };
+            let mut out = Vec::new();
+            VertexAi.write_target(&asked, &Options::of(OPTIONS, given), &mut out)?;
+            Ok::<_, String>(String::from_utf8(out).unwrap())
+        };
+        let stated = |version, place| Some(OfGoogle { version, place });
+        let own = [("vertex_project_id", "mine"), ("vertex_region", "global")];
+        let there = "projects/p/locations/eu";
+        for (google, given, sent) in [
+            (None, &own[..], "/v1/projects/mine/locations/global/"),
+            (stated("/v1beta", None), &own, "/v1/projects/mine/locations/global/"),
+            (stated("/v1beta1", Some(there)), &own, "/v1beta1/projects/mine/locations/global/"),
+            (stated("/v1beta1", Some(there)), &own[1..], "/v1beta1/projects/p/locations/eu/"),
+            (stated("/v1", Some(there)), &own[1..], "/v1/projects/p/locations/eu/"),
+            (stated("/v1beta1", Some("")), &own[1..], "/v1beta1/"),
+        ] {
+            assert_eq!(target(google, given).unwrap(), format!("{sent}publishers/google/models/g:generateContent"));
+        }
+        assert!(target(stated("/v1beta", None), &own[1..]).unwrap_err().contains("no project"));
     }
 
     #[test]

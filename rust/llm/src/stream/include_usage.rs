@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::sse;
 use crate::{
-    dialect::{edit, peek},
+    dialect::{edit, peek, scan::fields},
     operation::Operation,
     providers::{Options, Provider},
     usage::value_start,
@@ -62,7 +62,7 @@ fn ask_among_options(body: &[u8]) -> Option<Vec<u8>> {
     edit::set(body, &[], &[edit::field("stream_options", &Value::Object(options))]).ok()
 }
 
-/// Whole events without the usage that nobody asked for: the event that says nothing else, and the nulls in all others.
+/// Whole events without the usage that nobody asked for: the event that says nothing else, and in all others what they say of it.
 pub fn hide(events: Bytes) -> Bytes {
     if USAGE.find(&events).is_none() {
         return events;
@@ -73,9 +73,9 @@ pub fn hide(events: Bytes) -> Bytes {
     }
     for event in sse::split(&events).filter(|event| !is_usage_alone(event)) {
         let mut copied = 0;
-        for null in nulls(event) {
-            left.extend_from_slice(&event[copied..null.start]);
-            copied = null.end;
+        for said in said_in(event) {
+            left.extend_from_slice(&event[copied..said.start]);
+            copied = said.end;
         }
         left.extend_from_slice(&event[copied..]);
     }
@@ -90,13 +90,35 @@ fn is_usage_alone(event: &[u8]) -> bool {
     })
 }
 
-/// Where it says that there is no usage yet, with the comma before. Quotes within strings are escaped, so it is no text.
-fn nulls(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
-    USAGE.find_iter(event).filter_map(|at| {
-        let (value, _) = value_start(event, at + 7)?;
-        let before = event[..at].trim_ascii_end();
-        (event[value..].starts_with(b"null") && before.ends_with(b",")).then(|| before.len() - 1..value + 4)
-    })
+/// Where it says what was used, or that nothing is known of that yet, with one of the commas around. What stands deeper than
+/// at the top of an event belongs to something else.
+fn said_in(event: &[u8]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    if USAGE.find(event).is_none() {
+        return found;
+    }
+    for line in event.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"data:")) {
+        let json = line[5..].trim_ascii();
+        let from = json.as_ptr().addr() - event.as_ptr().addr();
+        let mut before = 0;
+        // What is no JSON is left as it is.
+        let _ = fields(json, |key, value| {
+            if key == b"usage" && matches!(json[value.start], b'{' | b'n') {
+                let (start, end) = (before, value.end);
+                let at = if start > 0 { start..end } else { 1..after_comma(json, end) };
+                found.push(at.start + from..at.end + from);
+            }
+            before = value.end;
+            Ok(())
+        });
+    }
+    found
+}
+
+/// Past the comma after a value, where there is one.
+fn after_comma(json: &[u8], end: usize) -> usize {
+    let rest = json[end..].trim_ascii_start();
+    if rest.starts_with(b",") { json.len() - rest.len() + 1 } else { end }
 }
 
 #[cfg(test)]
@@ -130,10 +152,16 @@ mod tests {
         let said = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}],\"usage\":null}\n\n\
             data: {\"choices\": [], \"usage\": null, \"prompt_filter_results\": []}\n\n\
             data: {\"choices\": [ ], \"usage\": {\"total_tokens\": 3}}\r\n\r\n\
-            data: {\"choices\":[{\"delta\":{}}],\"usage\":{\"total_tokens\":3}}\n\ndata: [DONE]\n\n";
+            data: {\"choices\":[{\"delta\":{}}] , \"usage\" : {\"total_tokens\":3,\"x\":{}} ,\"id\":1}\r\n\r\n\
+            data:{\"usage\":{\"total_tokens\":3}, \"choices\":[{\"delta\":{}}]}\n\n\
+            data: {\"choices\":[{\"usage\":{\"a\":1}}],\"x_groq\":{\"usage\":{\"a\":1}}}\n\n\
+            data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
         let left = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}]}\n\n\
             data: {\"choices\": [], \"prompt_filter_results\": []}\n\n\
-            data: {\"choices\":[{\"delta\":{}}],\"usage\":{\"total_tokens\":3}}\n\ndata: [DONE]\n\n";
+            data: {\"choices\":[{\"delta\":{}}] ,\"id\":1}\r\n\r\n\
+            data:{ \"choices\":[{\"delta\":{}}]}\n\n\
+            data: {\"choices\":[{\"usage\":{\"a\":1}}],\"x_groq\":{\"usage\":{\"a\":1}}}\n\n\
+            data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
         assert_eq!(hide(Bytes::from_static(said.as_bytes())), left);
     }
 

@@ -21,16 +21,40 @@ const ENDS: [&[u8]; 4] =
 /// And of what another model used that wrote down what the caller said.
 const WRITTEN: &[u8] = b"\"conversation.item.input_audio_transcription.completed\"";
 
-/// What the responses of a session used together.
+/// Models whose use is kept apart; what more of them use counts as the first one's.
+const MOST_OTHERS: usize = 32;
+
+/// What a session used, model by model.
 #[derive(Debug, Default)]
 pub struct Session {
+    /// What the first model used that the session named, and whatever says of no model that it was another.
     pub usage: Option<Usage>,
-    /// The model as the provider names it.
+    /// That model as the provider names it.
     pub model: Option<String>,
-    /// What another model used that wrote down what the caller said, and that model, where the provider says which it is.
-    pub written: Option<Usage>,
-    pub writer: Option<String>,
+    pub others: Vec<Share>,
+    /// The model of responses that name none.
+    current: Option<String>,
+    writer: Option<String>,
     is_begun: bool,
+}
+
+/// What another model used than the one that a session began with.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Share {
+    pub model: String,
+    pub usage: Usage,
+    /// It wrote down what the caller said.
+    pub is_writing: bool,
+}
+
+/// What one event says.
+#[derive(Default)]
+struct Heard {
+    is_end: bool,
+    is_written: bool,
+    response: Counts,
+    writing: Counts,
+    model: Option<String>,
 }
 
 impl Session {
@@ -40,42 +64,74 @@ impl Session {
             return;
         }
         self.is_begun = true;
-        let (mut is_end, mut is_written) = (false, false);
-        let (mut counts, mut counts_of_writing) = (Counts::default(), Counts::default());
-        let (model, writer) = (&mut self.model, &mut self.writer);
+        let Heard { is_end, is_written, response, writing, model } = self.read(event);
+        if let Some(model) = model.as_ref().filter(|_| self.model.is_none()) {
+            self.model = Some(model.clone());
+        }
+        let dialect = Dialect::OpenAi;
+        match (is_end, is_written) {
+            (_, true) => self.add(writing.settle(dialect), self.writer.clone(), true),
+            (true, _) => self.add(response.settle(dialect), model.or_else(|| self.current.clone()), false),
+            _ => (),
+        }
+    }
+
+    fn read(&mut self, event: &[u8]) -> Heard {
+        let mut heard = Heard::default();
+        let (current, writer) = (&mut self.current, &mut self.writer);
         // What is no JSON says nothing.
         let _ = fields(event, |key, at| {
             match key {
                 b"type" => {
                     let kind = &event[at];
-                    (is_end, is_written) = (ENDS.contains(&kind), kind == WRITTEN);
+                    (heard.is_end, heard.is_written) = (ENDS.contains(&kind), kind == WRITTEN);
                 }
-                b"usage" => counts_of_writing.read(&event[at]),
+                b"usage" => heard.writing.read(&event[at]),
                 b"response" | b"session" => {
                     let inner = &event[at];
                     let _ = fields(inner, |key, at| {
                         match key {
-                            b"usage" => counts.read(&inner[at]),
-                            b"model" if model.is_none() => *model = unescape(&inner[at]),
+                            b"usage" => heard.response.read(&inner[at]),
+                            b"model" => heard.model = unescape(&inner[at]),
                             b"input_audio_transcription" => *writer = writer_in(&inner[at], &[]).or(writer.take()),
                             b"audio" => *writer = writer_in(&inner[at], &["input", "transcription"]).or(writer.take()),
                             _ => (),
                         }
                         Ok(())
                     });
+                    if let (b"session", Some(model)) = (key, &heard.model) {
+                        *current = Some(model.clone());
+                    }
                 }
                 _ => (),
             }
             Ok(())
         });
-        let (counts, sum) = match (is_end, is_written) {
-            (_, true) => (counts_of_writing, &mut self.written),
-            (true, _) => (counts, &mut self.usage),
-            _ => return,
-        };
-        if let Some(used) = counts.settle(Dialect::OpenAi) {
-            *sum = Some(sum.map_or(used, |before| before.plus(&used)));
+        heard
+    }
+
+    fn add(&mut self, used: Option<Usage>, model: Option<String>, is_writing: bool) {
+        let Some(used) = used else { return };
+        let another = model.filter(|model| is_writing || self.model.as_ref() != Some(model));
+        let is_known = |share: &Share, model: &str| share.model == model && share.is_writing == is_writing;
+        match another {
+            Some(model) if self.others.iter().any(|share| is_known(share, &model)) => {
+                for share in self.others.iter_mut().filter(|share| is_known(share, &model)) {
+                    share.usage = share.usage.plus(&used);
+                }
+            }
+            Some(model) if self.others.len() < MOST_OTHERS => {
+                self.others.push(Share { model, usage: used, is_writing })
+            }
+            _ => self.usage = Some(self.usage.map_or(used, |before| before.plus(&used))),
         }
+    }
+
+    /// What all of them used together.
+    #[must_use]
+    pub fn total(&self) -> Option<Usage> {
+        let all = self.usage.iter().chain(self.others.iter().map(|share| &share.usage));
+        all.copied().reduce(|sum, used| sum.plus(&used))
     }
 }
 
@@ -117,20 +173,42 @@ mod tests {
     }
 
     #[test]
+    fn each_response_counts_for_the_model_that_it_names_or_for_that_of_its_session() {
+        let mut session = Session::default();
+        let of =
+            |model: &str| done("response.completed", 10, 5).replace("\"id\"", &format!("\"model\":\"{model}\",\"id\""));
+        for model in ["small", "large", "small", "large"] {
+            session.hear(of(model).as_bytes());
+        }
+        session.hear(br#"{"type":"session.updated","session":{"model":"third"}}"#);
+        session.hear(done("response.done", 3, 2).as_bytes());
+        let used = |input, output, audio_in| Usage { input, output, audio_in, ..Usage::default() };
+        let share = |model: &str, usage| Share { model: model.into(), usage, is_writing: false };
+        assert_eq!((session.usage, session.model.as_deref()), (Some(used(18, 10, 2)), Some("small")));
+        assert_eq!(session.others, [share("large", used(18, 10, 2)), share("third", used(2, 2, 1))]);
+        assert_eq!(session.total(), Some(used(38, 22, 5)));
+        for at in 0..2 * MOST_OTHERS {
+            session.hear(of(&format!("model-{at}")).as_bytes());
+        }
+        assert_eq!(session.others.len(), MOST_OTHERS);
+        let all = 2 * MOST_OTHERS as u64;
+        assert_eq!(session.total(), Some(used(38 + 9 * all, 22 + 5 * all, 5 + all)));
+    }
+
+    #[test]
     fn what_it_cost_to_write_down_what_was_said_is_counted() {
+        const SAID: &str = r#"{"type":"conversation.item.input_audio_transcription.completed","item_id":"i","transcript":"Hi","usage":
+            {"type":"tokens","total_tokens":22,"input_tokens":13,"input_token_details":{"text_tokens":1,"audio_tokens":12},"output_tokens":9}}"#;
         let mut session = Session::default();
         session.hear(br#"{"type":"session.created","session":{"id":"s"}}"#);
         session.hear(done("response.done", 10, 5).as_bytes());
-        session.hear(
-            br#"{"type":"conversation.item.input_audio_transcription.completed","item_id":"i","transcript":"Hi","usage":
-            {"type":"tokens","total_tokens":22,"input_tokens":13,"input_token_details":{"text_tokens":1,"audio_tokens":12},"output_tokens":9}}"#,
-        );
+        session.hear(SAID.as_bytes());
         session.hear(
             br#"{"type":"conversation.item.input_audio_transcription.completed","usage":{"type":"duration","seconds":3}}"#,
         );
-        let usage = Usage { input: 9, audio_in: 1, output: 5, ..Usage::default() };
-        let written = Usage { input: 1, audio_in: 12, output: 9, ..Usage::default() };
-        assert_eq!((session.usage, session.written, session.writer.take()), (Some(usage), Some(written), None));
+        // Nobody said who wrote.
+        let usage = Usage { input: 10, audio_in: 13, output: 14, ..Usage::default() };
+        assert_eq!((session.usage, session.others.len()), (Some(usage), 0));
         for (event, writer) in [
             (
                 r#"{"type":"session.updated","session":{"audio":{"input":{"transcription":{"model":"gpt-4o-transcribe"}}}}}"#,
@@ -150,8 +228,15 @@ mod tests {
             ),
         ] {
             session.hear(event.as_bytes());
+            session.hear(SAID.as_bytes());
             assert_eq!(session.writer.as_deref(), Some(writer), "{event}");
         }
+        let written = |model: &str, times: u64| Share {
+            model: model.into(),
+            usage: Usage { input: times, audio_in: 12 * times, output: 9 * times, ..Usage::default() },
+            is_writing: true,
+        };
+        assert_eq!(session.others, [written("gpt-4o-transcribe", 3), written("whisper-1", 1)]);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use super::{
 };
 use crate::usage::Usage;
 
+/// Width to height.
+pub type Ratio = (u64, u64);
+
 /// What is to be drawn.
 #[derive(Debug, Default)]
 pub struct Picture {
@@ -72,12 +75,16 @@ impl Picture {
         self.hand_count(to, name);
     }
 
-    /// Width to height in the smallest numbers.
-    pub fn hand_ratio(&mut self, to: &mut Value, name: &str) {
-        if let Some((wide, high)) = self.size.take() {
-            let by = divisor(wide, high);
-            to[name] = format!("{}:{}", wide / by, high / by).into();
+    /// Width to height, as the nearest of those that can be drawn; that it is another is named.
+    pub fn hand_ratio(&mut self, to: &mut Value, name: &str, ratios: &[Ratio]) {
+        let Some(size) = self.size.take() else { return };
+        let away = |one: &Ratio| ((size.0 as f64 / size.1 as f64) / (one.0 as f64 / one.1 as f64)).ln().abs();
+        let Some(nearest) = ratios.iter().min_by(|one, other| away(one).total_cmp(&away(other))) else { return };
+        let (wide, high) = nearest;
+        if u128::from(size.0) * u128::from(*high) != u128::from(size.1) * u128::from(*wide) {
+            self.lost.add("size");
         }
+        to[name] = format!("{wide}:{high}").into();
     }
 
     /// Refuses more than one picture.
@@ -105,10 +112,6 @@ fn size(fields: &mut Fields) -> Result<Option<(u64, u64)>, Refusal> {
     let sides = text.split_once('x').and_then(|(wide, high)| Some((wide.parse().ok()?, high.parse().ok()?)));
     let sides = sides.filter(|(wide, high)| *wide > 0 && *high > 0);
     sides.map(Some).ok_or_else(|| Refusal::new("size", "must be auto, or width and height such as 1024x1024"))
-}
-
-fn divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { divisor(b, a % b) }
 }
 
 /// What was drawn: each the bytes as base64, or where they are.
@@ -160,16 +163,37 @@ fn usage(of: &Usage) -> Value {
 mod tests {
     use super::*;
 
+    fn read(size: &str) -> Result<Picture, Refusal> {
+        Picture::read(json!({"prompt": "p", "size": size}).to_string().as_bytes())
+    }
+
     #[test]
-    fn a_size_is_two_numbers_and_a_ratio_is_in_the_smallest() {
-        let read = |size: &str| Picture::read(json!({"prompt": "p", "size": size}).to_string().as_bytes());
-        let mut picture = read("1792x1024").unwrap();
-        let mut to = json!({});
-        picture.hand_ratio(&mut to, "aspect_ratio");
-        assert_eq!(to["aspect_ratio"], "7:4");
+    fn a_size_is_two_numbers() {
         assert_eq!(read("auto").unwrap().size, None);
         for wrong in ["large", "0x10", "10x", "-1x2"] {
             assert_eq!(read(wrong).unwrap_err().path, "size");
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_the_nearest_that_can_be_drawn_and_named_where_it_is_another() {
+        const RATIOS: [Ratio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+        for (size, ratio, lost) in [
+            ("1024x1024", "1:1", ""),
+            ("1920x1080", "16:9", ""),
+            ("1792x1024", "16:9", "size"),
+            ("1024x1792", "9:16", "size"),
+            ("1536x1024", "4:3", "size"),
+            ("1024x1536", "3:4", "size"),
+            ("18446744073709551615x1", "16:9", "size"),
+        ] {
+            let (mut picture, mut to) = (read(size).unwrap(), json!({}));
+            picture.hand_ratio(&mut to, "aspect_ratio", &RATIOS);
+            assert_eq!(
+                (to["aspect_ratio"].as_str(), picture.into_lost().text().as_ref()),
+                (Some(ratio), lost),
+                "{size}"
+            );
         }
     }
 

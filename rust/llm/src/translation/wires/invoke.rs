@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Broken, Found, Listener, Wire, chat, converse::Converse};
+use super::{Broken, Found, Listener, Wire, chat, converse::Converse, painting};
 use crate::translation::{
     asked::{Asked, Refusal, Source},
     embedding::{Item, Texts, Vectors},
@@ -148,7 +148,7 @@ impl Wire for Invoke {
             Self::StableImage => {
                 picture.refuse_several()?;
                 let mut out = json!({"prompt": picture.prompt});
-                picture.hand_ratio(&mut out, "aspect_ratio");
+                picture.hand_ratio(&mut out, "aspect_ratio", &painting::STABLE);
                 let more = ["negative_prompt", "aspect_ratio", "seed", "mode", "image", "strength", "output_format"];
                 picture.hand_all(&more, &mut out);
                 out

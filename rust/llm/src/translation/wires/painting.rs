@@ -10,7 +10,7 @@ use crate::{
     dialect::Dialect,
     translation::{
         asked::Refusal,
-        picture::{Drawn, Picture},
+        picture::{Drawn, Picture, Ratio},
     },
     usage::Counts,
 };
@@ -50,6 +50,11 @@ pub static GEMINI: Painting = bytes(gemini, "", "");
 
 /// What an image is made of besides words.
 const IMAGE: &str = "image";
+
+/// What each of them draws, by its maker's reference.
+pub(super) const STABLE: [Ratio; 9] = [(1, 1), (2, 3), (3, 2), (4, 5), (5, 4), (9, 16), (16, 9), (9, 21), (21, 9)];
+const IMAGENS: [Ratio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
+const GEMINIS: [Ratio; 10] = [(1, 1), (2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4), (9, 16), (16, 9), (21, 9)];
 
 /// What stands between the fields of a form; a prompt that holds it is refused.
 const BOUNDARY: &str = "penstock-form-5f0c1d7e9ab24836";
@@ -161,7 +166,7 @@ fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
             }
         }
     }
-    picture.hand_ratio(&mut out, "aspect_ratio");
+    picture.hand_ratio(&mut out, "aspect_ratio", &STABLE);
     picture.hand_all(
         &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
         &mut out,
@@ -188,7 +193,7 @@ fn data(image: &Value) -> Result<&str, Refusal> {
 fn imagen(picture: &mut Picture) -> Result<Value, Refusal> {
     let mut parameters = json!({});
     picture.hand_count_within(8, &mut parameters, "sampleCount");
-    picture.hand_ratio(&mut parameters, "aspectRatio");
+    picture.hand_ratio(&mut parameters, "aspectRatio", &IMAGENS);
     for (key, name) in [("style", "sampleImageStyle"), ("negative_prompt", "negativePrompt")] {
         picture.hand(key, &mut parameters, name);
     }
@@ -220,7 +225,7 @@ fn gemini(picture: &mut Picture) -> Result<Value, Refusal> {
     picture.refuse_several()?;
     let mut config = json!({"responseModalities": ["TEXT", "IMAGE"]});
     let mut image = json!({});
-    picture.hand_ratio(&mut image, "aspectRatio");
+    picture.hand_ratio(&mut image, "aspectRatio", &GEMINIS);
     if image != json!({}) {
         config["imageConfig"] = image;
     }
