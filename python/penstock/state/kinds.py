@@ -21,7 +21,7 @@ USERS = "/v1/admin/users"
 LIMITS = ("usage_limits", "rate_limits", "expires_at")
 # The fields that name a provider.
 PROVIDER = frozenset({"provider", "ai_provider_id"})
-WORKSPACE_FIELDS = ("name", "description", "defaults", "settings", "usage_limits", "rate_limits")
+WORKSPACE_FIELDS = ("name", "description", "defaults", "settings", "security_settings", "usage_limits", "rate_limits")
 
 
 class Ground:
