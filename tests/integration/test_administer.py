@@ -427,8 +427,13 @@ def test_what_is_kept_in_other_words_or_passes_to_another_is_not_refused(own: Cl
 
     assert "+ invites later@x.test" in applied(1)
     assert applied(1) == ["nothing to do"]
-    assert "+ words / configs c1" in applied(0, 1)
+    assert {"~ words / configs c0: is_default", "+ words / configs c1"} < set(applied(0, 1))
     assert applied(0, 1) == ["nothing to do"]
+    for defaults in ((1, 0), (0, 1)):
+        assert {f"~ words / configs c{number}: is_default" for number in (0, 1)} < set(applied(*defaults))
+        assert applied(*defaults) == ["nothing to do"]
+        there = own.shown(f"/v1/configs?workspace_id={place['id']}")["data"]
+        assert {row["name"]: row["is_default"] for row in there} == {"c0": defaults[0], "c1": defaults[1]}
 
 
 def test_a_long_plan_shows_how_far_it_is_to_who_watches(admin: Client, tmp_path: Path):

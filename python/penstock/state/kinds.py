@@ -291,9 +291,7 @@ class Configs(Kind):
     """Routing configs, whose slugs are made by chance."""
 
     name, path = "configs", "/v1/configs"
-    fields = ("name", "config", "status")
-    fixed = ("slug", "is_default")
-    passes = ("slug", "is_default")
+    fields = ("name", "config", "status", "is_default")
     secret = ("config",)
     keeps_slug = False
 
