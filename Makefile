@@ -94,6 +94,14 @@ compare: build $(STAMPS)/bench ## the gateway beside nginx, HAProxy, Envoy and o
 	$(SAY) 'side by side, rounds interleaved; it prints what it is doing and how long is left'
 	@$(BIN)/python -m benches.compare $(ARGS)
 
+# Processes that are killed; fewer with PostgreSQL.
+KILLS ?= 1000
+
+.PHONY: kills
+kills: build $(STAMPS)/test $(STAMPS)/debian ## kill -9 the process that writes again and again (KILLS=1000), and look whether all that it acknowledged is there
+	$(SAY) '$(KILLS) times kill -9 of the process that writes; it says how many writes were acknowledged'
+	@PENSTOCK_KILLS=$(KILLS) $(BIN)/python -m pytest tests/integration/test_kills.py -k whenever $(ARGS)
+
 .PHONY: lock
 lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--upgrade takes newer versions
 	@for lock in run:"build" test:"build test lint lock" bench:"build test lint lock bench"; do \

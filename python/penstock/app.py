@@ -189,7 +189,8 @@ def open_store(
     publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
     announcer = _announcer(settings, publisher.ring)
     news = News(publisher, announcer)
-    office = Office(database, vault, settings.routing.target_limits, identities, news, settings.store.key_prefix)
+    prefix, lends = settings.store.key_prefix, settings.identity.lend
+    office = Office(database, vault, settings.routing.target_limits, identities, news, prefix, lends=lends)
     blobs = Folder(settings.files_folder)
     runner = Runner(settings, office, secrets, blobs, batch_figures, records)
     shared = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -79,18 +79,29 @@ def of_person(org_role: str | None) -> frozenset[str]:
     return everywhere | ORGANISATION if org_role in LEADING else everywhere
 
 
-def of_member(role: str) -> frozenset[str]:
+class Apart(NamedTuple):
+    """What a workspace gives to a role beyond the usual, and what it takes from it."""
+
+    given: frozenset[str]
+    taken: frozenset[str]
+
+
+def of_member(role: str, apart: Apart | None = None) -> frozenset[str]:
     """Give what a role in a workspace lets a person do there."""
-    return narrowed(of_person("member"), role)
+    return narrowed(of_person("member"), role, apart)
 
 
-def narrowed(scopes: frozenset[str], role: str | None) -> frozenset[str]:
+def narrowed(scopes: frozenset[str], role: str | None, apart: Apart | None = None) -> frozenset[str]:
     """Leave of some scopes what a role in a workspace allows."""
-    if role in {"admin", "manager"}:
-        return scopes
     if role is None:
         return frozenset()
-    return frozenset(scope for scope in scopes if scope.rpartition(".")[2] in MEMBERS_VERBS)
+    given, taken = apart or (frozenset[str](), frozenset[str]())
+    usual = role in {"admin", "manager"}
+    return frozenset(
+        scope
+        for scope in scopes
+        if scope not in taken and (usual or scope in given or scope.rpartition(".")[2] in MEMBERS_VERBS)
+    )
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -123,6 +134,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     # Of the person whose key it is: in the organisation, and in each workspace by id.
     org_role: str | None = None
     roles: dict[str, str] = {}
+    # What those workspaces give to the role or take from it, where they say so.
+    apart: dict[str, Apart] = {}
 
     @property
     def leads(self) -> bool:
@@ -143,7 +156,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Give what the key may do in a workspace; in the organisation as a whole where none is named."""
         if self.user_id is None or self.leads:
             return self.scopes
-        return narrowed(self.scopes, self.roles.get(workspace_id or ""))
+        place = workspace_id or ""
+        return narrowed(self.scopes, self.roles.get(place), self.apart.get(place))
 
     def may_give(self, workspace_id: str | None) -> frozenset[str]:
         """Give what the caller may let others do: nothing beyond what it may do itself."""

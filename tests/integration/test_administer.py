@@ -70,10 +70,16 @@ PRICE = {"pay_as_you_go": {"request_token": {"price": 0.5}}}
 def furnish(admin: Client) -> dict[str, Any]:
     """Make something of each kind."""
     user = admin.shown("/v1/admin/users")["data"][0]["id"]
-    rules = {"user_api_key_rotation_period": 9}
+    rules = {"user_api_key_rotation_period": 9, "user_api_key_count": 5, "user_key_metadata": {"team": "a"}}
     place = admin.made(
         "/v1/workspaces",
-        {"name": "Rockets", "settings": rules, "users": [{"id": user, "role": "manager"}], "description": "up"},
+        {
+            "name": "Rockets",
+            "settings": rules,
+            "security_settings": {"managersWriteConfigs": False, "membersViewLogs": False},
+            "users": [{"id": user, "role": "manager"}],
+            "description": "up",
+        },
     )
     furnish_organisation(admin, place)
     own = {"workspace_id": place["id"]}
@@ -310,6 +316,7 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     rockets["members"][0]["role"] = "admin"
     next(row for row in rockets["providers"] if row["slug"] == "ours")["note"] = "noted"
     rockets["settings"] = {"block_inline_config": True}
+    rockets["security_settings"] = {"membersViewLogs": True}
     rockets["configs"][0]["config"]["retry"] = {"attempts": 2}
     file = tmp_path / "state.yaml"
     write(document, file)
@@ -318,7 +325,7 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     assert set(planned.splitlines()) == {
         "~ integrations shared: key, description, allow_all_models, models, workspaces",
         "~ secret_references kept: auth_config",
-        "~ workspace Rockets: settings",
+        "~ workspace Rockets: settings, security_settings",
         "~ Rockets / members owner@localhost: role",
         "~ Rockets / providers of ours: note",
         "~ Rockets / configs main: config",
@@ -330,7 +337,13 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     access, gone = admin.shown("/v1/integrations/shared/workspaces")["workspaces"]
     assert (access["workspace_id"], access["enabled"], gone["enabled"]) == (place["id"], False, True)
     assert admin.shown("/v1/secret-references/kept")["auth_config"]["vault_addr"] == "https://other.test"
-    assert admin.shown(f"/v1/workspaces/{place['id']}")["settings"] == {"block_inline_config": True}
+    row = admin.shown(f"/v1/workspaces/{place['id']}")
+    assert row["settings"] == {"block_inline_config": True}
+    # Of flags those that the file does not have stay.
+    assert (row["security_settings"]["membersViewLogs"], row["security_settings"]["managersWriteConfigs"]) == (
+        True,
+        False,
+    )
     again = run(admin, "apply", str(file), "--yes", "--prune", **secrets)
     assert again == "nothing to do\n"
     # A list that the file does not have stays as it is.
@@ -414,8 +427,13 @@ def test_what_is_kept_in_other_words_or_passes_to_another_is_not_refused(own: Cl
 
     assert "+ invites later@x.test" in applied(1)
     assert applied(1) == ["nothing to do"]
-    assert "+ words / configs c1" in applied(0, 1)
+    assert {"~ words / configs c0: is_default", "+ words / configs c1"} < set(applied(0, 1))
     assert applied(0, 1) == ["nothing to do"]
+    for defaults in ((1, 0), (0, 1)):
+        assert {f"~ words / configs c{number}: is_default" for number in (0, 1)} < set(applied(*defaults))
+        assert applied(*defaults) == ["nothing to do"]
+        there = own.shown(f"/v1/configs?workspace_id={place['id']}")["data"]
+        assert {row["name"]: row["is_default"] for row in there} == {"c0": defaults[0], "c1": defaults[1]}
 
 
 def test_a_long_plan_shows_how_far_it_is_to_who_watches(admin: Client, tmp_path: Path):

@@ -21,7 +21,7 @@ from tests.integration.needed import NEEDED
 from tests.integration.wire import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.integration.wire import Answer
 
@@ -433,6 +433,29 @@ TRICKS = (
     "/v1/health/%2e%2e{path}",
     "/schema/..{path}",
     "/v1/health?/..{path}",
+    "{path}.",
+    "{path}..",
+    "{path}..;/",
+    "{path}%2e%2e%3b",
+    "{path};/",
+    "{path}\\",
+    "{path}#x",
+    "{path}%23x",
+    "{path}%3Fx=y",
+    "{swapped}",
+    "/v1/..{path}",
+    "/v1/..;{path}",
+    "/v1/../v1{path}",
+    "/v1//..{path}",
+    "/v1/%2e%2e{path}",
+    "/v1%2f..{path}",
+    "/v1/health/..;{path}",
+    "/v1/health/..;/..;{path}",
+    "/v1/models/..{path}",
+    "/v1/proxy{path}",
+    "/v1/proxy/..{path}",
+    "/./{rest}",
+    "/v2{path}",
 )
 FORGED = (
     {"x-forwarded-user": "owner@localhost"},
@@ -447,6 +470,12 @@ FORGED = (
 )
 
 
+def tricks(path: str) -> Iterator[str]:
+    first, _, rest = path[1:].partition("/")
+    for trick in TRICKS:
+        yield trick.format(path=path, upper=path.upper(), swapped=path.swapcase(), first=f"/{first}", rest=rest)
+
+
 def test_tricks_with_the_path_and_with_headers_open_nothing(scene: Scene):
     tried = 0
     secret = scene.admin.shown("/v1/admin/users")["data"][0]["id"]
@@ -456,10 +485,8 @@ def test_tricks_with_the_path_and_with_headers_open_nothing(scene: Scene):
         path = path.split("?")[0]
         sent = None if body is None else json.dumps(body).encode()
         base, plain = scene.admin.gateway.base_url, {"content-type": "application/json"} if sent else {}
-        first, _, rest = path[1:].partition("/")
         before = changes(scene)
-        for trick in TRICKS:
-            asked = trick.format(path=path, upper=path.upper(), first=f"/{first}", rest=rest)
+        for asked in tricks(path):
             answer = ask(base, asked, sent, plain, method=route.method)
             assert answer.status >= 300 or asked.startswith("/v1/health?"), (route.method, asked, answer.status)
             assert secret.encode() not in answer.body
@@ -470,6 +497,31 @@ def test_tricks_with_the_path_and_with_headers_open_nothing(scene: Scene):
             tried += 1
         assert route.method == "GET" or changes(scene) == before, (route.method, path)
     assert tried > 2000
+
+
+# Keys that are good, and good for nothing of what is tried: of another workspace, and of this one without the scopes.
+WEAK = ("workspace-service of there with a scope of no use", "workspace-user of here with a scope of no use")
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_tricks_with_the_path_open_nothing_to_a_key_that_may_something_else(scene: Scene, name: str):
+    tried = 0
+    secret = scene.admin.shown("/v1/admin/users")["data"][0]["id"]
+    base, fields = scene.admin.gateway.base_url, {"content-type": "application/json", **scene.callers[name][0]}
+    for route in EACH:
+        if route.needs is None or scene.may(name, route) or "completions.write" in route.needs:
+            continue
+        path, body = scene.fill(route)
+        path = path.split("?")[0]
+        sent = None if body is None else json.dumps(body).encode()
+        before = changes(scene)
+        for asked in (path, *tricks(path)):
+            answer = ask(base, asked, sent, fields, method=route.method)
+            assert answer.status >= 300 or asked.startswith("/v1/health?"), (route.method, asked, answer.status)
+            assert secret.encode() not in answer.body, (route.method, asked)
+            tried += 1
+        assert changes(scene) == before, (route.method, path)
+    assert tried > 1000
 
 
 def test_what_is_in_another_workspace_is_as_good_as_not_there(scene: Scene):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +18,14 @@ from joserfc.jwk import ECKey
 from tests.integration import vaults as fakes
 from tests.integration.canaries import MADE, basic, canary, found, said
 from tests.integration.conftest import initialise
-from tests.integration.managed import Client
-from tests.integration.serving import running
+from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.nodes import connected
+from tests.integration.serving import counters, running
 from tests.integration.vaults import Vaults
 from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked, request
 from tests.postgres import dump
 from tests.processes import wait
+from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
     from tests.integration.wire import Answer
+    from tests.postgres import Postgres
 
     Call = tuple[str, str, bytes | None, dict[str, str]]
 
@@ -449,3 +455,86 @@ def test_no_secret_of_the_store_is_written_shown_or_said(
 def tmp_path_of(folder: Path, name: str) -> Path:
     (folder / name).mkdir()
     return folder / name
+
+
+# ── what opens the stores ────────────────────────────────────────────────────────────────────────────────────────────
+
+MASTER = canary("master key") + "012345"
+
+
+class OwnRedis(RedisServer):
+    PASSWORD = canary("password of Redis")
+
+
+def refusals(folder: Path, url: str, redis: str) -> Iterator[bytes]:
+    """What starts that fail say, each with a secret in what is wrong."""
+    right = {"PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": base64.b64encode(MASTER.encode()).decode()}
+    for number, wrong in enumerate(
+        (
+            {"PENSTOCK_STORE_URL": f"postgresql://penstock:{canary('database')}@127.0.0.1:1/none"},
+            {"PENSTOCK_STORE_URL": f"mysql://penstock:{canary('database')}@127.0.0.1/none"},
+            {"PENSTOCK_STORE_URL": f"{canary('database')}:{canary('database')}"},
+            {"PENSTOCK_STORE_MASTER_KEY": MASTER},
+            {"PENSTOCK_STORE_MASTER_KEY": base64.b64encode(MASTER[:31].encode()).decode()},
+            {"REDIS_URL": redis.replace("redis://", "http://")},
+            {"REDIS_URL": redis.replace("/0", "/odd")},
+        )
+    ):
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        # A node starts without a database that is only away; tables are made without the master key.
+        command = ["serve", "--port", "0"] if number else ["migrate"]
+        program = [sys.executable, "-m", "penstock", *command]
+        env = {**os.environ, **right, **wrong}
+        done = subprocess.run(program, check=False, capture_output=True, env=env, cwd=place, timeout=30)
+        assert done.returncode, (command, wrong)
+        yield done.stdout + done.stderr
+
+
+def test_what_opens_the_stores_is_nowhere_but_where_the_operator_put_it(
+    provider: Mock, own_postgres: Postgres, tmp_path: Path
+):
+    redis = OwnRedis(tmp_path_of(tmp_path, "redis"))
+    folder = tmp_path_of(tmp_path, "gateway")
+    url = own_postgres.database().replace("penstock@", f"penstock:{canary('database')}@")
+    written = base64.b64encode(MASTER.encode()).decode()
+    env = {
+        "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
+        "PENSTOCK_STORE_URL": url,
+        "PENSTOCK_STORE_MASTER_KEY": written,
+        "REDIS_URL": redis.url,
+    }
+    initialise(folder, env)
+    secrets = {"database": canary("database"), "master key": MASTER, "written": written, "redis": OwnRedis.PASSWORD}
+    tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}}
+    with running(folder, tables, env=env) as gateway:
+        connected(gateway)
+        admin = Client(gateway)
+        workspace = admin.made("/v1/workspaces", {"name": "opened"})
+        place = {"workspace_id": workspace["id"]}
+        admin.made("/v1/virtual-keys", {"name": "own", "provider": "mock", "key": "sk-plain", **place})
+        key = admin.made("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+        fields = {**JSON, "x-gateway-api-key": key["key"], "x-gateway-provider": "@own"}
+        wait("the key", lambda: ask(gateway.base_url, CHAT, asked(), fields).status == 200 or None, 5)
+        sinks = {"reads": looked_at(admin, workspace["id"]) + shown(gateway)}
+        # Both go away, which is told in each way that there is; calls go on.
+        redis.stop()
+        own_postgres.crash()
+        answers = [admin.get("/v1/configs"), admin.post("/v1/workspaces", {"name": "x"}), admin.get("/ready")]
+        answers += [ask(gateway.base_url, CHAT, asked(), fields) for _ in range(3)]
+        wait("Redis is missed", lambda: counters(gateway).get("penstock_redis_up") == 0 or None, 10)
+        sinks |= {
+            "answers": b"\n".join(said(answer) + answer.body for answer in answers),
+            "metrics": shown(gateway),
+            "command lines": "\n".join(gateway.pids().values()).encode(),
+            "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
+        }
+        gateway.records(4)
+        own_postgres.start()
+        wait("the database", lambda: admin.get("/v1/configs").status == 200 or None, 20)
+    assert {200, 503} <= {answer.status for answer in answers}
+    sinks |= kept(folder, url)
+    sinks["refusals"] = b"\n".join(refusals(tmp_path / "refused", url, redis.url))
+    assert {"penstock.db", "gateway.log", "records.jsonl", "refusals"} <= set(sinks)
+    assert b"REDIS_URL" in sinks["refusals"] or b"redis" in sinks["refusals"]
+    assert not found(sinks, secrets)

@@ -122,9 +122,9 @@ def made_things(admin: Client, workspace: dict[str, Any]) -> list[Thing]:
     made = {"name": "n", "integration_id": inner, **place}
     reference = {
         "name": "n",
-        "manager_type": "aws_sm",
+        "manager_type": "hashicorp_vault",
         "secret_path": "p",
-        "auth_config": {"aws_auth_type": "serviceRole"},
+        "auth_config": {"vault_auth_type": "token", "vault_addr": "https://vault.test", "vault_token": "t"},
     }
     user = admin.shown("/v1/admin/users")["data"][0]["id"]
     good(admin.post(f"/v1/workspaces/{own}/users", {"users": [{"id": user, "role": "member"}]}))

@@ -43,6 +43,37 @@ def test_a_config_is_read_back_as_json_in_a_text(admin: Client, workspace: str, 
     assert shown["version_id"] == config["version_id"]
 
 
+def test_a_workspace_has_one_default_which_moves_and_is_noted_and_says_nothing_to_requests(admin: Client):
+    place, other = (admin.made("/v1/workspaces", {"name": name})["id"] for name in ("defaults", "other defaults"))
+    body = {"name": "d", "config": {"provider": "mock"}, "isDefault": 1}
+    elsewhere = admin.made("/v1/configs", {**body, "workspace_id": other})["slug"]
+
+    def defaults(workspace: str) -> list[str]:
+        listed = admin.shown(f"/v1/configs?workspace_id={workspace}")["data"]
+        return [row["slug"] for row in listed if row["is_default"]]
+
+    one, two = (admin.made("/v1/configs", {**body, "workspace_id": place})["slug"] for _ in range(2))
+    assert defaults(place) == [two]
+    version = good(admin.put(f"/v1/configs/{one}", {"isDefault": 1}))["version_id"]
+    assert (defaults(place), defaults(other)) == ([one], [elsewhere])
+    # It is no other version.
+    assert admin.shown(f"/v1/configs/{one}/versions")["total"] == 1
+    assert admin.shown(f"/v1/configs/{one}")["version_id"] == version
+    row = admin.shown(f"/v1/configs/{one}")
+    span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+    asked_for = f"{span}&organisation_id={row['organisation_id']}&workspace_id={place}&resource_type=configs"
+    records = admin.shown(f"/v1/audit-logs?{asked_for}")["records"]
+    moved = admin.shown(f"/v1/configs/{two}")["id"]
+    assert {row["id"], moved} <= {record["resource_id"] for record in records if record["action"] == "update"}
+    # Who names no config and no provider has none.
+    key = admin.with_key(workspace_id=place, scopes=["completions.write"]).key
+    fields = {"content-type": "application/json", "x-gateway-api-key": key}
+    assert ask(admin.gateway.base_url, CHAT, asked(), fields).status == 400
+    good(admin.put(f"/v1/configs/{one}", {"isDefault": 0}))
+    assert defaults(place) == []
+    refused(admin.put(f"/v1/configs/{one}", {"isDefault": 2}), 400, "AB01", "isDefault")
+
+
 def test_versions_are_paged_by_their_numbers(admin: Client, config: dict[str, Any]):
     path = f"/v1/configs/{config['slug']}"
     for number in range(2, 6):

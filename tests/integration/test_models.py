@@ -109,6 +109,25 @@ def test_a_saved_config_can_ask_for_the_catalogue_too(admin: Client, app: Client
     assert [model["id"] for model in listed["data"]] == ["@one/a", "@one/b"]
 
 
+def test_a_keys_own_config_says_whose_models_are_listed_where_none_is_sent(
+    admin: Client, app: Client, workspace: dict[str, Any]
+):
+    here = {"workspace_id": workspace["id"], "scopes": ["completions.write"]}
+
+    def listed_for(config: dict[str, Any], **more: object) -> Client:
+        saved = admin.made("/v1/configs", {"name": "d", "config": config, "workspace_id": workspace["id"]})["slug"]
+        return admin.with_key(**here, defaults={"config_id": saved, **more})
+
+    narrow = listed_for({"targets": [{"provider": "@two"}], "strategy": {"mode": "fallback"}})
+    assert ids(narrow) == ["@two/c"]
+    # A config that names nobody leaves it open.
+    assert ids(listed_for({"retry": {"attempts": 1}})) == ids(app)
+    other = {"x-gateway-config": '{"provider":"@one","fetch_integrated_models":true}'}
+    assert ids(narrow, **other) == ["@one/a", "@one/b"]
+    bound = listed_for({"provider": "@two"}, allow_config_override=False)
+    assert ids(bound, **other) == ["@two/c"]
+
+
 def test_prices_are_told_to_everybody(admin: Client):
     url = admin.gateway.base_url
     for prefix in ("", "/v1"):

@@ -132,7 +132,12 @@ def invited(admin: Client) -> str:
 
 HERE = {"workspace_id": "{place}"}
 KEY = {"name": "n", "scopes": ["completions.write"], **HERE}
-SIGN_IN = {"aws_auth_type": "serviceRole"}
+SIGN_IN = {
+    "aws_auth_type": "accessKey",
+    "aws_access_key_id": "AKIA0123456789ABCDEF",
+    "aws_secret_access_key": "s",
+    "aws_region": "eu-west-1",
+}
 INVITES, WORKSPACES = "/v1/admin/users/invites", "/v1/workspaces"
 MAKES: dict[str, Make] = {
     INVITES: Make({"email": "once@example.test", "role": "member", "workspaces": []}, counted=INVITES),

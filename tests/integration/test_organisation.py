@@ -40,7 +40,13 @@ def test_an_organisation_without_rules_says_the_usual(admin: Client):
     assert shown == {
         "user_api_key_rotation_period": None,
         "block_inline_config": False,
+        "user_api_key_ttl": None,
         "session_settings": {"max_session_ttl": 43200},
+        "user_api_key_auto_create": False,
+        "default_workspace_user_api_key_auto_create": False,
+        "export_settings": {"deniedFields": []},
+        "data_visibility": {"managersViewAllData": True, "membersViewAllData": True},
+        "disable_auto_provision_user": False,
         "object": "organisation-settings",
     }
 
@@ -63,10 +69,38 @@ def test_a_rule_that_is_written_is_read_and_the_others_stay(cleared: Client, giv
         ({"user_api_key_rotation_period": "daily"}, "user_api_key_rotation_period"),
         ({"block_inline_config": "yes"}, "block_inline_config"),
         ({"blocks": True}, "blocks"),
+        ({"user_api_key_ttl": 0}, "user_api_key_ttl"),
+        ({"user_api_key_ttl": 1e9}, "user_api_key_ttl"),
+        ({"user_api_key_auto_create": 2}, "user_api_key_auto_create"),
+        ({"default_workspace_user_api_key_auto_create": "no"}, "default_workspace_user_api_key_auto_create"),
+        ({"export_settings": {"deniedFields": ["secrets"]}}, "export_settings.deniedFields"),
+        ({"export_settings": {}}, "deniedFields"),
+        ({"data_visibility": {"membersViewNothing": True}}, "membersViewNothing"),
+        ({"disable_auto_provision_user": []}, "disable_auto_provision_user"),
+        # Of a workspace alone.
+        ({"user_api_key_max_ttl": 60}, "user_api_key_max_ttl"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused_by_its_path(admin: Client, body: dict[str, Any], path: str):
     refused(admin.put(SETTINGS, body), 400, "AB01", path)
+
+
+def test_settings_for_what_is_to_come_are_kept_and_null_takes_each_away(cleared: Client):
+    before = cleared.shown(SETTINGS)
+    given = {
+        "user_api_key_ttl": 3600,
+        "user_api_key_auto_create": True,
+        "default_workspace_user_api_key_auto_create": True,
+        "export_settings": {"deniedFields": ["request", "metadata"]},
+        "data_visibility": {"managersViewAllData": True, "membersViewAllData": False},
+        "disable_auto_provision_user": True,
+    }
+    assert good(cleared.put(SETTINGS, given)) == {**before, **given} == cleared.shown(SETTINGS)
+    assert good(cleared.put(SETTINGS, {"data_visibility": {"managersViewAllData": False}}))["data_visibility"] == {
+        "managersViewAllData": False,
+        "membersViewAllData": True,
+    }
+    assert good(cleared.put(SETTINGS, dict.fromkeys(given))) == before
 
 
 def test_a_workspace_goes_before_its_organisation_in_how_often_keys_are_rotated(cleared: Client):

@@ -327,3 +327,16 @@ def test_what_was_open_to_a_workspace_that_is_archived_meanwhile_is_taken_back_a
     assert admin.shown(secret)["allowed_workspaces"] == named["allowed_workspaces"]
     good(admin.put(secret, {"allowed_workspaces": [new["slug"]]}))
     refused(admin.put(secret, named), 404, "AB02", "allowed_workspaces[0]", "archived")
+
+
+def test_a_reference_that_would_be_fetched_as_this_machine_is_not_kept_unless_that_is_lent(admin: Client):
+    body = {"name": "mine", "manager_type": "aws_sm", "secret_path": "a/b"}
+    role = {"aws_auth_type": "serviceRole", "aws_region": "eu-west-1"}
+    words = ("auth_config.aws_auth_type", "identity.lend")
+    refused(admin.post("/v1/secret-references", {**body, "auth_config": role}), 400, "AB01", *words)
+    keys = {"aws_access_key_id": "AKIA0123456789ABCDEF", "aws_secret_access_key": "s", "aws_region": "eu-west-1"}
+    made = admin.made("/v1/secret-references", {**body, "auth_config": {"aws_auth_type": "accessKey", **keys}})
+    path = f"/v1/secret-references/{made['slug']}"
+    refused(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}), 400, "AB01", *words)
+    assert admin.shown(path)["auth_config"]["aws_auth_type"] == "accessKey"
+    assert admin.shown("/v1/secret-references?search=mine")["total"] == 1

@@ -176,6 +176,7 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
             "name": "other",
             "status": "archived",
             "config": Sample({"provider": "openai"}, lambda shown: json.loads(shown["config"])),
+            "isDefault": Sample(1, lambda shown: shown["is_default"]),
         },
         "NewIntegration": {
             **integration,

@@ -182,6 +182,11 @@ class Desk(Tenant):
             pass
         return made
 
+    @property
+    def lends(self) -> bool:
+        """Whether the operator lets stored things use the identity of this machine."""
+        return self._office.lends
+
     def new_key(self) -> str:
         """Make the text of a gateway key."""
         return new_key(self._office.key_prefix)
@@ -352,7 +357,7 @@ class News(Protocol):
 class Office:
     """What all desks share, and who is told when something changed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that there are
         self,
         database: Database,
         vault: Vault,
@@ -360,14 +365,17 @@ class Office:
         identities: Identities,
         news: News,
         key_prefix: str,
+        *,
+        lends: bool,
     ) -> None:
-        """Take the parts, and what the texts of new keys begin with."""
+        """Take the parts, what the texts of new keys begin with, and whether this machine's identity is lent."""
         self.database = database
         self.vault = vault
         self.limits = limits
         self.identities = identities
         self._news = news
         self.key_prefix = key_prefix
+        self.lends = lends
 
     def work(self, request: Request[Any, Caller, Any]) -> Work:
         """Give a route its caller's way to a desk."""

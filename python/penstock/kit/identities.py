@@ -11,6 +11,7 @@ from sqlalchemy import or_, select
 
 from penstock.caller import Caller, Sent, of_person
 from penstock.errors import ForbiddenError, UnauthorisedError
+from penstock.kit import roles
 from penstock.kit.ids import digest
 from penstock.kit.record import now
 from penstock.kit.rules import LONGEST_SESSION, USUAL_SESSION
@@ -33,6 +34,10 @@ KEY = select(api_keys, key_digests.c.expires_at.label("digest_expires_at")).join
 )
 SESSION = select(sessions, organisations.c.settings).join(
     organisations, organisations.c.id == sessions.c.organisation_id
+)
+
+PLACES = select(members.c.workspace_id, members.c.role, workspaces.c.settings).join(
+    workspaces, workspaces.c.id == members.c.workspace_id
 )
 
 
@@ -191,5 +196,10 @@ async def _workspace(connection: AsyncConnection, claims: Claims) -> str | None:
 
 async def _person(connection: AsyncConnection, user_id: str) -> Mapping[str, Any]:
     role = await connection.scalar(select(users.c.role).where(users.c.id == user_id))
-    found = await connection.execute(select(members.c.workspace_id, members.c.role).where(members.c.user_id == user_id))
-    return {"org_role": role, "roles": {row.workspace_id: row.role for row in found}}
+    found = (await connection.execute(PLACES.where(members.c.user_id == user_id))).all()
+    apart = {row.workspace_id: roles.apart(row.role, row.settings) for row in found}
+    return {
+        "org_role": role,
+        "roles": {row.workspace_id: row.role for row in found},
+        "apart": {place: said for place, said in apart.items() if said},
+    }

@@ -103,7 +103,10 @@ async def _enter(desk: Desk, invite: Row, user: Row, place: dict[str, str]) -> l
     own = {"workspace_id": workspace["id"], "user_id": user["id"]}
     if await members.find(desk, workspace["id"], user["id"]) is None:
         await members.enter(desk, {**own, "role": place["role"]})
-    return [await _key(desk, workspace, own, invite["key_scopes"])] if invite["key_scopes"] else []
+    # Who was here before may have keys already.
+    if not invite["key_scopes"] or not await keys.has_room(desk, workspace["id"], user["id"]):
+        return []
+    return [await _key(desk, workspace, own, invite["key_scopes"])]
 
 
 async def _key(desk: Desk, workspace: Row, own: dict[str, Any], scopes: list[str]) -> KeyOfPerson:
@@ -121,6 +124,7 @@ async def _key(desk: Desk, workspace: Row, own: dict[str, Any], scopes: list[str
         "created_by": own["user_id"],
         **own,
     }
+    values |= await keys.by_rules(desk, values)
     row = await keys.KEYS["workspace-user"].add(desk, values)
     await keys.add_text(desk, row["id"], text)
     return KeyOfPerson(workspace["id"], row["id"], text)

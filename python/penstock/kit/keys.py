@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from penstock.caller import SCOPES
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.kit import limits
 from penstock.kit.ids import digest, mask, new_id
-from penstock.kit.record import milliseconds, moment, now
+from penstock.kit.record import milliseconds, moment, now, refuse
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, following, refuse_long
-from penstock.kit.rules import of_organisation
+from penstock.kit.rules import in_force
 from penstock.store.parts import part_of
-from penstock.store.tables import api_keys, key_digests, workspaces
+from penstock.store.tables import api_keys, key_digests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,10 +44,48 @@ async def enforced(desk: Desk, type_: str, workspace_id: str | None) -> int | No
     """Give the days after which keys of people must be rotated here: the workspace's rule, else the organisation's."""
     if not type_.endswith("-user"):
         return None
-    name = "user_api_key_rotation_period"
-    row = await desk.find(workspaces, workspace_id) if workspace_id else None
-    own = row["settings"].get(name) if row else None
-    return own or (await of_organisation(desk)).get(name)
+    return (await in_force(desk, workspace_id)).get("user_api_key_rotation_period")
+
+
+async def by_rules(desk: Desk, values: Mapping[str, Any], before: Row | None = None) -> dict[str, Any]:
+    """Give what the rules of its workspace make of a person's key: when it ends, its metadata. `before` is its row."""
+    key = {**(before or {}), **values}
+    if key["type"] != "workspace-user":
+        return {}
+    rules = await in_force(desk, key["workspace_id"])
+    found: dict[str, Any] = {}
+    end, begun = key.get("expires_at"), before["created_at"] if before else now()
+    longest = rules.get("user_api_key_max_ttl")
+    own_end = desk.caller.ends_at
+    if before is None and end in {None, own_end}:
+        ends = [begun + seconds * 1000 for seconds in (rules.get("user_api_key_ttl"), longest) if seconds]
+        found["expires_at"] = min([*ends, own_end] if own_end else ends, default=None)
+    # As it was shown it is no news.
+    elif (
+        longest
+        and "expires_at" in values
+        and (before is None or end != before["expires_at"])
+        and _ends_after(end, begun + longest * 1000)
+    ):
+        latest = moment(begun + longest * 1000)
+        raise refuse("expires_at", f"is later than {latest}: keys of people are good for {longest} s in this workspace")
+    if (own := rules.get("user_key_metadata")) and "defaults" in values:
+        said: dict[str, str] = values["defaults"].get("metadata") or {}
+        both = {**own, **said} if rules.get("user_key_metadata_override", 1) else {**said, **own}
+        found["defaults"] = {**values["defaults"], "metadata": both}
+    return found
+
+
+def _ends_after(end: int | None, moment: int) -> bool:
+    return end is None or end > moment
+
+
+async def has_room(desk: Desk, workspace_id: str, user_id: str) -> bool:
+    """Whether a person may have one more key in a workspace."""
+    most = (await in_force(desk, workspace_id)).get("user_api_key_count", -1)
+    good = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now())
+    theirs = [api_keys.c.workspace_id == workspace_id, api_keys.c.user_id == user_id, api_keys.c.status == "active"]
+    return most == -1 or await desk.count(api_keys, [*theirs, good]) < most
 
 
 async def remove_all(desk: Desk, *conditions: ColumnElement[bool]) -> None:

@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import or_, select
 
-from penstock.caller import of_member
 from penstock.errors import ConflictError, MissingError
 from penstock.kit.fields import Changed, Email, FirstName, Id, LastName, Moment, Object
 from penstock.kit.ids import new_id
 from penstock.kit.record import now, write_out
 from penstock.kit.resource import Resource
-from penstock.store.tables import departed, members, users
+from penstock.kit.roles import of_role
+from penstock.store.tables import departed, members, users, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,10 +61,16 @@ QUERY = select(members, users.c.email, users.c.first_name, users.c.last_name, us
 )
 
 
+async def may_give_role(desk: Desk, role: str, workspace_id: str) -> None:
+    """Refuse to give others a role that lets them do more in a workspace than the caller may."""
+    row = await desk.organisation().find(workspaces, workspace_id)
+    desk.may_give(of_role(role, row["settings"] if row else {}), workspace_id)
+
+
 async def add(desk: Desk, workspace_id: str, wanted: Sequence[NewMember]) -> None:
     """Take people in; those who are in already are a conflict."""
     for index, person in enumerate(wanted):
-        desk.may_give(of_member(person.role), workspace_id)
+        await may_give_role(desk, person.role, workspace_id)
         user = await desk.refer(f"users[{index}].id", users, person.id, "user of this organisation")
         if await find(desk, workspace_id, person.id):
             message = f"{user['email']} is in this workspace already"

@@ -144,8 +144,8 @@ def form(kind: str, given: Mapping[str, Any]) -> type[Form]:
     return ways[way]
 
 
-def check(kind: str, given: Mapping[str, Any]) -> None:
-    """Refuse what a way of signing in does not have, and what it cannot do without."""
+def check(kind: str, given: Mapping[str, Any], *, lends: bool) -> None:
+    """Refuse what a way of signing in does not have, what it cannot do without, and this machine's identity unless it is lent."""
     wanted = form(kind, given)
     if unknown := sorted(set(given) - set(wanted.__struct_fields__)):
         allowed = ", ".join(wanted.__struct_fields__)
@@ -154,6 +154,10 @@ def check(kind: str, given: Mapping[str, Any]) -> None:
         msgspec.convert(given, wanted)
     except msgspec.ValidationError as error:
         raise misfit("auth_config", error) from None
+    field = sources.as_machine(given)
+    if field and not lends:
+        why = f"{given[field]!r} would ask as this machine, whose operator does not lend that"
+        raise refuse(f"auth_config.{field}", f"{why}; hint: the setting identity.lend, or another way to sign in")
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -173,7 +177,8 @@ async def with_master_key(settings: Settings) -> Settings:
     name = "store.master_key_reference"
     try:
         kept = msgspec.json.decode(reference.reveal(), type=Kept)
-        check(kept.manager_type, kept.auth_config)
+        # Here it is the operator who says so.
+        check(kept.manager_type, kept.auth_config, lends=True)
         text = await sources.fetch(settings, kept.manager_type, kept.auth_config, kept.secret_path)
     except msgspec.MsgspecError as error:
         raise SettingsError(f"{name} is not allowed: {error}") from None

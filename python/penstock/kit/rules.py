@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
-from penstock.store.tables import organisations
+from penstock.kit.record import refuse
+from penstock.store.tables import organisations, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,13 +33,51 @@ BlocksInline = Annotated[
         description="refuse requests that choose a provider, endpoint or config inline; what is saved stays allowed; null: no rule"
     ),
 ]
+# Ten years: a key that is to last longer needs no end.
+LONGEST_KEY = 10 * 366 * 24 * 3600
+Seconds = Annotated[int, Meta(ge=1, le=LONGEST_KEY)]
+Ttl = Annotated[
+    Seconds | UnsetType | None,
+    Meta(description="seconds after which a key of a person ends that is made without expires_at; null: no rule"),
+]
+LongestTtl = Annotated[
+    Seconds | UnsetType | None,
+    Meta(description="seconds for which a key of a person may be good at most, from when it was made; null: no rule"),
+]
+Most = Annotated[
+    Annotated[int, Meta(ge=-1, le=1_000_000)] | UnsetType | None,
+    Meta(description="keys that each person may have here at a time; -1: as many as they like"),
+]
+UserMetadata = Annotated[
+    dict[str, str] | UnsetType | None, Meta(description="metadata of every key of a person that is made or changed")
+]
+Flag = Annotated[int, Meta(ge=0, le=1)]
+# Rules that a workspace has of its organisation where it says nothing itself.
+INHERITED = ("user_api_key_rotation_period", "user_api_key_ttl")
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Rules as a workspace sets them."""
+    """Rules as an organisation and a workspace set them."""
 
     user_api_key_rotation_period: Period = UNSET
     block_inline_config: BlocksInline = UNSET
+    user_api_key_ttl: Ttl = UNSET
+
+
+class WorkspaceRules(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rules as a workspace sets them."""
+
+    user_api_key_max_ttl: LongestTtl = UNSET
+    user_api_key_count: Most = UNSET
+    user_key_metadata: UserMetadata = UNSET
+    user_key_metadata_override: Annotated[
+        Flag | UnsetType | None,
+        Meta(description="1: a key's own metadata goes before user_key_metadata; 0: after it; default: 1"),
+    ] = UNSET
+    debug_log: Annotated[
+        Flag | UnsetType | None,
+        Meta(description="1: logs keep requests and answers, 0: figures alone; kept until there are logs"),
+    ] = UNSET
 
 
 def written(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +88,18 @@ def written(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
         if given is not UNSET:
             plain = msgspec.to_builtins(given)
             values[name] = WORDS.get(plain, plain) if isinstance(plain, str) else plain
-    return {name: value for name, value in values.items() if value is not None}
+    kept = {name: value for name, value in values.items() if value is not None}
+    usual, longest = kept.get("user_api_key_ttl"), kept.get("user_api_key_max_ttl")
+    if usual and longest and usual > longest:
+        raise refuse("settings.user_api_key_ttl", f"is {usual}: more than user_api_key_max_ttl, which is {longest}")
+    return kept
+
+
+async def in_force(tenant: Tenant, workspace_id: str | None) -> dict[str, Any]:
+    """Give the rules of a workspace, and those of the organisation where it says nothing itself."""
+    above = await of_organisation(tenant)
+    row = await tenant.find(workspaces, workspace_id) if workspace_id else None
+    return {**{name: above[name] for name in INHERITED if name in above}, **(row["settings"] if row else {})}
 
 
 async def of_organisation(tenant: Tenant) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.caller import needs, of_member
+from penstock.caller import needs
 from penstock.kit import keys, members
 from penstock.kit.desk import Work
 from penstock.kit.fields import EmailAsked, IdOrSlug
@@ -85,7 +85,7 @@ async def update(workspace: IdOrSlug, user_id: UserId, data: JSONBody[RoleChange
     """Give a member another role."""
     async with work.writing(workspace) as desk:
         before = await members.need(desk, desk.workspace, user_id)
-        desk.may_give(of_member(data.role), desk.workspace)
+        await members.may_give_role(desk, data.role, desk.workspace)
         await MEMBERS.change(desk, before, {"role": data.role})
         return Done()
 

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
 from penstock.caller import EVERYTHING, LEADING, SCOPES, needs
-from penstock.errors import ForbiddenError
+from penstock.errors import ForbiddenError, Problem
 from penstock.kit import fields, keys, limits, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, UnsetType, WorkspaceAsked
@@ -167,6 +167,9 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             raise ForbiddenError("a key of the organisation is made without a workspace_id, and by one of its keys")
         workspace_id = desk.workspace if kind == "workspace" else None
         await _check_user(desk, data.user_id, workspace_id, is_users=sub_kind == "user")
+        if workspace_id and data.user_id and not await keys.has_room(desk, workspace_id, data.user_id):
+            why = "has as many keys in this workspace as its rule user_api_key_count allows"
+            raise ForbiddenError(f"user_id {why}", [Problem("user_id", why)])
         text = desk.new_key()
         values = {
             "type": type_,
@@ -190,6 +193,7 @@ async def create(kind: Kind, sub_kind: SubKind, data: JSONBody[NewKey], work: Na
             "last_rotated_at": None,
             **await _values(desk, type_, data),
         }
+        values |= await keys.by_rules(desk, values)
         await keys.refuse_beyond(desk, values)
         row = await KEYS[type_].add(desk, values)
         await keys.add_text(desk, row["id"], text)
@@ -233,6 +237,7 @@ async def update(key_id: KeyId, data: JSONBody[KeyChange], work: NamedDependency
         if data.scopes is not UNSET:
             values["scopes"] = _scopes(desk, row["type"], data.scopes)
         values |= await _values(desk, row["type"], data, row)
+        values |= await keys.by_rules(desk, values, row)
         await keys.refuse_beyond(desk, values, row)
         await KEYS[row["type"]].change(desk, row, values)
         return Done()

@@ -45,14 +45,16 @@ DryRun = Annotated[
 ]
 
 
+# Requests that name no config have none, whatever is said here.
+DEFAULT = "1: what consoles and clients begin with in the workspace, in the place of the one that was; requests go by what they name"
+
+
 class NewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A config to be saved."""
 
     name: fields.Name
     config: Config
-    is_default: Annotated[int, Meta(ge=0, le=1, description="1: the default of the workspace")] = msgspec.field(
-        name="isDefault", default=0
-    )
+    is_default: Annotated[int, Meta(ge=0, le=1, description=DEFAULT)] = msgspec.field(name="isDefault", default=0)
     workspace_id: fields.Workspace = None
 
 
@@ -66,6 +68,9 @@ class ConfigChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ] = UNSET
     status: Annotated[Literal["active", "archived"] | UnsetType, Meta(description="an archived config is not used")] = (
         UNSET
+    )
+    is_default: Annotated[Annotated[int, Meta(ge=0, le=1)] | UnsetType, Meta(description=DEFAULT)] = msgspec.field(
+        name="isDefault", default=UNSET
     )
 
 
@@ -93,7 +98,7 @@ class ConfigRow(msgspec.Struct, frozen=True, kw_only=True):
     name: fields.Name
     organisation_id: fields.Organisation
     workspace_id: fields.Home
-    is_default: Annotated[int, Meta(description="1 for the default of the workspace")]
+    is_default: Annotated[int, Meta(description="1 for what consoles and clients begin with in the workspace")]
     status: fields.Kept
     owner_id: fields.Maker
     updated_by: Annotated[str | None, Meta(description="id of the user or key that changed it last")]
@@ -119,7 +124,7 @@ async def create(data: JSONBody[NewConfig], work: NamedDependency[Work]) -> Conf
     divided = credentials.divide(document)
     async with work.writing(data.workspace_id) as desk:
         if data.is_default:
-            await _no_default(desk)
+            await _no_default(desk, desk.workspace)
         row_id = new_id()
         row = await CONFIGS.add(
             desk,
@@ -180,6 +185,10 @@ async def update(
             return ConfigChanged("" if changed else before["version_id"])
         if changed:
             values |= await _sealed(desk, before["id"], divided)
+        if data.is_default is not UNSET:
+            values["is_default"] = bool(data.is_default)
+        if data.is_default == 1 and not before["is_default"]:
+            await _no_default(desk, before["workspace_id"])
         row = await CONFIGS.change(desk, before, {**values, "updated_by": work.caller.actor})
         return ConfigChanged(await _keep(desk, row, divided) if changed else row["version_id"])
 
@@ -247,9 +256,9 @@ async def _keep(desk: Desk, row: Row, divided: Divided) -> str:
     return version_id
 
 
-async def _no_default(desk: Desk) -> None:
+async def _no_default(desk: Desk, workspace_id: str) -> None:
     """Make room for another default: a workspace has one."""
-    query = select(configs).where(configs.c.is_default, configs.c.workspace_id == desk.workspace)
+    query = select(configs).where(configs.c.is_default, configs.c.workspace_id == workspace_id)
     for row in await desk.rows(query, configs):
         await CONFIGS.change(desk, row, {"is_default": False})
 

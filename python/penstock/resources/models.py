@@ -18,7 +18,7 @@ from penstock.kit.fields import Object, WorkspaceAsked
 from penstock.kit.integrations import usable
 from penstock.kit.prices import PriceBook
 from penstock.kit.record import now
-from penstock.store.tables import configs, integration_models, integrations, providers
+from penstock.store.tables import api_keys, configs, integration_models, integrations, providers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +75,7 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     sort: Sort = "name",
     order: Order = "asc",
 ) -> ModelList:
-    """List the models that may be used; with a config that asks for this list, only those that it names."""
+    """List the models that may be used; with a config that asks for this list, or one of the key's own, only those that it names."""
     async with work.reading(workspace_id) as desk:
         named = await _named(desk, request)
         rows, said = await _providers(desk)
@@ -137,9 +137,14 @@ async def _models(row: Row, said: dict[str, list[Row]], prices: PriceBook) -> li
 
 
 async def _named(desk: Desk, request: Request[Any, Any, Any]) -> set[str] | None:
-    """Give the slugs of the providers that the request's config names; nothing where there is none, or it leaves it open."""
+    """Give the slugs of the providers that the request's config names, or its key's; nothing where it leaves it open."""
     prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
     sent = next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}config"))), None)
+    key = await desk.find(api_keys, desk.caller.id) if desk.caller.by == "key" else None
+    own: dict[str, Any] = key["defaults"] if key else {}
+    # Requests with a key that may bring no other config have its own, whatever they say.
+    if sent is None or not own.get("allow_config_override", True):
+        sent = own.get("config_id") or sent
     if sent is None:
         return None
     text: str | None = sent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import get, put
@@ -39,10 +39,71 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_session_ttl: Ttl
 
 
+# What of a log an export may be asked for.
+Exported = Literal[
+    "id",
+    "trace_id",
+    "created_at",
+    "request",
+    "response",
+    "is_success",
+    "ai_org",
+    "ai_model",
+    "req_units",
+    "res_units",
+    "total_units",
+    "request_url",
+    "cost",
+    "cost_currency",
+    "response_time",
+    "response_status_code",
+    "mode",
+    "config",
+    "prompt_slug",
+    "metadata",
+]
+
+
+class ExportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What exports of logs leave out."""
+
+    denied_fields: Annotated[
+        Annotated[list[Exported], Meta(max_length=64)],
+        Meta(description="fields that no export holds; kept until there are exports"),
+    ]
+
+
+class DataVisibility(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """Whose logs people see in workspaces; the flags of the same names in `security_settings` of a workspace go first."""
+
+    managers_view_all_data: Annotated[bool, Meta(description="false: managers see those of their own keys alone")] = (
+        True
+    )
+    members_view_all_data: Annotated[bool, Meta(description="false: members see those of their own keys alone")] = True
+
+
+CREATES = "whether people who come into {} are given a key each; kept for the console: what comes by invitation has the keys that the invitation names"
+MakesKeys = Annotated[bool | UnsetType | None, Meta(description=CREATES.format("a workspace"))]
+MakesKeysInDefault = Annotated[bool | UnsetType | None, Meta(description=CREATES.format("the default workspace"))]
+RefusesStrangers = Annotated[
+    bool | UnsetType | None,
+    Meta(
+        description="whether nobody is made a user by signing in at the identity provider; kept: nobody is today, whatever it says"
+    ),
+]
+
+
 class SettingsChange(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to be changed; what is left out stays, and null takes a rule away."""
 
     session_settings: Annotated[SessionSettings | UnsetType | None, Meta(description="rules of sessions")] = UNSET
+    user_api_key_auto_create: MakesKeys = UNSET
+    default_workspace_user_api_key_auto_create: MakesKeysInDefault = UNSET
+    export_settings: Annotated[ExportSettings | UnsetType | None, Meta(description="rules of exports of logs")] = UNSET
+    data_visibility: Annotated[
+        DataVisibility | UnsetType | None, Meta(description="whose logs people see; kept until there are logs")
+    ] = UNSET
+    disable_auto_provision_user: RefusesStrangers = UNSET
 
 
 class SessionsShown(msgspec.Struct, frozen=True):
@@ -60,7 +121,20 @@ class SettingsShown(msgspec.Struct, frozen=True, kw_only=True):
     block_inline_config: Annotated[
         bool, Meta(description="whether requests that choose a provider, endpoint or config inline are refused")
     ]
+    user_api_key_ttl: Annotated[
+        int | None,
+        Meta(description="seconds after which a person's key ends that is made without an end; null: no rule"),
+    ]
     session_settings: Annotated[SessionsShown, Meta(description="rules of sessions")]
+    user_api_key_auto_create: Annotated[bool, Meta(description=CREATES.format("a workspace"))]
+    default_workspace_user_api_key_auto_create: Annotated[
+        bool, Meta(description=CREATES.format("the default workspace"))
+    ]
+    export_settings: Annotated[ExportSettings, Meta(description="rules of exports of logs")]
+    data_visibility: Annotated[DataVisibility, Meta(description="whose logs people see; kept until there are logs")]
+    disable_auto_provision_user: Annotated[
+        bool, Meta(description="whether nobody is made a user by signing in at the identity provider")
+    ]
     object: Object = "organisation-settings"
 
 
@@ -126,7 +200,13 @@ def _settings(rules: Mapping[str, Any]) -> SettingsShown:
     return SettingsShown(
         user_api_key_rotation_period=rules.get("user_api_key_rotation_period"),
         block_inline_config=rules.get("block_inline_config", False),
+        user_api_key_ttl=rules.get("user_api_key_ttl"),
         session_settings=SessionsShown(session_ttl(rules)),
+        user_api_key_auto_create=rules.get("user_api_key_auto_create", False),
+        default_workspace_user_api_key_auto_create=rules.get("default_workspace_user_api_key_auto_create", False),
+        export_settings=ExportSettings(rules.get("export_settings", {}).get("deniedFields", [])),
+        data_visibility=msgspec.convert(rules.get("data_visibility", {}), DataVisibility),
+        disable_auto_provision_user=rules.get("disable_auto_provision_user", False),
     )
 
 

@@ -125,7 +125,7 @@ def asked(manager_type: PlaceAsked = None, tags: TagsAsked = None, search: Searc
 async def create(desk: Desk, data: NewReference) -> Created:
     """Say where a secret is kept. It is fetched when an integration is made of it, and never shown."""
     desk.caller.stay_in(data.organisation_id)
-    references.check(data.manager_type, data.auth_config)
+    references.check(data.manager_type, data.auth_config, lends=desk.lends)
     row_id = new_id()
     values: dict[str, Any] = {
         **{name: getattr(data, name) for name in (*CHANGED, "manager_type")},
@@ -169,7 +169,7 @@ async def _sealed(desk: Desk, owner: str, sent: Mapping[str, Any], row: Row | No
         merged = {**row["auth_config"], **sent}
         wanted = references.form(row["manager_type"], merged).__struct_fields__
         sent = {name: value for name, value in merged.items() if name in wanted or name not in row["auth_config"]}
-        references.check(row["manager_type"], sent)
+        references.check(row["manager_type"], sent, lends=desk.lends)
     shown, hidden = configurations.split("auth_config", sent, row["auth_config"] if row else {}, before)
     sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"auth_config": shown, "sealed_auth_config": sealed}

@@ -11,9 +11,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_
 
-from penstock.caller import SCOPES, needs, of_member, of_person
+from penstock.caller import SCOPES, needs, of_person
 from penstock.errors import ConflictError
-from penstock.kit import invites, keys
+from penstock.kit import invites, keys, members
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Email, EmailAsked, Id, Moment, MomentOrNone, Object
 from penstock.kit.invites import INVITES
@@ -181,7 +181,7 @@ async def resend(
         if row["key_scopes"]:
             await keys.refuse_beyond(desk, keys.UNLIMITED)
         for place in row["workspaces"]:
-            desk.may_give(of_member(place["role"]), place["id"])
+            await members.may_give_role(desk, place["role"], place["id"])
         token, kept = invites.link()
         await INVITES.change(desk, row, kept)
         return InviteSent(f"{outside(settings, request)}{PAGE}?token={token}")
@@ -199,7 +199,7 @@ async def _refuse_known(desk: Desk, email: str, invite_id: str = "") -> None:
 async def _place(desk: Desk, index: int, place: Place) -> dict[str, str]:
     words, alive = "workspace of this organisation", workspaces.c.status == "active"
     row = await desk.refer(f"workspaces[{index}].id", workspaces, place.id, words, alive)
-    desk.may_give(of_member(place.role), row["id"])
+    await members.may_give_role(desk, place.role, row["id"])
     return {"id": row["id"], "role": place.role}
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Table, or_, select
 
 from penstock.caller import Caller, needs
 from penstock.errors import ConflictError, ForbiddenError, Problem
-from penstock.kit import fields, integrations, keys, members
+from penstock.kit import fields, integrations, keys, members, roles
 from penstock.kit.batches import ACTIVE
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import UNSET, IdOrSlug, UnsetType
@@ -23,8 +23,7 @@ from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
 from penstock.kit.record import Done, Listed, given, now, refuse, write_out
 from penstock.kit.resource import Resource
-from penstock.kit.roles import flags
-from penstock.kit.rules import Rules, of_organisation, written
+from penstock.kit.rules import WorkspaceRules, of_organisation, written
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
 from penstock.store.tables import api_keys, batches, configs, files, providers, versions, workspaces
@@ -39,7 +38,6 @@ WORKSPACES = Resource("workspaces", workspaces, publishes=True)
 # What a name may begin with and `name_format=plain` leaves out.
 EMOJI = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
 STATUSES = ("active", "archived")
-SECURITY = flags()
 
 Metadata = Annotated[dict[str, str] | None, Meta(description="metadata of every request made in the workspace")]
 
@@ -61,7 +59,15 @@ class DefaultsShown(Defaults, frozen=True, kw_only=True):
 
 
 DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
-SettingsGiven = Annotated[Rules | UnsetType, Meta(description="rules; what is left out stays, null takes one away")]
+SettingsGiven = Annotated[
+    WorkspaceRules | UnsetType, Meta(description="rules; what is left out stays, null takes one away")
+]
+SecurityGiven = Annotated[
+    dict[str, bool | None] | UnsetType | None,
+    Meta(
+        description="what members and managers may see and write, by flag: `membersViewConfigs`, `managersWriteConfigs` …; what is left out stays, null is the usual"
+    ),
+]
 
 
 class NewWorkspace(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,6 +77,7 @@ class NewWorkspace(Shared, frozen=True, forbid_unknown_fields=True, kw_only=True
     description: fields.Note = None
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
+    security_settings: SecurityGiven = UNSET
     users: Annotated[list[NewMember | str], Meta(description="its members: ids of users, or ids with roles")] = (
         msgspec.field(default_factory=list[NewMember | str])
     )
@@ -83,6 +90,7 @@ class WorkspaceChange(Shared, frozen=True, forbid_unknown_fields=True, kw_only=T
     description: fields.MaybeNote = UNSET
     defaults: DefaultsGiven = UNSET
     settings: SettingsGiven = UNSET
+    security_settings: SecurityGiven = UNSET
 
 
 class Farewell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,13 +117,16 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
     settings: Annotated[
-        dict[str, Any], Meta(description="its rules: `user_api_key_rotation_period` in days, `block_inline_config`")
+        dict[str, Any], Meta(description="its rules, as far as it has some: `user_api_key_rotation_period` in days …")
     ]
     usage_limits: ManyUsageShown
     rate_limits: RatesShown
     last_reset_at: fields.MomentOrNone
     security_settings: Annotated[
-        dict[str, bool], Meta(description="what members, managers and admins may see and write; their roles decide")
+        dict[str, bool],
+        Meta(
+            description="what members and managers may see and write here; those of logs, prompts, guardrails, analytics and MCP concern what is to come"
+        ),
     ]
     scim_source_id: Annotated[str | None, Meta(description="always null: no workspace comes by SCIM")] = None
     object: fields.Object = "workspace"
@@ -152,7 +163,7 @@ async def create(data: JSONBody[NewWorkspace], work: NamedDependency[Work]) -> W
             "usage_limits": None,
             "rate_limits": None,
             "last_reset_at": None,
-            **await _values(desk, data),
+            **await _values(desk, data, None),
         }
         if values["defaults"].get("user_api_key_config"):
             raise refuse("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
@@ -199,7 +210,10 @@ async def show(
 
 @put("/{workspace:str}", guards=[needs("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
 async def update(workspace: IdOrSlug, data: JSONBody[WorkspaceChange], work: NamedDependency[Work]) -> WorkspaceShown:
-    """Change a workspace; what is left out stays, of its rules too, defaults are replaced. Only the organisation loosens anything."""
+    """Change a workspace; what is left out stays, of its rules too, defaults are replaced. Only the organisation loosens anything.
+
+    What members and managers may is for admins of the workspace and the organisation to choose.
+    """
     async with work.writing(workspace) as desk:
         row = await WORKSPACES.get(desk, workspace)
         values = {name: value for name, value in given(data).items() if name in {"name", "description"}}
@@ -273,25 +287,37 @@ async def _refuse_lifted(desk: Desk, row: Row, values: Mapping[str, Any]) -> Non
     refuse_beyond(row, values, why)
     before, after = row["settings"], values.get("settings", row["settings"])
     of_all = (await of_organisation(desk)).get(name)
-    cadence, other = (rules.get(name) or of_all for rules in (before, after))
-    slower = cadence is not None and (other is None or other > cadence)
-    if slower or (before.get("block_inline_config") and not after.get("block_inline_config")):
+    both = (before, after)
+    bounds = [
+        [rules.get(name) or of_all for rules in both],
+        [rules.get("user_api_key_max_ttl") for rules in both],
+        # -1 is no bound either.
+        [None if (most := rules.get("user_api_key_count", -1)) == -1 else most for rules in both],
+    ]
+    looser = any(bound is not None and (other is None or other > bound) for bound, other in bounds)
+    if looser or (before.get("block_inline_config") and not after.get("block_inline_config")):
         raise ForbiddenError(f"settings {why}", [Problem("settings", why)])
 
 
-async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | None = None) -> dict[str, Any]:
+async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | None) -> dict[str, Any]:
     """Check what was sent of defaults, rules and limits, and write it down."""
     values = sent_of(data, rates_at_most=1, before=row)
     if data.defaults is not UNSET:
         kept = {name: value for name, value in msgspec.to_builtins(data.defaults or Defaults()).items() if value}
         if config := kept.get("user_api_key_config"):
-            before: dict[str, Any] = row["defaults"] if row else {}
-            kept_before = before.get("user_api_key_config")
+            kept_before = row["defaults"].get("user_api_key_config") if row else None
             named = await desk.refer_to_config("defaults.user_api_key_config", config, kept_before)
             kept["user_api_key_config"] = named["id"]
         values["defaults"] = kept
+    before: dict[str, Any] = row["settings"] if row else {}
     if data.settings is not UNSET:
-        values["settings"] = written(data.settings, row["settings"] if row else {})
+        values["settings"] = written(data.settings, before)
+    if data.security_settings is not UNSET:
+        roles.refuse_choosing(desk.caller, row["id"] if row else None)
+        flags = roles.chosen(data.security_settings, before)
+        values["settings"] = {**values.get("settings", before), roles.FIELD: flags}
+        # Nobody gives what is more than their own.
+        desk.may_give(roles.gained(before, values["settings"]), row["id"] if row else None)
     return values
 
 
@@ -318,7 +344,8 @@ async def _shown(desk: Desk, row: Row, name_format: str) -> WorkspaceShown:
         name=EMOJI.sub("", row["name"]) or row["name"] if name_format == "plain" else row["name"],
         icon=emoji[0].strip() if emoji else None,
         is_default=int(row["is_default"]),
-        security_settings=SECURITY,
+        settings={name: value for name, value in row["settings"].items() if name != roles.FIELD},
+        security_settings=roles.shown(row["settings"]),
         defaults=DefaultsShown(**defaults, is_default=int(row["is_default"])),
     )
 

@@ -21,7 +21,7 @@ USERS = "/v1/admin/users"
 LIMITS = ("usage_limits", "rate_limits", "expires_at")
 # The fields that name a provider.
 PROVIDER = frozenset({"provider", "ai_provider_id"})
-WORKSPACE_FIELDS = ("name", "description", "defaults", "settings", "usage_limits", "rate_limits")
+WORKSPACE_FIELDS = ("name", "description", "defaults", "settings", "security_settings", "usage_limits", "rate_limits")
 
 
 class Ground:
@@ -291,9 +291,7 @@ class Configs(Kind):
     """Routing configs, whose slugs are made by chance."""
 
     name, path = "configs", "/v1/configs"
-    fields = ("name", "config", "status")
-    fixed = ("slug", "is_default")
-    passes = ("slug", "is_default")
+    fields = ("name", "config", "status", "is_default")
     secret = ("config",)
     keeps_slug = False
 

@@ -182,6 +182,9 @@ class Plan:
     def _late(self, path: str, workspace: Thing, found: Thing | None, place: Thing) -> None:
         """Change a workspace after what its defaults refer to."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
+        if found and "security_settings" in fields:
+            # Every flag has a value: those that the file does not have stay.
+            fields["security_settings"] = {**found["security_settings"], **(fields["security_settings"] or {})}
         founded = {**fields, "defaults": without(fields.get("defaults") or {}, "user_api_key_config")}
         if changed := changes(cast("Thing", renamed(fields, self._renamed)), found or founded):
             if "settings" in changed and found:

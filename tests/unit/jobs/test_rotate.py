@@ -78,7 +78,8 @@ class Scene:
         self.vault = Vault(master(settings))
         self.identities = Identities(self.database, None)
         self.news = News()
-        self.office = Office(self.database, self.vault, settings.routing.target_limits, self.identities, self.news, "")
+        limits = settings.routing.target_limits
+        self.office = Office(self.database, self.vault, limits, self.identities, self.news, "", lends=False)
         self.rotator = Rotator(self.office)
 
     async def begin(self) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.errors import UnavailableError
+from penstock.errors import InvalidError, UnavailableError
 from penstock.identity import Identity
 from penstock.kit import sources
-from penstock.kit.references import Question, Secrets
+from penstock.kit.references import Question, Secrets, check
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -124,3 +124,28 @@ def test_what_nobody_needs_any_more_is_forgotten(place: Place):
     refresh(secrets, ONE)
     refresh(secrets)
     assert (secrets.known(), place.asked) == ({}, 1)
+
+
+AZURE, VAULT = {"azure_vault_url": "https://v.vault.azure.net"}, {"vault_addr": "https://vault.test"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "auth"),
+    [
+        ("aws_sm", "aws_auth_type", {"aws_auth_type": "serviceRole"}),
+        ("aws_sm", "aws_auth_type", {"aws_auth_type": "assumedRole", "aws_role_arn": "arn", "aws_region": "r"}),
+        ("azure_kv", "azure_auth_mode", {"azure_auth_mode": "managed", **AZURE}),
+        ("azure_kv", "azure_auth_mode", {"azure_auth_mode": "default", **AZURE}),
+        ("hashicorp_vault", "vault_auth_type", {"vault_auth_type": "kubernetes", "vault_role": "r", **VAULT}),
+    ],
+)
+def test_a_way_that_would_ask_as_this_machine_is_refused_where_it_is_written_and_says_what_to_set(
+    kind: str, field: str, auth: dict[str, str]
+):
+    with pytest.raises(InvalidError, match=rf"auth_config\.{field} '{auth[field]}' would .* identity\.lend"):
+        check(kind, auth, lends=False)
+    check(kind, auth, lends=True)
+
+
+def test_a_way_with_what_was_stored_needs_no_lending():
+    check("hashicorp_vault", {"vault_auth_type": "token", "vault_token": "t", **VAULT}, lends=False)

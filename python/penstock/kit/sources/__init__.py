@@ -30,9 +30,9 @@ AS_MACHINE = {
 }
 
 
-def as_machine(auth: Mapping[str, Any]) -> bool:
-    """Whether a place would be asked as this machine, and not with what somebody stored."""
-    return any(auth.get(field) in ways for field, ways in AS_MACHINE.items())
+def as_machine(auth: Mapping[str, Any]) -> str | None:
+    """Name the field by which a place would be asked as this machine, and not with what somebody stored."""
+    return next((field for field, ways in AS_MACHINE.items() if auth.get(field) in ways), None)
 
 
 async def load(place: str) -> ModuleType:

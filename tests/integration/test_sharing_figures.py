@@ -1,0 +1,171 @@
+"""How soon every worker of two nodes goes by a config that was saved, and by a key that was taken away: with Redis, and without."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from tests.integration.conftest import initialise
+from tests.integration.managed import ADMIN_KEY, Client, good
+from tests.integration.nodes import connected, folders
+from tests.integration.serving import Beside, edges, running
+from tests.integration.wire import CHAT, JSON, Wire, ask, asked
+from tests.processes import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from tests.gateway import Gateway, Mock
+    from tests.integration.wire import Answer
+    from tests.postgres import Postgres
+    from tests.redis_server import RedisServer
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
+
+TIMES = 100
+# Between two changes, and of each node.
+PAUSE, CONNECTIONS = 0.12, 10
+
+
+class Scene(NamedTuple):
+    """Two nodes of two workers each, and connections that stay where they are and reach all of them."""
+
+    admin: Client
+    nodes: list[Gateway]
+    wires: list[Wire]
+    place: str
+    is_shared: bool
+
+    @property
+    def bound(self) -> float:
+        return 1.0 if self.is_shared else 5.0
+
+
+@pytest.fixture(params=["with Redis", "without Redis"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgres: Postgres) -> Iterator[Scene]:
+    env = {
+        "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
+        "PENSTOCK_STORE_URL": postgres.database(),
+        "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "=",
+    }
+    is_shared = request.param == "with Redis"
+    if is_shared:
+        redis: RedisServer = request.getfixturevalue("redis")
+        env["REDIS_URL"] = redis.url
+    tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
+    here, there = folders(tmp_path)
+    initialise(here, env)
+    with running(here, tables, env=env) as one, running(there, tables, env=env) as two, ExitStack() as stack:
+        for node in (one, two):
+            edges(node, 2)
+            if is_shared:
+                connected(node, workers=2)
+        admin = Client(one)
+        (workspace,) = admin.shown("/v1/workspaces")["data"]
+        wires = [stack.enter_context(Wire(node.base_url)) for _ in range(CONNECTIONS) for node in (one, two)]
+        yield Scene(admin, [one, two], wires, workspace["id"], is_shared)
+
+
+def asked_by_worker(node: Gateway) -> dict[str, float]:
+    """How many requests each worker has answered."""
+    text = ask(node.base_url, "/metrics", headers={}).body.decode()
+    found: dict[str, float] = {}
+    for worker, count in re.findall(
+        r'^penstock_requests_total\{[^}]*worker="(\d+)"[^}]*\} ([\d.]+)', text, re.MULTILINE
+    ):
+        found[worker] = found.get(worker, 0) + float(count)
+    return found
+
+
+class Changes(Beside):
+    """Change something again and again, and note when each change was answered."""
+
+    def __init__(self, change: Callable[[int], str]) -> None:
+        super().__init__()
+        self.when: list[tuple[str, float]] = []
+        self._change = change
+
+    def _run(self) -> None:
+        for number in range(TIMES):
+            if self._ended.is_set():
+                return
+            name = self._change(number)
+            self.when.append((name, time.monotonic()))
+            time.sleep(PAUSE)
+
+
+def took(
+    scene: Scene, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], wanted: int
+) -> list[float]:
+    """Make the changes, and say for each how long it took from its answer until the last worker went by it."""
+    last: dict[str, float] = {}
+    left: dict[str, list[Wire]] = {}
+    began, taken = {}, 0
+    with Changes(change) as changes:
+        deadline = time.monotonic() + 90
+        while len(last) < TIMES:
+            assert time.monotonic() < deadline, f"{len(last)} of {TIMES}"
+            for name, moment in changes.when[taken:]:
+                began[name], left[name] = moment, list(scene.wires)
+                taken += 1
+            for name, wires in list(left.items()):
+                left[name] = [
+                    wire for wire in wires if wire.ask(CHAT, asked(), {**JSON, **fields(name)}).status != wanted
+                ]
+                if not left[name]:
+                    last[name] = time.monotonic() - began[name]
+                    del left[name]
+            time.sleep(0.005)
+    return sorted(last.values())
+
+
+def told(what: str, seconds: list[float], scene: Scene) -> None:
+    p99 = seconds[int(len(seconds) * 0.99) - 1]
+    median = statistics.median(seconds)
+    print(f"{what} {'with' if scene.is_shared else 'without'} Redis: median {median:.3f} s, p99 {p99:.3f} s")
+    assert p99 <= scene.bound, (median, p99, seconds[-1])
+    # All of them were asked: a connection stays at its worker.
+    for node in scene.nodes:
+        wait("figures of both workers", lambda node=node: len(asked_by_worker(node)) == 2 or None, 5)
+        assert min(asked_by_worker(node).values()) >= TIMES
+
+
+def test_of_a_hundred_configs_that_are_saved_each_is_used_by_every_worker_soon(scene: Scene):
+    inside = {"workspace_id": scene.place}
+    key = scene.admin.with_key(scopes=["completions.write"], **inside).key
+    shown = {"x-gateway-api-key": key}
+
+    def save(number: int) -> str:
+        body = {"name": f"c{number}", "config": {"provider": "mock"}, **inside}
+        return scene.admin.made("/v1/configs", body)["slug"]
+
+    def knows(answer: Answer) -> bool:
+        return answer.status != 401
+
+    for wire in scene.wires:
+        wait("the key", lambda wire=wire: knows(wire.ask(CHAT, asked(), {**JSON, **shown})) or None, 6)
+    told("a config is used", took(scene, save, lambda slug: {**shown, "x-gateway-config": slug}, 200), scene)
+
+
+def test_of_a_hundred_keys_that_are_taken_away_each_is_dead_at_every_worker_soon(scene: Scene):
+    body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene.place}
+    made = [scene.admin.made("/v1/api-keys/workspace/service", body) for _ in range(TIMES)]
+    fields = {"x-gateway-provider": "mock"}
+    for wire in scene.wires:
+        for key in (made[0], made[-1]):
+            headers = {**JSON, **fields, "x-gateway-api-key": key["key"]}
+            wait(
+                "the keys", lambda wire=wire, headers=headers: wire.ask(CHAT, asked(), headers).status == 200 or None, 6
+            )
+
+    def revoke(number: int) -> str:
+        good(scene.admin.delete(f"/v1/api-keys/{made[number]['id']}"))
+        return made[number]["key"]
+
+    told("a key is dead", took(scene, revoke, lambda key: {**fields, "x-gateway-api-key": key}, 401), scene)
