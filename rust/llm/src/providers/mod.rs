@@ -1,6 +1,7 @@
 //! The providers: what is the same for all of them as a trait's defaults, and the one list of who there is.
 
 mod anthropic;
+mod asked;
 mod aws;
 mod azure_ai;
 mod azure_openai;
@@ -26,6 +27,7 @@ pub(crate) mod segment;
 mod vertex_ai;
 mod wording;
 
+pub use asked::{Asked, OfGoogle, Stated};
 pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub(crate) use continuing::version_of_claude;
@@ -168,53 +170,6 @@ const FINE_TUNING: Group = &[
 ];
 /// Forwarded to whoever is named: most have them, and where they do not the provider says so.
 const EVERYWHERE: Group = &[Operation::Models, Operation::Moderate, Operation::Proxy];
-
-/// What is asked of a provider, as far as the address depends on it.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    pub operation: Operation,
-    /// The caller's own, after `/v1`, with its leading slash and percent-encoded as it came.
-    pub path: &'a str,
-    /// Without its question mark.
-    pub query: &'a str,
-    /// The path of the base URL or the custom host.
-    pub prefix: &'a str,
-    /// What the body names; may be empty.
-    pub model: &'a str,
-    /// Likewise.
-    pub user: &'a str,
-    /// The caller wants a stream.
-    pub streams: bool,
-    /// The answer was begun by somebody else.
-    pub begun: bool,
-    pub stated: Stated<'a>,
-}
-
-/// As tests ask it, where nothing more is said.
-#[cfg(test)]
-impl<'a> Asked<'a> {
-    pub(crate) const fn of(operation: Operation, path: &'a str, model: &'a str) -> Self {
-        let stated = Stated { deployment: None, version: None, google: None };
-        Self { operation, path, query: "", prefix: "", model, user: "", streams: false, begun: false, stated }
-    }
-}
-
-/// What clients made for one provider say in the path, before what others say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stated<'a> {
-    pub deployment: Option<&'a str>,
-    pub version: Option<&'a str>,
-    pub google: Option<OfGoogle<'a>>,
-}
-
-/// What Google's own clients say before the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OfGoogle<'a> {
-    /// Of its API, with its leading slash.
-    pub version: &'a str,
-    /// Project and location, as Vertex AI has them; empty where Vertex AI is asked without.
-    pub place: Option<&'a str>,
-}
 
 /// What differs between providers; `OpenAI`'s behaviour is the default.
 pub trait Provider: Sync {
