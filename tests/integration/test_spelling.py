@@ -22,3 +22,24 @@ def test_what_a_path_says_may_be_said_again_and_names_may_be_spelt_otherwise(adm
     azure = {"resource_name": "res", "deployment_name": "dep", "api_version": "2024-10-21"}
     given = {"name": "v", "provider": "azure-openai", "key": "sk-0123456789abcdef", "workspace_id": workspace, **azure}
     admin.made("/v1/virtual-keys", given)
+
+
+def test_workspaces_and_their_members_are_kept_as_the_clients_do_it(admin: Client):
+    """They say in each body what the path says too."""
+    user = admin.shown("/v1/admin/users")["data"][0]["id"]
+    made = admin.made("/v1/admin/workspaces", {"name": "mine", "description": "d", "defaults": {}, "users": [user]})
+    for named in (made["id"], made["slug"]):
+        path = f"/v1/admin/workspaces/{named}"
+        refused(
+            admin.post(f"{path}/users", {"workspace_id": named, "users": [{"id": user, "role": "admin"}]}), 409, "AB07"
+        )
+        good(admin.delete(f"{path}/users/{user}"))
+        good(admin.post(f"{path}/users", {"workspace_id": named, "users": [{"id": user, "role": "member"}]}))
+        good(admin.put(f"{path}/users/{user}", {"user_id": user, "role": "manager"}))
+        assert admin.shown(f"{path}/users/{user}")["role"] == "manager"
+        refused(admin.put(f"{path}/users/{user}", {"user_id": "another", "role": "member"}), 400, "AB01", "user_id")
+    path = f"/v1/admin/workspaces/{made['slug']}"
+    refused(admin.delete(path, {"workspace_id": made["slug"], "name": "another"}), 400, "AB01", "name")
+    refused(admin.delete(path, {"workspace_id": "another", "name": "mine"}), 400, "AB01", "workspace_id")
+    good(admin.delete(path, {"workspace_id": made["slug"], "name": "mine"}))
+    assert admin.shown(path)["status"] == "archived"

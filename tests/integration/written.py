@@ -143,7 +143,16 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
         "description": "for x",
         "usage_limits": [USAGE],
         "rate_limits": RATES,
-        "settings": {"user_api_key_rotation_period": 30, "block_inline_config": True},
+        "settings": {
+            "user_api_key_rotation_period": 30,
+            "block_inline_config": True,
+            "user_api_key_ttl": 3600,
+            "user_api_key_count": 1000,
+            "user_key_metadata": {"floor": "3"},
+            "user_key_metadata_override": 1,
+            "debug_log": 1,
+        },
+        "security_settings": {"managersWritePrompts": False, "membersWriteGuardrails": True},
     }
     ours = {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]}
     vault = {"vault_addr": "https://b.test", "vault_auth_type": "token", "vault_token": "t-9876543210"}
@@ -230,6 +239,12 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
             "user_api_key_rotation_period": 11,
             "block_inline_config": True,
             "session_settings": {"max_session_ttl": 1234},
+            "user_api_key_ttl": 7200,
+            "user_api_key_auto_create": True,
+            "default_workspace_user_api_key_auto_create": True,
+            "export_settings": {"deniedFields": ["request", "response"]},
+            "data_visibility": {"managersViewAllData": True, "membersViewAllData": False},
+            "disable_auto_provision_user": True,
         },
         "OrganisationDefaults": {"input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]},
         "RoleChange": {"role": "admin"},

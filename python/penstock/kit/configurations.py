@@ -199,6 +199,11 @@ NEEDED = {
     ("aws_auth_type", "assumedRole"): ("aws_role_arn",),
     ("vertex_auth_type", "serviceAccount"): ("vertex_service_account_json",),
 }
+# What clients know of Vertex AI and is not to be had here.
+FEDERATION = "is not supported: use basic or serviceAccount, with the key of a service account"
+PROVISIONED = (
+    "is not supported: what provisioned throughput answers is priced like all else; hint: pricing_config of the models"
+)
 # Names that virtual keys have for what integrations say in another way.
 LEGACY = {
     "resourceName": "azure-resource-name",
@@ -210,6 +215,7 @@ LEGACY = {
 
 def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
     """Refuse what the provider does not have, and what it cannot do without; `mapped` fields come from elsewhere."""
+    _refuse_unsupported(path, provider, given)
     form = FORMS.get(provider, Place)
     others = _others(provider, form)
     if unknown := sorted(set(given) - {*form.__struct_fields__, *others}):
@@ -237,6 +243,7 @@ def names(provider: str) -> tuple[str, ...]:
 
 def check_some(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
     """Refuse what the provider does not have, of a table that need not have all; `allowed` are names of older clients."""
+    _refuse_unsupported(path, provider, given)
     form = FORMS.get(provider, Place)
     others = _others(provider, form)
     known = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
@@ -256,6 +263,21 @@ def _others(provider: str, form: type[Place]) -> list[str]:
     """List what the engine may be told of a provider that has no place in its form, as its headers have it."""
     names = [header.replace("-", "_") for _, header in _options().get(provider, ())]
     return [name for name in names if name not in form.__struct_fields__]
+
+
+def _refuse_unsupported(path: str, provider: str, given: Mapping[str, Any]) -> None:
+    """Say of what others offer that it is not to be had here, rather than that nobody knows it."""
+    if provider != "vertex-ai":
+        return
+    if isinstance(way := given.get("vertex_auth_type"), str) and (
+        "federat" in way.lower() or "workload" in way.lower()
+    ):
+        raise refuse(f"{path}.vertex_auth_type", f"{way!r} {FEDERATION}")
+    account = given.get("vertex_service_account_json")
+    if isinstance(account, dict) and cast("dict[str, Any]", account).get("type") == "external_account":
+        raise refuse(f"{path}.vertex_service_account_json", f"of the type 'external_account' {FEDERATION}")
+    if name := next((name for name in given if name.replace("_", "").lower() == "skipptucostattribution"), None):
+        raise refuse(f"{path}.{name}", PROVISIONED)
 
 
 def _refuse_other_texts(path: str, given: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from penstock import engine
 from penstock.errors import InvalidError
 from penstock.kit.configurations import SECRET as HIDDEN
-from penstock.kit.configurations import check, check_some, split, told
+from penstock.kit.configurations import check, check_some, names, split, told
 
 AZURE: dict[str, Any] = {
     "azure_auth_mode": "default",
@@ -42,6 +42,49 @@ SECRET = "canary-0123456789"
 def test_what_does_not_fit_the_provider_is_refused_by_name(provider: str, given: dict[str, Any], named: str):
     with pytest.raises(InvalidError, match=named):
         check("configurations", provider, given)
+
+
+ENTRA = "azure_auth_mode azure_entra_tenant_id azure_entra_client_id azure_entra_client_secret azure_managed_client_id"
+WORKLOAD = "azure_workload_client_id azure_workload_tenant_id"
+AWS = "aws_auth_type aws_region aws_access_key_id aws_secret_access_key aws_role_arn aws_external_id"
+# What clients know of each provider's configurations.
+KNOWN = {
+    "openai": "openai_organization openai_project",
+    "azure-openai": f"{ENTRA} {WORKLOAD} azure_resource_name azure_deployment_config",
+    "azure-ai": f"{ENTRA} {WORKLOAD} azure_foundry_url azure_deployment_name azure_api_version",
+    "bedrock": AWS,
+    "sagemaker": f"{AWS} amzn_sagemaker_custom_attributes amzn_sagemaker_target_model amzn_sagemaker_target_variant "
+    "amzn_sagemaker_target_container_hostname amzn_sagemaker_inference_id amzn_sagemaker_enable_explanations "
+    "amzn_sagemaker_inference_component amzn_sagemaker_session_id amzn_sagemaker_model_name",
+    "vertex-ai": "vertex_auth_type vertex_region vertex_project_id vertex_service_account_json",
+    "workers-ai": "workers_ai_account_id",
+    "huggingface": "huggingface_base_url",
+    "cortex": "snowflake_account",
+    "anthropic": "anthropic_inspect_stream_for_overloaded_error",
+}
+
+
+@pytest.mark.parametrize("provider", KNOWN)
+def test_each_field_that_clients_know_has_its_place(provider: str):
+    assert {*KNOWN[provider].split(), "custom_host", "custom_headers"} <= set(names(provider))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"vertex_auth_type": "workloadIdentityFederation"}, r"vertex_auth_type .* is not supported: use basic"),
+        ({"vertex_auth_type": "workload"}, "vertex_auth_type .* is not supported"),
+        ({"vertex_service_account_json": {"type": "external_account"}}, "vertex_service_account_json .* not supported"),
+        ({"skipPtuCostAttribution": True}, "skipPtuCostAttribution is not supported"),
+        ({"skip_ptu_cost_attribution": True}, "skip_ptu_cost_attribution is not supported"),
+    ],
+)
+def test_what_vertex_ai_offers_and_is_not_to_be_had_here_is_refused_in_plain_words(given: dict[str, Any], words: str):
+    whole = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
+    with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
+        check("configurations", "vertex-ai", whole)
+    with pytest.raises(InvalidError, match=rf"model_config\.{words}"):
+        check_some("model_config", "vertex-ai", given, ())
 
 
 OWN = {provider["slug"]: dict(provider["options"]) for provider in engine.catalogue() if provider["options"]}
