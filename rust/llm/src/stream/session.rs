@@ -121,7 +121,7 @@ impl Session {
                 }
             }
             Some(model) if self.others.len() < MOST_OTHERS => {
-                self.others.push(Share { model, usage: used, is_writing })
+                self.others.push(Share { model, usage: used, is_writing });
             }
             _ => self.usage = Some(self.usage.map_or(used, |before| before.plus(&used))),
         }
