@@ -78,6 +78,22 @@ def test_it_is_filtered_sorted_and_cut(app: Client):
     refused(app.get("/v1/models?limit=0"), 400, "AB01", "limit")
 
 
+def test_clients_of_anthropics_read_it_in_their_own_shape(app: Client):
+    client = Client(app.gateway, app.key, {"anthropic-version": "2023-06-01"})
+    page = client.shown("/v1/models?ai_service=mock&limit=2")
+    assert (page["first_id"], page["last_id"], page["has_more"]) == ("@one/a", "@one/b", True)
+    assert [(model["type"], model["id"], model["display_name"]) for model in page["data"]] == [
+        ("model", "@one/a", "@one/a"),
+        ("model", "@one/b", "@one/b"),
+    ]
+    assert page["data"][0]["created_at"].endswith("Z")
+    rest = client.shown("/v1/models?ai_service=mock&limit=2&after_id=@one/b")
+    assert ([model["id"] for model in rest["data"]], rest["has_more"]) == (["@two/c"], False)
+    none = client.shown("/v1/models?ai_service=none")
+    assert none == {"data": [], "first_id": None, "last_id": None, "has_more": False}
+    refused(client.get("/v1/models?after_id=@one/x"), 400, "AB01", "after_id")
+
+
 def test_one_model_is_given_by_its_id(app: Client):
     assert app.shown("/v1/models/@one/a")["id"] == "@one/a"
     refused(app.get("/v1/models/@one/off"), 404, "AB08")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.caller import needs
-from penstock.errors import MissingError
+from penstock.errors import InvalidError, MissingError
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Object, WorkspaceAsked
 from penstock.kit.integrations import usable
@@ -47,10 +48,29 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     object: Object = "list"
 
 
+class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, as Anthropic's clients read it."""
+
+    id: Annotated[str, Meta(description="as requests name it: `@slug/model`")]
+    display_name: Annotated[str, Meta(description="the same")]
+    created_at: Annotated[datetime, Meta(description="when it was made known here")]
+    type: Annotated[Literal["model"], Meta(description="what kind of thing this is")] = "model"
+
+
+class AnthropicList(msgspec.Struct, frozen=True, kw_only=True):
+    """Models that may be used, as Anthropic's clients read them."""
+
+    data: Annotated[list[AnthropicModel], Meta(description="those of this page")]
+    first_id: Annotated[str | None, Meta(description="id of the first; nothing where there is none")]
+    last_id: Annotated[str | None, Meta(description="id of the last")]
+    has_more: Annotated[bool, Meta(description="whether there are more behind the last")]
+
+
 Service = Annotated[str | None, QueryParameter(name="ai_service", description="only those of this kind of provider")]
 Provider = Annotated[str | None, QueryParameter(description="only those of the provider with this slug")]
 Limit = Annotated[int | None, QueryParameter(ge=1, le=MOST, description="how many at most; default: all")]
 Offset = Annotated[int, QueryParameter(ge=0, description="how many to leave out")]
+After = Annotated[str | None, QueryParameter(description="only those behind the model with this id")]
 Sort = Annotated[Literal["name", "provider", "ai_service"], QueryParameter(description="what the list is ordered by")]
 Order = Annotated[Literal["asc", "desc"], QueryParameter(description="direction")]
 
@@ -72,10 +92,14 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     provider: Provider = None,
     limit: Limit = None,
     offset: Offset = 0,
+    after_id: After = None,
     sort: Sort = "name",
     order: Order = "asc",
-) -> ModelList:
-    """List the models that may be used; with a config that asks for this list, or one of the key's own, only those that it names."""
+) -> ModelList | AnthropicList:
+    """List the models that may be used; with a config that asks for this list, or one of the key's own, only those that it names.
+
+    Who sends `anthropic-version` is told in Anthropic's shape.
+    """
     async with work.reading(workspace_id) as desk:
         named = await _named(desk, request)
         rows, said = await _providers(desk)
@@ -88,8 +112,25 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
         for model in await _models(row, said, prices)
     ]
     found.sort(key=KEYS[sort], reverse=order == "desc")
+    if after_id is not None:
+        behind = next((at for at, model in enumerate(found, 1) if model.id == after_id), None)
+        if behind is None:
+            raise InvalidError(f"after_id: there is no model {after_id!r} here")
+        offset += behind
     end = None if limit is None else offset + limit
-    return ModelList(data=found[offset:end], total_count=len(found))
+    page = found[offset:end]
+    if request.headers.get("anthropic-version") is not None:
+        return _to_anthropics(page, has_more=offset + len(page) < len(found))
+    return ModelList(data=page, total_count=len(found))
+
+
+def _to_anthropics(page: list[Model], *, has_more: bool) -> AnthropicList:
+    data = [
+        AnthropicModel(id=model.id, display_name=model.id, created_at=datetime.fromtimestamp(model.created, UTC))
+        for model in page
+    ]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return AnthropicList(data=data, first_id=first, last_id=last, has_more=has_more)
 
 
 @get("/{model:path}", guards=[needs(*SCOPES)], summary="Get model", tags=TAGS)

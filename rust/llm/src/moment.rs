@@ -23,6 +23,25 @@ pub fn seconds_of_http(text: &str) -> Option<u64> {
     seconds(&format!("{year}-{month}-{day}T{}Z", parts.next()?))
 }
 
+/// A moment in seconds since 1970 as `2026-02-03T04:05:06Z`.
+pub fn text(seconds: u64) -> String {
+    let (days, time) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", time / 3600, time / 60 % 60, time % 60)
+}
+
+/// Of a day since 1970; the inverse of `days`.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let year = era * 400 + year;
+    let (year, of_year) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+    (year, of_year, day - (153 * month + 2) / 5 + 1)
+}
+
 fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
     let mut parts = text.split(between).map(|part| part.parse().ok().filter(|number| *number < 10_000));
     let numbers = [parts.next()??, parts.next()??, parts.next()??];
@@ -64,6 +83,16 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(seconds_of_http(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for (at, written) in [(0, "1970-01-01T00:00:00Z"), (951_868_799, "2000-02-29T23:59:59Z")] {
+            assert_eq!(text(at), written);
+        }
+        for at in (0..10_000_000_000).step_by(7_777_777) {
+            assert_eq!(seconds(&text(at)), Some(at));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Asked, BATCHES, CHAT, COMPLETE, Credential, EMBED, FILES, FINE_TUNING, Grant, Group, IMAGE, IMAGE_EDIT, Known, OCR,
-    Options, Provider, REALTIME, RERANK, SPEECH, Stated, TRANSCRIBE,
+    Options, Provider, REALTIME, RERANK, RESPONSES, SPEECH, Stated, TRANSCRIBE,
     azure_openai::{self, write_query},
     by_openai, entra,
     options::{joined, known, sent},
@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) struct AzureAi;
 
-const OPTIONS: [Known; 19] = joined(
+const OPTIONS: [Known; 20] = joined(
     entra::OPTIONS,
     [
         known("azure_foundry_url", "azure-foundry-url"),
@@ -36,8 +36,12 @@ const OPTIONS: [Known; 19] = joined(
         Known { key: "deployment_id", header: "azure-deployment-id", sent_as: Some("azureml-model-deployment") },
         Known { key: "azure_extra_params", header: "azure-extra-params", sent_as: Some("extra-parameters") },
         sent("anthropic_version", "anthropic-version"),
+        RESPONSES_PROXY,
     ],
 );
+
+/// Responses are asked for of the resource's own API, and not told in chat completions, which all models have.
+const RESPONSES_PROXY: Known = known("provider_responses_proxy", "provider-responses-proxy");
 
 impl Provider for AzureAi {
     fn slug(&self) -> &'static str {
@@ -63,6 +67,8 @@ impl Provider for AzureAi {
             BATCHES,
             FINE_TUNING,
             REALTIME,
+            // Making one takes an option.
+            &[Operation::GetModelResponse, Operation::DeleteModelResponse, Operation::ListResponseInputItems],
         ]
     }
 
@@ -81,6 +87,9 @@ impl Provider for AzureAi {
         let is_of_others = OF_OTHERS.contains(&&url[origin.len()..]);
         Ok(Some(match of_maker(operation) {
             _ if is_of_resource(operation) => format!("{origin}/openai"),
+            _ if answers_itself(operation, options) && !is_anthropics(&url[origin.len()..]) => {
+                format!("{origin}/openai")
+            }
             // Below a resource, or alone.
             Some(path) if is_of_others => format!("{origin}{}", if is_resource(&origin) { path } else { "/v1" }),
             _ => url.to_owned(),
@@ -121,8 +130,11 @@ impl Provider for AzureAi {
         &self,
         operation: Operation,
         model: &str,
-        (_options, prefix): (&Options, &str),
+        (options, prefix): (&Options, &str),
     ) -> Option<&'static dyn Wire> {
+        if answers_itself(operation, options) && !is_claude(model) && !is_anthropics(prefix) {
+            return None;
+        }
         self.wire(operation, if is_anthropics(prefix) { CLAUDE } else { model })
     }
 
@@ -131,10 +143,17 @@ impl Provider for AzureAi {
             azure_openai::write_session(asked, options.get("api_version"), out);
             return Ok(());
         }
+        let is_claudes = is_claude(asked.model) || is_anthropics(asked.prefix);
+        if is_kept(asked.operation) || answers_itself(asked.operation, options) && !is_claudes {
+            let version = options.get("api_version").filter(|version| *version != "v1");
+            let is_said = version.is_some() || asked.prefix.ends_with("/v1");
+            out.extend_from_slice(if is_said { b"" } else { b"/v1" });
+            out.extend_from_slice(asked.path.as_bytes());
+            write_query(asked, version, out);
+            return Ok(());
+        }
         let path = match asked.operation {
-            operation if translation::is_talk(operation) && (is_claude(asked.model) || is_anthropics(asked.prefix)) => {
-                "/v1/messages"
-            }
+            operation if translation::is_talk(operation) && is_claudes => "/v1/messages",
             operation => self.path(operation).unwrap_or(asked.path),
         };
         out.extend_from_slice(path.as_bytes());
@@ -221,7 +240,16 @@ fn is_anthropics(prefix: &str) -> bool {
 }
 
 fn is_of_resource(operation: Operation) -> bool {
-    [FILES, BATCHES, FINE_TUNING, REALTIME].iter().any(|group| group.contains(&operation))
+    [FILES, BATCHES, FINE_TUNING, REALTIME].iter().any(|group| group.contains(&operation)) || is_kept(operation)
+}
+
+/// Whether it is about a response that the resource keeps.
+fn is_kept(operation: Operation) -> bool {
+    operation != Operation::CreateModelResponse && RESPONSES.contains(&operation)
+}
+
+fn answers_itself(operation: Operation, options: &Options) -> bool {
+    operation == Operation::CreateModelResponse && options.get(RESPONSES_PROXY.key) == Some("true")
 }
 
 #[cfg(test)]
@@ -291,6 +319,40 @@ mod tests {
             assert_eq!(prefix(Operation::Rerank, "rerank-v3", own), None, "{own}");
         }
         assert_eq!(prefix(Operation::Messages, "claude-opus-4-5", "/mine"), None);
+    }
+
+    #[test]
+    fn responses_are_the_resources_own_where_that_is_asked_for_and_always_once_they_are_kept() {
+        let create = Operation::CreateModelResponse;
+        let url = ("azure_foundry_url", "https://res.services.ai.azure.com/models");
+        let own = ("provider_responses_proxy", "true");
+        let dated = ("api_version", "2025-04-01-preview");
+        let asked = |operation, path, model, given: &[(&str, &str)]| {
+            let given = options(given);
+            let base = AzureAi.base(operation, &given).unwrap().unwrap();
+            let asked = Asked {
+                prefix: &base["https://res.services.ai.azure.com".len()..],
+                ..Asked::of(operation, path, model)
+            };
+            let mut out = base.clone().into_bytes();
+            AzureAi.write_target(&asked, &given, &mut out).unwrap();
+            let is_told = AzureAi.wire_at(operation, model, (&given, asked.prefix)).is_some();
+            (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_told)
+        };
+        let found = |path: &str, is_told| (path.to_owned(), is_told);
+        let path = "/responses";
+        assert_eq!(asked(create, path, "gpt-5", &[url]), found("/models/chat/completions", true));
+        assert_eq!(asked(create, path, "gpt-5", &[url, own]), found("/openai/v1/responses", false));
+        let version = "/openai/responses?api-version=2025-04-01-preview";
+        assert_eq!(asked(create, path, "gpt-5", &[url, own, dated]), found(version, false));
+        // Claude has no such API there.
+        assert!(asked(create, path, "claude-opus-4-5", &[url, own]).1);
+        let theirs = ("azure_foundry_url", "https://res.services.ai.azure.com/anthropic");
+        assert_eq!(asked(create, path, "our-best", &[theirs, own]), found("/anthropic/v1/messages", true));
+        let items = asked(Operation::ListResponseInputItems, "/responses/r-1/input_items", "", &[url]);
+        assert_eq!(items, found("/openai/v1/responses/r-1/input_items", false));
+        let kept = asked(Operation::GetModelResponse, "/responses/r-1", "", &[url, ("api_version", "v1")]);
+        assert_eq!(kept, found("/openai/v1/responses/r-1", false));
     }
 
     #[test]

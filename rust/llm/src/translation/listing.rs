@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::moment;
+use crate::{dialect::Dialect, moment};
 
 /// A model as it may be asked for.
 pub struct Listed {
@@ -21,9 +21,27 @@ pub fn told(models: Vec<Listed>, provider: &str) -> Vec<u8> {
     json!({"object": "list", "data": data, "provider": provider}).to_string().into_bytes()
 }
 
-/// The same list in the shape that everybody's have, whatever else is said of the models; `None` where it is no list.
-pub fn normalised(answer: &[u8], provider: &str) -> Option<Vec<u8>> {
-    Some(told(bare(&serde_json::from_slice(answer).ok()?)?, provider))
+/// All of them as Anthropic tells a page of its own.
+pub fn told_to_anthropics(models: &[Listed]) -> Vec<u8> {
+    let one = |model: &Listed| {
+        let (id, made) = (&model.id, moment::text(model.created));
+        json!({"type": "model", "id": id, "display_name": id, "created_at": made})
+    };
+    let data: Vec<Value> = models.iter().map(one).collect();
+    let id = |model: Option<&Listed>| model.map(|model| model.id.clone());
+    let (first, last) = (id(models.first()), id(models.last()));
+    json!({"data": data, "has_more": false, "first_id": first, "last_id": last}).to_string().into_bytes()
+}
+
+/// The same list in the shape that everybody's have, whatever else is said of the models; `None` where it is no list, or is in
+/// that shape already.
+pub fn normalised(answer: &[u8], provider: &str, dialect: Dialect) -> Option<Vec<u8>> {
+    let answer = serde_json::from_slice(answer).ok()?;
+    if dialect != Dialect::Anthropic {
+        return Some(told(bare(&answer)?, provider));
+    }
+    let is_same = answer.get("has_more").is_some() && answer.get("first_id").is_some();
+    if is_same { None } else { Some(told_to_anthropics(&bare(&answer)?)) }
 }
 
 /// The models of a list, be it an array or an object around one.
@@ -64,7 +82,9 @@ mod tests {
 
     #[test]
     fn lists_of_every_shape_become_one_and_what_is_no_list_stays() {
-        let told = |answer: &str| normalised(answer.as_bytes(), "p").map(|told| String::from_utf8(told).unwrap());
+        let told = |answer: &str| {
+            normalised(answer.as_bytes(), "p", Dialect::OpenAi).map(|told| String::from_utf8(told).unwrap())
+        };
         let list = |data: &str| Some(format!(r#"{{"object":"list","data":[{data}],"provider":"p"}}"#));
         let model = r#"{"id":"m","object":"model","created":5,"owned_by":"o"}"#;
         assert_eq!(
@@ -78,5 +98,22 @@ mod tests {
         for none in [r#"{"stt":[]}"#, "1", "", "[", r#"{"data":{"id":"m"}}"#] {
             assert_eq!(told(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn clients_of_anthropics_read_lists_in_its_shape() {
+        let told = |answer: &str| {
+            let told = normalised(answer.as_bytes(), "p", Dialect::Anthropic)?;
+            serde_json::from_slice::<Value>(&told).ok()
+        };
+        let models = r#"{"object":"list","data":[{"id":"a","created":1700000000},{"id":"b"}]}"#;
+        let data = json!([
+            {"type": "model", "id": "a", "display_name": "a", "created_at": "2023-11-14T22:13:20Z"},
+            {"type": "model", "id": "b", "display_name": "b", "created_at": "1970-01-01T00:00:00Z"},
+        ]);
+        assert_eq!(told(models), Some(json!({"data": data, "has_more": false, "first_id": "a", "last_id": "b"})));
+        let none = json!({"data": [], "has_more": false, "first_id": null, "last_id": null});
+        assert_eq!(told(r#"{"data":[]}"#), Some(none.clone()));
+        assert_eq!((told(&none.to_string()), told("1")), (None, None));
     }
 }

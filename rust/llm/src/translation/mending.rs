@@ -49,7 +49,7 @@ impl Mending {
             dialect,
             ends: strict && completes && provider.has_own_ends(),
             names: !strict && says_whose,
-            lists: operation == Operation::Models && dialect == Dialect::OpenAi,
+            lists: operation == Operation::Models && matches!(dialect, Dialect::OpenAi | Dialect::Anthropic),
         }
     }
 
@@ -130,7 +130,7 @@ impl Mending {
 
     fn mended(self, json: &[u8]) -> Option<Vec<u8>> {
         if self.lists {
-            return listing::normalised(json, self.provider);
+            return listing::normalised(json, self.provider, self.dialect);
         }
         if self.names { self.named(json) } else { ended(json) }
     }
@@ -200,7 +200,7 @@ mod tests {
             assert!(mending(slug, true).mends(), "{slug}");
         }
         assert!(!Mending::of(deepseek, Operation::Embed, Dialect::OpenAi, true).mends());
-        assert!(!Mending::of(deepseek, Operation::Models, Dialect::Anthropic, false).mends());
+        assert!(!Mending::of(deepseek, Operation::Models, Dialect::Gemini, false).mends());
     }
 
     #[test]

@@ -35,6 +35,7 @@ use self::{
     embedding::{Shape, Texts},
     failing::Whose,
     in_turn::InTurn,
+    listing::Listed,
     picture::{Drawn, Picture},
     ranking::{DOCUMENTS, Ranking},
     teller::{Noting, Teller},
@@ -114,6 +115,8 @@ pub struct Translation {
     operation: Operation,
     /// Request and answer are the caller's own, but for what their host has otherwise.
     pub is_carried: bool,
+    /// The caller is a client of Anthropic's.
+    is_anthropics: bool,
     /// The stream's usage was asked for by nobody but the gateway: to be taken out where it was read.
     pub hides_usage: bool,
     page: Page,
@@ -279,7 +282,8 @@ impl Translation {
         let operation = question.operation;
         let page = Page::default();
         let (is_carried, hides_usage, betas, next) = (false, false, None, None);
-        Self { caller, wire, operation, is_carried, hides_usage, page, betas, next, answering, lost }
+        let is_anthropics = question.beside.is_anthropics;
+        Self { caller, wire, operation, is_carried, is_anthropics, hides_usage, page, betas, next, answering, lost }
     }
 
     /// A whole answer in the caller's dialect.
@@ -311,7 +315,7 @@ impl Translation {
             }
             Caller::List => {
                 let listed = self.wire.listed(&read()?).ok_or_else(|| lacks("models"))?;
-                return Ok(listing::told(listed, self.answering.provider));
+                return Ok(self.listed(listed));
             }
             Caller::Tune => {
                 let answer = if answer.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
@@ -347,7 +351,15 @@ impl Translation {
             let listed = self.wire.listed(&serde_json::from_slice(page.as_ref())?);
             models.extend(listed.ok_or_else(|| Broken("it has no models".into()))?);
         }
-        Ok(listing::told(models, self.answering.provider))
+        Ok(self.listed(models))
+    }
+
+    fn listed(&self, models: Vec<Listed>) -> Vec<u8> {
+        if self.is_anthropics {
+            listing::told_to_anthropics(&models)
+        } else {
+            listing::told(models, self.answering.provider)
+        }
     }
 
     /// Whether there is another page of a list of models behind this one: then it is what is asked for next.

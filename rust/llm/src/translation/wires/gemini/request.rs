@@ -65,8 +65,8 @@ pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
     Asked::refuse_silence(were, turns.len())?;
     in_order(&mut turns);
     let is_of_today = thinking::wants_signatures(&asked.model);
-    if is_of_today {
-        fill_signatures(&mut turns);
+    if is_of_today && fill_signatures(&mut turns) {
+        asked.lost.add("thought_signature");
     }
     if !(names_calls && is_of_today) {
         drop_ids(&mut turns);
@@ -126,17 +126,20 @@ fn drop_ids(turns: &mut [(Role, Vec<Value>)]) {
 }
 
 /// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
-/// that another model made, or whose signatures a client did not keep.
-fn fill_signatures(turns: &mut [(Role, Vec<Value>)]) {
+/// that another model made, or whose signatures a client did not keep. Whether there was one without.
+fn fill_signatures(turns: &mut [(Role, Vec<Value>)]) -> bool {
     let gives_back = |part: &Value| part.get("functionResponse").is_some();
     let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
     let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
+    let mut is_filled = false;
     for (_, parts) in turns[begun..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
         let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
         if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
             first["thoughtSignature"] = NO_SIGNATURE.into();
+            is_filled = true;
         }
     }
+    is_filled
 }
 
 /// What comes back beside text must be something that a caller can be told.
