@@ -100,6 +100,7 @@ BESIDE = frozenset(
         "provider_batch_endpoint",
         "provider_file_name",
         "provider_model",
+        "provider_responses_proxy",
         "recovery",
         "request_timeout",
         "retry",

@@ -19,13 +19,14 @@ use crate::{
     error::{Error, Result},
     features::custom_host::CustomHost,
     headers::{self, Control, Head},
+    place::Place,
     prices,
     record::masking::is_slug,
     route::{self, Route},
     settings::Settings,
     shared::inline_configs::InlineConfigs,
     snapshot::{Key, SavedProvider, Snapshot},
-    target::{Coding, Reach, Target, Telling, place::Place},
+    target::{Coding, Reach, Target, Telling},
     upstream::Base,
 };
 
@@ -243,9 +244,7 @@ impl<'c> Choice<'c> {
         let operation = self.call.route.operation;
         let (allowed, is_allowed): (_, fn(&[u8]) -> bool) = match operation {
             _ if operation.takes_json() => ("application/json", headers::is_json),
-            _ if operation.takes_model_in_form() || operation == Operation::UploadFile => {
-                ("multipart/form-data, audio/* or application/json", is_form)
-            }
+            _ if operation.takes_model_in_form() => ("multipart/form-data, audio/* or application/json", is_form),
             _ => return Ok(()),
         };
         let is_other = |(name, value): (&[u8], &[u8])| name == b"content-type" && !is_allowed(value);

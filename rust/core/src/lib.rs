@@ -23,6 +23,7 @@ mod inline;
 pub mod jwt;
 pub mod metrics;
 pub mod models;
+mod place;
 pub mod prices;
 pub mod realtime;
 pub mod record;

@@ -1,7 +1,5 @@
 //! A target as one request finds it: who is asked, where, with which credential and in which manner.
 
-pub(crate) mod place;
-
 use std::{borrow::Cow, time::Duration};
 
 use penstock_llm::{
