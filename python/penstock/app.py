@@ -189,8 +189,7 @@ def open_store(
     publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
     announcer = _announcer(settings, publisher.ring)
     news = News(publisher, announcer)
-    prefix, lends = settings.store.key_prefix, settings.identity.lend
-    office = Office(database, vault, settings.routing.target_limits, identities, news, prefix, lends=lends)
+    office = Office(settings, database, vault, identities, news)
     blobs = Folder(settings.files_folder)
     runner = Runner(settings, office, secrets, blobs, batch_figures, records)
     shared = {

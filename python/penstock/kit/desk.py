@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.kit.identities import Identities
     from penstock.kit.proxies import Proxies
     from penstock.kit.secrets import Vault
-    from penstock.routing import TargetLimits
+    from penstock.settings import Settings
     from penstock.store.database import Database
     from penstock.store.tenant import Row
 
@@ -357,25 +357,17 @@ class News(Protocol):
 class Office:
     """What all desks share, and who is told when something changed."""
 
-    def __init__(  # noqa: PLR0913 - the parts that there are
-        self,
-        database: Database,
-        vault: Vault,
-        limits: TargetLimits,
-        identities: Identities,
-        news: News,
-        key_prefix: str,
-        *,
-        lends: bool,
+    def __init__(
+        self, settings: Settings, database: Database, vault: Vault, identities: Identities, news: News
     ) -> None:
-        """Take the parts, what the texts of new keys begin with, and whether this machine's identity is lent."""
+        """Take the parts, and of the settings what bounds and names what is written."""
+        self.limits = settings.routing.target_limits
+        self.key_prefix = settings.store.key_prefix
+        self.lends = settings.identity.lend
         self.database = database
         self.vault = vault
-        self.limits = limits
         self.identities = identities
         self._news = news
-        self.key_prefix = key_prefix
-        self.lends = lends
 
     def work(self, request: Request[Any, Caller, Any]) -> Work:
         """Give a route its caller's way to a desk."""

@@ -106,6 +106,14 @@ class SettingsChange(Rules, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     disable_auto_provision_user: RefusesStrangers = UNSET
 
 
+class ExportsShown(ExportSettings, frozen=True):
+    """What exports of logs leave out, as it is shown."""
+
+
+class VisibilityShown(DataVisibility, frozen=True):
+    """Whose logs people see in workspaces, as it is shown."""
+
+
 class SessionsShown(msgspec.Struct, frozen=True):
     """How long people stay signed in, as it is answered."""
 
@@ -130,8 +138,8 @@ class SettingsShown(msgspec.Struct, frozen=True, kw_only=True):
     default_workspace_user_api_key_auto_create: Annotated[
         bool, Meta(description=CREATES.format("the default workspace"))
     ]
-    export_settings: Annotated[ExportSettings, Meta(description="rules of exports of logs")]
-    data_visibility: Annotated[DataVisibility, Meta(description="whose logs people see; kept until there are logs")]
+    export_settings: Annotated[ExportsShown, Meta(description="rules of exports of logs")]
+    data_visibility: Annotated[VisibilityShown, Meta(description="whose logs people see; kept until there are logs")]
     disable_auto_provision_user: Annotated[
         bool, Meta(description="whether nobody is made a user by signing in at the identity provider")
     ]
@@ -204,8 +212,8 @@ def _settings(rules: Mapping[str, Any]) -> SettingsShown:
         session_settings=SessionsShown(session_ttl(rules)),
         user_api_key_auto_create=rules.get("user_api_key_auto_create", False),
         default_workspace_user_api_key_auto_create=rules.get("default_workspace_user_api_key_auto_create", False),
-        export_settings=ExportSettings(rules.get("export_settings", {}).get("deniedFields", [])),
-        data_visibility=msgspec.convert(rules.get("data_visibility", {}), DataVisibility),
+        export_settings=ExportsShown(rules.get("export_settings", {}).get("deniedFields", [])),
+        data_visibility=msgspec.convert(rules.get("data_visibility", {}), VisibilityShown),
         disable_auto_provision_user=rules.get("disable_auto_provision_user", False),
     )
 

@@ -13,9 +13,7 @@ use penstock_llm::{
 };
 
 use crate::{
-    answer::packed,
-    answer::pretty,
-    answer::{Answer, Reading, Reply, Stream},
+    answer::{Answer, Reading, Reply, Stream, packed, pretty},
     call::Call,
     counting::Answered,
     deadline::Deadline,

@@ -14,8 +14,7 @@ use penstock_core::{
     config::{Config, TargetLimits, Unknown, schema},
     error::Problem,
     gateway::{Gateway, Request},
-    record::ledger,
-    record::masking,
+    record::{ledger, masking},
     settings::Settings,
     snapshot::Snapshot,
 };

@@ -78,8 +78,7 @@ class Scene:
         self.vault = Vault(master(settings))
         self.identities = Identities(self.database, None)
         self.news = News()
-        limits = settings.routing.target_limits
-        self.office = Office(self.database, self.vault, limits, self.identities, self.news, "", lends=False)
+        self.office = Office(settings, self.database, self.vault, self.identities, self.news)
         self.rotator = Rotator(self.office)
 
     async def begin(self) -> None:

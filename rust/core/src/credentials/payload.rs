@@ -31,6 +31,11 @@ impl Payload {
         // Reading neither panics nor is cancelled, unless the process ends.
         tokio::task::spawn_blocking(move || Self::of(&body)).await.map_err(|_| Error::Draining)
     }
+
+    /// The digest as signatures of Amazon's say it.
+    pub fn hex(&self) -> String {
+        format!("{:x}", Bytes::copy_from_slice(&self.digest))
+    }
 }
 
 #[cfg(test)]
@@ -40,11 +45,10 @@ mod tests {
     /// FIPS 180-4's own examples: the empty message, and a million times "a".
     #[tokio::test]
     async fn small_and_large_bodies_have_the_published_digests() {
-        let hex = |payload: &Payload| format!("{:x}", Bytes::copy_from_slice(&payload.digest));
         let empty = Payload::read(&Bytes::new()).await.unwrap();
-        assert_eq!(hex(&empty), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(empty.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         let million = Payload::read(&Bytes::from(vec![b'a'; 1_000_000])).await.unwrap();
-        assert_eq!(hex(&million), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+        assert_eq!(million.hex(), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
         assert_eq!((empty.length, million.length), (0, 1_000_000));
     }
 }

@@ -10,7 +10,6 @@ use aws_sigv4::{
     },
     sign::v4,
 };
-use bytes::Bytes;
 use penstock_llm::providers::AmazonKeys;
 
 use super::Payload;
@@ -40,8 +39,7 @@ pub fn sign(
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let uri = format!("https://{authority}{target}");
-    let digested =
-        |payload: &Payload| SignableBody::Precomputed(format!("{:x}", Bytes::copy_from_slice(&payload.digest)));
+    let digested = |payload: &Payload| SignableBody::Precomputed(payload.hex());
     let body = payload.map_or(SignableBody::UnsignedPayload, digested);
     // Who keeps objects wants its own fields among what is signed.
     let own = |field: &(&str, &str)| keeps_objects && field.0.starts_with("x-amz-");

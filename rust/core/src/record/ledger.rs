@@ -10,8 +10,7 @@ use crate::{
     error::Problem,
     headers::Head,
     prices::{self, Adjustment, Own, Prices, Published, PublishedAdjustment, PublishedPrice, Tariff},
-    record::metadata::Metadata,
-    record::{Outcome, Record, Sink},
+    record::{Outcome, Record, Sink, metadata::Metadata},
     settings::Settings,
 };
 

@@ -6,9 +6,11 @@ use penstock_llm::{operation::Operation, usage::Usage};
 
 use crate::{
     prices::Cost,
-    record::masking::{masked_headers, masked_url},
-    record::members::{Members, write_object},
-    record::{Facts, Outcome, Record},
+    record::{
+        Facts, Outcome, Record,
+        masking::{masked_headers, masked_url},
+        members::{Members, write_object},
+    },
     routing::decision::Step,
 };
 
