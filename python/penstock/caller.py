@@ -128,6 +128,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["key", "session", "token"] = "key"
     # A token that has limits, or a config that it may not leave.
     is_bound: bool = False
+    # The config that a token's requests have, and whether one may bring another; a key's row says it of a key.
+    config_id: str | None = None
+    may_leave_config: bool = True
     # In milliseconds, of a token of somebody who is not known here: nothing else says when their rights end.
     ends_at: int | None = None
     session_id: str | None = None

@@ -166,6 +166,8 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
         scopes=claims.scopes & of_person(person.get("org_role")),
         by="token",
         is_bound=claims.is_bound,
+        config_id=claims.config_id,
+        may_leave_config=claims.may_leave_config,
         ends_at=None if user_id else claims.expires_at,
         **person,
     )

@@ -171,6 +171,11 @@ def rates(
     return [msgspec.to_builtins(limit) for limit in listed]
 
 
+def single(limits: Any) -> Any:  # noqa: ANN401 - a list of limits, or none
+    """Give the first of some limits, for who knows no more than one."""
+    return limits[0] if limits else None
+
+
 def refuse_beyond(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) -> None:
     """Refuse limits and an end that leave more than others do; of `given` only what it names is looked at."""
     for name, is_beyond in (("usage_limits", _spends_more), ("rate_limits", _asks_more), ("expires_at", _lasts_longer)):

@@ -96,7 +96,7 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     sort: Sort = "name",
     order: Order = "asc",
 ) -> ModelList | AnthropicList:
-    """List the models that may be used; with a config that asks for this list, or one of the key's own, only those that it names.
+    """List the models that may be used; with a config that asks for this list, or one of the key's or token's own, only those that it names.
 
     Who sends `anthropic-version` is told in Anthropic's shape.
     """
@@ -181,11 +181,10 @@ async def _named(desk: Desk, request: Request[Any, Any, Any]) -> set[str] | None
     """Give the slugs of the providers that the request's config names, or its key's; nothing where it leaves it open."""
     prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
     sent = next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}config"))), None)
-    key = await desk.find(api_keys, desk.caller.id) if desk.caller.by == "key" else None
-    own: dict[str, Any] = key["defaults"] if key else {}
-    # Requests with a key that may bring no other config have its own, whatever they say.
-    if sent is None or not own.get("allow_config_override", True):
-        sent = own.get("config_id") or sent
+    own, may_leave = await _own_config(desk)
+    # Requests with a key or token that may bring no other config have its own, whatever they say.
+    if sent is None or not may_leave:
+        sent = own or sent
     if sent is None:
         return None
     text: str | None = sent
@@ -201,6 +200,15 @@ async def _named(desk: Desk, request: Request[Any, Any, Any]) -> set[str] | None
         return None
     named = {name for target in targets for name in _slugs(target)}
     return named or None
+
+
+async def _own_config(desk: Desk) -> tuple[str | None, bool]:
+    """Give the config of the key or token, and whether requests may bring another."""
+    if desk.caller.by != "key":
+        return desk.caller.config_id, desk.caller.may_leave_config
+    key = await desk.find(api_keys, desk.caller.id)
+    own: dict[str, Any] = key["defaults"] if key else {}
+    return own.get("config_id"), own.get("allow_config_override", True)
 
 
 def _slugs(target: dict[str, Any]) -> Iterator[str]:
