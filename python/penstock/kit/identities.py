@@ -36,8 +36,10 @@ SESSION = select(sessions, organisations.c.settings).join(
     organisations, organisations.c.id == sessions.c.organisation_id
 )
 
-PLACES = select(members.c.workspace_id, members.c.role, workspaces.c.settings).join(
-    workspaces, workspaces.c.id == members.c.workspace_id
+PLACES = (
+    select(members.c.workspace_id, members.c.role, workspaces.c.settings, organisations.c.settings.label("above"))
+    .join(workspaces, workspaces.c.id == members.c.workspace_id)
+    .join(organisations, organisations.c.id == workspaces.c.organisation_id)
 )
 
 
@@ -199,7 +201,7 @@ async def _workspace(connection: AsyncConnection, claims: Claims) -> str | None:
 async def _person(connection: AsyncConnection, user_id: str) -> Mapping[str, Any]:
     role = await connection.scalar(select(users.c.role).where(users.c.id == user_id))
     found = (await connection.execute(PLACES.where(members.c.user_id == user_id))).all()
-    apart = {row.workspace_id: roles.apart(row.role, row.settings) for row in found}
+    apart = {row.workspace_id: roles.apart(row.role, roles.in_force(row.settings, row.above)) for row in found}
     return {
         "org_role": role,
         "roles": {row.workspace_id: row.role for row in found},

@@ -48,9 +48,9 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 RateLimits = list[RateLimit] | RateLimit
 ManyUsageLimits = list[UsageLimits] | UsageLimits
-UsageShown = Annotated[dict[str, Any] | None, Meta(description="usage limits")]
-ManyUsageShown = Annotated[list[dict[str, Any]] | None, Meta(description="usage limits")]
-RatesShown = Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
+UsageShown = Annotated[UsageLimits | None, Meta(description="usage limits")]
+ManyUsageShown = Annotated[list[UsageLimits] | None, Meta(description="usage limits, one at most")]
+RatesShown = Annotated[list[RateLimit] | None, Meta(description="rate limits")]
 UNITS = ("rpm", "rph", "rpd", "rpw")
 UNITS_OF_KEYS = ("rps", *UNITS)
 # One for each type and unit.

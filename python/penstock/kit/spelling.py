@@ -47,7 +47,8 @@ def meant(given: Mapping[str, Any], own: Mapping[str, str], said: Mapping[str, A
 def reads_single_limits(fields: Mapping[str, str], prefixes: Iterable[str]) -> bool:
     """Whether the caller is the Python client of another gateway: in its lists limits are one table, where others have lists of them."""
     return any(
-        f"{prefix}package-version" in fields and fields.get(f"{prefix}runtime", "").lower() in PYTHONS for prefix in prefixes
+        f"{prefix}package-version" in fields and fields.get(f"{prefix}runtime", "").lower() in PYTHONS
+        for prefix in prefixes
     )
 
 

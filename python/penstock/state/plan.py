@@ -284,12 +284,16 @@ def _misshapen(document: Thing) -> Iterator[Problem]:
 def _two_defaults(path: str, workspace: Thing) -> Iterator[Problem]:
     """Tell of a second default among the configs of a workspace: each would be taken from the other again and again."""
     rows = [
-        (place, cast("Thing", row)) for place, row in _rows(f"{path}.configs", workspace.get("configs")) if isinstance(row, dict)
+        (place, cast("Thing", row))
+        for place, row in _rows(f"{path}.configs", workspace.get("configs"))
+        if isinstance(row, dict)
     ]
     first, *others = [(place, row) for place, row in rows if row.get("is_default")] or [("", {})]
     for place, row in others:
         beside = f"{first[0]} ({first[1].get('name')!r})"
-        yield Problem(f"{place}.is_default", f"makes {row.get('name')!r} the default beside {beside}: a workspace has one")
+        yield Problem(
+            f"{place}.is_default", f"makes {row.get('name')!r} the default beside {beside}: a workspace has one"
+        )
 
 
 def _misshapen_things(path: str, value: object, kind: Kind) -> Iterator[Problem]:

@@ -40,9 +40,7 @@ def managed(gateway: Callable[..., Gateway], founded: Founded, folder: Path) -> 
     return gateway(env={"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url})
 
 
-def test_every_call_of_the_portkey_sdk_is_understood(
-    gateway: Callable[..., Gateway], founded: Founded, tmp_path: Path
-):
+def test_every_call_of_the_portkey_sdk_is_understood(gateway: Callable[..., Gateway], founded: Founded, tmp_path: Path):
     served = managed(gateway, founded, tmp_path)
     version, calls = calls_of("portkey_management.py", "portkey-ai-2", served, KEY=ADMIN_KEY)
     assert version.startswith("2.")

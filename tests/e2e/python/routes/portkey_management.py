@@ -19,7 +19,7 @@ SCOPES = ["completions.write"]
 MADE: dict[str, Any] = {}
 
 
-def keep(name: str, made: Any) -> object:  # noqa: ANN401 - an answer of any of its types
+def keep(name: str, made: Any) -> object:
     MADE[name] = made
     return made.get("slug") or made.get("id")
 
