@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import or_, select
 
 from penstock.caller import Caller, Sent, of_person
-from penstock.errors import ForbiddenError, UnauthorisedError
+from penstock.errors import ForbiddenError, UnauthorisedError, UnavailableError
 from penstock.kit import roles
 from penstock.kit.ids import digest
 from penstock.kit.record import now
@@ -18,7 +18,7 @@ from penstock.kit.rules import LONGEST_SESSION, USUAL_SESSION
 from penstock.store.tables import api_keys, departed, key_digests, members, organisations, sessions, users, workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -46,9 +46,12 @@ PLACES = (
 class Identities:
     """Looks callers up, and remembers those it found for a moment."""
 
-    def __init__(self, database: Database, tokens: Tokens | None) -> None:
-        """Know nobody yet."""
+    def __init__(
+        self, database: Database, tokens: Tokens | None, last_known: Callable[[str], Caller | None] = lambda _: None
+    ) -> None:
+        """Know nobody yet; `last_known` says by the digest of a key who called with it when the database was there."""
         self._database = database
+        self._last_known = last_known
         self._tokens = tokens
         self._known: dict[str, tuple[float, Caller]] = {}
 
@@ -76,8 +79,14 @@ class Identities:
     async def _look_up(self, sent: Sent, text: str) -> Caller:
         # Before a connection is taken: where keys are published may have to be asked.
         claims = await self._claims(sent)
-        async with self._database.reading() as connection:
-            return await self._find(connection, sent, text, claims)
+        try:
+            async with self._database.reading() as connection:
+                return await self._find(connection, sent, text, claims)
+        except UnavailableError:
+            caller = self._last_known(text) if sent.kind == "key" and claims is None else None
+            if caller is None:
+                raise
+            return caller
 
     async def _claims(self, sent: Sent) -> Claims | None:
         is_token = sent.kind == "key" and self._tokens and self._tokens.looks_like_one(sent.text)

@@ -116,9 +116,7 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     created_by: fields.Maker
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
-    settings: Annotated[
-        dict[str, Any], Meta(description="its rules, as far as it has some: `user_api_key_rotation_period` in days …")
-    ]
+    settings: Annotated[WorkspaceRules, Meta(description="its rules, as far as it has some")]
     usage_limits: ManyUsageShown
     rate_limits: RatesShown
     last_reset_at: fields.MomentOrNone
