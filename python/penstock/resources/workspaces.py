@@ -58,6 +58,10 @@ class DefaultsShown(Defaults, frozen=True, kw_only=True):
     object: fields.Object = "workspace"
 
 
+class RulesShown(WorkspaceRules, frozen=True, kw_only=True):
+    """Rules as they are answered: those that there are."""
+
+
 DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
 SettingsGiven = Annotated[
     WorkspaceRules | UnsetType, Meta(description="rules; what is left out stays, null takes one away")
@@ -116,7 +120,7 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     created_by: fields.Maker
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
-    settings: Annotated[WorkspaceRules, Meta(description="its rules, as far as it has some")]
+    settings: Annotated[RulesShown, Meta(description="its rules, as far as it has some")]
     usage_limits: ManyUsageShown
     rate_limits: RatesShown
     last_reset_at: fields.MomentOrNone
