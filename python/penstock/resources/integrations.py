@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TAGS = ["Integrations"]
 
 Configurations = Annotated[
-    dict[str, Any], Meta(description="more about the provider, as `custom_host`; which fields there are depends on it")
+    dict[str, Any], Meta(description=f"more about the provider, which says what there is; {forms.described()}")
 ]
 Mappings = Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
 Credential = Annotated[str, Meta(max_length=65536)]
