@@ -176,6 +176,7 @@ def open_store(
     from penstock.kit.passwords import Passwords
     from penstock.kit.references import Secrets
     from penstock.kit.secrets import Vault, master
+    from penstock.resources._last_known import caller_of
     from penstock.store.database import Database
 
     database = Database(settings.store, url)
@@ -184,7 +185,7 @@ def open_store(
     # Until the store was read: a file that is gathered without its rows would close the gateway to every key in it.
     published.stored = kept.last() or NOTHING
     tokens = known_tokens(settings, kept)
-    identities = Identities(database, tokens)
+    identities = Identities(database, tokens, lambda digest: caller_of(published.stored, digest))
     secrets = Secrets(settings)
     publisher = Publisher(settings, published, database, vault, secrets, kept, tokens)
     announcer = _announcer(settings, publisher.ring)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from penstock.errors import ForbiddenError, MissingError, UnauthorisedError, UnavailableError
+from penstock.errors import AWAY, ForbiddenError, MissingError, UnauthorisedError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -128,6 +128,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["key", "session", "token"] = "key"
     # A token that has limits, or a config that it may not leave.
     is_bound: bool = False
+    # The config that a token's requests have, and whether one may bring another; a key's row says it of a key.
+    config_id: str | None = None
+    may_leave_config: bool = True
+    # By a snapshot alone, while the database is away: what else the key may do nobody can say.
+    is_last_known: bool = False
     # In milliseconds, of a token of somebody who is not known here: nothing else says when their rights end.
     ends_at: int | None = None
     session_id: str | None = None
@@ -182,7 +187,7 @@ class Needs:
         caller = await recognise(connection)
         # A person's rights differ by workspace; which one it is, the route knows.
         if not self.scopes & caller.scopes:
-            raise lacking(self.scopes)
+            raise UnavailableError(AWAY) if caller.is_last_known else lacking(self.scopes)
         connection.scope["state"]["needs"] = self.scopes
 
 

@@ -95,6 +95,9 @@ class TooManyError(PenstockError):
     retry_after: ClassVar[int] = 60
 
 
+AWAY = "the store does not answer; what the gateway serves goes on as it is"
+
+
 class UnavailableError(PenstockError):
     """Something this needs is down for now; asking again later may work."""
 

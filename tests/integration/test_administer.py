@@ -436,6 +436,15 @@ def test_what_is_kept_in_other_words_or_passes_to_another_is_not_refused(own: Cl
         assert {row["name"]: row["is_default"] for row in there} == {"c0": defaults[0], "c1": defaults[1]}
 
 
+def test_two_default_configs_in_one_workspace_are_refused_before_anything_is_done(own: Client, tmp_path: Path):
+    file = tmp_path / "state.yaml"
+    configs = [{"name": name, "config": {}, "is_default": first} for name, first in (("a", 1), ("b", 0), ("c", True))]
+    write({"version": 1, "workspaces": [{"name": "other"}, {"name": "words", "configs": configs}]}, file)
+    refusal = run(own, "apply", str(file), "--yes", status=1)
+    assert "workspaces[1].configs[2].is_default: makes 'c' the default beside workspaces[1].configs[0] ('a')" in refusal
+    assert own.shown("/v1/workspaces")["total"] == 1
+
+
 def test_a_long_plan_shows_how_far_it_is_to_who_watches(admin: Client, tmp_path: Path):
     write({"version": 1, "workspaces": [{"name": f"place {number}"} for number in range(12)]}, tmp_path / "state.yaml")
     mine, theirs = pty.openpty()

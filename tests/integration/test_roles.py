@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, good, refused
+from tests.integration.wire import CHAT, ask, asked
+from tests.processes import wait
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tests.integration.wire import Answer
 
 NUMBERS = itertools.count(1)
@@ -119,8 +123,8 @@ def test_a_view_that_was_taken_shows_neither_lists_nor_rows(place: Place, what: 
         place.choose(**{f"{plural}View{what}": False})
         for path, row_id in made.items():
             expected = 403 if path in paths else 200
-            for asked in (path, f"{path}/{row_id}"):
-                assert who.get(f"{asked}?workspace_id={place.id}").status == expected, (role, asked)
+            for looked_at in (path, f"{path}/{row_id}"):
+                assert who.get(f"{looked_at}?workspace_id={place.id}").status == expected, (role, looked_at)
         # Where no workspace is named neither.
         assert who.get(paths[0]).status == 403
         (own,) = who.shown("/v1/auth/self")["workspaces"]
@@ -215,3 +219,152 @@ def test_a_workspace_is_made_with_its_flags(admin: Client):
     made = admin.made("/v2/workspaces", {"name": "strict", "security_settings": {"membersViewConfigs": False}})
     assert not made["security_settings"]["membersViewConfigs"]
     assert admin.shown(f"/v1/admin/workspaces/{made['slug']}")["security_settings"] == made["security_settings"]
+
+
+ORGANISATION = "/v1/admin/organisation/settings"
+
+
+@pytest.fixture
+def above(admin: Client) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Says what the organisation chooses; taken back at the end: others share it."""
+
+    def say(**rules: object) -> dict[str, Any]:
+        return good(admin.put(ORGANISATION, rules))
+
+    yield say
+    say(security_settings=None, security_settings_overrides=None, block_inline_config=None)
+    say(user_api_key_auto_create=None, default_workspace_user_api_key_auto_create=None)
+
+
+def test_what_the_organisation_chooses_holds_in_workspaces_that_choose_nothing(
+    place: Place, above: Callable[..., dict[str, Any]]
+):
+    member, manager = place.people["member"], place.people["manager"]
+    usual = place.row["security_settings"]
+    said = above(security_settings={"membersWriteConfigs": True, "managersWriteConfigs": False})
+    assert said["security_settings"] == {**usual, "membersWriteConfigs": True, "managersWriteConfigs": False}
+    assert place.admin.shown(place.path)["security_settings"] == said["security_settings"]
+    listed = place.admin.shown("/v1/workspaces?page_size=1000")["data"]
+    assert all(row["security_settings"]["membersWriteConfigs"] for row in listed if row["id"] == place.id)
+    good(place.make(member, "/v1/configs", CONFIG))
+    refused(place.make(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    # Until the workspace chooses otherwise.
+    place.choose(membersWriteConfigs=False, managersWriteConfigs=True)
+    refused(place.make(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    good(place.make(manager, "/v1/configs", CONFIG))
+    for body, words in (
+        ({"security_settings": {"membersWriteLogs": True}}, "security_settings.membersWriteLogs"),
+        ({"security_settings_overrides": {"stars": True}}, "security_settings_overrides"),
+    ):
+        refused(place.admin.put(ORGANISATION, body), 400, "AB01", words)
+
+
+def test_a_section_that_is_left_to_no_workspace_is_refused_there_and_one_that_is_opened_is_passed_down(
+    place: Place, above: Callable[..., dict[str, Any]]
+):
+    member, leader = place.people["member"], place.people["admin"]
+    place.choose(membersWriteConfigs=True, membersWriteVirtualKeys=True)
+    above(security_settings_overrides={"configs": False})
+    refused(place.make(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
+    good(place.make(member, "/v1/virtual-keys", VIRTUAL_KEY))
+    shown = place.admin.shown(place.path)["security_settings"]
+    assert (shown["membersWriteConfigs"], shown["membersWriteVirtualKeys"]) == (False, True)
+    for who in (place.admin, leader):
+        path = "security_settings.membersWriteConfigs"
+        refused(who.put(place.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", path, "configs")
+        # What comes back as it was shown is no change.
+        good(who.put(place.path, {"security_settings": shown}))
+    refused(
+        place.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
+        *(403, "AB03", "for the organisation"),
+    )
+    above(security_settings={"managersWriteConfigs": False})
+    said = above(security_settings_overrides={"configs": True})
+    assert said["security_settings_overrides"] == {"configs": True}
+    shown = place.admin.shown(place.path)["security_settings"]
+    assert (shown["membersWriteConfigs"], shown["managersWriteConfigs"]) == (False, False)
+    # From there on it is the workspace's own.
+    above(security_settings={"managersWriteConfigs": None})
+    assert place.admin.shown(place.path)["security_settings"] == shown
+    assert place.choose(membersWriteConfigs=True)["membersWriteConfigs"]
+    good(place.make(member, "/v1/configs", CONFIG))
+
+
+def test_who_sets_the_organisations_flags_gives_nothing_that_they_do_not_hold(place: Place):
+    narrow = place.admin.with_key(
+        kind="organisation/service", scopes=["organisation_settings.update", "organisation_settings.read"]
+    )
+    refused(narrow.put(ORGANISATION, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", "configs")
+    place.choose(managersWriteConfigs=False)
+    # To keep what a workspace took from its managers gives it back.
+    refused(narrow.put(ORGANISATION, {"security_settings_overrides": {"configs": False}}), 403, "AB03", "configs")
+
+
+def test_blocking_what_is_inline_is_left_to_workspaces_or_not(place: Place, above: Callable[..., dict[str, Any]]):
+    key = place.admin.with_key(workspace_id=place.id, scopes=["completions.write"])
+    caller = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "mock"}
+
+    def blocked() -> bool:
+        answer = ask(place.admin.gateway.base_url, CHAT, asked(), caller)
+        assert answer.status in {200, 400}, answer.body
+        return answer.status != 200
+
+    def choose(says: bool | None) -> Answer:
+        return place.admin.put(place.path, {"settings": {"block_inline_config": says}})
+
+    wait("the key", lambda: not blocked() or None, 5)
+    name = "data_plane_security_settings"
+    above(block_inline_config=True, security_settings_overrides={name: True})
+    # Passed down, and then the workspace's own.
+    assert (blocked(), place.admin.shown(place.path)["settings"]["block_inline_config"]) == (True, True)
+    good(choose(False))
+    assert not blocked()
+    above(security_settings_overrides={name: False})
+    assert blocked()
+    above(block_inline_config=False)
+    assert not blocked()
+    refused(choose(True), 403, "AB03", "settings.block_inline_config", name)
+
+
+def test_who_comes_into_a_workspace_is_given_a_key_where_that_is_the_rule(
+    place: Place, above: Callable[..., dict[str, Any]]
+):
+    admin = place.admin
+    other = Place(admin)
+    path, newcomer = f"{place.path}/users", other.ids["member"]
+
+    def keys(user: str) -> list[dict[str, Any]]:
+        listed = admin.shown(f"/v1/api-keys?workspace_id={place.id}&page_size=100")["data"]
+        return [key for key in listed if key["user_id"] == user]
+
+    good(admin.post(path, {"users": [{"id": newcomer}]}))
+    assert not keys(newcomer)
+    good(admin.delete(f"{path}/{newcomer}"))
+    above(user_api_key_auto_create=True)
+    good(admin.post(path, {"users": [{"id": newcomer}]}))
+    (key,) = keys(newcomer)
+    assert (key["type"], key["creation_mode"], key["status"]) == ("workspace-user", "auto", "active")
+    assert ("completions.write" in key["scopes"], "configs.create" in key["scopes"]) == (True, False)
+    # Its text waits for who rotates it.
+    text = good(admin.post(f"/v1/api-keys/{key['id']}/rotate", {}))["key"]
+    assert Client(admin.gateway, text).get("/v1/configs").status == 200
+    # Who accepts an invitation is shown it.
+    email = f"auto{next(NUMBERS)}@example.test"
+    invited = {"email": email, "role": "member", "workspaces": [{"id": place.id, "role": "manager"}]}
+    token = admin.made("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
+    given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
+    (made,) = good(Client(admin.gateway, "").post("/v1/auth/invites", given))["api_keys"]
+    assert Client(admin.gateway, made["key"]).post("/v1/configs", CONFIG).status == 200
+    # The workspace goes first.
+    good(admin.put(place.path, {"settings": {"user_api_key_auto_create": False}}))
+    good(admin.delete(f"{path}/{newcomer}"))
+    good(admin.post(path, {"users": [{"id": newcomer}]}))
+    assert not keys(newcomer)
+    # The default workspace has a rule of its own.
+    default = next(row for row in admin.shown("/v1/workspaces?page_size=1000")["data"] if row["is_default"])
+    for rule, number in ((False, 0), (True, 1)):
+        above(default_workspace_user_api_key_auto_create=rule)
+        good(admin.post(f"/v1/workspaces/{default['id']}/users", {"users": [{"id": newcomer}]}))
+        listed = admin.shown(f"/v1/api-keys?workspace_id={default['id']}&page_size=100")["data"]
+        assert len([key for key in listed if key["user_id"] == newcomer]) == number
+        good(admin.delete(f"/v1/workspaces/{default['id']}/users/{newcomer}"))

@@ -85,7 +85,7 @@ def test_rules_are_kept_shown_and_taken_away_one_by_one(admin: Client):
         ({"debug_log": "yes"}, "debug_log"),
         ({"user_api_key_ttl": 61, "user_api_key_max_ttl": 60}, "settings.user_api_key_ttl"),
         # Of the organisation alone.
-        ({"user_api_key_auto_create": True}, "user_api_key_auto_create"),
+        ({"default_workspace_user_api_key_auto_create": True}, "default_workspace_user_api_key_auto_create"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused_by_its_name(admin: Client, rules: dict[str, Any], words: str):

@@ -415,6 +415,26 @@ def test_what_a_token_has_by_default_its_requests_have(tokened: Tokened, provide
         assert tokened.manages(defaults=wrong).status == 401
 
 
+def test_the_config_of_a_token_says_whose_models_are_listed(tokened: Tokened):
+    admin, place = tokened.admin, {"workspace_id": tokened.workspace["id"]}
+    for slug in ("listed", "unlisted"):
+        admin.made("/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-1", **place})
+        rows = [{"slug": "m", "enabled": True, "is_custom": True}]
+        good(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
+    config = {"name": "narrow", "config": {"provider": "@listed"}, **place}
+    slug = admin.made("/v1/configs", config)["slug"]
+    other = {"x-gateway-config": '{"provider":"@unlisted","fetch_integrated_models":true}'}
+
+    def listed(said: dict[str, Any] | None, headers: dict[str, str] | None = None) -> set[str]:
+        client = Client(admin.gateway, tokened.token(defaults=said), headers or {})
+        return {model["id"] for model in client.shown("/v1/models")["data"]} & {"@listed/m", "@unlisted/m"}
+
+    assert listed(None) == {"@listed/m", "@unlisted/m"}
+    assert listed({"config_id": slug}) == {"@listed/m"}
+    assert listed({"config_id": slug}, other) == {"@unlisted/m"}
+    assert listed({"config_id": slug, "allow_config_override": False}, other) == {"@listed/m"}
+
+
 def test_leeway_is_given_to_clocks_that_differ(tokened: Tokened):
     late = tokened.token(exp=int(time.time()) - 2)
     assert tokened.calls(late).status == 200

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.jobs.publish import KEPT_FILES
 from tests.integration.conftest import initialise
-from tests.integration.managed import ADMIN_KEY, Client
+from tests.integration.managed import ADMIN_KEY, Client, good
 from tests.integration.serving import control, load, running
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.postgres import Postgres
@@ -106,6 +106,23 @@ def scene(folder: Path, provider: Mock, url: str) -> Generator[Scene]:
         yield Scene(gateway)
 
 
+def models(client: Client) -> list[str]:
+    return [model["id"] for model in client.shown("/v1/models?ai_service=mock")["data"]]
+
+
+def narrowed_key(admin: Client, place: dict[str, str]) -> str:
+    """Make two integrations with a model each, and a key whose own config names the second."""
+    for slug in ("a", "b"):
+        admin.made(
+            "/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-01234567", **place}
+        )
+        rows = [{"slug": "m", "enabled": True, "is_custom": True}, {"slug": "off", "enabled": False, "is_custom": True}]
+        good(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
+    config = admin.made("/v1/configs", {"name": "narrow", "config": {"provider": "@b"}, **place})["slug"]
+    body = {"name": "narrow", "scopes": ["completions.write"], "defaults": {"config_id": config}, **place}
+    return admin.made("/v1/api-keys/workspace/service", body)["key"]
+
+
 def test_a_frozen_server_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock, own_postgres: Postgres):
     with scene(tmp_path, provider, own_postgres.database()) as here:
         here.under_load(own_postgres.freeze, own_postgres.thaw)
@@ -132,8 +149,13 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         slug = here.admin.made("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
         named = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
         assert ask(here.gateway.base_url, CHAT, asked(), named).status == 200
+        key, place = here.key, {"workspace_id": here.place["id"]}
+        narrow = narrowed_key(here.admin, place)
+        clients = (Client(here.gateway, key), Client(here.gateway, narrow))
+        listed = [sorted(set(models(client)) - {f"@{slug}/mock"}) for client in clients]
+        assert listed == [["@a/m", "@b/m"], ["@b/m"]]
         own_postgres.crash()
-        key = here.key
+        assert [models(client) for client in clients] == listed
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     began = time.monotonic()
     with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
@@ -147,6 +169,13 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         for who in (Client(gateway), Client(gateway, "nobody")):
             assert who.get("/v1/workspaces").status == 503
         assert all(Client(gateway).get(path).status == 200 for path in STORELESS)
+        # Of models the last snapshot says which there are, to keys that it knows; of all else a key like that is told to ask again.
+        clients = (Client(gateway, key), Client(gateway, narrow))
+        assert [models(client) for client in clients] == listed
+        assert Client(gateway, key).shown("/v1/models/@a/m")["owned_by"] == "mock"
+        for path in ("/v1/configs", "/v1/files", "/v1/models?workspace_id=another", "/v1/workspaces"):
+            assert Client(gateway, key).get(path).status == 503, path
+        assert Client(gateway, "nobody").get("/v1/models").status == 503
     # What is kept for that is of no use to who finds it.
     assert key.encode() not in (tmp_path / "penstock.snapshot").read_bytes()
 

@@ -151,6 +151,7 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
             "user_key_metadata": {"floor": "3"},
             "user_key_metadata_override": 1,
             "debug_log": 1,
+            "user_api_key_auto_create": True,
         },
         "security_settings": {"managersWritePrompts": False, "membersWriteGuardrails": True},
     }
@@ -240,6 +241,12 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
             "block_inline_config": True,
             "session_settings": {"max_session_ttl": 1234},
             "user_api_key_ttl": 7200,
+            "security_settings": {"managersWritePrompts": False, "membersWriteGuardrails": True},
+            "security_settings_overrides": {
+                "prompts": False,
+                "guardrails": False,
+                "data_plane_security_settings": False,
+            },
             "user_api_key_auto_create": True,
             "default_workspace_user_api_key_auto_create": True,
             "export_settings": {"deniedFields": ["request", "response"]},

@@ -33,6 +33,7 @@ from penstock.kit import credentials, tariffs
 from penstock.kit.integrations import usable
 from penstock.kit.pricing import PricingConfig
 from penstock.kit.record import now
+from penstock.kit.rules import blocks_inline
 from penstock.snapshot import Stored
 from penstock.store.parts import REST, digits
 from penstock.store.tables import (
@@ -303,12 +304,11 @@ async def _workspaces(connection: AsyncConnection) -> Rows:
         .join(organisations, organisations.c.id == workspaces.c.organisation_id)
         .where(workspaces.c.status == "active")
     )
-    # Either may forbid; neither may allow what the other forbids.
     return [
         {
             **{name: row[name] for name in ("id", "slug", "organisation_id")},
             "metadata": row["defaults"].get("metadata") or {},
-            "block_inline_config": any(rules.get("block_inline_config") for rules in (row["settings"], row["above"])),
+            "block_inline_config": blocks_inline(row["settings"], row["above"]),
         }
         for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
     ]

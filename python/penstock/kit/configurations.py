@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import fields
 
 from penstock import engine
 from penstock.kit.addresses import anybodys, whom
@@ -211,6 +212,17 @@ LEGACY = {
     "deploymentName": "azure-deployment-id",
     "azure_deployment_name": "azure-deployment-id",
 }
+
+
+def described() -> str:
+    """Say which fields are known of which provider; those with a question mark may be left out."""
+    usual = Place.__struct_fields__
+    own = {
+        provider: [one.name + "?" * (not one.required) for one in fields(form) if one.name not in usual]
+        for provider, form in FORMS.items()
+    }
+    each = "; ".join(f"{provider}: {', '.join(names)}" for provider, names in own.items() if names)
+    return f"of all providers: {', '.join(usual)}; {each}; of others what their headers say, without `x-gateway-`"
 
 
 def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:

@@ -16,6 +16,7 @@ from penstock.kit.audit import Asked, note
 from penstock.kit.conditions import ANY, claim, expected, tag
 from penstock.kit.ids import new_key, slug
 from penstock.kit.record import refuse, unknown
+from penstock.kit.spelling import reads_single_limits
 from penstock.store.tables import configs, workspaces
 from penstock.store.tenant import Tenant, naming
 
@@ -191,6 +192,10 @@ class Desk(Tenant):
         """Make the text of a gateway key."""
         return new_key(self._office.key_prefix)
 
+    async def reads_single_limits(self) -> bool:
+        """Whether the caller knows limits in lists as one table each."""
+        return reads_single_limits((await self._asked()).fields, self._office.header_aliases)
+
     async def seal(self, text: str, owner: str) -> str:
         """Seal a credential of a row."""
         return await self._office.vault.seal(self.connection, text, owner)
@@ -364,6 +369,7 @@ class Office:
         self.limits = settings.routing.target_limits
         self.key_prefix = settings.store.key_prefix
         self.lends = settings.identity.lend
+        self.header_aliases = settings.security.header_aliases
         self.database = database
         self.vault = vault
         self.identities = identities

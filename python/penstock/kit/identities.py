@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import or_, select
 
 from penstock.caller import Caller, Sent, of_person
-from penstock.errors import ForbiddenError, UnauthorisedError
+from penstock.errors import ForbiddenError, UnauthorisedError, UnavailableError
 from penstock.kit import roles
 from penstock.kit.ids import digest
 from penstock.kit.record import now
@@ -18,7 +18,7 @@ from penstock.kit.rules import LONGEST_SESSION, USUAL_SESSION
 from penstock.store.tables import api_keys, departed, key_digests, members, organisations, sessions, users, workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -36,17 +36,22 @@ SESSION = select(sessions, organisations.c.settings).join(
     organisations, organisations.c.id == sessions.c.organisation_id
 )
 
-PLACES = select(members.c.workspace_id, members.c.role, workspaces.c.settings).join(
-    workspaces, workspaces.c.id == members.c.workspace_id
+PLACES = (
+    select(members.c.workspace_id, members.c.role, workspaces.c.settings, organisations.c.settings.label("above"))
+    .join(workspaces, workspaces.c.id == members.c.workspace_id)
+    .join(organisations, organisations.c.id == workspaces.c.organisation_id)
 )
 
 
 class Identities:
     """Looks callers up, and remembers those it found for a moment."""
 
-    def __init__(self, database: Database, tokens: Tokens | None) -> None:
-        """Know nobody yet."""
+    def __init__(
+        self, database: Database, tokens: Tokens | None, last_known: Callable[[str], Caller | None] = lambda _: None
+    ) -> None:
+        """Know nobody yet; `last_known` says by the digest of a key who called with it when the database was there."""
         self._database = database
+        self._last_known = last_known
         self._tokens = tokens
         self._known: dict[str, tuple[float, Caller]] = {}
 
@@ -74,8 +79,14 @@ class Identities:
     async def _look_up(self, sent: Sent, text: str) -> Caller:
         # Before a connection is taken: where keys are published may have to be asked.
         claims = await self._claims(sent)
-        async with self._database.reading() as connection:
-            return await self._find(connection, sent, text, claims)
+        try:
+            async with self._database.reading() as connection:
+                return await self._find(connection, sent, text, claims)
+        except UnavailableError:
+            caller = self._last_known(text) if sent.kind == "key" and claims is None else None
+            if caller is None:
+                raise
+            return caller
 
     async def _claims(self, sent: Sent) -> Claims | None:
         is_token = sent.kind == "key" and self._tokens and self._tokens.looks_like_one(sent.text)
@@ -166,6 +177,8 @@ async def _of_token(connection: AsyncConnection, claims: Claims) -> Caller:
         scopes=claims.scopes & of_person(person.get("org_role")),
         by="token",
         is_bound=claims.is_bound,
+        config_id=claims.config_id,
+        may_leave_config=claims.may_leave_config,
         ends_at=None if user_id else claims.expires_at,
         **person,
     )
@@ -197,7 +210,7 @@ async def _workspace(connection: AsyncConnection, claims: Claims) -> str | None:
 async def _person(connection: AsyncConnection, user_id: str) -> Mapping[str, Any]:
     role = await connection.scalar(select(users.c.role).where(users.c.id == user_id))
     found = (await connection.execute(PLACES.where(members.c.user_id == user_id))).all()
-    apart = {row.workspace_id: roles.apart(row.role, row.settings) for row in found}
+    apart = {row.workspace_id: roles.apart(row.role, roles.in_force(row.settings, row.above)) for row in found}
     return {
         "org_role": role,
         "roles": {row.workspace_id: row.role for row in found},

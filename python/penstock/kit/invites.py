@@ -11,10 +11,9 @@ from sqlalchemy import select
 from penstock.caller import Caller
 from penstock.errors import ConflictError, MissingError
 from penstock.kit import keys, members
-from penstock.kit.ids import digest, mask
+from penstock.kit.ids import digest
 from penstock.kit.record import now
 from penstock.kit.resource import Resource
-from penstock.kit.rotation import policy
 from penstock.store.tables import invites, users, workspaces
 
 if TYPE_CHECKING:
@@ -104,27 +103,10 @@ async def _enter(desk: Desk, invite: Row, user: Row, place: dict[str, str]) -> l
     if await members.find(desk, workspace["id"], user["id"]) is None:
         await members.enter(desk, {**own, "role": place["role"]})
     # Who was here before may have keys already.
-    if not invite["key_scopes"] or not await keys.has_room(desk, workspace["id"], user["id"]):
+    if not await keys.has_room(desk, workspace["id"], user["id"]):
         return []
-    return [await _key(desk, workspace, own, invite["key_scopes"])]
-
-
-async def _key(desk: Desk, workspace: Row, own: dict[str, Any], scopes: list[str]) -> KeyOfPerson:
-    text = desk.new_key()
-    config = workspace["defaults"].get("user_api_key_config")
-    values: dict[str, Any] = {
-        "name": "key of an invitation",
-        "type": "workspace-user",
-        "status": "active",
-        "creation_mode": "auto",
-        "masked": mask(text),
-        "scopes": scopes,
-        "defaults": {"config_id": config} if config else {},
-        "rotation_policy": policy(None, await keys.enforced(desk, "workspace-user", workspace["id"])),
-        "created_by": own["user_id"],
-        **own,
-    }
-    values |= await keys.by_rules(desk, values)
-    row = await keys.KEYS["workspace-user"].add(desk, values)
-    await keys.add_text(desk, row["id"], text)
-    return KeyOfPerson(workspace["id"], row["id"], text)
+    if scopes := invite["key_scopes"]:
+        made = await keys.give(desk, workspace, user["id"], scopes, "key of an invitation")
+    else:
+        made = await keys.welcome(desk, workspace, user["id"], place["role"])
+    return [KeyOfPerson(workspace["id"], *made)] if made else []

@@ -9,12 +9,12 @@ from sqlalchemy import or_, select
 
 from penstock.caller import SCOPES
 from penstock.errors import ConflictError, ForbiddenError, Problem
-from penstock.kit import limits
+from penstock.kit import limits, roles
 from penstock.kit.ids import digest, mask, new_id
 from penstock.kit.record import milliseconds, moment, now, refuse
 from penstock.kit.resource import Resource
-from penstock.kit.rotation import SHORTEST_TRANSITION, following, refuse_long
-from penstock.kit.rules import in_force
+from penstock.kit.rotation import SHORTEST_TRANSITION, following, policy, refuse_long
+from penstock.kit.rules import in_force, makes_keys, of_organisation
 from penstock.store.parts import part_of
 from penstock.store.tables import api_keys, key_digests
 
@@ -38,6 +38,44 @@ async def add_text(desk: Desk, key_id: str, text: str, sealed: str | None = None
     """Keep what a key is found by."""
     row = {"id": new_id(), "api_key_id": key_id, "sha256": digest(text), "sealed": sealed, "created_at": now()}
     await desk.insert(key_digests, {**row, "expires_at": None})
+
+
+async def give(
+    desk: Desk, workspace: Row, user_id: str, scopes: list[str], name: str, *, waits: bool = False
+) -> tuple[str, str]:
+    """Make a key of a person in a workspace without being asked for one: its id and text, which `waits` for who rotates it."""
+    text = desk.new_key()
+    config = workspace["defaults"].get("user_api_key_config")
+    values: dict[str, Any] = {
+        "name": name,
+        "type": "workspace-user",
+        "status": "active",
+        "creation_mode": "auto",
+        "masked": mask(text),
+        "scopes": scopes,
+        "defaults": {"config_id": config} if config else {},
+        "rotation_policy": policy(None, await enforced(desk, "workspace-user", workspace["id"])),
+        "created_by": user_id,
+        "workspace_id": workspace["id"],
+        "user_id": user_id,
+    }
+    values |= await by_rules(desk, values)
+    if waits:
+        await refuse_beyond(desk, {**UNLIMITED, **values})
+    row = await KEYS["workspace-user"].add(desk, values)
+    await add_text(desk, row["id"], text, await desk.seal(text, row["id"]) if waits else None)
+    return row["id"], text
+
+
+async def welcome(
+    desk: Desk, workspace: Row, user_id: str, role: str, *, waits: bool = False
+) -> tuple[str, str] | None:
+    """Give who comes into a workspace a key for all that the role allows, where that is the rule there."""
+    if not await makes_keys(desk, workspace) or not await has_room(desk, workspace["id"], user_id):
+        return None
+    flags = roles.in_force(workspace["settings"], await of_organisation(desk))
+    scopes = sorted(roles.of_role(role, flags) & SCOPES["workspace-user"])
+    return await give(desk, workspace, user_id, scopes, "key of a member", waits=waits)
 
 
 async def enforced(desk: Desk, type_: str, workspace_id: str | None) -> int | None:

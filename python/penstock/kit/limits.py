@@ -48,9 +48,9 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 RateLimits = list[RateLimit] | RateLimit
 ManyUsageLimits = list[UsageLimits] | UsageLimits
-UsageShown = Annotated[dict[str, Any] | None, Meta(description="usage limits")]
-ManyUsageShown = Annotated[list[dict[str, Any]] | None, Meta(description="usage limits")]
-RatesShown = Annotated[list[dict[str, Any]] | None, Meta(description="rate limits")]
+UsageShown = Annotated[UsageLimits | None, Meta(description="usage limits")]
+ManyUsageShown = Annotated[list[UsageLimits] | None, Meta(description="usage limits, one at most")]
+RatesShown = Annotated[list[RateLimit] | None, Meta(description="rate limits")]
 UNITS = ("rpm", "rph", "rpd", "rpw")
 UNITS_OF_KEYS = ("rps", *UNITS)
 # One for each type and unit.
@@ -169,6 +169,11 @@ def rates(
         if any((limit.type, limit.unit) == (other.type, other.unit) for other in listed[:index]):
             raise refuse(f"{path}[{index}]", f"is the second limit of {limit.type} in {limit.unit!r}")
     return [msgspec.to_builtins(limit) for limit in listed]
+
+
+def single(limits: Any) -> Any:  # noqa: ANN401 - a list of limits, or none
+    """Give the first of some limits, for who knows no more than one."""
+    return limits[0] if limits else None
 
 
 def refuse_beyond(holds: Mapping[str, Any], given: Mapping[str, Any], why: str) -> None:

@@ -9,11 +9,13 @@ from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.errors import ConflictError, MissingError
+from penstock.kit import keys
 from penstock.kit.fields import Changed, Email, FirstName, Id, LastName, Moment, Object
 from penstock.kit.ids import new_id
 from penstock.kit.record import now, write_out
 from penstock.kit.resource import Resource
-from penstock.kit.roles import of_role
+from penstock.kit.roles import in_force, of_role
+from penstock.kit.rules import of_organisation
 from penstock.store.tables import departed, members, users, workspaces
 
 if TYPE_CHECKING:
@@ -61,21 +63,25 @@ QUERY = select(members, users.c.email, users.c.first_name, users.c.last_name, us
 )
 
 
-async def may_give_role(desk: Desk, role: str, workspace_id: str) -> None:
-    """Refuse to give others a role that lets them do more in a workspace than the caller may."""
+async def may_give_role(desk: Desk, role: str, workspace_id: str) -> Row | None:
+    """Refuse to give others a role that lets them do more in a workspace than the caller may; give the workspace."""
     row = await desk.organisation().find(workspaces, workspace_id)
-    desk.may_give(of_role(role, row["settings"] if row else {}), workspace_id)
+    flags = in_force(row["settings"] if row else {}, await of_organisation(desk))
+    desk.may_give(of_role(role, flags), workspace_id)
+    return row
 
 
 async def add(desk: Desk, workspace_id: str, wanted: Sequence[NewMember]) -> None:
     """Take people in; those who are in already are a conflict."""
     for index, person in enumerate(wanted):
-        await may_give_role(desk, person.role, workspace_id)
+        workspace = await may_give_role(desk, person.role, workspace_id)
         user = await desk.refer(f"users[{index}].id", users, person.id, "user of this organisation")
         if await find(desk, workspace_id, person.id):
             message = f"{user['email']} is in this workspace already"
             raise ConflictError(message)
         await enter(desk, {"workspace_id": workspace_id, "user_id": person.id, "role": person.role})
+        if workspace:
+            await keys.welcome(desk, workspace, person.id, person.role, waits=True)
 
 
 async def enter(desk: Desk, member: dict[str, str]) -> None:

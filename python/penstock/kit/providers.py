@@ -104,7 +104,13 @@ class Side(Verbs):
             places = await desk.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
             return [_shown(shown, row, behind[row["integration_id"]], places.get(row["workspace_id"])) for row in rows]
 
-        return [self.index(shown, showing, asked), self.show(shown, showing)]
+        async def listing(desk: Desk, rows: list[Row]) -> list[Shown]:
+            found = await showing(desk, rows)
+            if not await desk.reads_single_limits():
+                return found
+            return [msgspec.structs.replace(one, rate_limits=limits.single(one.rate_limits)) for one in found]
+
+        return [self.index(shown, listing, asked), self.show(shown, showing)]
 
 
 def _shown(shown: type[Shown], row: Row, integration: Row, workspace: Row | None) -> Shown:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import fields
 from sqlalchemy import select
 
 from penstock.errors import PenstockError, SettingsError, UnavailableError, UnopenedError
@@ -133,6 +134,18 @@ FORMS: dict[str, tuple[str, dict[str, type[Form]]]] = {
         {"token": VaultToken, "approle": VaultAppRole, "kubernetes": VaultKubernetes},
     ),
 }
+
+
+def described() -> str:
+    """Say which fields each way of signing in has; those with a question mark may be left out."""
+    places: list[str] = []
+    for kind, (field, ways) in FORMS.items():
+        each: list[str] = []
+        for way, wanted in ways.items():
+            own = [one for one in fields(wanted) if one.name != field]
+            each.append(f"`{way}` ({', '.join(one.name + '?' * (not one.required) for one in own)})")
+        places.append(f"{kind} by {field} {', '.join(each)}")
+    return "; ".join(places)
 
 
 def form(kind: str, given: Mapping[str, Any]) -> type[Form]:

@@ -1,15 +1,17 @@
-"""What roles may see and change in a workspace, as the flags by which clients know it; a workspace may choose some of them."""
+"""What roles may see and change in a workspace, as the flags by which clients know it; organisation and workspace may choose them."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from penstock.caller import WORKSPACE, Apart, of_member
 from penstock.errors import ForbiddenError, Problem
 from penstock.kit.record import refuse
+from penstock.kit.rules import OVERRIDES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.caller import Caller
 
@@ -66,35 +68,88 @@ USUAL: dict[str, bool] = {
     # Of logs, which are not kept yet.
     **{f"organisationAdminsView{what}": True for what in ("Logs", "LogMetadata")},
 }
+# By what a flag is about, the section in which the organisation lets workspaces choose it, or does not.
+SECTIONS = {
+    **dict.fromkeys(("Logs", "LogMetadata", "AllData"), "logs"),
+    "ApiKeys": "api_keys",
+    "Configs": "configs",
+    "Prompts": "prompts",
+    "Analytics": "analytics",
+    "Guardrails": "guardrails",
+    "VirtualKeys": "virtual_keys",
+    **dict.fromkeys(("Ws", "WsUsers"), "workspaces"),
+    "WsIntegrations": "integrations",
+    **dict.fromkeys(("McpServers", "WsMcpIntegrations"), "mcp"),
+}
+SUBJECT = re.compile("^(?:members|managers|organisationAdmins)(?:View|Write|Update)")
+SECTION = {name: SECTIONS[SUBJECT.sub("", name)] for name in USUAL}
+NOTHING: Mapping[str, Any] = {}
 
 
-def shown(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Give all flags, for the settings of a workspace."""
-    return {**USUAL, **settings.get(FIELD, {})}
+def in_force(settings: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, bool]:
+    """Give the flags that are not the usual ones, for the settings of a workspace and those of its organisation.
+
+    What a workspace chose goes first, where the organisation leaves the section to workspaces.
+    """
+    theirs: dict[str, bool] = above.get(FIELD, {})
+    own: dict[str, bool] = settings.get(FIELD, {})
+    flags = {**theirs, **{name: may for name, may in own.items() if not is_kept(above, name)}}
+    return {name: may for name, may in flags.items() if may is not USUAL[name]}
 
 
-def apart(role: str, settings: Mapping[str, Any]) -> Apart | None:
-    """Say what the flags of a workspace give to a role and take from it; nothing where they are the usual ones."""
-    chosen: dict[str, bool] = settings.get(FIELD, {})
+def is_kept(above: Mapping[str, Any], name: str) -> bool:
+    """Whether an organisation keeps a flag for itself."""
+    return above.get(OVERRIDES, {}).get(SECTION[name]) is False
+
+
+def shown(settings: Mapping[str, Any], above: Mapping[str, Any] = NOTHING) -> dict[str, bool]:
+    """Give all flags, for the settings of a workspace and its organisation."""
+    return {**USUAL, **in_force(settings, above)}
+
+
+def apart(role: str, flags: Mapping[str, bool]) -> Apart | None:
+    """Say what the flags in force give to a role and take from it; nothing where they are the usual ones."""
     about = FLAGS.get(role, {})
-    given = [about[name] for name, may in chosen.items() if name in about and may]
-    taken = [about[name] for name, may in chosen.items() if name in about and not may]
-    return Apart(frozenset[str]().union(*given), frozenset[str]().union(*taken)) if chosen else None
+    given = [about[name] for name, may in flags.items() if name in about and may]
+    taken = [about[name] for name, may in flags.items() if name in about and not may]
+    return Apart(frozenset[str]().union(*given), frozenset[str]().union(*taken)) if flags else None
 
 
-def of_role(role: str, settings: Mapping[str, Any]) -> frozenset[str]:
-    """Give what a role lets a person do in the workspace with these settings."""
-    return of_member(role, apart(role, settings))
+def of_role(role: str, flags: Mapping[str, bool]) -> frozenset[str]:
+    """Give what a role lets a person do in the workspace where these flags are in force."""
+    return of_member(role, apart(role, flags))
 
 
-def chosen(given: Mapping[str, bool | None] | None, settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Write flags over those of before: what was left out stays, null makes one the usual one; only others are kept."""
-    flags = dict[str, bool | None](settings.get(FIELD, {})) if given is not None else {}
-    for name, may in (given or {}).items():
+def chosen(
+    given: Mapping[str, bool | None] | None, settings: Mapping[str, Any], above: Mapping[str, Any] = NOTHING
+) -> dict[str, bool]:
+    """Write flags over those of before: what was left out stays, null is what holds without them; what holds anyway is not kept."""
+    flags = dict[str, bool](settings.get(FIELD, {}))
+    holds, without = shown(settings, above), shown(NOTHING, above)
+    for name, may in (dict.fromkeys(flags) if given is None else given).items():
         if name not in USUAL:
             raise refuse(f"{FIELD}.{name}", f"is not known: use {', '.join(sorted(USUAL))}")
-        flags[name] = may
-    return {name: may for name, may in flags.items() if may is not None and may is not USUAL[name]}
+        if is_kept(above, name):
+            if may not in {None, holds[name]}:
+                raise forbidden(f"{FIELD}.{name}", SECTION[name])
+        elif may is None:
+            flags.pop(name, None)
+        elif name in flags or may is not without[name]:
+            flags[name] = may
+    return flags
+
+
+def forbidden(path: str, section: str) -> ForbiddenError:
+    """Make the error for what the organisation does not leave to workspaces."""
+    why = f"is for the organisation to choose: it leaves {section!r} to no workspace ({OVERRIDES})"
+    return ForbiddenError(f"{path} {why}", [Problem(path, why)])
+
+
+def passed_down(sections: Iterable[str], settings: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a workspace the organisation's flags of some sections as its own, from where it may choose others."""
+    theirs = shown(NOTHING, above)
+    copied = {name: may for name, may in theirs.items() if SECTION[name] in sections}
+    return {**settings, FIELD: {**settings.get(FIELD, {}), **copied}} if copied else dict(settings)
 
 
 def refuse_choosing(caller: Caller, workspace_id: str | None) -> None:
@@ -106,7 +161,7 @@ def refuse_choosing(caller: Caller, workspace_id: str | None) -> None:
         raise ForbiddenError(f"{FIELD} {why}", [Problem(FIELD, why)])
 
 
-def gained(before: Mapping[str, Any], after: Mapping[str, Any]) -> frozenset[str]:
-    """Give what members or managers of a workspace may do with other settings that they might not before."""
+def gained(before: Mapping[str, bool], after: Mapping[str, bool]) -> frozenset[str]:
+    """Give what members or managers of a workspace may do with other flags in force that they might not before."""
     roles = [(of_role(role, before), of_role(role, after)) for role in FLAGS]
     return frozenset[str]().union(*(now - then for then, now in roles))

@@ -52,6 +52,14 @@ UserMetadata = Annotated[
     dict[str, str] | UnsetType | None, Meta(description="metadata of every key of a person that is made or changed")
 ]
 Flag = Annotated[int, Meta(ge=0, le=1)]
+MakesKeys = Annotated[
+    bool | UnsetType | None,
+    Meta(
+        description="whether people who come into a workspace are given a key there; who accepts an invitation is shown it, that of others waits for who rotates it; null: no rule"
+    ),
+]
+# Which sections of its security settings an organisation leaves to workspaces, and the section of `block_inline_config`.
+OVERRIDES, DATA_PLANE = "security_settings_overrides", "data_plane_security_settings"
 # Rules that a workspace has of its organisation where it says nothing itself.
 INHERITED = ("user_api_key_rotation_period", "user_api_key_ttl")
 
@@ -62,6 +70,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     user_api_key_rotation_period: Period = UNSET
     block_inline_config: BlocksInline = UNSET
     user_api_key_ttl: Ttl = UNSET
+    user_api_key_auto_create: MakesKeys = UNSET
 
 
 class WorkspaceRules(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,6 +102,25 @@ def written(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
     if usual and longest and usual > longest:
         raise refuse("settings.user_api_key_ttl", f"is {usual}: more than user_api_key_max_ttl, which is {longest}")
     return kept
+
+
+def blocks_inline(own: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
+    """Whether what is chosen inline is refused in a workspace, by its rules and those of its organisation."""
+    name = "block_inline_config"
+    theirs = bool(above.get(name))
+    is_left = above.get(OVERRIDES, {}).get(DATA_PLANE)
+    if is_left is None:
+        # Either may forbid; neither may allow what the other forbids.
+        return theirs or bool(own.get(name))
+    return bool(own.get(name, theirs)) if is_left else theirs
+
+
+async def makes_keys(tenant: Tenant, workspace: Mapping[str, Any]) -> bool:
+    """Whether people who come into a workspace are given a key there."""
+    name = "user_api_key_auto_create"
+    above = await of_organisation(tenant)
+    usual = above.get(f"default_workspace_{name}" if workspace["is_default"] else name, False)
+    return workspace["settings"].get(name, usual)
 
 
 async def in_force(tenant: Tenant, workspace_id: str | None) -> dict[str, Any]:

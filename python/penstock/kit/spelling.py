@@ -8,7 +8,10 @@ import msgspec
 from litestar import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+# What the implementations of Python call themselves.
+PYTHONS = frozenset({"cpython", "pypy", "ironpython", "jython"})
 
 
 class SpelledRequest(Request[Any, Any, Any]):
@@ -39,6 +42,14 @@ def meant(given: Mapping[str, Any], own: Mapping[str, str], said: Mapping[str, A
         elif not (isinstance(value, str) and value in values):
             told[name] = value
     return told
+
+
+def reads_single_limits(fields: Mapping[str, str], prefixes: Iterable[str]) -> bool:
+    """Whether the caller is the Python client of another gateway: in its lists limits are one table, where others have lists of them."""
+    return any(
+        f"{prefix}package-version" in fields and fields.get(f"{prefix}runtime", "").lower() in PYTHONS
+        for prefix in prefixes
+    )
 
 
 def _bare(name: str) -> str:

@@ -65,6 +65,9 @@ class Claims(msgspec.Struct, frozen=True):
     expires_at: int
     # It has limits, or a config that it may not leave.
     is_bound: bool
+    # The config of its requests, and whether one may bring another.
+    config_id: str | None
+    may_leave_config: bool
 
 
 class Source:
@@ -210,11 +213,19 @@ class Tokens:
         user = claims.get("email_id") or claims.get("sub") or claims.get("uid")
         if not isinstance(user, str):
             raise UnauthorisedError("this token names nobody: claim email_id, sub or uid")
-        _check_forms(claims)
+        defaults = _defaults(claims)
         slug = claims.get("workspace_slug")
-        workspace = slug if isinstance(slug, str) else None
+        may_leave = defaults.allow_config_override is not False
+        binds = bool(defaults.config_id) and not may_leave
         return Claims(
-            organisation, user, workspace, self._scopes(claims), int(min(end, LATEST) * 1000), _is_bound(claims)
+            organisation_id=organisation,
+            user=user,
+            workspace_slug=slug if isinstance(slug, str) else None,
+            scopes=self._scopes(claims),
+            expires_at=int(min(end, LATEST) * 1000),
+            is_bound=binds or any(claims.get(name) for name in ("usage_limits", "rate_limits")),
+            config_id=defaults.config_id,
+            may_leave_config=may_leave,
         )
 
     def _scopes(self, claims: Mapping[str, Any]) -> frozenset[str]:
@@ -232,14 +243,9 @@ def plain(scope: str) -> str | None:
     return rest if rest in EVERYTHING else None
 
 
-def _is_bound(claims: Mapping[str, Any]) -> bool:
-    defaults: dict[str, Any] = claims.get("defaults") or {}
-    binds = bool(defaults.get("config_id")) and defaults.get("allow_config_override") is False
-    return binds or any(claims.get(name) for name in ("usage_limits", "rate_limits"))
-
-
-def _check_forms(claims: Mapping[str, Any]) -> None:
-    """Refuse defaults and limits that requests with this token could not have; management is not limited by them."""
+def _defaults(claims: Mapping[str, Any]) -> Defaults:
+    """Give the defaults; refuse them and limits that requests with this token could not have: management is not limited by them."""
+    defaults = Defaults()
     for name, form in FORMS.items():
         try:
             said = msgspec.convert(claims.get(name), form)
@@ -247,8 +253,11 @@ def _check_forms(claims: Mapping[str, Any]) -> None:
                 listed_usage(name, said)
             elif name == "rate_limits":
                 rates(name, said, units=UNITS_OF_KEYS)
+            else:
+                defaults = said or defaults
         except (msgspec.ValidationError, InvalidError) as error:
             raise UnauthorisedError(f"the claim {name} of this token is not valid: {error}") from None
+    return defaults
 
 
 def _part(text: str, number: int) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class ModelShown(msgspec.Struct, frozen=True, kw_only=True):
     is_finetune: IsFinetune = False
     base_model_slug: BaseModel = None
     configurations: Annotated[dict[str, Any], Meta(description="its own host and header fields")] = {}
-    pricing_config: Annotated[dict[str, Any] | None, Meta(description="what it costs")] = None
+    pricing_config: Annotated[PricingConfig | None, Meta(description="what it costs")] = None
     created_at: MomentOrNone = None
     last_updated_at: MomentOrNone = None
 

@@ -9,6 +9,7 @@ from litestar import get, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from penstock.kit import access
@@ -17,7 +18,7 @@ from penstock.kit.access import Enabled, GlobalAccess, GlobalAccessShown
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Changed, IdOrSlug, Moment, MomentOrNone, Object, Reset
 from penstock.kit.integrations import ProviderSlug
-from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of
+from penstock.kit.limits import ManyUsageShown, RatesShown, Shared, sent_of, single
 from penstock.kit.record import Done, now, refuse, write_out
 from penstock.store.tables import integration_workspaces, workspaces
 
@@ -96,6 +97,9 @@ async def index(key: IdOrSlug, work: NamedDependency[Work]) -> AccessesShown:
         query = query.where(integration_workspaces.c.integration_id == row["id"])
         found = await desk.rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
         shown = [_shown(one) for one in found]
+        if await desk.reads_single_limits():
+            names = ("usage_limits", "rate_limits")
+            shown = [replace(one, **{name: single(getattr(one, name)) for name in names}) for one in shown]
         return AccessesShown(total=len(shown), workspaces=shown, data=shown, global_workspace_access=access.shown(row))
 
 

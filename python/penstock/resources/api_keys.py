@@ -136,7 +136,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     api_key_defaults_id: Annotated[
         str | None, Meta(description="always null: its defaults are a part of the key and have no id")
     ] = None
-    rotation_policy: Annotated[dict[str, Any] | None, Meta(description="rotation")]
+    rotation_policy: Annotated[RotationPolicy | None, Meta(description="rotation")]
     last_rotated_at: fields.MomentOrNone
     object: fields.Object = "api-key"
 

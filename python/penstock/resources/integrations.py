@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TAGS = ["Integrations"]
 
 Configurations = Annotated[
-    dict[str, Any], Meta(description="more about the provider, as `custom_host`; which fields there are depends on it")
+    dict[str, Any], Meta(description=f"more about the provider, which says what there is; {forms.described()}")
 ]
 Mappings = Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
 Credential = Annotated[str, Meta(max_length=65536)]
@@ -108,8 +108,8 @@ class Integration(IntegrationRow, frozen=True, kw_only=True):
     global_workspace_access: Annotated[GlobalAccessShown, Meta(description="the same")]
     allow_all_models: Annotated[bool, Meta(description="whether models may be used of which nothing is said")]
     workspace_count: Annotated[int, Meta(description="how many workspaces may use it")]
-    secret_mappings: Annotated[list[dict[str, Any]], Meta(description="fields whose values are kept elsewhere")]
-    pricing_adjustments: Annotated[dict[str, Any] | None, Meta(description="factors of its prices")]
+    secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
+    pricing_adjustments: Annotated[Adjustments | None, Meta(description="factors of its prices")]
 
 
 Kind = Annotated[

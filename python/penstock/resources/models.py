@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 from litestar import Request, get
@@ -13,12 +13,14 @@ from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.caller import needs
-from penstock.errors import InvalidError, MissingError
+from penstock.errors import AWAY, InvalidError, MissingError, UnavailableError
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import Object, WorkspaceAsked
 from penstock.kit.integrations import usable
 from penstock.kit.prices import PriceBook
 from penstock.kit.record import now
+from penstock.resources import _last_known
+from penstock.snapshot import Published, Stored
 from penstock.store.tables import api_keys, configs, integration_models, integrations, providers
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     request: Request[Any, Any, Any],
     work: NamedDependency[Work],
     prices: NamedDependency[PriceBook],
+    published: NamedDependency[Published],
     workspace_id: WorkspaceAsked = None,
     ai_service: Service = None,
     provider: Provider = None,
@@ -96,13 +99,20 @@ async def index(  # noqa: PLR0913, PLR0917 - the filters that there are
     sort: Sort = "name",
     order: Order = "asc",
 ) -> ModelList | AnthropicList:
-    """List the models that may be used; with a config that asks for this list, or one of the key's own, only those that it names.
+    """List the models that may be used; with a config that asks for this list, or one of the key's or token's own, only those that it names.
 
-    Who sends `anthropic-version` is told in Anthropic's shape.
+    Who sends `anthropic-version` is told in Anthropic's shape. While the database is away keys of workspaces are told what the
+    last snapshot says.
     """
-    async with work.reading(workspace_id) as desk:
-        named = await _named(desk, request)
-        rows, said = await _providers(desk)
+    try:
+        async with work.reading(workspace_id) as desk:
+            named = await _named(desk, request)
+            rows, said = await _providers(desk)
+    except UnavailableError:
+        known = _last(work, published, workspace_id)
+        own, may_leave = _last_known.own_config(published.stored, work.caller)
+        named = _among(_sent(request, own, may_leave=may_leave), known.config)
+        rows, said = known.providers()
     found = [
         model
         for row in rows
@@ -138,13 +148,17 @@ async def show(
     model: Annotated[str, PathParameter(description="its id: `@slug/model`")],
     work: NamedDependency[Work],
     prices: NamedDependency[PriceBook],
+    published: NamedDependency[Published],
     workspace_id: WorkspaceAsked = None,
 ) -> Model:
     """Give one model that may be used."""
     wanted = model.removeprefix("/")
     slug = wanted.removeprefix("@").partition("/")[0]
-    async with work.reading(workspace_id) as desk:
-        rows, said = await _providers(desk)
+    try:
+        async with work.reading(workspace_id) as desk:
+            rows, said = await _providers(desk)
+    except UnavailableError:
+        rows, said = _last(work, published, workspace_id).providers()
     for row in (row for row in rows if row["slug"] == slug):
         for found in await _models(row, said, prices):
             if found.id == wanted:
@@ -177,21 +191,53 @@ async def _models(row: Row, said: dict[str, list[Row]], prices: PriceBook) -> li
     return [Model(id=f"@{row['slug']}/{slug}", created=made, owned_by=row["ai_provider_id"]) for slug in sorted(slugs)]
 
 
+class Known(NamedTuple):
+    """A workspace as the last snapshot has it."""
+
+    stored: Stored
+    workspace: str
+
+    def config(self, name: str) -> bytes | None:
+        """Give a saved config."""
+        return _last_known.config_of(self.stored, self.workspace, name)
+
+    def providers(self) -> tuple[list[Row], dict[str, list[Row]]]:
+        """Give the providers that may be used, and what is said of the models behind them."""
+        return _last_known.providers_of(self.stored, self.workspace)
+
+
+def _last(work: Work, published: Published, workspace_id: str | None) -> Known:
+    """Go by the last snapshot, where the database is away and a key of one workspace asks; others are told so."""
+    own = work.caller.workspace_id
+    if own is None or workspace_id not in {None, own}:
+        raise UnavailableError(AWAY)
+    return Known(published.stored, own)
+
+
 async def _named(desk: Desk, request: Request[Any, Any, Any]) -> set[str] | None:
     """Give the slugs of the providers that the request's config names, or its key's; nothing where it leaves it open."""
+    own, may_leave = await _own_config(desk)
+    sent = _sent(request, own, may_leave=may_leave)
+    if sent is None or _is_inline(sent):
+        return _among(sent, lambda _: None)
+    row = await desk.find(configs, sent)
+    return _among(sent, lambda _: row["config"] if row else None)
+
+
+def _sent(request: Request[Any, Any, Any], own: str | None, *, may_leave: bool) -> str | None:
+    """Give the config of a request: with a key or token that may bring no other its own, whatever it says."""
     prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
     sent = next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}config"))), None)
-    key = await desk.find(api_keys, desk.caller.id) if desk.caller.by == "key" else None
-    own: dict[str, Any] = key["defaults"] if key else {}
-    # Requests with a key that may bring no other config have its own, whatever they say.
-    if sent is None or not own.get("allow_config_override", True):
-        sent = own.get("config_id") or sent
-    if sent is None:
-        return None
-    text: str | None = sent
-    if not sent.lstrip().startswith("{"):
-        row = await desk.find(configs, sent)
-        text = row["config"] if row else None
+    return own or sent if sent is None or not may_leave else sent
+
+
+def _is_inline(sent: str) -> bool:
+    return sent.lstrip().startswith("{")
+
+
+def _among(sent: str | None, saved: Callable[[str], str | bytes | None]) -> set[str] | None:
+    """Give the slugs of the providers that a config names, inline or `saved`; nothing where it leaves it open."""
+    text = sent if sent is None or _is_inline(sent) else saved(sent)
     try:
         config: object = msgspec.json.decode(text or "null")
     except msgspec.DecodeError:
@@ -201,6 +247,15 @@ async def _named(desk: Desk, request: Request[Any, Any, Any]) -> set[str] | None
         return None
     named = {name for target in targets for name in _slugs(target)}
     return named or None
+
+
+async def _own_config(desk: Desk) -> tuple[str | None, bool]:
+    """Give the config of the key or token, and whether requests may bring another."""
+    if desk.caller.by != "key":
+        return desk.caller.config_id, desk.caller.may_leave_config
+    key = await desk.find(api_keys, desk.caller.id)
+    own: dict[str, Any] = key["defaults"] if key else {}
+    return own.get("config_id"), own.get("allow_config_override", True)
 
 
 def _slugs(target: dict[str, Any]) -> Iterator[str]:

@@ -9,15 +9,18 @@ from litestar import get, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import select
 
 from penstock.caller import needs
+from penstock.kit import roles
 from penstock.kit.desk import Desk, Work
 from penstock.kit.fields import MaybeGuardrails, Object
 from penstock.kit.identities import session_ttl
 from penstock.kit.record import Done
 from penstock.kit.resource import Resource
-from penstock.kit.rules import LONGEST_SESSION, SHORTEST_SESSION, Rules, written
-from penstock.store.tables import organisations
+from penstock.kit.rules import DATA_PLANE, LONGEST_SESSION, OVERRIDES, SHORTEST_SESSION, Rules, written
+from penstock.resources.workspaces import WORKSPACES
+from penstock.store.tables import organisations, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,9 +85,39 @@ class DataVisibility(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     members_view_all_data: Annotated[bool, Meta(description="false: members see those of their own keys alone")] = True
 
 
-CREATES = "whether people who come into {} are given a key each; kept for the console: what comes by invitation has the keys that the invitation names"
-MakesKeys = Annotated[bool | UnsetType | None, Meta(description=CREATES.format("a workspace"))]
-MakesKeysInDefault = Annotated[bool | UnsetType | None, Meta(description=CREATES.format("the default workspace"))]
+CREATES = "whether people who come into {} are given a key there"
+MakesKeysInDefault = Annotated[
+    bool | UnsetType | None,
+    Meta(
+        description=CREATES.format("the default workspace")
+        + "; for all others that say nothing themselves: user_api_key_auto_create"
+    ),
+]
+Overridden = Literal[
+    "logs",
+    "api_keys",
+    "configs",
+    "prompts",
+    "analytics",
+    "guardrails",
+    "virtual_keys",
+    "workspaces",
+    "integrations",
+    "mcp",
+    "data_plane_security_settings",
+]
+Flags = Annotated[
+    dict[str, bool | None] | UnsetType | None,
+    Meta(
+        description="what members and managers may see and write in all workspaces, by flag, where the workspace may not choose or did not; what is left out stays, null is the usual"
+    ),
+]
+Overrides = Annotated[
+    dict[Overridden, bool | None] | UnsetType | None,
+    Meta(
+        description="which sections of `security_settings` workspaces may choose for themselves, and `data_plane_security_settings`, which is block_inline_config; true: they may, and have the organisation's values until they do; false: what the organisation says holds in all of them; null, or left out of all that was said: they may choose flags, and block_inline_config where the organisation does not set it"
+    ),
+]
 RefusesStrangers = Annotated[
     bool | UnsetType | None,
     Meta(
@@ -97,7 +130,8 @@ class SettingsChange(Rules, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What is to be changed; what is left out stays, and null takes a rule away."""
 
     session_settings: Annotated[SessionSettings | UnsetType | None, Meta(description="rules of sessions")] = UNSET
-    user_api_key_auto_create: MakesKeys = UNSET
+    security_settings: Flags = UNSET
+    security_settings_overrides: Overrides = UNSET
     default_workspace_user_api_key_auto_create: MakesKeysInDefault = UNSET
     export_settings: Annotated[ExportSettings | UnsetType | None, Meta(description="rules of exports of logs")] = UNSET
     data_visibility: Annotated[
@@ -134,7 +168,14 @@ class SettingsShown(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="seconds after which a person's key ends that is made without an end; null: no rule"),
     ]
     session_settings: Annotated[SessionsShown, Meta(description="rules of sessions")]
-    user_api_key_auto_create: Annotated[bool, Meta(description=CREATES.format("a workspace"))]
+    security_settings: Annotated[
+        dict[str, bool],
+        Meta(description="what members and managers may see and write where workspaces choose nothing else"),
+    ]
+    security_settings_overrides: Annotated[
+        dict[str, bool], Meta(description="sections that workspaces may choose for themselves, as far as it was said")
+    ]
+    user_api_key_auto_create: Annotated[bool, Meta(description=CREATES.format("a workspace that says nothing itself"))]
     default_workspace_user_api_key_auto_create: Annotated[
         bool, Meta(description=CREATES.format("the default workspace"))
     ]
@@ -173,7 +214,13 @@ async def change_settings(data: JSONBody[SettingsChange], work: NamedDependency[
     """Change rules; the data plane follows within a second."""
     async with work.writing() as desk:
         row = await _row(desk)
-        rules = written(data, row["settings"])
+        before: dict[str, Any] = row["settings"]
+        rules = written(data, before)
+        if data.security_settings is not UNSET:
+            rules[roles.FIELD] = roles.chosen(data.security_settings, before)
+        if data.security_settings_overrides is not UNSET:
+            rules[OVERRIDES] = _overrides(data.security_settings_overrides, before)
+        await _pass_down(desk, before, rules)
         await ORGANISATION.change(desk, row, {"settings": rules})
         return _settings(rules)
 
@@ -200,6 +247,29 @@ async def change_defaults(data: JSONBody[OrganisationDefaults], work: NamedDepen
         return Done()
 
 
+def _overrides(given: Mapping[Overridden, bool | None] | None, before: Mapping[str, Any]) -> dict[str, bool]:
+    """Write what is left to workspaces over that of before; what was left out stays, null takes away what was said."""
+    said: dict[str, bool | None] = {} if given is None else {**before.get(OVERRIDES, {}), **given}
+    return {name: may for name, may in said.items() if may is not None}
+
+
+async def _pass_down(desk: Desk, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Give workspaces what the organisation says in sections that they may choose from now on; nobody gives more than their own."""
+    if all(before.get(name) == after.get(name) for name in (roles.FIELD, OVERRIDES)):
+        return
+    known, said = before.get(OVERRIDES, {}), after.get(OVERRIDES, {})
+    opened = {name for name, may in said.items() if may and not known.get(name)}
+    gained = roles.gained(roles.in_force({}, before), roles.in_force({}, after))
+    for row in await desk.rows(select(workspaces), workspaces):
+        settings = roles.passed_down(opened, row["settings"], after)
+        if DATA_PLANE in opened:
+            settings["block_inline_config"] = bool(after.get("block_inline_config"))
+        gained |= roles.gained(roles.in_force(row["settings"], before), roles.in_force(settings, after))
+        if settings != row["settings"]:
+            await WORKSPACES.change(desk, row, {"settings": settings})
+    desk.may_give(gained, None)
+
+
 async def _row(desk: Desk) -> Row:
     return await ORGANISATION.get(desk, desk.organisation_id)
 
@@ -210,6 +280,8 @@ def _settings(rules: Mapping[str, Any]) -> SettingsShown:
         block_inline_config=rules.get("block_inline_config", False),
         user_api_key_ttl=rules.get("user_api_key_ttl"),
         session_settings=SessionsShown(session_ttl(rules)),
+        security_settings=roles.shown({}, rules),
+        security_settings_overrides=rules.get(OVERRIDES, {}),
         user_api_key_auto_create=rules.get("user_api_key_auto_create", False),
         default_workspace_user_api_key_auto_create=rules.get("default_workspace_user_api_key_auto_create", False),
         export_settings=ExportsShown(rules.get("export_settings", {}).get("deniedFields", [])),

@@ -101,7 +101,7 @@ class VirtualKey(kit.Shown, frozen=True, kw_only=True):
     masked_api_key: Annotated[str | None, Meta(description="both ends of the credential")]
     provider: Annotated[str, Meta(description="name of the provider")]
     workspace_name: Annotated[str, Meta(description="name of its workspace")]
-    secret_mappings: Annotated[list[dict[str, Any]], Meta(description="fields whose values are kept elsewhere")]
+    secret_mappings: Annotated[list[SecretMapping], Meta(description="fields whose values are kept elsewhere")]
     object: Object = "virtual-key"
 
 

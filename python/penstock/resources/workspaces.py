@@ -23,7 +23,7 @@ from penstock.kit.listing import Page
 from penstock.kit.members import Member, NewMember
 from penstock.kit.record import Done, Listed, given, now, refuse, write_out
 from penstock.kit.resource import Resource
-from penstock.kit.rules import WorkspaceRules, of_organisation, written
+from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, of_organisation, written
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
 from penstock.store.tables import api_keys, batches, configs, files, providers, versions, workspaces
@@ -58,6 +58,10 @@ class DefaultsShown(Defaults, frozen=True, kw_only=True):
     object: fields.Object = "workspace"
 
 
+class RulesShown(WorkspaceRules, frozen=True, kw_only=True):
+    """Rules as they are answered: those that there are."""
+
+
 DefaultsGiven = Annotated[Defaults | UnsetType | None, Meta(description="defaults; they replace those of before")]
 SettingsGiven = Annotated[
     WorkspaceRules | UnsetType, Meta(description="rules; what is left out stays, null takes one away")
@@ -65,7 +69,7 @@ SettingsGiven = Annotated[
 SecurityGiven = Annotated[
     dict[str, bool | None] | UnsetType | None,
     Meta(
-        description="what members and managers may see and write, by flag: `membersViewConfigs`, `managersWriteConfigs` …; what is left out stays, null is the usual"
+        description="what members and managers may see and write, by flag: `membersViewConfigs`, `managersWriteConfigs` …; what is left out stays, null is what the organisation says; sections that it leaves to no workspace (`security_settings_overrides`) are refused"
     ),
 ]
 
@@ -116,9 +120,7 @@ class WorkspaceShown(msgspec.Struct, frozen=True, kw_only=True):
     created_by: fields.Maker
     creation_source: Annotated[str, Meta(description="how it was made")]
     defaults: Annotated[DefaultsShown, Meta(description="what its requests and keys have unless they say otherwise")]
-    settings: Annotated[
-        dict[str, Any], Meta(description="its rules, as far as it has some: `user_api_key_rotation_period` in days …")
-    ]
+    settings: Annotated[RulesShown, Meta(description="its rules, as far as it has some")]
     usage_limits: ManyUsageShown
     rate_limits: RatesShown
     last_reset_at: fields.MomentOrNone
@@ -196,7 +198,8 @@ async def index(
         conditions.append(workspaces.c.id.in_(list(work.caller.roles)))
     async with work.anywhere() as desk:
         total, rows = await WORKSPACES.page(desk, page, conditions)
-        return Listed(total, [await _shown(desk, row, "display") for row in rows])
+        above = await of_organisation(desk)
+        return Listed(total, [await _shown(desk, row, "display", above) for row in rows])
 
 
 @get("/{workspace:str}", guards=[needs("workspaces.read")], summary="Get workspace", tags=["Workspaces"])
@@ -221,7 +224,7 @@ async def update(workspace: IdOrSlug, data: JSONBody[WorkspaceChange], work: Nam
         if not _leads(work.caller):
             await _refuse_lifted(desk, row, values)
         row = await WORKSPACES.change(desk, row, values)
-        return await _shown(desk, row, "display")
+        return await _shown(desk, row, "display", await of_organisation(desk))
 
 
 @delete(
@@ -286,7 +289,8 @@ async def _refuse_lifted(desk: Desk, row: Row, values: Mapping[str, Any]) -> Non
     why = "would loosen what this workspace is held to: that is for the organisation's keys and admins"
     refuse_beyond(row, values, why)
     before, after = row["settings"], values.get("settings", row["settings"])
-    of_all = (await of_organisation(desk)).get(name)
+    above = await of_organisation(desk)
+    of_all = above.get(name)
     both = (before, after)
     bounds = [
         [rules.get(name) or of_all for rules in both],
@@ -295,7 +299,10 @@ async def _refuse_lifted(desk: Desk, row: Row, values: Mapping[str, Any]) -> Non
         [None if (most := rules.get("user_api_key_count", -1)) == -1 else most for rules in both],
     ]
     looser = any(bound is not None and (other is None or other > bound) for bound, other in bounds)
-    if looser or (before.get("block_inline_config") and not after.get("block_inline_config")):
+    # What the organisation leaves to workspaces is theirs to lift too.
+    is_left = above.get(OVERRIDES, {}).get(DATA_PLANE) is True
+    lifts = before.get("block_inline_config") and not after.get("block_inline_config") and not is_left
+    if looser or lifts:
         raise ForbiddenError(f"settings {why}", [Problem("settings", why)])
 
 
@@ -310,15 +317,26 @@ async def _values(desk: Desk, data: NewWorkspace | WorkspaceChange, row: Row | N
             kept["user_api_key_config"] = named["id"]
         values["defaults"] = kept
     before: dict[str, Any] = row["settings"] if row else {}
+    above = await of_organisation(desk)
     if data.settings is not UNSET:
         values["settings"] = written(data.settings, before)
+        _refuse_kept(values["settings"], before, above)
     if data.security_settings is not UNSET:
         roles.refuse_choosing(desk.caller, row["id"] if row else None)
-        flags = roles.chosen(data.security_settings, before)
+        flags = roles.chosen(data.security_settings, before, above)
         values["settings"] = {**values.get("settings", before), roles.FIELD: flags}
         # Nobody gives what is more than their own.
-        desk.may_give(roles.gained(before, values["settings"]), row["id"] if row else None)
+        both = (roles.in_force(rules, above) for rules in (before, values["settings"]))
+        desk.may_give(roles.gained(*both), row["id"] if row else None)
     return values
+
+
+def _refuse_kept(after: Mapping[str, Any], before: Mapping[str, Any], above: Mapping[str, Any]) -> None:
+    """Refuse to have a workspace choose what its organisation keeps for itself."""
+    name = "block_inline_config"
+    is_kept = above.get(OVERRIDES, {}).get(DATA_PLANE) is False
+    if is_kept and after.get(name) not in {None, before.get(name), above.get(name, False)}:
+        raise roles.forbidden(f"settings.{name}", DATA_PLANE)
 
 
 def _member(given: NewMember | str) -> NewMember:
@@ -326,12 +344,12 @@ def _member(given: NewMember | str) -> NewMember:
 
 
 async def _with_users(desk: Desk, row: Row, name_format: str) -> WorkspaceWithUsers:
-    shown = await _shown(desk, row, name_format)
+    shown = await _shown(desk, row, name_format, await of_organisation(desk))
     same = {name: getattr(shown, name) for name in shown.__struct_fields__}
     return WorkspaceWithUsers(**same, users=await members.of(desk, row["id"]))
 
 
-async def _shown(desk: Desk, row: Row, name_format: str) -> WorkspaceShown:
+async def _shown(desk: Desk, row: Row, name_format: str, above: Mapping[str, Any]) -> WorkspaceShown:
     defaults = dict(row["defaults"])
     if config := defaults.get("user_api_key_config"):
         query = select(configs.c.slug).where(or_(configs.c.id == config, configs.c.slug == config))
@@ -345,7 +363,7 @@ async def _shown(desk: Desk, row: Row, name_format: str) -> WorkspaceShown:
         icon=emoji[0].strip() if emoji else None,
         is_default=int(row["is_default"]),
         settings={name: value for name, value in row["settings"].items() if name != roles.FIELD},
-        security_settings=roles.shown(row["settings"]),
+        security_settings=roles.shown(row["settings"], above),
         defaults=DefaultsShown(**defaults, is_default=int(row["is_default"])),
     )
 

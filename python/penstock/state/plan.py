@@ -274,10 +274,26 @@ def _misshapen(document: Thing) -> Iterator[Problem]:
         if isinstance(workspace, dict):
             if not cast("Thing", workspace).get("name"):
                 yield Problem(f"{path}.name", "is needed")
+            yield from _two_defaults(path, cast("Thing", workspace))
             for kind in OF_WORKSPACE:
                 yield from _misshapen_things(f"{path}.{kind.name}", cast("Thing", workspace).get(kind.name), kind)
     if not isinstance(document.get("workspaces") or [], list):
         yield Problem("workspaces", "must be a list")
+
+
+def _two_defaults(path: str, workspace: Thing) -> Iterator[Problem]:
+    """Tell of a second default among the configs of a workspace: each would be taken from the other again and again."""
+    rows = [
+        (place, cast("Thing", row))
+        for place, row in _rows(f"{path}.configs", workspace.get("configs"))
+        if isinstance(row, dict)
+    ]
+    first, *others = [(place, row) for place, row in rows if row.get("is_default")] or [("", {})]
+    for place, row in others:
+        beside = f"{first[0]} ({first[1].get('name')!r})"
+        yield Problem(
+            f"{place}.is_default", f"makes {row.get('name')!r} the default beside {beside}: a workspace has one"
+        )
 
 
 def _misshapen_things(path: str, value: object, kind: Kind) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from penstock.errors import ConflictError, SettingsError, StartError, UnavailableError
+from penstock.errors import AWAY, ConflictError, SettingsError, StartError, UnavailableError
 from penstock.store.reading import Reading
 from penstock.store.sqlite import Connection
 from penstock.store.values import refuse_unfit
@@ -330,7 +330,7 @@ def _unavailable(error: BaseException) -> UnavailableError:
         return UnavailableError("the store has no tables yet; hint: penstock migrate, then penstock init")
     if getattr(getattr(error, "orig", None), "sqlstate", None) in CROWDED:
         return UnavailableError("others are changing the same at this moment; nothing was changed: try again")
-    return UnavailableError("the store does not answer; what the gateway serves goes on as it is")
+    return UnavailableError(AWAY)
 
 
 def make_private(url: URL) -> None:

@@ -1,0 +1,66 @@
+"""Whom and which models the last snapshot knows, and what it does not say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.journal import Piece
+from penstock.resources import _last_known as known
+from penstock.snapshot import NOTHING, Stored
+
+
+def piece(**rows: list[dict[str, Any]]) -> Piece:
+    return Piece.of(json.dumps({"name": "part", **rows}, separators=(",", ":")).encode())
+
+
+def stored(*keys: dict[str, Any]) -> Stored:
+    configs = [{"id": "c-1", "slug": "pc-1", "workspace": "w", "config": {"provider": "@a"}}]
+    providers = [
+        {"slug": "a", "workspace": "w", "provider": "mock", "models": "i", "expires_at": None},
+        {"slug": "b", "workspace": "w", "provider": "openai", "expires_at": 1},
+        {"slug": "c", "workspace": "v", "provider": "openai", "expires_at": None},
+    ]
+    own = [{"slug": "m", "enabled": True, "custom_host": None}, {"slug": "deployed", "enabled": True, "options": {}}]
+    models = [{"id": "i", "allow_all": False, "models": own, "adjustment": None}]
+    return Stored(
+        pieces={"keys/1": piece(keys=list(keys)), "configs/1": piece(configs=configs)},
+        providers=json.dumps(providers)[1:-1].encode(),
+        models=json.dumps(models)[1:-1].encode(),
+        workspaces=b'{"id":"w","organisation_id":"o"}',
+    )
+
+
+KEY = {"id": "k", "sha256": "d" * 64, "name": "app", "workspace": "w", "expires_at": None, "defaults": {}}
+
+
+def test_a_key_that_calls_models_is_known_and_may_nothing_else():
+    caller = known.caller_of(stored(KEY), KEY["sha256"])
+    assert caller
+    assert (caller.id, caller.workspace_id, caller.organisation_id) == ("k", "w", "o")
+    assert (caller.scopes, caller.is_last_known) == ({"completions.write"}, True)
+    bound = {**KEY, "defaults": {"config_id": "c-1", "allow_config_override": False}}
+    assert known.own_config(stored(KEY), caller) == (None, True)
+    assert known.own_config(stored(bound), caller) == ("c-1", False)
+
+
+def test_who_has_ended_or_may_call_no_models_or_is_not_there_is_not_known():
+    for key in (
+        {**KEY, "expires_at": 1},
+        {"id": "k", "sha256": KEY["sha256"], "lacks": "scope"},
+        {**KEY, "workspace": "v"},
+    ):
+        assert known.caller_of(stored(key), KEY["sha256"]) is None
+    # A digest that stands somewhere else is no key's.
+    assert known.caller_of(stored({**KEY, "sha256": "e" * 64, "name": KEY["sha256"]}), KEY["sha256"]) is None
+    assert known.caller_of(NOTHING, KEY["sha256"]) is None
+
+
+def test_configs_and_providers_are_those_of_the_workspace():
+    said = stored(KEY)
+    assert known.config_of(said, "w", "pc-1") == known.config_of(said, "w", "c-1") == b'{"provider":"@a"}'
+    assert known.config_of(said, "v", "pc-1") is None
+    rows, models = known.providers_of(said, "w")
+    assert [(row["slug"], row["allow_all_models"]) for row in rows] == [("a", False)]
+    # What is a deployment alone is no model of the catalogue.
+    assert models[rows[0]["integration_id"]] == [{"slug": "m", "enabled": True}]
