@@ -52,6 +52,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("start to first answer", "s", "start", "start_s", 1),
     Figure("idle memory", "MB", "start", "idle_mb", 80),
     Figure("p99 beside all the management pages that it answers: rise", "ms", "tail", "pages_rise_ms"),
+    Figure("64 streams in step, a chunk each 10 ms", "CPU µs/chunk", "instep", "cpu_us"),
     Figure("100 chunks in one write", "CPU µs/chunk", "onewrite", "cpu_us"),
     Figure("whole answers, 16 connections", "requests/s", "whole16", "rps"),
     Figure("whole answers, 64 connections", "requests/s", "whole64", "rps"),

@@ -41,6 +41,7 @@ QUICK = Scale(0.8, 0.2, 0.25, 0.5, 3, 2, rare_rounds=1)
 STREAMS = 64
 RATE_HELD = 0.95
 CHUNKS = 100
+CHUNK_MS = 10
 SLOW_STREAMS = 500
 SLOW_CHUNK_MS = 100
 STUCK_CLIENTS = 64
@@ -163,11 +164,14 @@ def body(bench: Bench) -> Values:
     return _requests(bench, "whole", bodies.large(), {"connections": 4})
 
 
-def streams(ask: Ask, count: int) -> Callable[[Bench], Values]:
-    """Streamed answers, each followed by the next."""
+def streams(ask: Ask, count: int, within_ms: int = 0) -> Callable[[Bench], Values]:
+    """Streamed answers, each followed by the next; `within_ms`: they begin spread over this time, as independent callers do.
+
+    Streams that begin at once stay in step: all chunks of a turn come together, and who waits for them is woken once for many.
+    """
 
     def work(bench: Bench) -> Values:
-        options: Options = {"streams": count, **_expected(bench, ask)}
+        options: Options = {"streams": count, "within_ms": within_ms, **_expected(bench, ask)}
         bench.warm("stream", ask, options)
         report, values = bench.measure("stream", ask, options, "chunks")
         return values | _named(report, "first_byte_p50_us", "first_byte_p99_us", "late_p50_us", "late_p99_us")
@@ -305,7 +309,7 @@ class Work:
     """Whether it takes long and varies little, so that few rounds are enough."""
 
 
-PACED = bodies.stream(CHUNKS, chunk_ms=10, stamp=1)
+PACED = bodies.stream(CHUNKS, chunk_ms=CHUNK_MS, stamp=1)
 BURST = bodies.stream(CHUNKS)
 BURST_STREAMS = 16
 ONE_WRITE = bodies.stream(CHUNKS, burst=1)
@@ -314,7 +318,8 @@ WORKS: tuple[Work, ...] = (
     Work("whole16", "whole", whole(16), direct=True),
     Work("whole64", "whole", whole(64)),
     Work("rate", "rate", rate(2000, 16)),
-    Work("paced", "paced", streams(PACED, STREAMS), direct=True),
+    Work("paced", "paced", streams(PACED, STREAMS, within_ms=CHUNK_MS), direct=True),
+    Work("instep", "paced", streams(PACED, STREAMS)),
     Work("burst", "burst", streams(BURST, BURST_STREAMS)),
     Work("onewrite", "burst", streams(ONE_WRITE, BURST_STREAMS)),
     Work("cache", "cache", cache, only=("penstock", "nginx")),

@@ -1,5 +1,6 @@
 //! A pretend provider and pretend clients: a server with real wire shapes and every fault we know, and a load client.
 
+mod alarm;
 mod answer;
 mod behaviour;
 mod clock;

@@ -9,12 +9,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
+use crate::alarm::Alarm;
 use crate::clock;
 use crate::ledger::{Ledger, Progress};
 
 /// Bytes of further requests that are read ahead while an answer is under way.
 const READ_AHEAD: usize = 256 * 1024;
 const READ_STEP: usize = 16 * 1024;
+
+/// Longer pauses need not be exact: what waits long costs no file.
+const EXACT: Duration = Duration::from_millis(50);
 
 /// The client closed or reset the connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,12 +47,14 @@ impl Tally<'_> {
 pub struct Wire {
     stream: TcpStream,
     pub inbox: BytesMut,
+    /// There once a short pause was made.
+    alarm: Option<Alarm>,
 }
 
 impl Wire {
     pub fn new(stream: TcpStream) -> Self {
         let _ = stream.set_nodelay(true);
-        Self { stream, inbox: BytesMut::with_capacity(READ_STEP) }
+        Self { stream, inbox: BytesMut::with_capacity(READ_STEP), alarm: None }
     }
 
     /// Reads what has come; `wanted` is how much more is expected.
@@ -82,11 +88,15 @@ impl Wire {
     /// Waits until `due`, or until the client goes away.
     pub async fn wait(&mut self, due: Instant, tally: &Tally<'_>) -> Result<(), Gone> {
         tally.publish();
-        tokio::select! {
+        let is_short = due < Instant::now() + EXACT;
+        let alarm = if is_short { self.alarm.take().or_else(|| Alarm::new().ok()) } else { None };
+        let outcome = tokio::select! {
             biased;
             () = self.gone() => Err(Gone),
-            () = sleep_until(due) => Ok(()),
-        }
+            () = rung(alarm.as_ref(), due) => Ok(()),
+        };
+        self.alarm = alarm.or(self.alarm.take());
+        outcome
     }
 
     pub async fn pause(&mut self, time: Duration, tally: &Tally<'_>) -> Result<(), Gone> {
@@ -134,5 +144,12 @@ impl Wire {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(_) => Err(Gone),
         }
+    }
+}
+
+async fn rung(alarm: Option<&Alarm>, due: Instant) {
+    match alarm {
+        Some(alarm) if alarm.ring(due).await.is_ok() => (),
+        _ => sleep_until(due).await,
     }
 }

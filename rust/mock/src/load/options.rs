@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::time::Duration;
 
 pub const USAGE: &str = "\
 usage: penstock-load MODE --url http://HOST:PORT/PATH [option…]
@@ -12,7 +13,8 @@ usage: penstock-load MODE --url http://HOST:PORT/PATH [option…]
   hold    --streams N --seconds S                  N streams opened at once; all must finish
   stuck   --clients N --seconds S                  sends a request and never reads
 options: --body FILE · --model NAME (of the built-in chat body) · --method M (GET sends no body) · -H 'Name: value'
-         --expect-chunks K (server-sent events in each stream, the opening and closing ones included)";
+         --expect-chunks K (server-sent events in each stream, the opening and closing ones included)
+         --within-ms M (streams begin one after the other, spread over this time, and not all at once)";
 
 /// The built-in body is about as long as this, like the requests that the project's benches send.
 const BODY_BYTES: usize = 961;
@@ -35,6 +37,8 @@ pub struct Options {
     pub rate: f64,
     pub rounds: Option<u64>,
     pub expect_chunks: Option<u64>,
+    /// The streams begin spread over this time.
+    pub within: Duration,
     /// The request as it goes on the wire.
     pub request: Vec<u8>,
 }
@@ -47,6 +51,7 @@ struct Asked {
     rate: Option<f64>,
     rounds: Option<u64>,
     expect_chunks: Option<u64>,
+    within_ms: Option<u64>,
     body: Option<String>,
     model: Option<String>,
     method: Option<String>,
@@ -84,6 +89,7 @@ impl Asked {
             "--rate" => self.rate = Some(number(name, &value)?),
             "--rounds" => self.rounds = Some(number(name, &value)?),
             "--expect-chunks" => self.expect_chunks = Some(number(name, &value)?),
+            "--within-ms" => self.within_ms = Some(number(name, &value)?),
             "--body" => self.body = Some(value),
             "--model" => self.model = Some(value),
             "--method" | "-X" => self.method = Some(value),
@@ -116,6 +122,7 @@ impl Asked {
             rate,
             rounds: self.rounds.or((mode == Mode::Hold).then_some(1)),
             expect_chunks: self.expect_chunks,
+            within: Duration::from_millis(self.within_ms.unwrap_or(0)),
             request: self.request(mode, authority, path)?,
         })
     }

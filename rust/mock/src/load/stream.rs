@@ -15,6 +15,7 @@ use super::options::{Mode, Options};
 use super::reply::{Failure, Reply};
 use super::report::{Errors, seconds};
 use super::whole::{Connection, join_until};
+use crate::alarm::Alarm;
 use crate::clock;
 
 const AFTER_FAILURE: Duration = Duration::from_millis(5);
@@ -35,8 +36,12 @@ pub async fn run(options: &Options) -> Value {
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
     let options = Rc::new(options.clone());
-    let clients =
-        (0..options.connections).map(|_| spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), end))).collect();
+    let clients = (0..options.connections)
+        .map(|number| {
+            let begins = start + options.within * number as u32 / options.connections as u32;
+            spawn_local(repeat(Rc::clone(&options), Rc::clone(&seen), (begins, end)))
+        })
+        .collect();
     for _ in 0..join_until(clients, end + GRACE).await {
         seen.borrow_mut().errors.add(Failure::Timeout);
     }
@@ -63,7 +68,10 @@ fn describe(options: &Options, seen: &Seen, time: Duration) -> Value {
     Value::Object(out)
 }
 
-async fn repeat(options: Rc<Options>, seen: Rc<RefCell<Seen>>, end: Instant) {
+async fn repeat(options: Rc<Options>, seen: Rc<RefCell<Seen>>, (begins, end): (Instant, Instant)) {
+    if let Ok(alarm) = Alarm::new() {
+        drop(alarm.ring(begins).await);
+    }
     let mut connection = Connection::default();
     let mut rounds = options.rounds.unwrap_or(u64::MAX);
     while rounds > 0 && Instant::now() < end {
