@@ -14,7 +14,7 @@ use penstock_llm::usage::{Service, Usage};
 pub use self::published::{Published, PublishedAdjustment, PublishedPrice};
 use self::{
     names::Clause,
-    rates::{NAMES, Rates, Said, Scale, WEB_SEARCH, buckets, of_kind, rates_at, spent},
+    rates::{ALL, NAMES, Rates, Said, Scale, TOKENS, buckets, of_kind, rates_at, spent},
 };
 use crate::{error::Problem, models::Models};
 
@@ -132,7 +132,7 @@ pub struct Price {
     /// What it costs where it is served faster, or when there is time.
     services: Vec<(Service, Scale)>,
     /// What is said of batches, and of which buckets it is; half of the price where nothing is.
-    batch: Option<Box<(Rates, [bool; 13])>>,
+    batch: Option<Box<(Rates, [bool; ALL])>>,
 }
 
 /// The prices of one model, of which the last that is valid counts.
@@ -269,7 +269,7 @@ impl Price {
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
         let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
             let own = self.batch.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
-            let whole = if NAMES[at].0 == WEB_SEARCH { 2 } else { 1 };
+            let whole = if at < TOKENS { 1 } else { 2 };
             own.unwrap_or_else(|| whole * u128::from(*rate)).saturating_mul(count.into())
         };
         let tokens = buckets(usage).into_iter().zip(self.rates_of(usage)).enumerate().map(twice);
@@ -289,6 +289,8 @@ fn nanodollars(pico: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use penstock_llm::usage::Tools;
+
     use super::*;
 
     const LIST: &str = r#"{"sellers":{"openai":["openai"],"azure-openai":["azure","openai"]},
@@ -365,7 +367,8 @@ mod tests {
 
     #[test]
     fn a_batch_costs_what_is_said_of_batches_and_else_half() {
-        let usage = Usage { input: 3, output: 2, cache_read: 1, web_searches: 1, ..Usage::default() };
+        let tools = Tools { web_searches: 1, ..Tools::default() };
+        let usage = Usage { input: 3, output: 2, cache_read: 1, tools, ..Usage::default() };
         let cost = |price: &str| {
             let mut problems = Vec::new();
             let priced = compile(serde_json::from_str(price).unwrap(), "$", &mut problems);
