@@ -137,6 +137,7 @@ const RESPONSES: Group = &[
     Operation::GetModelResponse,
     Operation::DeleteModelResponse,
     Operation::ListResponseInputItems,
+    Operation::CancelModelResponse,
 ];
 const FILES: Group = &[
     Operation::ListFiles,
