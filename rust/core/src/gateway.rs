@@ -12,7 +12,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::{self, Dialect, Form, Peek, PeekError},
+    dialect::{self, Dialect, Drawing, Form, Peek, PeekError},
     operation::Operation,
     providers::Continuing,
     translation::{Mending, Translation, wires::Wire},
@@ -333,6 +333,9 @@ impl Gateway {
     ) -> Result<Served> {
         // Of a target before.
         (facts.unsaid, facts.hides_usage) = (None, false);
+        if call.route.operation == Operation::ImageGenerate {
+            facts.drawing = Some(Box::new(Drawing::of(body.whole())));
+        }
         let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.
             Box::pin(admission::admitted(self, call, target, body, facts)).await?
@@ -390,7 +393,7 @@ impl Gateway {
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
         let counted = token_count::kept(call, target, &body);
-        let (body, translation) = translation::say(call, target, body, wire, facts).await?;
+        let (body, translation) = translation::say(call, target, body, (wire, &self.shared), facts).await?;
         if call.route.operation == Operation::Models {
             return listing::ask(self, call, target, translation, facts).await;
         }

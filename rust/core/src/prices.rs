@@ -1,5 +1,6 @@
 //! What requests cost: prices as they were published, found by provider and model, summed up in whole nano-dollars.
 
+mod images;
 mod names;
 mod published;
 mod rates;
@@ -9,10 +10,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use penstock_llm::usage::{Service, Usage};
+use penstock_llm::{
+    dialect::Drawing,
+    usage::{Service, Usage},
+};
 
 pub use self::published::{Published, PublishedAdjustment, PublishedPrice};
 use self::{
+    images::Images,
     names::Clause,
     rates::{ALL, NAMES, Rates, Said, Scale, TOKENS, buckets, of_kind, rates_at, spent},
 };
@@ -44,6 +49,7 @@ pub struct Own {
 pub struct Adjustment {
     version: Box<str>,
     request: u64,
+    image: u64,
     factors: Rates,
 }
 
@@ -51,11 +57,12 @@ const MILLION: u64 = 1_000_000;
 
 impl Adjustment {
     pub fn compile(published: PublishedAdjustment, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedAdjustment { version, request, factors: said } = published;
+        let PublishedAdjustment { version, request, image, factors: said } = published;
         for name in said.keys().filter(|name| NAMES.iter().all(|(known, _)| known != name)) {
             problems.push(Problem::new(format!("{path}.factors.{name}"), "is not a known price"));
         }
-        Self { version, request, factors: NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION)) }
+        let factors = NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION));
+        Self { version, request, image: image.unwrap_or(request), factors }
     }
 
     fn rates(&self, rates: &Rates) -> Rates {
@@ -102,9 +109,32 @@ impl Tariff {
 
     /// What was used of a model, at a moment in Unix seconds.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
+        self.price(provider, model, at, |price| self.of(price, usage))
+    }
+
+    /// Likewise of images that were made, which may be paid for by the piece, whether it is known what they used or not.
+    pub fn cost_of_images(
+        &self,
+        (provider, model): (&str, &str),
+        at: u64,
+        usage: Option<&Usage>,
+        drawing: &Drawing,
+    ) -> Option<Cost> {
+        let of = |price: &Price| match &price.images {
+            None => usage.map(|usage| self.of(price, usage)),
+            Some(images) => {
+                let nanodollars = nanodollars(images.cost(drawing)?);
+                let drawn = Cost { nanodollars, price_version: None };
+                Some(self.of(price, usage.unwrap_or(&Usage::default())).plus(drawn))
+            }
+        };
+        self.price(provider, model, at, of).flatten()
+    }
+
+    fn price<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
         let of = |price: &Price| match &self.own.adjustment {
-            None => self.of(price, usage),
-            Some(adjustment) => self.of(&price.adjusted(adjustment), usage),
+            None => take(price),
+            Some(adjustment) => take(&price.adjusted(adjustment)),
         };
         let own = self.own.priced.as_ref().and_then(|own| valid(own, at));
         own.map(of).or_else(|| self.prices.find(provider, model, at, of))
@@ -128,6 +158,7 @@ pub struct Price {
     daily: Option<(u64, u64)>,
     /// Pico-dollars for each request.
     request: u64,
+    images: Option<Box<Images>>,
     scale: Scale,
     /// What it costs where it is served faster, or when there is time.
     services: Vec<(Service, Scale)>,
@@ -214,7 +245,8 @@ pub fn compile(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Pr
 
 impl Price {
     fn compile(published: PublishedPrice, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedPrice { version, from, daily, request, rates, batch, services: served } = published;
+        let PublishedPrice { version, from, daily, request, images, rates, batch, services: served } = published;
+        let images = Images::of(images);
         for name in rates.unknown.iter().chain(batch.iter().chain(served.values()).flat_map(|said| &said.unknown)) {
             problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
         }
@@ -229,7 +261,7 @@ impl Price {
         let whose = |batch: &Said, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
         let own = |batch: &Said| std::array::from_fn(|at| of_kind(at, |at| whose(batch, at)).unwrap_or_default());
         let batch = batch.map(|batch| Box::new((rates_at(&batch, 0), own(&batch))));
-        Self { version, from, daily, request, scale: Scale::compile(&rates), services, batch }
+        Self { version, from, daily, request, images, scale: Scale::compile(&rates), services, batch }
     }
 
     fn is_valid(&self, at: u64) -> bool {
@@ -250,6 +282,7 @@ impl Price {
             from: self.from,
             daily: self.daily,
             request: times(self.request, by.request),
+            images: self.images.as_ref().map(|images| Box::new(images.with(|price| times(price, by.image)))),
             scale: self.scale.with(|rates| by.rates(rates)),
             services: self
                 .services

@@ -14,7 +14,7 @@ use std::{
 };
 
 use penstock_llm::{
-    dialect::{Dialect, Form},
+    dialect::{Dialect, Drawing, Form},
     operation::Operation,
     translation::{Lost, Unsaid},
     usage::{Share, Usage},
@@ -116,6 +116,8 @@ pub struct Facts {
     /// As the body names it.
     pub user: Option<String>,
     pub stream: bool,
+    /// Which images it asks for.
+    pub drawing: Option<Box<Drawing>>,
     /// Names model and stream too, once it has passed so far.
     pub form: Option<Arc<Mutex<Form>>>,
     pub api_key_id: Option<String>,
@@ -199,7 +201,9 @@ impl Facts {
 
     /// Takes over what is true of the target that answered, and not of the request.
     pub fn adopt(&mut self, other: Self) {
-        let Self { provider, model, own_model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
+        let Self { provider, model, own_model, stream, lost, unsaid, tariff, upstream, hides_usage, drawing, .. } =
+            other;
+        self.drawing = drawing.or_else(|| self.drawing.take());
         (self.provider, self.model, self.own_model) = (provider, model, own_model);
         (self.stream, self.upstream) = (stream, upstream);
         (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
@@ -291,6 +295,9 @@ impl Facts {
         let Some(form) = &self.form else { return };
         let form = form.lock().unwrap_or_else(PoisonError::into_inner);
         self.stream = form.streams();
+        if self.operation == Some(Operation::ImageEdit) {
+            self.drawing = Some(Box::new(form.drawing().clone()));
+        }
         if let Some(model) = form.model().filter(|_| self.model.is_empty()) {
             model.clone_into(&mut self.model);
         }
@@ -431,10 +438,18 @@ impl Record {
         if self.facts.is_from_cache() {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
-        let Facts { tariff, provider, usage, shares, .. } = &*self.facts;
+        let Facts { tariff, provider, usage, shares, drawing, .. } = &*self.facts;
         let at = self.created.as_secs();
         let cost = |usage| tariff.cost(provider, self.facts.model_told(), at, usage);
-        let Some(Shares { rest, others }) = shares.as_deref() else { return cost(usage.as_ref()?) };
+        let Some(Shares { rest, others }) = shares.as_deref() else {
+            // What failed made none.
+            let drawing = drawing.as_deref().filter(|_| (200..300).contains(&self.facts.status));
+            let model = (*provider, self.facts.model_told());
+            return match drawing {
+                Some(drawing) => tariff.cost_of_images(model, at, usage.as_ref(), drawing),
+                None => cost(usage.as_ref()?),
+            };
+        };
         let others = others.iter().map(|Share { model, usage, is_writing }| {
             // Who writes costs as much as who talks where nobody says what it costs.
             let own = || is_writing.then(|| cost(usage)).flatten();
@@ -453,11 +468,11 @@ impl Record {
         self.facts.usage = self.facts.usage.or(self.facts.spent);
         let metrics = &self.sink.metrics;
         let cost = self.cost();
+        match &cost {
+            Some(cost) => metrics.cost.add(cost.nanodollars),
+            None => metrics.unpriced.add(self.facts.usage.is_some().into()),
+        }
         if let Some(usage) = &self.facts.usage {
-            match &cost {
-                Some(cost) => metrics.cost.add(cost.nanodollars),
-                None => metrics.unpriced.add(1),
-            }
             metrics.tokens_in.add(usage.total_in());
             metrics.tokens_out.add(usage.total_out());
             if usage.estimated {

@@ -10,10 +10,9 @@ use memchr::memmem;
 use self::counts::raise;
 use self::tools::may_search;
 
-use crate::dialect::{
-    Dialect,
-    scan::fields,
-};
+pub use self::tools::Tools;
+pub(crate) use self::{counts::Counts, tools::Lookout};
+use crate::dialect::{Dialect, scan::fields};
 pub use crate::stream::{
     deltas::Deltas,
     frame_meter::FrameMeter,
@@ -22,8 +21,6 @@ pub use crate::stream::{
     session::{Session, Share},
     skim::Skim,
 };
-pub(crate) use self::{counts::Counts, tools::Lookout};
-pub use self::tools::Tools;
 
 /// In which way it was served: faster or when there is time costs otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -120,8 +117,7 @@ impl Usage {
     pub fn from_answer(dialect: Dialect, answer: &[u8]) -> Option<Self> {
         // What Google looked up stands before.
         let tail = if dialect == Dialect::Gemini { None } else { from_tail(answer) };
-        let may_search =
-            |counts: &Counts| dialect == Dialect::OpenAi && counts.is_of_response && may_search(answer);
+        let may_search = |counts: &Counts| dialect == Dialect::OpenAi && counts.is_of_response && may_search(answer);
         if let Some(counts) = tail.as_ref().filter(|counts| !says_service(answer) && !may_search(counts)) {
             return counts.settle(dialect);
         }
@@ -222,4 +218,3 @@ pub(crate) fn value_start(json: &[u8], key_end: usize) -> Option<(usize, u8)> {
     }
     None
 }
-

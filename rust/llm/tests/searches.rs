@@ -137,12 +137,8 @@ fn searches_of_gemini_are_counted_by_the_query_or_by_the_prompt() {
 fn what_a_large_answer_of_gemini_cost_is_read_of_its_end() {
     let mut answer = grounded("gemini-3-flash", &json!(["a", "b"]));
     answer["candidates"][0]["content"]["parts"] = json!([{"inlineData": {"data": "A".repeat(400_000)}}]);
-    let expected = Usage {
-        input: 9,
-        output: 1,
-        tools: Tools { web_searches: 2, ..Tools::default() },
-        ..Usage::default()
-    };
+    let expected =
+        Usage { input: 9, output: 1, tools: Tools { web_searches: 2, ..Tools::default() }, ..Usage::default() };
     for text in [answer.to_string(), format!("[{answer}\n,{answer}]\n")] {
         assert_eq!(skimmed(Gemini, &text, 1 << 14), expected);
     }
@@ -185,7 +181,10 @@ fn what_usage_says_of_tools_is_counted_in_each_ones_words() {
     assert_eq!(tools(with("num_search_queries", 18.into())), searched(18));
     assert_eq!(tools(with("num_search_queries", Value::Null)), searched(0));
     assert_eq!(tools(with("server_tool_use", json!({"web_search_requests": 2}))), searched(2));
-    assert_eq!(tools(with("tool_calls_details", json!({"search_web": {"invocation": 3}, "x": {"invocation": 9}}))), searched(3));
+    assert_eq!(
+        tools(with("tool_calls_details", json!({"search_web": {"invocation": 3}, "x": {"invocation": 9}}))),
+        searched(3)
+    );
     let xs = json!({"web_search_calls": 1, "x_search_calls": 2, "code_interpreter_calls": 3, "document_search_calls": 4,
         "file_search_calls": 5, "mcp_calls": 6});
     let expected = Tools {

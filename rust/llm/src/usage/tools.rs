@@ -199,7 +199,8 @@ const GROUNDING: &[u8] = b"\"groundingMetadata\"";
 impl Grounding {
     /// Since its third generation Google counts queries, before it counted prompts.
     pub(super) fn answers_as(&mut self, model: &[u8]) {
-        self.is_by_prompt = ["gemini-1", "gemini-2"].iter().any(|old| memchr::memmem::find(model, old.as_bytes()).is_some());
+        self.is_by_prompt =
+            ["gemini-1", "gemini-2"].iter().any(|old| memchr::memmem::find(model, old.as_bytes()).is_some());
     }
 
     /// Of the candidates of an answer, or of a piece of it.
