@@ -17,7 +17,7 @@ fn whole(dialect: Dialect, answer: &Value) -> Usage {
 }
 
 fn streamed(dialect: Dialect, events: &[Value]) -> Usage {
-    let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
     let read = |size: usize| {
         let mut meter = Meter::of(dialect, Operation::CreateModelResponse);
         events.as_bytes().chunks(size).for_each(|chunk| meter.feed(chunk));

@@ -14,6 +14,7 @@ use crate::dialect::{
 
 /// The numbers as providers write them, the larger of two where a stream says them twice: they are cumulative.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
 pub(crate) struct Counts {
     pub(super) seen: bool,
     pub(super) input: u64,
