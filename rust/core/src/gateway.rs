@@ -36,6 +36,7 @@ use crate::{
     headers::{self, Control, Head},
     include_usage,
     models::{self, listing},
+    profiles,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Manner, Said},
     route::{self, Route},
@@ -278,6 +279,10 @@ impl Gateway {
         }
         target.adopt(call, &facts.model, body.whole())?;
         target.end_by(until);
+        if let Some(nameless) = target.provider.nameless(&target.options, &facts.model) {
+            // In a box of its own: it would make the future of every request larger.
+            Box::pin(profiles::learn(self, call.route.operation, &mut target, nameless, facts)).await;
+        }
         self.attempt(call, &target, body, facts).await
     }
 
@@ -474,6 +479,10 @@ impl Gateway {
             replayable: call.head.is_replayable(),
         };
         facts.own_model = target.provider.model(&target.options).map(ToOwned::to_owned);
+        if facts.own_model.is_some() && facts.behind.is_none() {
+            let meant = target.provider.meant(&target.options, &facts.model);
+            facts.behind = (meant != facts.model_told()).then(|| meant.to_owned());
+        }
         facts.tariff.own.clone_from(&target.priced);
         let sent = Instant::now();
         // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.

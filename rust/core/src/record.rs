@@ -113,6 +113,8 @@ pub struct Facts {
     pub model: String,
     /// What the provider calls the model that it is asked for, where requests call it otherwise.
     pub own_model: Option<String>,
+    /// The model behind a name that does not say whose it is: it costs what that one does.
+    pub behind: Option<String>,
     /// As the body names it.
     pub user: Option<String>,
     pub stream: bool,
@@ -187,6 +189,7 @@ impl Facts {
             provider: self.provider,
             model: self.model.clone(),
             own_model: self.own_model.clone(),
+            behind: self.behind.clone(),
             user: self.user.clone(),
             stream: self.stream,
             metadata: self.metadata.clone(),
@@ -201,9 +204,9 @@ impl Facts {
 
     /// Takes over what is true of the target that answered, and not of the request.
     pub fn adopt(&mut self, other: Self) {
-        let Self { provider, model, own_model, stream, lost, unsaid, tariff, upstream, hides_usage, drawing, .. } =
-            other;
-        self.drawing = drawing.or_else(|| self.drawing.take());
+        self.drawing = other.drawing.or_else(|| self.drawing.take());
+        self.behind = other.behind;
+        let Self { provider, model, own_model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
         (self.provider, self.model, self.own_model) = (provider, model, own_model);
         (self.stream, self.upstream) = (stream, upstream);
         (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
@@ -211,7 +214,8 @@ impl Facts {
 
     /// What was found out at a target whose answer is not the one.
     pub fn forget_target(&mut self) {
-        (self.own_model, self.upstream, self.unsaid, self.hides_usage) = (None, None, None, false);
+        (self.own_model, self.behind, self.upstream, self.unsaid) = (None, None, None, None);
+        self.hides_usage = false;
         self.lost = Lost::default();
     }
 
@@ -440,13 +444,13 @@ impl Record {
         }
         let Facts { tariff, provider, usage, shares, drawing, .. } = &*self.facts;
         let at = self.created.as_secs();
-        let cost = |usage| tariff.cost(provider, self.facts.model_told(), at, usage);
+        let model = self.facts.behind.as_deref().unwrap_or_else(|| self.facts.model_told());
+        let cost = |usage| tariff.cost(provider, model, at, usage);
         let Some(Shares { rest, others }) = shares.as_deref() else {
             // What failed made none.
             let drawing = drawing.as_deref().filter(|_| (200..300).contains(&self.facts.status));
-            let model = (*provider, self.facts.model_told());
             return match drawing {
-                Some(drawing) => tariff.cost_of_images(model, at, usage.as_ref(), drawing),
+                Some(drawing) => tariff.cost_of_images((provider, model), at, usage.as_ref(), drawing),
                 None => cost(usage.as_ref()?),
             };
         };
