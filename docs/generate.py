@@ -117,8 +117,7 @@ CHOSEN = (
     ),
     (
         "`bedrock`",
-        "an application's own inference profile is asked about once an hour (`GetInferenceProfile`), unless the request "
-        "or `aws_bedrock_model` says which model is behind it",
+        "an application's own inference profile is asked about once an hour (`GetInferenceProfile`), unless the request or `aws_bedrock_model` says which model is behind it",
         "that decides how it is asked, and what it costs; where it is not allowed, Converse takes all of them",
     ),
     (
@@ -134,8 +133,7 @@ CHOSEN = (
     ("`cohere`", "no `/v1/files`", "its datasets are made for batches, by `/v1/batch_datasets`"),
     (
         "`google`, `vertex-ai`",
-        "calls without signatures get those that the worker kept, or `skip_thought_signature_validator`, from the third "
-        "generation on",
+        "calls without signatures get those that the worker kept, or `skip_thought_signature_validator`, from the third generation on",
         "histories of other models, and of clients that drop signatures, are refused otherwise",
     ),
     (

@@ -156,8 +156,8 @@ def adjusted(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
             given[ours] = said.get(name)
     factors = {ours: _millionths(usual if factor is None else factor) for ours, factor in given.items()}
     told: dict[str, Any] = {"request": _millionths(usual), "factors": factors}
-    image: float | None = (said.get("image") or {}).get("default")
-    if image is not None:
+    images: dict[str, float | None] = said.get("image") or {}
+    if (image := images.get("default")) is not None:
         told["image"] = _millionths(image)
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     return {"version": digest.hexdigest()[:8], **told}
