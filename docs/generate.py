@@ -116,6 +116,11 @@ CHOSEN = (
         "they refuse them; who is asked by an ARN that names no maker gets them",
     ),
     (
+        "`bedrock`",
+        "an application's own inference profile is asked about once an hour (`GetInferenceProfile`), unless the request or `aws_bedrock_model` says which model is behind it",
+        "that decides how it is asked, and what it costs; where it is not allowed, Converse takes all of them",
+    ),
+    (
         "`anthropic`, `bedrock`, `vertex-ai`",
         "translated requests that end with the model's own words (Claude since 4.6) or say which tool it must call (since 5.1) are refused",
         "the models refuse them, and nothing stands for what is asked",
@@ -128,7 +133,7 @@ CHOSEN = (
     ("`cohere`", "no `/v1/files`", "its datasets are made for batches, by `/v1/batch_datasets`"),
     (
         "`google`, `vertex-ai`",
-        "calls without signatures get `skip_thought_signature_validator`, from the third generation on",
+        "calls without signatures get those that the worker kept, or `skip_thought_signature_validator`, from the third generation on",
         "histories of other models, and of clients that drop signatures, are refused otherwise",
     ),
     (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from genai_prices.types import ConditionalPrice, ModelInfo, ModelPrice, Provider
 
-    from penstock.kit.pricing import PricingConfig, Tokens
+    from penstock.kit.pricing import Price, PricingConfig, Tokens
     from penstock.settings import Settings
 
 # By the names of the engine's buckets. The list has dollars for a million, which is as many millions of pico-dollars for one.
@@ -38,6 +38,9 @@ LISTED = {
     "output_image_mtok": "image_out",
     "cache_image_read_mtok": "cache_read_image",
     "web_searches_kcount": "web_search",
+    "storage_searches_kcount": "file_search",
+    "social_searches_kcount": "x_search",
+    "rerank_searches_kcount": "search",
 }
 # The operator has cents for one.
 SAID = {
@@ -53,8 +56,34 @@ SAID = {
     "response_image_token": "image_out",
     "cache_read_image_input_token": "cache_read_image",
 }
-# Likewise, of what is told by its unit.
-UNITS = {"cache_write_1h": "cache_write", "web_search": None}
+# What costs that where nothing is said of it, text by itself.
+TEXTS = {
+    "request_text_token": "input",
+    "response_text_token": "output",
+    "cache_read_text_input_token": "cache_read",
+    "cache_write_text_input_token": "cache_write",
+}
+# What is no text costs what is said of all tokens, and not what is said of text.
+OTHERS = {
+    "input": ("audio_in", "image_in"),
+    "output": ("audio_out", "image_out"),
+    "cache_read": ("cache_read_audio", "cache_read_image"),
+}
+# What the operator tells by its unit: the engine's name for it, and whose factor it has where it has none of its own.
+UNITS = {
+    "cache_write_1h": ("cache_write_1h", "cache_write"),
+    "thinking_token": ("reasoning", None),
+    "image_token": ("image_out", None),
+    "web_search": ("web_search", None),
+    "file_search": ("file_search", None),
+    "x_search": ("x_search", None),
+    "code_execution": ("code_execution", None),
+    "attachment_search": ("attachment_search", None),
+    "maps": ("maps", None),
+    "search": ("search", None),
+}
+# What is used beside tokens: whoever says what that costs has not said what the tokens do.
+BESIDE = {"web_search", "file_search", "x_search", "code_execution", "attachment_search", "maps"}
 CENT = Decimal(10) ** 10
 # The list has dollars for a thousand of what is no token.
 THOUSAND = Decimal(10) ** 9
@@ -98,12 +127,15 @@ def stated(config: PricingConfig, valid_from: Any = None) -> list[dict[str, Any]
     """Say what an operator's prices are to the engine; nothing where they are not about tokens or requests."""
     tokens = config.pay_as_you_go
     rates = _rates(tokens)
-    said = {unit: tokens.additional_units[unit] for unit in UNITS if unit in tokens.additional_units} if tokens else {}
-    rates.update({unit: [(0, _whole(price.price, CENT))] for unit, price in said.items()})
+    units = tokens.additional_units if tokens else {}
+    for unit, (ours, _) in UNITS.items():
+        if price := units.get(unit):
+            rates.setdefault(ours, [(0, _whole(price.price, CENT))])
+    images = _images(tokens.image) if tokens else {}
     request = _whole(config.fixed_cost.price, CENT) if config.fixed_cost else 0
     batch = _rates(config.batch_config)
-    is_price = _is_of_tokens(rates) or batch or config.fixed_cost
-    return [_versioned(rates, request, valid_from, variants={"batch": batch})] if is_price else []
+    is_price = _is_of_tokens(rates) or images or batch or config.fixed_cost
+    return [_versioned(rates, request, valid_from, variants={"batch": batch}, images=images)] if is_price else []
 
 
 def adjusted(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -115,11 +147,18 @@ def adjusted(adjustments: Mapping[str, Any] | None) -> dict[str, Any] | None:
     usual = 1.0 if usual is None else usual
     given = {ours: said.get(name) for name, ours in SAID.items()}
     units: dict[str, float | None] = said.get("additional_units") or {}
-    for unit, kind in UNITS.items():
+    for unit, (ours, kind) in UNITS.items():
         factor = units.get(unit)
-        given[unit] = given.get(kind) if factor is None and kind else factor
+        own = given.get(ours) if factor is None else factor
+        given[ours] = given.get(kind) if own is None and kind else own
+    for name, ours in TEXTS.items():
+        if given.get(ours) is None:
+            given[ours] = said.get(name)
     factors = {ours: _millionths(usual if factor is None else factor) for ours, factor in given.items()}
     told: dict[str, Any] = {"request": _millionths(usual), "factors": factors}
+    images: dict[str, float | None] = said.get("image") or {}
+    if (image := images.get("default")) is not None:
+        told["image"] = _millionths(image)
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     return {"version": digest.hexdigest()[:8], **told}
 
@@ -130,7 +169,21 @@ def _millionths(factor: float) -> int:
 
 def _rates(tokens: Tokens | None) -> Rates:
     said = {ours: getattr(tokens, name) for name, ours in SAID.items()} if tokens else {}
-    return {ours: [(0, _whole(price.price, CENT))] for ours, price in said.items() if price is not None}
+    rates: Rates = {ours: [(0, _whole(price.price, CENT))] for ours, price in said.items() if price is not None}
+    for name, ours in TEXTS.items():
+        if price := getattr(tokens, name, None):
+            of_all = rates.get(ours)
+            rates[ours] = [(0, _whole(price.price, CENT))]
+            for other in OTHERS.get(ours, ()) if of_all else ():
+                rates.setdefault(other, of_all or [])
+    return rates
+
+
+def _images(said: Mapping[str, Mapping[str, Price]]) -> dict[str, dict[str, int]]:
+    """Say what one image costs, by quality and size."""
+    return {
+        quality: {size: _whole(price.price, CENT) for size, price in sizes.items()} for quality, sizes in said.items()
+    }
 
 
 def _listed() -> bytes:
@@ -189,7 +242,7 @@ def _prices(price: ConditionalPrice | ModelPrice, variants: Variants) -> Iterato
 
 def _is_of_tokens(rates: Rates) -> bool:
     """Say whether something is said of more than what stands beside the tokens: those would cost nothing."""
-    return bool(rates.keys() - {"web_search"})
+    return bool(rates.keys() - BESIDE)
 
 
 def _listed_rates(prices: Any) -> Rates:  # noqa: ANN401 - a price of the list, or what stands beside it
@@ -205,6 +258,7 @@ def _versioned(
     start: Any,  # noqa: ANN401 - a date, or none
     daily: tuple[int, int] | None = None,
     variants: dict[str, Rates] | None = None,
+    images: dict[str, dict[str, int]] | None = None,
 ) -> dict[str, Any]:
     """Name a price after what it says: whatever changes in it changes its version."""
     price: dict[str, Any] = {"rates": rates}
@@ -215,6 +269,8 @@ def _versioned(
         price["services"] = services
     if request:
         price["request"] = request
+    if images:
+        price["images"] = images
     if start:
         price["from"] = int(datetime.combine(start, time(), UTC).timestamp())
     if daily:

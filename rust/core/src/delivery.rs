@@ -183,7 +183,7 @@ impl Coded {
             Some(Pieces::Events) => Reading::Events(Meter::of(dialect, asked).into()),
             Some(Pieces::Frames) => Reading::Frames(Box::default()),
             Some(Pieces::Items) => Reading::Items(Box::default()),
-            None if self.is_json && has_cost => Reading::Body(Skim::default()),
+            None if self.is_json && has_cost => Reading::Body(Skim::of(asked)),
             None => Reading::Nothing,
         }
     }

@@ -12,7 +12,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::{self, Dialect, Form, Peek, PeekError},
+    dialect::{self, Dialect, Drawing, Form, Peek, PeekError},
     operation::Operation,
     providers::Continuing,
     translation::{Mending, Translation, wires::Wire},
@@ -36,6 +36,7 @@ use crate::{
     headers::{self, Control, Head},
     include_usage,
     models::{self, listing},
+    profiles,
     record::{Facts, Record, Sink},
     rendering::{self, Length, Manner, Said},
     route::{self, Route},
@@ -278,6 +279,10 @@ impl Gateway {
         }
         target.adopt(call, &facts.model, body.whole())?;
         target.end_by(until);
+        if let Some(nameless) = target.provider.nameless(&target.options, &facts.model) {
+            // In a box of its own: it would make the future of every request larger.
+            Box::pin(profiles::learn(self, call.route.operation, &mut target, nameless, facts)).await;
+        }
         self.attempt(call, &target, body, facts).await
     }
 
@@ -333,6 +338,9 @@ impl Gateway {
     ) -> Result<Served> {
         // Of a target before.
         (facts.unsaid, facts.hides_usage) = (None, false);
+        if call.route.operation == Operation::ImageGenerate {
+            facts.drawing = Some(Box::new(Drawing::of(body.whole())));
+        }
         let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.
             Box::pin(admission::admitted(self, call, target, body, facts)).await?
@@ -390,7 +398,7 @@ impl Gateway {
     ) -> Result<Served> {
         self.sink.metrics.translated.add(1);
         let counted = token_count::kept(call, target, &body);
-        let (body, translation) = translation::say(call, target, body, wire, facts).await?;
+        let (body, translation) = translation::say(call, target, body, (wire, &self.shared), facts).await?;
         if call.route.operation == Operation::Models {
             return listing::ask(self, call, target, translation, facts).await;
         }
@@ -471,6 +479,10 @@ impl Gateway {
             replayable: call.head.is_replayable(),
         };
         facts.own_model = target.provider.model(&target.options).map(ToOwned::to_owned);
+        if facts.own_model.is_some() && facts.behind.is_none() {
+            let meant = target.provider.meant(&target.options, &facts.model);
+            facts.behind = (meant != facts.model_told()).then(|| meant.to_owned());
+        }
         facts.tariff.own.clone_from(&target.priced);
         let sent = Instant::now();
         // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.

@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod models;
 mod place;
 pub mod prices;
+mod profiles;
 pub mod realtime;
 pub mod record;
 pub mod rendering;

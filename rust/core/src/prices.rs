@@ -1,5 +1,6 @@
 //! What requests cost: prices as they were published, found by provider and model, summed up in whole nano-dollars.
 
+mod images;
 mod names;
 mod published;
 mod rates;
@@ -9,12 +10,16 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use penstock_llm::usage::{Service, Usage};
+use penstock_llm::{
+    dialect::Drawing,
+    usage::{Service, Usage},
+};
 
 pub use self::published::{Published, PublishedAdjustment, PublishedPrice};
 use self::{
+    images::Images,
     names::Clause,
-    rates::{NAMES, Rates, Said, Scale, WEB_SEARCH, buckets, of_kind, rates_at, spent},
+    rates::{ALL, NAMES, Rates, Said, Scale, TOKENS, buckets, of_kind, rates_at, spent},
 };
 use crate::{error::Problem, models::Models};
 
@@ -44,6 +49,7 @@ pub struct Own {
 pub struct Adjustment {
     version: Box<str>,
     request: u64,
+    image: u64,
     factors: Rates,
 }
 
@@ -51,11 +57,12 @@ const MILLION: u64 = 1_000_000;
 
 impl Adjustment {
     pub fn compile(published: PublishedAdjustment, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedAdjustment { version, request, factors: said } = published;
+        let PublishedAdjustment { version, request, image, factors: said } = published;
         for name in said.keys().filter(|name| NAMES.iter().all(|(known, _)| known != name)) {
             problems.push(Problem::new(format!("{path}.factors.{name}"), "is not a known price"));
         }
-        Self { version, request, factors: NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION)) }
+        let factors = NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION));
+        Self { version, request, image: image.unwrap_or(request), factors }
     }
 
     fn rates(&self, rates: &Rates) -> Rates {
@@ -102,9 +109,32 @@ impl Tariff {
 
     /// What was used of a model, at a moment in Unix seconds.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
+        self.price(provider, model, at, |price| self.of(price, usage))
+    }
+
+    /// Likewise of images that were made, which may be paid for by the piece, whether it is known what they used or not.
+    pub fn cost_of_images(
+        &self,
+        (provider, model): (&str, &str),
+        at: u64,
+        usage: Option<&Usage>,
+        drawing: &Drawing,
+    ) -> Option<Cost> {
+        let of = |price: &Price| match &price.images {
+            None => usage.map(|usage| self.of(price, usage)),
+            Some(images) => {
+                let nanodollars = nanodollars(images.cost(drawing)?);
+                let drawn = Cost { nanodollars, price_version: None };
+                Some(self.of(price, usage.unwrap_or(&Usage::default())).plus(drawn))
+            }
+        };
+        self.price(provider, model, at, of).flatten()
+    }
+
+    fn price<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
         let of = |price: &Price| match &self.own.adjustment {
-            None => self.of(price, usage),
-            Some(adjustment) => self.of(&price.adjusted(adjustment), usage),
+            None => take(price),
+            Some(adjustment) => take(&price.adjusted(adjustment)),
         };
         let own = self.own.priced.as_ref().and_then(|own| valid(own, at));
         own.map(of).or_else(|| self.prices.find(provider, model, at, of))
@@ -128,11 +158,12 @@ pub struct Price {
     daily: Option<(u64, u64)>,
     /// Pico-dollars for each request.
     request: u64,
+    images: Option<Box<Images>>,
     scale: Scale,
     /// What it costs where it is served faster, or when there is time.
     services: Vec<(Service, Scale)>,
     /// What is said of batches, and of which buckets it is; half of the price where nothing is.
-    batch: Option<Box<(Rates, [bool; 13])>>,
+    batch: Option<Box<(Rates, [bool; ALL])>>,
 }
 
 /// The prices of one model, of which the last that is valid counts.
@@ -214,7 +245,8 @@ pub fn compile(published: Vec<PublishedPrice>, path: &str, problems: &mut Vec<Pr
 
 impl Price {
     fn compile(published: PublishedPrice, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedPrice { version, from, daily, request, rates, batch, services: served } = published;
+        let PublishedPrice { version, from, daily, request, images, rates, batch, services: served } = published;
+        let images = Images::of(images);
         for name in rates.unknown.iter().chain(batch.iter().chain(served.values()).flat_map(|said| &said.unknown)) {
             problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
         }
@@ -229,7 +261,7 @@ impl Price {
         let whose = |batch: &Said, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
         let own = |batch: &Said| std::array::from_fn(|at| of_kind(at, |at| whose(batch, at)).unwrap_or_default());
         let batch = batch.map(|batch| Box::new((rates_at(&batch, 0), own(&batch))));
-        Self { version, from, daily, request, scale: Scale::compile(&rates), services, batch }
+        Self { version, from, daily, request, images, scale: Scale::compile(&rates), services, batch }
     }
 
     fn is_valid(&self, at: u64) -> bool {
@@ -250,6 +282,7 @@ impl Price {
             from: self.from,
             daily: self.daily,
             request: times(self.request, by.request),
+            images: self.images.as_ref().map(|images| Box::new(images.with(|price| times(price, by.image)))),
             scale: self.scale.with(|rates| by.rates(rates)),
             services: self
                 .services
@@ -269,7 +302,7 @@ impl Price {
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
         let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
             let own = self.batch.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
-            let whole = if NAMES[at].0 == WEB_SEARCH { 2 } else { 1 };
+            let whole = if at < TOKENS { 1 } else { 2 };
             own.unwrap_or_else(|| whole * u128::from(*rate)).saturating_mul(count.into())
         };
         let tokens = buckets(usage).into_iter().zip(self.rates_of(usage)).enumerate().map(twice);
@@ -289,6 +322,8 @@ fn nanodollars(pico: u128) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use penstock_llm::usage::Tools;
+
     use super::*;
 
     const LIST: &str = r#"{"sellers":{"openai":["openai"],"azure-openai":["azure","openai"]},
@@ -365,7 +400,8 @@ mod tests {
 
     #[test]
     fn a_batch_costs_what_is_said_of_batches_and_else_half() {
-        let usage = Usage { input: 3, output: 2, cache_read: 1, web_searches: 1, ..Usage::default() };
+        let tools = Tools { web_searches: 1, ..Tools::default() };
+        let usage = Usage { input: 3, output: 2, cache_read: 1, tools, ..Usage::default() };
         let cost = |price: &str| {
             let mut problems = Vec::new();
             let priced = compile(serde_json::from_str(price).unwrap(), "$", &mut problems);

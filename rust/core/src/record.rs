@@ -14,7 +14,7 @@ use std::{
 };
 
 use penstock_llm::{
-    dialect::{Dialect, Form},
+    dialect::{Dialect, Drawing, Form},
     operation::Operation,
     translation::{Lost, Unsaid},
     usage::{Share, Usage},
@@ -113,9 +113,13 @@ pub struct Facts {
     pub model: String,
     /// What the provider calls the model that it is asked for, where requests call it otherwise.
     pub own_model: Option<String>,
+    /// The model behind a name that does not say whose it is: it costs what that one does.
+    pub behind: Option<String>,
     /// As the body names it.
     pub user: Option<String>,
     pub stream: bool,
+    /// Which images it asks for.
+    pub drawing: Option<Box<Drawing>>,
     /// Names model and stream too, once it has passed so far.
     pub form: Option<Arc<Mutex<Form>>>,
     pub api_key_id: Option<String>,
@@ -185,6 +189,7 @@ impl Facts {
             provider: self.provider,
             model: self.model.clone(),
             own_model: self.own_model.clone(),
+            behind: self.behind.clone(),
             user: self.user.clone(),
             stream: self.stream,
             metadata: self.metadata.clone(),
@@ -199,6 +204,8 @@ impl Facts {
 
     /// Takes over what is true of the target that answered, and not of the request.
     pub fn adopt(&mut self, other: Self) {
+        self.drawing = other.drawing.or_else(|| self.drawing.take());
+        self.behind = other.behind;
         let Self { provider, model, own_model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
         (self.provider, self.model, self.own_model) = (provider, model, own_model);
         (self.stream, self.upstream) = (stream, upstream);
@@ -207,7 +214,8 @@ impl Facts {
 
     /// What was found out at a target whose answer is not the one.
     pub fn forget_target(&mut self) {
-        (self.own_model, self.upstream, self.unsaid, self.hides_usage) = (None, None, None, false);
+        (self.own_model, self.behind, self.upstream, self.unsaid) = (None, None, None, None);
+        self.hides_usage = false;
         self.lost = Lost::default();
     }
 
@@ -291,6 +299,9 @@ impl Facts {
         let Some(form) = &self.form else { return };
         let form = form.lock().unwrap_or_else(PoisonError::into_inner);
         self.stream = form.streams();
+        if self.operation == Some(Operation::ImageEdit) {
+            self.drawing = Some(Box::new(form.drawing().clone()));
+        }
         if let Some(model) = form.model().filter(|_| self.model.is_empty()) {
             model.clone_into(&mut self.model);
         }
@@ -431,10 +442,18 @@ impl Record {
         if self.facts.is_from_cache() {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
-        let Facts { tariff, provider, usage, shares, .. } = &*self.facts;
+        let Facts { tariff, provider, usage, shares, drawing, .. } = &*self.facts;
         let at = self.created.as_secs();
-        let cost = |usage| tariff.cost(provider, self.facts.model_told(), at, usage);
-        let Some(Shares { rest, others }) = shares.as_deref() else { return cost(usage.as_ref()?) };
+        let model = self.facts.behind.as_deref().unwrap_or_else(|| self.facts.model_told());
+        let cost = |usage| tariff.cost(provider, model, at, usage);
+        let Some(Shares { rest, others }) = shares.as_deref() else {
+            // What failed made none.
+            let drawing = drawing.as_deref().filter(|_| (200..300).contains(&self.facts.status));
+            return match drawing {
+                Some(drawing) => tariff.cost_of_images((provider, model), at, usage.as_ref(), drawing),
+                None => cost(usage.as_ref()?),
+            };
+        };
         let others = others.iter().map(|Share { model, usage, is_writing }| {
             // Who writes costs as much as who talks where nobody says what it costs.
             let own = || is_writing.then(|| cost(usage)).flatten();
@@ -453,11 +472,11 @@ impl Record {
         self.facts.usage = self.facts.usage.or(self.facts.spent);
         let metrics = &self.sink.metrics;
         let cost = self.cost();
+        match &cost {
+            Some(cost) => metrics.cost.add(cost.nanodollars),
+            None => metrics.unpriced.add(self.facts.usage.is_some().into()),
+        }
         if let Some(usage) = &self.facts.usage {
-            match &cost {
-                Some(cost) => metrics.cost.add(cost.nanodollars),
-                None => metrics.unpriced.add(1),
-            }
             metrics.tokens_in.add(usage.total_in());
             metrics.tokens_out.add(usage.total_out());
             if usage.estimated {

@@ -1,12 +1,15 @@
 //! A request said in its provider's own way, and the answer told in the caller's. Only those that need it come here.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
 use penstock_llm::{
     dialect::gemini,
     operation::Operation,
-    translation::{Beside, Question, Translation, wires::Wire},
+    translation::{Beside, Kept, Question, Translation, wires::Wire},
 };
 
 use crate::{
@@ -18,6 +21,7 @@ use crate::{
     headers::{Head, Headers},
     record::Facts,
     route::Route,
+    shared::Shared,
     target::Target,
     upstream::{self, AnswerBody, Incoming},
 };
@@ -32,7 +36,7 @@ pub async fn say(
     call: &Call<'_>,
     target: &Target<'_>,
     body: Body,
-    wire: &'static dyn Wire,
+    (wire, shared): (&'static dyn Wire, &Shared),
     facts: &mut Facts,
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
@@ -46,10 +50,19 @@ pub async fn say(
     let meant = Some(provider.meant(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
     // Of jobs alone there is something to say that neither body nor path says.
     let tuning = operation.tunes().then(|| (call.head.query.clone(), target.options.clone()));
+    let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| kept(shared, target, &model));
     let said = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());
         let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
-        let beside = Beside { betas, version, is_anthropics, query, options, meant: meant.as_deref() };
+        let beside = Beside {
+            betas,
+            version,
+            is_anthropics,
+            query,
+            options,
+            meant: meant.as_deref(),
+            signatures: signatures.as_ref(),
+        };
         let question = Question {
             operation,
             provider,
@@ -72,6 +85,15 @@ pub async fn say(
     facts.lost.clone_from(&translation.lost);
     facts.unsaid = Some(translation.answering.unsaid.clone());
     Ok((Body::Whole(body.into()), translation))
+}
+
+/// Signatures of calls of one caller, who asks one provider with one credential for one model.
+fn kept(shared: &Shared, target: &Target<'_>, model: &str) -> Kept {
+    let caller = target.caller.key.map(|key| (&key.id, &key.workspace));
+    let Target { provider, base, credential, authorization, .. } = target;
+    let place = (provider.slug(), &base.origin);
+    let owner = shared.mark((caller, place, credential, authorization, model));
+    Kept { signatures: Arc::clone(&shared.signatures), owner, now: now() }
 }
 
 /// Whether a stream is told as one array: Google's clients ask for events, and who does not gets this.

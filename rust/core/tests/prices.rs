@@ -3,7 +3,11 @@
 
 mod harness;
 
-use harness::{Ask, CHAT, MESSAGES, Rig, chat, pick, post, stream, words};
+use harness::{
+    Ask, CHAT, MESSAGES, Rig, chat, pick, post,
+    scripted::{Scripted, events, whole},
+    stream, words,
+};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
@@ -113,4 +117,90 @@ async fn an_answer_that_was_kept_was_paid_for_when_it_was_made() {
     rig.send(ask()).await;
     let record = rig.record();
     assert_eq!(pick(&record, ["cache_status", "cost_nanodollars"]), json!(["hit", 0]), "{record:#}");
+}
+
+/// Ten dollars for a thousand searches of the web, two and a half for a thousand of files, one for a million tokens.
+fn searched(rig: &Rig) {
+    let rates = json!({"input": [[0, 1_000_000]], "output": [[0, 1_000_000]], "web_search": [[0, 10_000_000_000_u64]],
+        "file_search": [[0, 2_500_000_000_u64]]});
+    let said = json!([{"provider": "mock", "model": "m", "prices": [{"version": "v", "rates": rates}]}]);
+    rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
+}
+
+#[tokio::test]
+async fn a_response_costs_its_tokens_and_what_its_provider_looked_up() {
+    let item = |kind: &str, action: &str| json!({"type": kind, "status": "completed", "action": {"type": action}});
+    let long = json!({"type": "message", "content": [{"type": "output_text", "text": "x".repeat(400_000)}]});
+    let items = json!([
+        item("web_search_call", "search"),
+        item("web_search_call", "open_page"),
+        item("web_search_call", "search"),
+        item("file_search_call", "")
+    ]);
+    let mut large = items.clone();
+    large.as_array_mut().unwrap().push(long);
+    let response = |output: &Value| {
+        json!({"id": "r", "output": output,
+        "usage": {"input_tokens": 30, "output_tokens": 12, "total_tokens": 42}})
+    };
+    let completed = json!({"type": "response.completed", "response": response(&items)});
+    let event = format!("event: response.completed\ndata: {completed}\n\n");
+    // Two searches of ten millions each, one of two and a half, and 42 tokens of a thousand.
+    let expected = json!([22_542_000, "USD", "v", 42]);
+    for answer in [
+        whole("200 OK", "", &response(&items).to_string()),
+        whole("200 OK", "", &response(&large).to_string()),
+        events(event.as_bytes(), 50),
+    ] {
+        let provider = Scripted::answering(answer).await;
+        let rig = Rig::at(&provider.url());
+        searched(&rig);
+        rig.send(post("/v1/responses", r#"{"model":"m","input":"x"}"#)).await;
+        let record = rig.record();
+        assert_eq!(pick(&record, TOLD), expected, "{record:#}");
+        assert_eq!(pick(&record["usage"], ["web_searches", "file_searches"]), json!([2, 1]));
+    }
+}
+
+#[tokio::test]
+async fn images_cost_what_is_said_of_their_quality_and_size_however_many_tokens_they_were() {
+    const IMAGES: &str = "/v1/images/generations";
+    let drawn = r#"{"created":1,"data":[{"url":"u"},{"url":"u"}]}"#;
+    let counted = r#"{"data":[{"url":"u"}],"usage":{"input_tokens":10,"output_tokens":0,"total_tokens":10}}"#;
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n\
+        --b\r\ncontent-disposition: form-data; name=\"size\"\r\n\r\n1024x1792\r\n--b--\r\n";
+    let edit = Ask::new("POST", "/v1/images/edits")
+        .header("content-type", "multipart/form-data; boundary=b")
+        .header("x-gateway-provider", "mock")
+        .body(form);
+    let asked = |more: &str| post(IMAGES, format!(r#"{{"model":"m","prompt":"p"{more}}}"#));
+    let overridden = json!({"provider": "mock", "override_params": {"quality": "hd"}});
+    for (ask, status, answer, expected) in [
+        // Four cents each.
+        (asked(r#","n":2"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
+        (asked(r#","quality":"hd","size":"1024x1792""#), "200 OK", drawn, json!([120_000_000, "USD", "v", null])),
+        // And ten tokens of a thousand each.
+        (asked(""), "200 OK", counted, json!([40_010_000, "USD", "v", 10])),
+        (edit, "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
+        (
+            asked("").header("x-gateway-config", &overridden.to_string()),
+            "200 OK",
+            drawn,
+            json!([80_000_000, "USD", "v", null]),
+        ),
+        // Nothing is said of those.
+        (asked(r#","size":"1x1""#), "200 OK", counted, json!([null, null, null, 10])),
+        (asked(""), "400 Bad Request", r#"{"error":{"message":"no"}}"#, json!([null, null, null, null])),
+    ] {
+        let provider = Scripted::answering(whole(status, "", answer)).await;
+        let rig = Rig::at(&provider.url());
+        let images = json!({"standard": {"1024x1024": 40_000_000_000_u64, "1024x1792": 80_000_000_000_u64},
+            "hd": {"1024x1024": 80_000_000_000_u64, "1024x1792": 120_000_000_000_u64}});
+        let price = json!({"version": "v", "images": images, "rates": {"input": [[0, 1_000_000]]}});
+        let said = json!([{"provider": "mock", "model": "m", "prices": [price]}]);
+        rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
+        rig.send(ask).await;
+        let record = rig.record();
+        assert_eq!(pick(&record, TOLD), expected, "{record:#}");
+    }
 }

@@ -48,6 +48,7 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/responses/resp-1?include=a&include=b", "getModelResponse"),
     ("DELETE", "/responses/resp-1", "deleteModelResponse"),
     ("GET", "/responses/resp-1/input_items", "listResponseInputItems"),
+    ("POST", "/responses/resp-1/cancel", "cancelModelResponse"),
     ("GET", "/models", "models"),
     ("GET", "/models/gpt%2F4", "proxy"),
     ("POST", "/assistants", "proxy"),

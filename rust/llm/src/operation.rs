@@ -80,6 +80,7 @@ operations! {
     (GetModelResponse, "GET", "/responses/:id", "getModelResponse", Nothing),
     (DeleteModelResponse, "DELETE", "/responses/:id", "deleteModelResponse", Nothing),
     (ListResponseInputItems, "GET", "/responses/:id/input_items", "listResponseInputItems", Nothing),
+    (CancelModelResponse, "POST", "/responses/:id/cancel", "cancelModelResponse", Nothing),
     (RetrieveFile, "GET", "/files/:id", "retrieveFile", Nothing),
     (DeleteFile, "DELETE", "/files/:id", "deleteFile", Nothing),
     (RetrieveFileContent, "GET", "/files/:id/content", "retrieveFileContent", Nothing),

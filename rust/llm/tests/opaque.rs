@@ -4,13 +4,15 @@
 
 mod golden_cases;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use golden_cases::reassembled;
 use penstock_llm::{
     operation::Operation,
     providers,
     stream::aws_event_stream,
-    translation::{Beside, Question, Translation},
+    translation::{Beside, Kept, Question, Signatures, Translation},
 };
 use serde_json::{Value, json};
 
@@ -386,4 +388,51 @@ fn what_only_its_provider_understands_makes_the_round_trip_or_is_named() {
     }
     // Each of five by those who speak otherwise, whole and streamed.
     assert_eq!((arrived, named), (36, 10));
+}
+
+/// Clients that keep none get the one back that was kept here, whole and streamed, and nobody else does.
+#[test]
+fn a_signature_that_a_client_did_not_keep_is_put_back_for_the_same_caller() {
+    let provider = providers::find("google").unwrap();
+    let model = "gemini-3-flash";
+    let wire = provider.wire(Operation::ChatComplete, model).unwrap();
+    let signatures = Arc::new(Signatures::new(1 << 20));
+    let kept = |owner| Kept { signatures: Arc::clone(&signatures), owner, now: 1_700_000_000_000 };
+    let said = |owner, body: &Value| {
+        let (kept, body) = (kept(owner), body.to_string().into_bytes());
+        let beside = Beside { signatures: Some(&kept), ..Beside::default() };
+        let (operation, now) = (Operation::ChatComplete, 1_700_000_000_000);
+        let question = Question { operation, provider, body: &body, model, beside, strict: true, now, mark: 7 };
+        Translation::of(&question, wire).unwrap()
+    };
+    let ask = json!({"model": model, "messages": [{"role": "user", "content": "hi"}]});
+    let answer = |id: &str, signature: &str| {
+        json!({"responseId": id, "candidates": [{"finishReason": "STOP", "content": {"parts": [
+            {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": signature}, {"functionCall": {"name": "g", "args": {}}}]}}]})
+    };
+    said(1, &ask).0.whole(answer("whole", "c2lnbmVk").to_string().as_bytes()).unwrap();
+    let mut transcoder = said(1, &ask).0.stream();
+    drop(transcoder.push(format!("data: {}\n\n", answer("stream", "c3RyZWFt")).into()));
+    let call = |id: String| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    for (owner, id, signature, lost) in [
+        (1, "whole", "c2lnbmVk", ""),
+        (1, "stream", "c3RyZWFt", ""),
+        (2, "whole", "skip_thought_signature_validator", "thought_signature"),
+        (1, "other", "skip_thought_signature_validator", "thought_signature"),
+    ] {
+        let calls = json!([call(format!("call_{id}_0")), call(format!("call_{id}_1"))]);
+        let results =
+            ["0", "1"].map(|at| json!({"role": "tool", "tool_call_id": format!("call_{id}_{at}"), "content": "r"}));
+        let turn = json!({"model": model, "messages": [{"role": "user", "content": "hi"},
+            {"role": "assistant", "tool_calls": calls}, results[0], results[1]]});
+        let (translation, sent) = said(owner, &turn);
+        let sent: Value = serde_json::from_slice(&sent).unwrap();
+        let parts = &sent["contents"][1]["parts"];
+        assert_eq!(
+            (&parts[0]["thoughtSignature"], parts[1].get("thoughtSignature")),
+            (&json!(signature), None),
+            "{id}"
+        );
+        assert_eq!(translation.lost.text(), lost, "{owner} {id}");
+    }
 }

@@ -6,10 +6,20 @@ mod golden_cases;
 use golden_cases::{Answered, Case, cases};
 use penstock_llm::{
     dialect::Dialect::{self, Anthropic, Bedrock, Gemini, OpenAi},
-    usage::{Meter, Metered, Service, Skim, Usage},
+    usage::{Meter, Metered, Service, Skim, Tools, Usage},
 };
 use proptest::prelude::*;
 use serde_json::Value;
+
+const NO_TOOLS: Tools = Tools {
+    web_searches: 0,
+    file_searches: 0,
+    x_searches: 0,
+    code_executions: 0,
+    attachment_searches: 0,
+    maps: 0,
+    rankings: 0,
+};
 
 const NONE: Usage = Usage {
     input: 0,
@@ -24,10 +34,14 @@ const NONE: Usage = Usage {
     cache_read_image: 0,
     image_in: 0,
     image_out: 0,
-    web_searches: 0,
+    tools: NO_TOOLS,
     estimated: false,
     service: Service::Standard,
 };
+
+fn searched(web_searches: u64) -> Tools {
+    Tools { web_searches, ..NO_TOOLS }
+}
 
 fn answer(dialect: Dialect, body: &str) -> Option<Usage> {
     Usage::from_answer(dialect, body.as_bytes())
@@ -423,7 +437,7 @@ fn searches_of_the_web_are_counted_beside_the_tokens() {
             r#"{{"input_tokens":9,"output_tokens":1,"server_tool_use":{{"web_search_requests":{searches},"web_fetch_requests":5}}}}"#
         )
     };
-    let expected = Some(Usage { input: 9, output: 1, web_searches: 3, ..NONE });
+    let expected = Some(Usage { input: 9, output: 1, tools: searched(3), ..NONE });
     assert_eq!(answer(Anthropic, &format!(r#"{{"usage":{}}}"#, cost(3))), expected);
     // A stream says it again and again.
     let events = [

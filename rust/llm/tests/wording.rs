@@ -131,7 +131,7 @@ fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
 }
 
 /// Where the scales end that documents of these providers have for chats; those of `OpenAI` itself are its own to keep.
-const BOUNDED: [(&str, &str, f64, f64); 9] = [
+const BOUNDED: [(&str, &str, f64, f64); 13] = [
     ("deepseek", "temperature", -0.5, 0.0),
     ("deepseek", "top_logprobs", 30.0, 20.0),
     ("together-ai", "temperature", 2.5, 2.0),
@@ -141,6 +141,10 @@ const BOUNDED: [(&str, &str, f64, f64); 9] = [
     ("fireworks-ai", "top_k", 500.0, 128.0),
     ("perplexity-ai", "top_k", -1.0, 0.0),
     ("azure-ai", "presence_penalty", 3.0, 2.0),
+    ("deepinfra", "n", 2.0, 1.0),
+    ("perplexity-ai", "n", 3.0, 1.0),
+    ("predibase", "temperature", 1.5, 1.0),
+    ("fireworks-ai", "n", 200.0, 128.0),
 ];
 
 #[test]

@@ -56,6 +56,7 @@ def named(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, An
 def test_the_list_is_told_in_pico_dollars_for_a_token(listed: dict[str, Any]):
     rates = named(listed, "openai", "gpt-4o")[-1]["rates"]
     assert rates.pop("web_search") == [[0, 10_000_000_000]]
+    assert rates.pop("file_search") == [[0, 2_500_000_000]]
     assert rates == {"input": [[0, 2_500_000]], "output": [[0, 10_000_000]], "cache_read": [[0, 1_250_000]]}
     long = [
         price for model in listed["lists"]["google"] for price in model["prices"] if len(price["rates"]["input"]) > 1
@@ -129,11 +130,55 @@ def test_searches_of_the_web_are_told_by_the_search_whoever_says_what_they_cost(
     units = {"web_search": {"price": 2.5}, "maps": {"price": 1}}
     said = {"additional_units": units, "request_token": {"price": 0.002}}
     (mine,) = stated(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
-    assert mine["rates"] == {"input": [(0, 20_000_000)], "web_search": [(0, 25_000_000_000)]}
+    assert mine["rates"] == {
+        "input": [(0, 20_000_000)],
+        "web_search": [(0, 25_000_000_000)],
+        "maps": [(0, 10_000_000_000)],
+    }
     # By itself it is no price: tokens would cost nothing.
     assert stated(msgspec.convert({"pay_as_you_go": {"additional_units": units}}, PricingConfig)) == []
     told = tariffs.adjusted({"multiplier": {"default": 0.5, "additional_units": {"web_search": 2.0}}}) or {}
     assert (told["factors"]["web_search"], told["factors"]["input"]) == (2_000_000, 500_000)
+
+
+def of_tokens(said: dict[str, Any]) -> list[dict[str, Any]]:
+    return stated(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
+
+
+def test_what_an_operator_says_by_the_unit_is_told_under_the_engines_names():
+    units = {"search": {"price": 0.2}, "thinking_token": {"price": 0.0003}, "image_token": {"price": 0.004}}
+    (mine,) = of_tokens({"additional_units": units})
+    assert mine["rates"] == {
+        "search": [(0, 2_000_000_000)],
+        "reasoning": [(0, 3_000_000)],
+        "image_out": [(0, 40_000_000)],
+    }
+    both = {"reasoning_token": {"price": 0.0001}, "additional_units": units}
+    assert of_tokens(both)[0]["rates"]["reasoning"] == [(0, 1_000_000)]
+
+
+def test_what_is_said_of_text_is_for_text_alone():
+    (mine,) = of_tokens({"request_token": {"price": 0.0002}, "request_text_token": {"price": 0.0001}})
+    assert mine["rates"] == {
+        "input": [(0, 1_000_000)],
+        "audio_in": [(0, 2_000_000)],
+        "image_in": [(0, 2_000_000)],
+    }
+    assert of_tokens({"response_text_token": {"price": 0.0001}})[0]["rates"] == {"output": [(0, 1_000_000)]}
+
+
+def test_images_are_told_by_quality_and_size_and_have_a_factor_of_their_own():
+    sizes = {"1024x1024": {"price": 4.0}, "default": {"price": 8}}
+    (mine,) = of_tokens({"image": {"standard": sizes}})
+    assert mine["images"] == {"standard": {"1024x1024": 40_000_000_000, "default": 80_000_000_000}}
+    (other,) = of_tokens({"image": {"standard": {"1024x1024": {"price": 4.5}}}})
+    assert mine["version"] != other["version"]
+    told = tariffs.adjusted({"multiplier": {"default": 0.5, "image": {"default": 0.25}}}) or {}
+    assert (told["request"], told["image"]) == (500_000, 250_000)
+    assert "image" not in (tariffs.adjusted({"multiplier": {"default": 0.5}}) or {})
+    said = {"provider": "openai", "model": "m", "prices": [mine]}
+    row = {"id": "i", "allow_all": True, "models": [], "adjustment": told}
+    engine.check("snapshot", msgspec.json.encode({"epoch": "1", "prices": {"said": [said]}, "models": [row]}))
 
 
 def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version():
@@ -152,7 +197,7 @@ def test_factors_are_told_for_each_kind_and_what_is_not_said_takes_the_usual_one
     assert (told["request"], told["factors"]["input"], told["factors"]["output"]) == (900_000, 500_000, 0)
     others = {name: factor for name, factor in told["factors"].items() if name not in {"input", "output"}}
     assert set(others.values()) == {900_000}
-    assert len(told["factors"]) == 13
+    assert len(told["factors"]) == 19
     hours = {"multiplier": {"cache_write_input_token": 2.0, "additional_units": {"cache_write_1h": 1.5}}}
     factors = (tariffs.adjusted(hours) or {})["factors"]
     assert (factors["cache_write"], factors["cache_write_1h"], factors["input"]) == (2_000_000, 1_500_000, 1_000_000)

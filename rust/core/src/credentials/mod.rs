@@ -40,8 +40,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What was fetched.
 pub enum Issued {
     Token(String),
-    Keys { id: String, secret: String, token: String },
+    Keys {
+        id: String,
+        secret: String,
+        token: String,
+    },
     Key(Box<RsaKeyPair>),
+    /// No credential, but what is told to who has one: a model's name.
+    Name(String),
 }
 
 /// What a target's requests carry, where that must be fetched; kept until shortly before it expires.
@@ -59,6 +65,7 @@ impl std::fmt::Debug for Issued {
             Self::Token(_) => "Token",
             Self::Keys { .. } => "Keys",
             Self::Key(_) => "Key",
+            Self::Name(_) => "Name",
         })
     }
 }
@@ -93,7 +100,7 @@ async fn taking(gateway: &Gateway, role: &Role) -> std::result::Result<Keys, Str
         Issued::Keys { id, secret, token } => {
             Ok(Keys { id: id.clone(), secret: secret.clone(), token: Some(token.clone()) })
         }
-        Issued::Token(_) | Issued::Key(_) => Err("what was given are no keys".into()),
+        Issued::Token(_) | Issued::Key(_) | Issued::Name(_) => Err("what was given are no keys".into()),
     }
 }
 

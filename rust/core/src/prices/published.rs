@@ -12,6 +12,9 @@ pub struct PublishedAdjustment {
     pub(super) version: Box<str>,
     /// Of what is paid for each request.
     pub(super) request: u64,
+    /// Of what is paid for each image, where that differs by another.
+    #[serde(default)]
+    pub(super) image: Option<u64>,
     /// By bucket; what is left out is as it was.
     pub(super) factors: BTreeMap<String, u64>,
 }
@@ -26,6 +29,9 @@ pub struct PublishedPrice {
     pub(super) daily: Option<(u64, u64)>,
     #[serde(default)]
     pub(super) request: u64,
+    /// Pico-dollars for an image, by quality and size.
+    #[serde(default)]
+    pub(super) images: BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>,
     /// By bucket: pico-dollars for a token, where more than so many are asked.
     #[serde(default)]
     pub(super) rates: Said,

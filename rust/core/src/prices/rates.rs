@@ -1,18 +1,23 @@
-//! What tokens of each kind cost, and one of what is no token.
+//! What tokens of each kind cost, and each use of a tool.
 
 use std::{borrow::Cow, fmt};
 
-use penstock_llm::usage::Usage;
+use penstock_llm::usage::{Tools, Usage};
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
 
-/// Pico-dollars for one token of each bucket, in the order of `buckets`, and for one of what is no token.
-pub type Rates = [u64; 13];
+/// So many kinds of tokens, and of all that has a price.
+pub const TOKENS: usize = 12;
+pub const ALL: usize = 19;
+
+/// Pico-dollars for one token of each bucket, in the order of `buckets`, and for one use of each tool, which costs as much in a
+/// batch.
+pub type Rates = [u64; ALL];
 
 /// Name of each bucket's price, and of the price that stands for it where it has none.
-pub const NAMES: [(&str, Option<&str>); 13] = [
+pub const NAMES: [(&str, Option<&str>); ALL] = [
     ("input", None),
     ("output", None),
     ("cache_read", Some("input")),
@@ -25,12 +30,18 @@ pub const NAMES: [(&str, Option<&str>); 13] = [
     ("image_in", Some("input")),
     ("image_out", Some("output")),
     ("cache_read_image", Some("cache_read")),
-    (WEB_SEARCH, None),
+    ("web_search", None),
+    ("file_search", None),
+    ("x_search", None),
+    ("code_execution", None),
+    ("attachment_search", None),
+    ("maps", None),
+    ("search", None),
 ];
-/// A batch costs less by the token, not by the search.
-pub const WEB_SEARCH: &str = "web_search";
 
 pub fn buckets(usage: &Usage) -> Rates {
+    let Tools { web_searches, file_searches, x_searches, code_executions, attachment_searches, maps, rankings } =
+        usage.tools;
     [
         usage.input,
         usage.output,
@@ -44,7 +55,13 @@ pub fn buckets(usage: &Usage) -> Rates {
         usage.image_in,
         usage.image_out,
         usage.cache_read_image,
-        usage.web_searches,
+        web_searches,
+        file_searches,
+        x_searches,
+        code_executions,
+        attachment_searches,
+        maps,
+        rankings,
     ]
 }
 

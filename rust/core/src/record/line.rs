@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use penstock_llm::{operation::Operation, usage::Usage};
+use penstock_llm::{
+    operation::Operation,
+    usage::{Tools, Usage},
+};
 
 use crate::{
     prices::Cost,
@@ -81,7 +84,7 @@ fn used(line: &mut Members<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
         line.number("res_units", response);
         line.number("total_units", request.saturating_add(response));
         // Where there are two parts at most the units tell them.
-        if usage.input.saturating_add(usage.output) != usage.total() {
+        if usage.input.saturating_add(usage.output) != usage.total() || usage.tools != Tools::default() {
             line.object("usage", |parts| tell_parts(parts, usage));
         }
         if usage.estimated {
@@ -100,7 +103,7 @@ fn used(line: &mut Members<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {
     some(line, "price_version", cost.price_version.as_deref());
 }
 
-/// The parts of which the units are the sums.
+/// The parts of which the units are the sums, and what was used besides.
 fn tell_parts(parts: &mut Members<'_>, usage: &Usage) {
     let counts = [
         ("input", usage.input),
@@ -115,6 +118,13 @@ fn tell_parts(parts: &mut Members<'_>, usage: &Usage) {
         ("cache_read_image", usage.cache_read_image),
         ("image_in", usage.image_in),
         ("image_out", usage.image_out),
+        ("web_searches", usage.tools.web_searches),
+        ("file_searches", usage.tools.file_searches),
+        ("x_searches", usage.tools.x_searches),
+        ("code_executions", usage.tools.code_executions),
+        ("attachment_searches", usage.tools.attachment_searches),
+        ("maps", usage.tools.maps),
+        ("rankings", usage.tools.rankings),
     ];
     for (key, count) in counts {
         if count > 0 {

@@ -26,7 +26,7 @@ use crate::{
         retry::{Retry, Waits},
     },
     gateway::{self, Gateway},
-    realtime,
+    profiles, realtime,
     shared::breakers::Passage,
     target::{Coding, Target, Telling},
 };
@@ -219,6 +219,9 @@ impl<'w> Walk<'w> {
         self.facts.model.clone_from(&prepared.model);
         self.facts.stream = prepared.stream;
         target.adopt(self.call, &self.facts.model, prepared.body.whole())?;
+        if let (false, Some(nameless)) = (self.is_dry, target.provider.nameless(&target.options, &self.facts.model)) {
+            Box::pin(profiles::learn(self.gateway, operation, &mut target, nameless, self.facts)).await;
+        }
         gateway::refuse_other_words(self.call, &target, &self.facts.model)?;
         if self.parameters(node).decides("stream_options") {
             target.telling = Telling::AsWritten;

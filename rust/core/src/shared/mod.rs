@@ -20,6 +20,8 @@ use std::{
     time::Duration,
 };
 
+use penstock_llm::translation::Signatures;
+
 use answers::Answers;
 use breakers::Breakers;
 use budgets::{Allowance, Budgets};
@@ -32,6 +34,9 @@ use room::Room;
 use sessions::Sessions;
 
 use crate::{credentials::Wallet, error::Problem, settings::Settings};
+
+/// What signatures of calls take at most.
+const SIGNATURES: usize = 16 * 1024 * 1024;
 
 /// Bodies of management requests that are there at once take no more than this together, or twice the largest.
 const MANAGEMENT_BODIES: usize = 64 * 1024 * 1024;
@@ -50,6 +55,8 @@ pub struct Shared {
     /// For bodies that are held whole on their way to providers.
     pub bodies: Room,
     pub sessions: Sessions,
+    /// Of calls of tools.
+    pub signatures: Arc<Signatures>,
     pub clock: Arc<Clock>,
     pub redis: Option<Arc<Redis>>,
     seed: DefaultHasher,
@@ -80,6 +87,7 @@ impl Shared {
             // The largest has room where it is alone.
             bodies: Room::new(settings.gathered_bytes.max(settings.max_body_bytes), usize::MAX),
             sessions: Sessions::new(redis.clone()),
+            signatures: Arc::new(Signatures::new(SIGNATURES)),
             clock,
             redis,
             seed,

@@ -2,6 +2,8 @@
 
 use memchr::memmem::{self, Finder};
 
+use super::Drawing;
+
 /// Longest head of a part, and longest value of a field that is kept.
 const LONGEST: usize = 4 * 1024;
 
@@ -15,12 +17,15 @@ pub struct Form {
     kept: Vec<u8>,
     model: Option<String>,
     stream: Option<bool>,
+    drawing: Drawing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Model,
     Stream,
+    /// Of images that are to be made.
+    Drawn(&'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +44,8 @@ impl Form {
     pub fn of(content_type: &str) -> Option<Self> {
         let delimiter = Finder::new(delimiter(content_type)?.as_bytes()).into_owned();
         // The first delimiter needs no line end before it; it gets one here.
-        Some(Self { delimiter, state: State::Passing, kept: b"\r\n".to_vec(), model: None, stream: None })
+        let (state, kept) = (State::Passing, b"\r\n".to_vec());
+        Some(Self { delimiter, state, kept, model: None, stream: None, drawing: Drawing::default() })
     }
 
     /// Whether nothing more can be learned of it.
@@ -54,6 +60,11 @@ impl Form {
     /// Whether the caller asked for a stream.
     pub fn streams(&self) -> bool {
         self.stream == Some(true)
+    }
+
+    /// What is asked for, where images are.
+    pub fn drawing(&self) -> &Drawing {
+        &self.drawing
     }
 
     /// Looks at the next bytes of the form.
@@ -140,6 +151,7 @@ impl Form {
         match field_of(&String::from_utf8_lossy(head)) {
             Some(Field::Model) if self.model.is_none() => State::Value(Field::Model),
             Some(Field::Stream) if self.stream.is_none() => State::Value(Field::Stream),
+            Some(field @ Field::Drawn(_)) => State::Value(field),
             _ => State::Passing,
         }
     }
@@ -150,6 +162,7 @@ impl Form {
         match self.state {
             State::Value(Field::Model) => self.model = Some(text.into_owned()),
             State::Value(Field::Stream) => self.stream = Some(text.trim().eq_ignore_ascii_case("true")),
+            State::Value(Field::Drawn(name)) => self.drawing.take(name.as_bytes(), &text),
             _ => (),
         }
         State::Head
@@ -183,6 +196,9 @@ fn field_of(head: &str) -> Option<Field> {
     match parameter(disposition, "name")? {
         "model" => Some(Field::Model),
         "stream" => Some(Field::Stream),
+        "n" => Some(Field::Drawn("n")),
+        "quality" => Some(Field::Drawn("quality")),
+        "size" => Some(Field::Drawn("size")),
         _ => None,
     }
 }

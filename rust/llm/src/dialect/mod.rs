@@ -3,6 +3,7 @@
 pub mod batch_lines;
 pub mod bedrock;
 pub mod chat;
+mod drawing;
 pub mod edit;
 pub mod form;
 pub mod gemini;
@@ -12,6 +13,7 @@ mod peek;
 pub(crate) mod scan;
 pub mod upload;
 
+pub use drawing::Drawing;
 pub use form::Form;
 pub use lines::Lines;
 pub use peek::{Peek, peek};

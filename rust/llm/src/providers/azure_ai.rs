@@ -68,7 +68,12 @@ impl Provider for AzureAi {
             FINE_TUNING,
             REALTIME,
             // Making one takes an option.
-            &[Operation::GetModelResponse, Operation::DeleteModelResponse, Operation::ListResponseInputItems],
+            &[
+                Operation::GetModelResponse,
+                Operation::DeleteModelResponse,
+                Operation::ListResponseInputItems,
+                Operation::CancelModelResponse,
+            ],
         ]
     }
 

@@ -1,7 +1,8 @@
 //! Amazon Bedrock: models of many vendors by one shape, the region in the host, requests signed or with a key of Bedrock's own.
 
 use super::{
-    Asked, BEDROCK, Credential, FILES, Grant, Group, JOBS, Known, Options, Provider, Signature, Stated,
+    Asked, BEDROCK, BEHIND, Credential, FILES, Grant, Group, JOBS, Known, Nameless, Options, Provider, Signature,
+    Stated,
     aws::{self, region},
     is_in, jobs,
     options::{PROVIDER_MODEL, joined, known},
@@ -107,8 +108,9 @@ impl Provider for Bedrock {
         }
         let model = self.model(options).unwrap_or(asked.model);
         // Tokens are counted by models, and not by the profiles by which these are asked in several regions.
-        let is_counted = asked.operation.counts_tokens() && names_vendor(model);
-        let model = segment::model(if is_counted { invoke::vendor(model) } else { model })?;
+        let counted = Some(model).filter(|model| names_vendor(model)).or_else(|| options.get(BEHIND.key));
+        let counted = counted.filter(|_| asked.operation.counts_tokens()).map(invoke::vendor);
+        let model = segment::model(counted.unwrap_or(model))?;
         let is_carried = asked.operation == Operation::Messages && is_claude(meant);
         let verb = own.unwrap_or(match (asked.operation, asked.streams) {
             (counting, _) if counting.counts_tokens() => "count-tokens",
@@ -152,7 +154,19 @@ impl Provider for Bedrock {
 
     /// Some ARNs do not say whose model is behind them: then the request's own word for it is taken.
     fn meant<'o>(&self, options: &'o Options, named: &'o str) -> &'o str {
-        self.model(options).filter(|pinned| names_vendor(pinned)).unwrap_or(named)
+        let pinned = self.model(options).filter(|pinned| names_vendor(pinned));
+        pinned.or_else(|| options.get(BEHIND.key)).unwrap_or(named)
+    }
+
+    /// An application's own profile, of which Bedrock itself says which model is behind it.
+    fn nameless(&self, options: &Options, named: &str) -> Option<Nameless> {
+        let profile = self.model(options).unwrap_or(named);
+        if !profile.contains(PROFILE) || names_vendor(profile) || names_vendor(named) {
+            return None;
+        }
+        let base = format!("https://bedrock.{}.amazonaws.com", region(options).ok()?);
+        let path = format!("/inference-profiles/{}", segment::model(profile).ok()?);
+        Some(Nameless { base, path, read: behind })
     }
 
     fn signature<'o>(&self, options: &'o Options) -> Result<Option<Signature<'o>>, String> {
@@ -200,6 +214,16 @@ fn own(operation: Operation) -> &'static str {
         Operation::InvokeModelStream => "invoke-with-response-stream",
         _ => "converse",
     }
+}
+
+/// Stands in the ARN of a profile of one's own.
+const PROFILE: &str = ":application-inference-profile/";
+
+/// The model of a profile: in each of its regions it is the same.
+fn behind(answer: &[u8]) -> Option<String> {
+    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
+    let arn = answer.pointer("/models/0/modelArn")?.as_str()?;
+    arn.rsplit('/').next().filter(|name| names_vendor(name)).map(ToOwned::to_owned)
 }
 
 /// Whether a name says who made the model. That of a profile of one's own, or of throughput that was bought, does not.
@@ -256,6 +280,38 @@ mod tests {
         assert!(
             target(Operation::CountConverse, nameless).ends_with("application-inference-profile%2Fa1b2/count-tokens")
         );
+    }
+
+    #[test]
+    fn a_profile_of_ones_own_is_asked_about_and_then_asked_as_the_model_behind_it() {
+        let profile = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
+        let region = ("aws_region", "us-east-1");
+        let asked = |given: &[(&str, &str)], named| Bedrock.nameless(&Options::of(&OPTIONS, given), named);
+        let found = asked(&[region], profile).unwrap();
+        assert_eq!(found.base, "https://bedrock.us-east-1.amazonaws.com");
+        assert_eq!(
+            found.path,
+            "/inference-profiles/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2"
+        );
+        let answer = br#"{"type":"APPLICATION","models":[{"modelArn":"arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-v9"},
+            {"modelArn":"arn:aws:bedrock:us-west-2::foundation-model/anthropic.claude-v9"}]}"#;
+        assert_eq!((found.read)(answer).as_deref(), Some("anthropic.claude-v9"));
+        assert_eq!((found.read)(br#"{"models":[]}"#), None);
+        let pinned = ("aws_bedrock_model", profile);
+        assert!(asked(&[region, pinned], "my-word-for-it").is_some());
+        // Who says whose it is is believed.
+        assert!(asked(&[region, pinned], "anthropic.claude-v9").is_none());
+        assert!(asked(&[region], "us.anthropic.claude-v9").is_none());
+        assert!(asked(&[region], "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-v9").is_none());
+        let mut options = Options::of(&OPTIONS, &[region]);
+        options.put(BEHIND, "anthropic.claude-v9".into());
+        let target = |operation| {
+            let mut out = Vec::new();
+            Bedrock.write_target(&Asked::of(operation, "", profile), &options, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(target(Operation::Messages).ends_with("application-inference-profile%2Fa1b2/invoke"));
+        assert_eq!(target(Operation::CountConverse), "/model/anthropic.claude-v9/count-tokens");
     }
 
     #[test]

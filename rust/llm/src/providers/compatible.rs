@@ -7,7 +7,7 @@ use super::{
     segment,
     wording::{
         self, CEREBRAS, COOL, DEEPSEEK, GROQ, LEMONFOX, MISTRAL, MISTRAL_VECTORS, NSCALE, OLLAMA, OPENROUTER,
-        PENALISED, PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, TEXT, USUAL, VOYAGE_VECTORS, Wording,
+        PENALISED, PENALISED_TEXT, PERPLEXITY, SAMBANOVA, SAME, SHORT, SINGLE, TEXT, USUAL, VOYAGE_VECTORS, Wording,
     },
     write_path,
 };
@@ -235,7 +235,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("dashscope", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "", &[CHAT, EMBED]),
     row("deepbricks", "https://api.deepbricks.ai/v1", "", &[CHAT, IMAGE]).says(&SHORT),
     keyed(row("deepgram", "https://api.deepgram.com/v1", "", &[]), Credential::Scheme("Token")),
-    row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]).says(&SHORT),
+    row("deepinfra", "https://api.deepinfra.com/v1/openai", "", &[CHAT]).says(&SINGLE),
     row("deepseek", "https://api.deepseek.com", "/v1", &[CHAT]).says(&DEEPSEEK),
     keyed(row("fal-ai", "https://fal.run", "", &[]), Credential::Scheme("Key")),
     row("featherless-ai", "https://api.featherless.ai/v1", "", &[CHAT, COMPLETE]),
@@ -271,7 +271,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("modal", "https://api.modal.com/v1", "", &[CHAT, COMPLETE]),
     row("monsterapi", "https://llm.monsterapi.ai/v1", "", &[CHAT]).says(&COOL),
     row("moonshot", "https://api.moonshot.cn", "/v1", &[CHAT]).says(&SHORT),
-    row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]).says(&SHORT),
+    row("ncompass", "https://api.ncompass.tech/v1", "", &[CHAT]).says(&SINGLE),
     row("nebius", "https://api.studio.nebius.ai/v1", "", &[CHAT, COMPLETE, EMBED]),
     row("nextbit", "https://api.nextbit256.com/v1", "", &[CHAT, COMPLETE]),
     row("novita-ai", "https://api.novita.ai/v3/openai", "/v1", &[CHAT, COMPLETE])

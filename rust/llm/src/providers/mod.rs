@@ -105,6 +105,18 @@ impl std::fmt::Debug for OracleKey<'_> {
     }
 }
 
+/// What a provider must be asked about before it is known how it is asked for anything else.
+pub struct Nameless {
+    /// Where that is asked, and the path behind it.
+    pub base: String,
+    pub path: String,
+    /// The model that is behind it, out of the answer.
+    pub read: fn(&[u8]) -> Option<String>,
+}
+
+/// What was learned so; nobody else can say it.
+pub const BEHIND: Known = options::known("model_behind", "");
+
 /// Operations that providers offer together.
 type Group = &'static [Operation];
 
@@ -137,6 +149,7 @@ const RESPONSES: Group = &[
     Operation::GetModelResponse,
     Operation::DeleteModelResponse,
     Operation::ListResponseInputItems,
+    Operation::CancelModelResponse,
 ];
 const FILES: Group = &[
     Operation::ListFiles,
@@ -231,6 +244,11 @@ pub trait Provider: Sync {
     /// The model whose maker decides how it is asked, where a request names this one.
     fn meant<'o>(&self, _options: &'o Options, named: &'o str) -> &'o str {
         named
+    }
+
+    /// What is to be asked about the model that a request names, where neither that nor an option says whose it is.
+    fn nameless(&self, _options: &Options, _named: &str) -> Option<Nameless> {
+        None
     }
 
     /// Where a credential goes; `prefix` is the path of the base URL.

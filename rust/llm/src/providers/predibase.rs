@@ -1,6 +1,11 @@
 //! Predibase: whose deployment it is, and which, in the path; an adapter is a model's name in the body.
 
-use super::{Asked, Group, Known, Options, Provider, options::known, segment};
+use super::{
+    Asked, Group, Known, Options, Provider,
+    options::known,
+    segment,
+    wording::{PREDIBASE, Wording},
+};
 use crate::{
     operation::Operation,
     translation::{
@@ -32,6 +37,10 @@ impl Provider for Predibase {
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
         translation::is_talk(operation).then_some(&chat::ADAPTED)
+    }
+
+    fn wording(&self, _operation: Operation) -> &'static Wording {
+        &PREDIBASE
     }
 
     fn named_in<'p>(&self, path: &'p str) -> Option<&'p str> {

@@ -56,13 +56,18 @@ pub static SAME: Wording = Wording {
     bridge: None,
 };
 /// Likewise of completions, whose scales end where they end in chats.
-pub(super) static TEXT: Wording = Wording { bounds: SCALES, ..SAME };
+pub(super) static TEXT: Wording =
+    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("logprobs", "0", "5")], ..SAME };
 /// As it was when others became compatible with it.
 pub(super) static USUAL: Wording = Wording { roles: &[DEVELOPER], bounds: SCALES, ..SAME };
 /// Likewise, and the limit of an answer has its old name.
 pub(super) static SHORT: Wording = Wording { renames: &[LIMIT], ..USUAL };
 
-/// Likewise, and its scale of temperatures ends at 1.
+/// Likewise, and there is one answer.
+pub(super) static SINGLE: Wording = Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ONE], ..SHORT };
+/// What is said there was put in its words before.
+pub(super) static PREDIBASE: Wording = Wording { bounds: &[COOLER, TOP_P, ONE], ..SAME };
+/// With the limit of an answer by its old name, and a scale of temperatures that ends at 1.
 pub(super) static COOL: Wording = Wording { bounds: &[COOLER, TOP_P, PRESENCE, FREQUENCY], ..SHORT };
 pub(super) static DEEPSEEK: Wording =
     Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("top_logprobs", "0", "20")], ..SHORT };
@@ -70,7 +75,7 @@ pub(super) static DEEPSEEK: Wording =
 pub(super) static PENALISED: Wording =
     Wording { renames: &[LIMIT, PENALTY], neutral: &[PENALTY.0], bounds: &[TEMPERATURE, TOP_P, PRESENCE], ..USUAL };
 pub(super) static PERPLEXITY: Wording =
-    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, ("top_k", "0", "2048")], ..PENALISED };
+    Wording { bounds: &[TEMPERATURE, TOP_P, PRESENCE, ONE, ("top_k", "0", "2048")], ..PENALISED };
 /// Likewise, of completions.
 pub(super) static PENALISED_TEXT: Wording = Wording { renames: &[PENALTY], neutral: &[PENALTY.0], ..SAME };
 
@@ -122,7 +127,7 @@ pub(super) static VOYAGE_VECTORS: Wording =
 /// It refuses what it does not know.
 pub(super) static FIREWORKS: Wording = Wording {
     drops: &["store", MODALITIES, AUDIO, SEARCH, SAFETY, VERBOSITY],
-    bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("top_k", "1", "128")],
+    bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("n", "1", "128"), ("top_k", "1", "128")],
     ..SHORT
 };
 pub(super) static OLLAMA: Wording = Wording { renames: &[LIMIT, ("thinking", "think")], ..USUAL };
@@ -227,6 +232,8 @@ const TEMPERATURE: Scale = ("temperature", "0", "2");
 const COOLER: Scale = ("temperature", "0", "1");
 const TOP_P: Scale = ("top_p", "0", "1");
 const PRESENCE: Scale = ("presence_penalty", "-2", "2");
+/// So many answers.
+const ONE: Scale = ("n", "1", "1");
 const FREQUENCY: Scale = ("frequency_penalty", "-2", "2");
 
 const LIMIT: (&str, &str) = ("max_completion_tokens", "max_tokens");

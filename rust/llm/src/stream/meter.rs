@@ -197,7 +197,7 @@ impl Meter {
     /// Whether there may be anything but deltas. Quotes within JSON strings are escaped, so keys are not found in text.
     fn notable(&self, bytes: &[u8]) -> bool {
         let is_terminal = match self.dialect {
-            Dialect::OpenAi => DONE.find(bytes).is_some() || ends_response(bytes) || self.ends_media(bytes),
+            Dialect::OpenAi => DONE.find(bytes).is_some() || tells_of_response(bytes) || self.ends_media(bytes),
             Dialect::Anthropic => STOP.find(bytes).is_some(),
             Dialect::Gemini => ends_content(bytes) || USAGE_METADATA.find(bytes).is_some(),
             Dialect::Bedrock => false,
@@ -231,16 +231,23 @@ impl Meter {
     fn take(&mut self, key: &[u8], value: &[u8]) {
         match key {
             b"usage" | b"usageMetadata" => self.counts.read(value),
-            b"candidates" | b"promptFeedback" => self.terminated |= ends_content(value),
+            b"candidates" => {
+                self.terminated |= ends_content(value);
+                self.counts.read_candidates(value);
+            }
+            b"promptFeedback" => self.terminated |= ends_content(value),
             b"model" | b"modelVersion" if self.model.is_none() => {
                 self.model = unescape(value).filter(|model| !model.is_empty());
+                self.counts.answers_as(value);
             }
+            b"output" => self.counts.read_items(value),
+            b"item" => self.counts.read_item(value),
             b"error" => self.error_event |= value != b"null",
             b"type" => self.take_kind(value),
             // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
             b"message" | b"response" | b"x_groq" | b"delta" => {
                 let _ = fields(value, |key, at| {
-                    if matches!(key, b"usage" | b"model" | b"error" | b"service_tier") {
+                    if matches!(key, b"usage" | b"model" | b"error" | b"service_tier" | b"output") {
                         self.take(key, &value[at]);
                     }
                     Ok(())
@@ -269,8 +276,21 @@ fn ends_content(bytes: &[u8]) -> bool {
     is_said(&FINISH_REASON, 14) || is_said(&BLOCKED, 13)
 }
 
+/// The types with which a stream of responses ends, behind their first word.
+const ENDS: [&[u8]; 4] = [b"completed\"", b"incomplete\"", b"failed\"", b"cancelled\""];
+/// And of the events that tell of what it consists.
+const ITEM: &[u8] = b"output_item.done\"";
+
 /// Whether there is one of the types with which a stream of responses ends.
 fn ends_response(bytes: &[u8]) -> bool {
-    const ENDS: [&[u8]; 4] = [b"completed\"", b"incomplete\"", b"failed\"", b"cancelled\""];
-    RESPONSE.find_iter(bytes).any(|at| ENDS.iter().any(|end| bytes[at + 10..].starts_with(end)))
+    is_of_response(bytes, |rest| ENDS.iter().any(|end| rest.starts_with(end)))
+}
+
+/// Likewise, or one that tells an item.
+fn tells_of_response(bytes: &[u8]) -> bool {
+    is_of_response(bytes, |rest| rest.starts_with(ITEM) || ENDS.iter().any(|end| rest.starts_with(end)))
+}
+
+fn is_of_response(bytes: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
+    RESPONSE.find_iter(bytes).any(|at| is_it(&bytes[at + RESPONSE.needle().len()..]))
 }

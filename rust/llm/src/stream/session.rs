@@ -92,6 +92,7 @@ impl Session {
                     let _ = fields(inner, |key, at| {
                         match key {
                             b"usage" => heard.response.read(&inner[at]),
+                            b"output" => heard.response.read_items(&inner[at]),
                             b"model" => heard.model = unescape(&inner[at]),
                             b"input_audio_transcription" => *writer = writer_in(&inner[at], &[]).or(writer.take()),
                             b"audio" => *writer = writer_in(&inner[at], &["input", "transcription"]).or(writer.take()),

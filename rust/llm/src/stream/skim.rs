@@ -2,7 +2,8 @@
 
 use crate::{
     dialect::Dialect,
-    usage::{Usage, from_end, from_head},
+    operation::Operation,
+    usage::{Lookout, Usage, from_end, from_head},
 };
 
 /// So much of either end is kept: usage stands at one of them, before or behind what makes the answer large.
@@ -14,12 +15,23 @@ pub struct Skim {
     head: Vec<u8>,
     tail: Vec<u8>,
     length: u64,
+    /// Of responses: what they consist of is part of their price.
+    lookout: Option<Lookout>,
 }
 
 impl Skim {
+    /// One that knows where the answers of an operation say what they cost.
+    pub fn of(operation: Operation) -> Self {
+        let lookout = (operation == Operation::CreateModelResponse).then(Lookout::default);
+        Self { lookout, ..Self::default() }
+    }
+
     /// Takes the next bytes of the answer.
     pub fn feed(&mut self, chunk: &[u8]) {
         self.length += chunk.len() as u64;
+        if let Some(lookout) = &mut self.lookout {
+            lookout.feed(chunk);
+        }
         let (begin, rest) = chunk.split_at(chunk.len().min(EDGE - self.head.len()));
         self.head.extend_from_slice(begin);
         let rest = &rest[rest.len().saturating_sub(EDGE)..];
@@ -41,6 +53,10 @@ impl Skim {
         }
         // The ends may touch: what is at hand of the last bytes is looked at in one piece.
         let last = if self.tail.len() < EDGE { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
-        from_end(dialect, last).or_else(|| from_head(dialect, &self.head))
+        let mut usage = from_end(dialect, last).or_else(|| from_head(dialect, &self.head))?;
+        if let Some(lookout) = &self.lookout {
+            usage.tools = usage.tools.or(&lookout.finish());
+        }
+        Some(usage)
     }
 }

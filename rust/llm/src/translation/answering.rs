@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{asked::Fields, lost::Unsaid};
+use super::{asked::Fields, lost::Unsaid, signatures::Kept};
 
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
@@ -24,6 +24,8 @@ pub struct Answering {
     pub echo: Fields,
     /// What of the answer the caller could not be told.
     pub unsaid: Unsaid,
+    /// Where signatures of calls are kept, if this model signs them.
+    pub signatures: Option<Kept>,
 }
 
 impl Answering {

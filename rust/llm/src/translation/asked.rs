@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use super::lost::Lost;
+use super::{lost::Lost, signatures::Kept};
 
 pub type Fields = Map<String, Value>;
 
@@ -40,6 +40,8 @@ pub struct Asked {
     pub lost: Lost,
     /// What of Anthropic's betas the body asks for, where they are asked for in a header.
     pub betas: Option<String>,
+    /// Where signatures are that the caller's client did not keep.
+    pub signatures: Option<Kept>,
 }
 
 impl Asked {

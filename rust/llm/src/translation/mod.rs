@@ -17,6 +17,7 @@ mod mending;
 mod picture;
 mod piece;
 mod ranking;
+mod signatures;
 mod teller;
 mod transcoder;
 mod tuning;
@@ -26,6 +27,7 @@ pub use answering::Answering;
 pub use asked::Refusal;
 pub use lost::{Lost, Unsaid};
 pub use mending::Mending;
+pub use signatures::{Kept, Signatures};
 pub use transcoder::Transcoder;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -78,6 +80,8 @@ pub struct Beside<'a> {
     pub options: Option<&'a Options>,
     /// The model whose maker decides how it is asked, where that is not the one that the body names.
     pub meant: Option<&'a str>,
+    /// Of calls that were signed for the same caller before.
+    pub signatures: Option<&'a Kept>,
 }
 
 /// How the caller writes and reads.
@@ -170,6 +174,7 @@ impl Translation {
         if let Some(meant) = question.beside.meant {
             meant.clone_into(&mut asked.model);
         }
+        asked.signatures.clone_from(&answering.signatures);
         if let Some(betas) = question.beside.betas
             && wire.says_betas(&asked.model)
             && !asked.fields.contains_key("anthropic_beta")
@@ -268,6 +273,7 @@ impl Translation {
 
     /// As it is for what does not talk.
     fn new(question: &Question<'_>, (caller, wire): (Caller, &'static dyn Wire), lost: Lost) -> Self {
+        let meant = question.beside.meant.unwrap_or(question.model);
         let answering = Answering {
             provider: question.provider.slug(),
             model: question.model.to_owned(),
@@ -278,6 +284,7 @@ impl Translation {
             images: false,
             echo: Fields::default(),
             unsaid: Unsaid::default(),
+            signatures: question.beside.signatures.filter(|_| wire.signs(meant)).cloned(),
         };
         let operation = question.operation;
         let page = Page::default();
@@ -328,7 +335,7 @@ impl Translation {
             Caller::Converse => Box::new(callers::converse::Whole::new(self.answering.clone())),
             Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
         };
-        let mut teller = Noting::new(teller, self.answering.unsaid.clone());
+        let mut teller = Noting::new(teller, &self.answering);
         self.wire.read(answer, &mut teller)?;
         Ok(teller.told())
     }
@@ -388,7 +395,7 @@ impl Translation {
             Caller::Invoke => Box::new(InTurn::new(callers::converse::invoke::Stream::new(self.answering.clone()))),
             Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
         };
-        let teller = Noting::new(teller, self.answering.unsaid.clone());
+        let teller = Noting::new(teller, &self.answering);
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)
     }
 

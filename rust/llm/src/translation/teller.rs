@@ -1,8 +1,10 @@
 //! Who tells a caller: takes the pieces of an answer and gives bytes in the caller's dialect.
 
 use super::{
+    answering::Answering,
     lost::Unsaid,
     piece::{Piece, Taker},
+    signatures::Kept,
 };
 
 pub trait Teller: Taker + Send {
@@ -10,22 +12,25 @@ pub trait Teller: Taker + Send {
     fn told(&mut self) -> Vec<u8>;
 }
 
-/// Tells, and notes what it cost as the provider said it.
+/// Tells, and notes what it cost as the provider said it, and how calls are signed.
 pub struct Noting {
     teller: Box<dyn Teller>,
     unsaid: Unsaid,
+    signatures: Option<Kept>,
 }
 
 impl Noting {
-    pub fn new(teller: Box<dyn Teller>, unsaid: Unsaid) -> Self {
-        Self { teller, unsaid }
+    pub fn new(teller: Box<dyn Teller>, answering: &Answering) -> Self {
+        Self { teller, unsaid: answering.unsaid.clone(), signatures: answering.signatures.clone() }
     }
 }
 
 impl Taker for Noting {
     fn take(&mut self, piece: Piece<'_>) {
-        if let Piece::Usage(usage) = piece {
-            self.unsaid.cost(usage);
+        match (piece, &self.signatures) {
+            (Piece::Usage(usage), _) => self.unsaid.cost(usage),
+            (Piece::Call { id, signature: Some(signature), .. }, Some(kept)) => kept.keep(id, signature),
+            _ => (),
         }
         self.teller.take(piece);
     }

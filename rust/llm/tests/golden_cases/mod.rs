@@ -176,7 +176,15 @@ impl Case {
         let wire = provider.wire_at(operation, &model, (&options, "")).expect("an operation that is translated");
         let is_anthropics = self.label.contains("anthropics");
         let meant = Some(provider.meant(&options, &model)).filter(|meant| *meant != model);
-        let beside = Beside { betas, version: None, is_anthropics, query: &query, options: Some(&options), meant };
+        let beside = Beside {
+            betas,
+            version: None,
+            is_anthropics,
+            query: &query,
+            options: Some(&options),
+            meant,
+            signatures: None,
+        };
         Translation::of(
             &Question { operation, provider, body: &body, model: &model, beside, strict, now: NOW, mark: 7 },
             wire,

@@ -39,6 +39,11 @@ pub trait Wire: Sync {
         false
     }
 
+    /// Whether this model signs the calls that it makes, and wants its signatures back.
+    fn signs(&self, _model: &str) -> bool {
+        false
+    }
+
     /// A whole answer, in pieces.
     fn read(&self, _answer: &[u8], _taker: &mut dyn Taker) -> Result<(), Broken> {
         Err(Broken("it is no conversation".into()))

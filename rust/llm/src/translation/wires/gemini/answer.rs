@@ -170,7 +170,12 @@ impl Hearing {
         if !std::mem::replace(&mut self.is_begun, true) {
             let id = answer.response_id.as_deref().unwrap_or_default();
             id.clone_into(&mut self.id);
-            taker.take(Piece::Start { id, model: answer.model_version.as_deref().unwrap_or_default() });
+            let model = answer.model_version.as_deref().unwrap_or_default();
+            self.counts.answers_as(model.as_bytes());
+            taker.take(Piece::Start { id, model });
+        }
+        for metadata in answer.candidates.iter().filter_map(|candidate| candidate.grounding_metadata) {
+            self.counts.read_grounding(metadata.get().as_bytes());
         }
         if let Some(candidate) = answer.candidates.first() {
             for part in candidate.content.iter().flat_map(|content| &content.parts) {

@@ -33,6 +33,10 @@ impl Wire for Gemini {
         answer::read(answer, taker)
     }
 
+    fn signs(&self, model: &str) -> bool {
+        thinking::wants_signatures(model)
+    }
+
     fn listener(&self) -> Box<dyn Listener> {
         Box::new(answer::Hearing::default())
     }

@@ -5,8 +5,11 @@ use std::ops::RangeInclusive;
 use serde_json::{Value, json};
 
 use super::{schema, thinking};
-use crate::translation::asked::{
-    Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
+use crate::translation::{
+    asked::{
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, array, joined, object,
+    },
+    signatures::Kept,
 };
 
 /// Names of functions that mean a tool of Google's own.
@@ -65,7 +68,7 @@ pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
     Asked::refuse_silence(were, turns.len())?;
     in_order(&mut turns);
     let is_of_today = thinking::wants_signatures(&asked.model);
-    if is_of_today && fill_signatures(&mut turns) {
+    if is_of_today && fill_signatures(&mut turns, asked.signatures.as_ref()) {
         asked.lost.add("thought_signature");
     }
     if !(names_calls && is_of_today) {
@@ -126,8 +129,8 @@ fn drop_ids(turns: &mut [(Role, Vec<Value>)]) {
 }
 
 /// Each step since the user last spoke must show the signature of its first call, and is refused where there is none: of calls
-/// that another model made, or whose signatures a client did not keep. Whether there was one without.
-fn fill_signatures(turns: &mut [(Role, Vec<Value>)]) -> bool {
+/// that another model made, or whose signatures nobody kept. Whether there was one without.
+fn fill_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&Kept>) -> bool {
     let gives_back = |part: &Value| part.get("functionResponse").is_some();
     let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
     let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
@@ -135,8 +138,9 @@ fn fill_signatures(turns: &mut [(Role, Vec<Value>)]) -> bool {
     for (_, parts) in turns[begun..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
         let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
         if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
-            first["thoughtSignature"] = NO_SIGNATURE.into();
-            is_filled = true;
+            let kept = first["functionCall"]["id"].as_str().and_then(|id| signatures?.find(id));
+            is_filled |= kept.is_none();
+            first["thoughtSignature"] = kept.as_deref().unwrap_or(NO_SIGNATURE).into();
         }
     }
     is_filled
