@@ -7,7 +7,22 @@ import socket
 import urllib.parse
 from typing import TYPE_CHECKING, Self
 
-from tests.frames import ACK, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, field, frame
+from tests.frames import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    field,
+    frame,
+)
+
+CANCEL = 8
+INITIAL_WINDOW_SIZE = 4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,10 +31,12 @@ if TYPE_CHECKING:
 class Http2:
     """One connection."""
 
-    def __init__(self, url: str, timeout: float = 20.0) -> None:
+    def __init__(self, url: str, timeout: float = 20.0, window: int | None = None) -> None:
+        """Connect; `window` is how many bytes may come on a stream that nobody reads."""
+        told = b"" if window is None else INITIAL_WINDOW_SIZE.to_bytes(2, "big") + window.to_bytes(4, "big")
         at = urllib.parse.urlsplit(url)
         self.socket = socket.create_connection((at.hostname, at.port), timeout)
-        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, told) + frame(SETTINGS, ACK, 0))
         self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:
@@ -36,6 +53,13 @@ class Http2:
             self.socket.sendall(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, body))
         else:
             self.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
+
+    def grant(self, stream: int, size: int) -> None:
+        """Let so many bytes more come on a stream, or on all (0)."""
+        self.socket.sendall(frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big")))
+
+    def reset(self, stream: int) -> None:
+        self.socket.sendall(frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big")))
 
     def frames(self) -> Iterator[tuple[int, int, int, bytes]]:
         """Kind, flags, stream and payload of each frame until the connection ends."""

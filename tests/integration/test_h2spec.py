@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 TOOL = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 CACHE = Path(__file__).parents[2] / ".cache/go"
-# A path with an answer that is longer than the windows that some of the cases ask for.
-PATH = "/v1/models"
-CASES, BUILD_SECONDS, RUN_SECONDS, ROUNDS = 146, 300, 120, 10
-MOST_AT_ONCE = 4
+# A path with an answer that is longer than the windows that some of the cases ask for, and that comes from another process: some
+# cases say two things, one after the other, about a request whose end they keep back, and fail where its whole answer is there
+# before the second (RFC 9113 §8.1 allows that). What the engine answers by itself is there first in one round of forty.
+PATH = "/v1/health"
+CASES, BUILD_SECONDS, RUN_SECONDS = 146, 300, 120
+GOOD_ROUNDS, MOST_ROUNDS = 5, 8
 # Who does not open a connection with HTTP/2's preface is answered in HTTP/1.1: both are spoken on one port.
 NOT_HTTP2 = "Sends invalid connection preface"
 
@@ -50,16 +52,14 @@ def run(h2spec: Path, url: str) -> tuple[set[str], tuple[str, ...], str]:
 
 
 def test_all_cases_pass_but_the_one_that_knows_no_other_protocol(served: Gateway, h2spec: Path):
-    always: set[str] = set()
-    for number in range(ROUNDS):
-        # Some cases say two things one after the other, and fail where the first is answered before the second is said:
-        # few at a time, and none of them always.
-        failed, (cases, _, skipped, failures), said = run(h2spec, served.base_url)
+    good = 0
+    for _ in range(MOST_ROUNDS):
+        failed, (cases, passed, skipped, _), said = run(h2spec, served.base_url)
         assert NOT_HTTP2 in failed, said[-3000:]
         assert (int(cases), int(skipped)) == (CASES, 0), said[-3000:]
-        assert int(failures) <= 1 + MOST_AT_ONCE, said[-3000:]
-        failed.remove(NOT_HTTP2)
-        always = always & failed if number else failed
-        if not always:
+        # On a busy machine the other process may be sooner than the tool.
+        assert int(passed) >= CASES - 2, said[-3000:]
+        good += int(passed) == CASES - 1
+        if good == GOOD_ROUNDS:
             return
-    pytest.fail(f"{always} fail in each of {ROUNDS} rounds")
+    pytest.fail(f"only {good} of {MOST_ROUNDS} rounds passed {CASES - 1} cases")

@@ -164,3 +164,39 @@ def test_a_file_that_was_moved_away_is_begun_anew(served: Gateway, new: Callable
     served.records_file.rename(served.folder / "moved.jsonl")
     ask(served.base_url, CHAT, asked("after"), HEADERS)
     assert [record["ai_model"] for record in served.records(1)] == ["after"]
+
+
+def test_who_asks_for_no_debugging_leaves_figures_alone(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+    for said in ("false", "False", "true", "0"):
+        ask(served.base_url, CHAT, asked(), {**HEADERS, "x-gateway-debug": said, "x-note": "private-17"})
+    *discreet, usual, other = new(4)
+    for record in discreet:
+        assert (record["debug"], record["total_units"], "request_headers" in record) == (False, 20, False)
+        assert "private-17" not in str(record)
+    for record in (usual, other):
+        assert ("debug" in record, record["request_headers"]["x-note"]) == (False, "private-17")
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "kept"),
+    [
+        ("/v1/audio/transcriptions", "61500", 61500.0),
+        ("/v1/audio/translations", "0.5", 0.5),
+        ("/v1/proxy/audio/transcriptions", "7", 7.0),
+        ("/v1/audio/transcriptions", "-1", None),
+        ("/v1/audio/transcriptions", "nan", None),
+        ("/v1/audio/transcriptions", "1e300", None),
+        ("/v1/audio/transcriptions", "long", None),
+        ("/v1/audio/speech", "61500", None),
+        (CHAT, "61500", None),
+    ],
+)
+def test_how_long_a_recording_lasts_is_kept(
+    served: Gateway, new: Callable[..., list[dict[str, Any]]], path: str, said: str, kept: float | None
+):
+    form = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
+    is_form = "/trans" in path
+    kind = {"content-type": "multipart/form-data; boundary=b"} if is_form else {}
+    ask(served.base_url, path, form if is_form else asked(), {**HEADERS, **kind, "x-gateway-audio-file-duration": said})
+    (record,) = new()
+    assert record.get("audio_file_duration") == kept

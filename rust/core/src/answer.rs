@@ -377,6 +377,11 @@ impl Stream {
         self.finish(Some(&Error::Draining))
     }
 
+    /// Ends it before its time, because its caller does not read.
+    pub fn leave_unread(&mut self, limit: Duration) -> Result<Option<Bytes>, Cut> {
+        self.finish(Some(&Error::Unread { milliseconds: limit.as_millis() as u64 }))
+    }
+
     /// The end: the record closes, and where the end is not a good one the caller is told so.
     fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, Cut> {
         self.over = true;

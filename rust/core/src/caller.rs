@@ -121,8 +121,16 @@ pub fn passport<'c>(
         None => Ok(None),
         Some(Err(Error::TokenInvalid)) if control.api_key.is_none() => Ok(None),
         Some(Err(Error::TokenUnchecked)) if control.api_key.is_none() && shows_key(snapshot, headers) => Ok(None),
-        Some(found) => found.map(|passport| Some((passport, text))),
+        Some(found) => {
+            found.and_then(|passport| meant(snapshot, passport, control)).map(|passport| Some((passport, text)))
+        }
     }
+}
+
+/// Nobody is served in another workspace than they mean to be in: the token decides, and a request may say what it expects.
+fn meant(snapshot: &Snapshot, passport: Arc<Passport>, control: &Control<'_>) -> Result<Arc<Passport>> {
+    let is_there = |named| passport.key.workspace.as_deref().is_some_and(|own| snapshot.is_called(own, named));
+    if control.workspace.is_none_or(is_there) { Ok(passport) } else { Err(Error::TokenForbidden { what: "workspace" }) }
 }
 
 impl<'c> Caller<'c> {

@@ -70,6 +70,7 @@ pub enum Error {
     Uncountable { path: String, message: String },
     Timeout { milliseconds: u64 },
     Silence { milliseconds: u64 },
+    Unread { milliseconds: u64 },
     ConnectTimeout { host: String, step: &'static str },
     ConnectFailed { host: String, cause: String },
     UpstreamBroke { cause: String },
@@ -130,6 +131,7 @@ impl Error {
             Self::Uncountable { .. } => "uncountable_request",
             Self::Timeout { .. } => "timeout",
             Self::Silence { .. } => "idle_timeout",
+            Self::Unread { .. } => "not_read",
             Self::ConnectTimeout { .. } => "upstream_connect_timeout",
             Self::ConnectFailed { .. } => "upstream_connect_failed",
             Self::UpstreamBroke { .. } => "upstream_broke",
@@ -173,7 +175,7 @@ impl Error {
             Self::ModelRefused { .. } | Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => 403,
             Self::MethodUnknown => 405,
             Self::BodyTooLarge { .. } => 413,
-            Self::Timeout { .. } | Self::Silence { .. } | Self::BodyTimeout { .. } => 408,
+            Self::Timeout { .. } | Self::Silence { .. } | Self::Unread { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } | Self::CredentialUnavailable { .. } => 502,
             Self::ConnectTimeout { .. }
             | Self::TokenUnchecked
@@ -284,6 +286,9 @@ impl Error {
             Self::NoOutput { status } => format!("this batch has no output: it is {status}"),
             Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
+            Self::Unread { milliseconds } => {
+                format!("the answer was not read for {milliseconds} ms (server.write_stall_ms)")
+            }
             Self::Silence { milliseconds } => {
                 format!("the provider's answer broke off: nothing came for {milliseconds} ms")
             }

@@ -197,6 +197,12 @@ pub struct Control<'a> {
     pub strict: Option<&'a str>,
     pub explain: Option<&'a str>,
     pub nitro: Option<&'a str>,
+    /// Whether more than figures may be kept of the request.
+    pub debug: Option<&'a str>,
+    /// In which workspace somebody with a token means to be.
+    pub workspace: Option<&'a str>,
+    /// How long a recording lasts that is uploaded, as clients find it out: milliseconds.
+    pub audio_file_duration: Option<&'a str>,
     /// There are others: options of a provider may be among them.
     pub others: bool,
     /// The prefix that the caller used, to be answered with the same.
@@ -253,6 +259,11 @@ impl<'a> Control<'a> {
         self.nitro == Some("true")
     }
 
+    /// Whether nothing but figures is to be kept of the request.
+    pub fn is_discreet(&self) -> bool {
+        self.debug.is_some_and(|said| said.eq_ignore_ascii_case("false"))
+    }
+
     fn set(&mut self, name: &[u8], value: &'a str) {
         let field = match name {
             b"api-key" => &mut self.api_key,
@@ -272,6 +283,9 @@ impl<'a> Control<'a> {
             b"cache-namespace" => &mut self.cache_namespace,
             b"explain" => &mut self.explain,
             b"nitro-mode" => &mut self.nitro,
+            b"debug" => &mut self.debug,
+            b"workspace" => &mut self.workspace,
+            b"audio-file-duration" => &mut self.audio_file_duration,
             b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
             _ => {
                 self.others = true;

@@ -96,6 +96,15 @@ impl Sink {
     }
 }
 
+/// How much of a request is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Detail {
+    #[default]
+    Usual,
+    /// What it took and came to, and nothing that was said.
+    Figures,
+}
+
 /// What was used in a session of several models.
 #[derive(Debug)]
 pub struct Shares {
@@ -130,6 +139,9 @@ pub struct Facts {
     pub parent_span_id: Option<String>,
     pub metadata: Metadata,
     pub masked: Vec<String>,
+    pub detail: Detail,
+    /// How long the recording lasts that it brings.
+    pub recorded: Option<Duration>,
     pub status: u16,
     pub error: Option<&'static str>,
     /// What the provider could not be told of the request, as names.
@@ -170,6 +182,8 @@ impl Facts {
             .sensitive_headers
             .map(|names| names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect())
             .unwrap_or_default();
+        self.detail = if control.is_discreet() { Detail::Figures } else { Detail::Usual };
+        self.recorded = control.audio_file_duration.filter(|_| call.asked_for().takes_recording()).and_then(lasting);
         self.follow(control, head);
         self.note(control, head, sink);
     }
@@ -503,6 +517,12 @@ impl Drop for Record {
         }
         self.emit(outcome);
     }
+}
+
+/// A length of time in whole or broken milliseconds.
+fn lasting(milliseconds: &str) -> Option<Duration> {
+    let seconds = milliseconds.parse::<f64>().ok()? / 1000.0;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// The time since 1970.

@@ -168,6 +168,11 @@ impl Snapshot {
         self.tokens.as_ref()?.read(text, &self.workspaces)
     }
 
+    /// Whether a workspace is called so.
+    pub fn is_called(&self, workspace: &str, name: &str) -> bool {
+        workspace == name || self.workspaces.iter().any(|one| &*one.id == workspace && &*one.slug == name)
+    }
+
     /// Whether a workspace, or its organisation, refuses what a request chooses inline.
     pub fn blocks_inline(&self, workspace: Option<&str>) -> bool {
         !self.blocking.is_empty() && workspace.is_some_and(|id| self.blocking.contains(id))

@@ -106,11 +106,15 @@ const MADE: &str = "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbC";
 /// Tokens of this issuer are taken.
 const ISSUER: [u8; 32] = [7; 32];
 
+/// It is over: it is one of ours all the same.
 fn token() -> String {
+    signed(r#"{"exp":1,"sub":"s","organisation_id":"o","workspace_slug":"w"}"#)
+}
+
+fn signed(claims: &str) -> String {
     let encoded = |part: &str| BASE64_URL_SAFE_NO_PAD.encode(part);
     let head = encoded(r#"{"alg":"EdDSA","kid":"e","typ":"JWT"}"#);
-    // It is over: it is one of ours all the same.
-    let message = format!("{head}.{}", encoded(r#"{"exp":1,"sub":"s","organisation_id":"o","workspace_slug":"w"}"#));
+    let message = format!("{head}.{}", encoded(claims));
     let pair = Ed25519KeyPair::from_seed_unchecked(&ISSUER).unwrap();
     format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(pair.sign(message.as_bytes())))
 }
@@ -220,6 +224,31 @@ async fn who_says_more_than_can_be_looked_through_for_keys_is_refused_in_no_time
         assert!(told.text().contains("too many words"), "{}", told.text());
     }
     assert_eq!(provider.ledger().len(), 1);
+}
+
+#[tokio::test]
+async fn who_shows_a_token_is_served_in_the_workspace_that_it_names_or_not_at_all() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut snapshot = with_keys();
+    snapshot["workspaces"] = json!([
+        {"id": "w-1", "slug": "here", "organisation_id": "o"},
+        {"id": "w-2", "slug": "there", "organisation_id": "o"}]);
+    rig.apply(&snapshot);
+    let claims =
+        r#"{"exp":99999999999,"sub":"s","organisation_id":"o","workspace_slug":"here","scope":"completions.write"}"#;
+    let bearer = format!("Bearer {}", signed(claims));
+    for (named, status) in
+        [(None, 200), (Some("here"), 200), (Some("w-1"), 200), (Some("there"), 403), (Some("w-2"), 403)]
+    {
+        let ask = chat("mock").header("authorization", &bearer);
+        let told = rig.send(named.into_iter().fold(ask, |ask, name| ask.header("x-gateway-workspace", name))).await;
+        assert_eq!(told.status, status, "{named:?}: {}", told.text());
+        assert_eq!(provider.ledger().last().unwrap().header("x-gateway-workspace"), None);
+    }
+    // A key has one workspace, whatever is said beside it.
+    let told = rig.send(chat("mock").header("x-gateway-api-key", MADE).header("x-gateway-workspace", "there")).await;
+    assert_eq!(told.status, 200);
 }
 
 #[tokio::test]

@@ -269,6 +269,11 @@ impl Operation {
         matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)
     }
 
+    /// Whether it brings a recording that is listened to.
+    pub fn takes_recording(self) -> bool {
+        matches!(self, Self::CreateTranscription | Self::CreateTranslation)
+    }
+
     /// Whether its body is one JSON object, read before it is forwarded.
     pub fn takes_json(self) -> bool {
         self.takes() == Some(Takes::Json)

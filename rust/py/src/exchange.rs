@@ -1,7 +1,7 @@
 //! The way back to the caller: an answer handed to the server, piece by piece, no faster than the caller reads.
 
 use std::{
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use penstock_core::{
     answer::{Answer, Contents, Cut, Reply, Stream},
     edge::{
         hangup::HangUps,
-        idle::{Callers, UnderWay},
+        idle::{Aside, Callers, UnderWay},
     },
     gateway::Gateway,
 };
@@ -74,6 +75,8 @@ struct Ends<C> {
     /// Longest wait for a caller who does not read.
     stall: Duration,
     hang_ups: Arc<HangUps>,
+    /// Until the last byte was handed over.
+    under_way: Option<UnderWay>,
 }
 
 enum Sent {
@@ -146,9 +149,8 @@ impl Streaming {
     pub async fn pass_on(self, gateway: Arc<Gateway>, hang_ups: Arc<HangUps>) {
         let Self { mut exchange, reply, stream, gone, under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
-        exchange.stream(reply, stream, Ends { gone, closing: gateway.closing(), stall, hang_ups }).await;
+        exchange.stream(reply, stream, Ends { gone, closing: gateway.closing(), stall, hang_ups, under_way }).await;
         Python::attach(|_| drop(exchange));
-        drop(under_way);
     }
 }
 
@@ -200,7 +202,7 @@ impl Exchange {
     }
 
     async fn stream(&mut self, reply: Reply, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
-        let Ends { mut gone, closing, stall, hang_ups } = ends;
+        let Ends { mut gone, closing, stall, hang_ups, under_way } = ends;
         let mut closing = std::pin::pin!(closing);
         let (at_once, declares) = (reply.is_events(), reply.headers.get("content-length").is_some());
         self.head = Some(reply);
@@ -236,22 +238,54 @@ impl Exchange {
             match sent {
                 Sent::Done => (),
                 Sent::Closed => return,
-                Sent::Wait(room) => {
-                    let has_room = tokio::select! {
+                Sent::Wait(mut room) => {
+                    let aside = tokio::select! {
                         biased;
                         _ = &mut gone => return,
-                        _ = room => true,
-                        () = &mut closing => false,
-                        () = tokio::time::sleep(stall) => false,
+                        _ = &mut room => continue,
+                        () = &mut closing => None,
+                        () = tokio::time::sleep(stall) => under_way.and_then(UnderWay::set_aside),
                     };
-                    if !has_room {
+                    let ends = if let Some(aside) = aside {
+                        let end = stream.leave_unread(stall);
+                        drop(stream);
+                        // In a box of its own: it would make the future of every stream larger.
+                        Box::pin(self.set_aside(end, (gone, room, closing), aside)).await
+                    } else {
                         // The record is not to wait for the connection's end.
                         drop(stream);
-                        return self.cut(&hang_ups).await;
+                        true
+                    };
+                    if ends {
+                        self.cut(&hang_ups).await;
                     }
+                    return;
                 }
             }
         }
+    }
+
+    /// Leaves a stream of HTTP/2 to a reader who may never come, so that those beside it on its connection go on. Says whether the
+    /// connection must end all the same: there is no other way to tell a reader who goes on that this was not all.
+    async fn set_aside(
+        &mut self,
+        end: Result<Option<Bytes>, Cut>,
+        (gone, room, closing): (Gone, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
+        aside: Aside,
+    ) -> bool {
+        // Not before: of two pieces that wait the server may send the later one first.
+        tokio::select! {
+            biased;
+            _ = gone => return false,
+            () = closing => return true,
+            _ = room => drop(aside),
+        }
+        let last = match end {
+            Ok(last) => last.unwrap_or_default(),
+            Err(Cut) => return true,
+        };
+        Python::attach(|py| drop(self.send(py, &last, false)));
+        false
     }
 
     fn last(&mut self, bytes: &[u8], rest: Option<&[u8]>) -> Sent {

@@ -25,8 +25,13 @@ pub struct Callers(Mutex<HashMap<SocketAddr, Caller>>);
 #[derive(Default)]
 struct Caller {
     requests: usize,
+    /// Streams that nobody reads and nothing more is done for.
+    aside: usize,
     is_http2: bool,
 }
+
+/// So many streams of one connection may wait for a reader who may never come: each holds some pieces back.
+const MOST_ASIDE: usize = 8;
 
 /// A request that is under way.
 pub struct UnderWay {
@@ -45,6 +50,32 @@ impl Callers {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Caller>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UnderWay {
+    /// Says that nothing more is done for it, and that those beside it on its connection go on. `None` where nothing could be
+    /// beside it, or too many were left like that.
+    pub fn set_aside(self) -> Option<Aside> {
+        let mut callers = self.callers.lock();
+        let entry = callers.get_mut(&self.caller).filter(|entry| entry.is_http2 && entry.aside < MOST_ASIDE)?;
+        entry.aside += 1;
+        drop(callers);
+        Some(Aside { callers: Arc::clone(&self.callers), caller: self.caller })
+    }
+}
+
+/// A stream that waits for its reader, and holds its connection no more.
+pub struct Aside {
+    callers: Arc<Callers>,
+    caller: SocketAddr,
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if let Some(entry) = self.callers.lock().get_mut(&self.caller) {
+            entry.aside = entry.aside.saturating_sub(1);
+        }
     }
 }
 
@@ -204,6 +235,19 @@ mod tests {
         assert!(look(81, open(100, 500, 81)));
         assert!(!look(82, open(110, 500, 0)));
         assert!(look(93, open(120, 500, 1)));
+    }
+
+    #[test]
+    fn streams_that_nobody_reads_are_set_aside_up_to_a_number_and_hold_nothing() {
+        let (callers, caller) = (Arc::<Callers>::default(), open(0, 0, 0).remote);
+        assert!(callers.enter(caller, false).set_aside().is_none());
+        let mut aside: Vec<_> = (0..MOST_ASIDE).map(|_| callers.enter(caller, true).set_aside().unwrap()).collect();
+        assert!(callers.enter(caller, true).set_aside().is_none());
+        aside.pop();
+        aside.push(callers.enter(caller, true).set_aside().unwrap());
+        assert_eq!(callers.lock()[&caller].requests, 0);
+        drop(aside);
+        assert_eq!(callers.lock()[&caller].aside, 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use penstock_llm::{
 use crate::{
     prices::Cost,
     record::{
-        Facts, Outcome, Record,
+        Detail, Facts, Outcome, Record,
         masking::{masked_headers, masked_url},
         members::{Members, write_object},
     },
@@ -34,9 +34,13 @@ pub fn write(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome:
         }
         line.number("bytes_out", record.facts.bytes_out);
         line.number("worker", record.sink.worker);
-        line.object("request_headers", |fields| {
-            masked_headers(fields, &record.head.headers, &[&record.facts.masked, &record.sink.sensitive]);
-        });
+        if record.facts.detail == Detail::Figures {
+            line.flag("debug", false);
+        } else {
+            line.object("request_headers", |fields| {
+                masked_headers(fields, &record.head.headers, &[&record.facts.masked, &record.sink.sensitive]);
+            });
+        }
     });
 }
 
@@ -75,6 +79,9 @@ fn asked(line: &mut Members<'_>, facts: &Facts) {
     line.text("mode", facts.decision.as_ref().map_or("single", |decision| decision.strategy));
     line.flag("is_proxy_call", facts.is_proxy);
     line.flag("stream_mode", facts.stream);
+    if let Some(recorded) = facts.recorded {
+        line.milliseconds("audio_file_duration", recorded);
+    }
 }
 
 fn used(line: &mut Members<'_>, usage: Option<&Usage>, cost: Option<&Cost>) {

@@ -6,17 +6,22 @@ use std::{
     io::{self, Read},
     pin::Pin,
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    time::{Sleep, sleep},
 };
 use tokio_rustls::client::TlsStream;
 
 /// Bytes are read into one buffer per thread and copied out exactly, so that a quiet stream holds none.
 pub const LARGEST_READ: usize = 64 * 1024;
+
+/// Who has answered and takes nothing more of the request for so long wants no more of it.
+const ANSWERED: Duration = Duration::from_secs(10);
 
 thread_local! {
     static SCRATCH_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; LARGEST_READ]);
@@ -72,8 +77,9 @@ impl Connection {
     pub async fn write(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
         let mut rest = Buf::chain(first, second);
         while rest.has_remaining() {
+            let mut patience = None;
             let written = poll_fn(|context| match self.poll_send(context, &rest) {
-                Poll::Pending => self.poll_refused(context).map(Err),
+                Poll::Pending => self.poll_unwanted(context, &mut patience).map(Err),
                 written @ Poll::Ready(_) => written,
             });
             let written = written.await?;
@@ -83,8 +89,9 @@ impl Connection {
             rest.advance(written);
         }
         // TLS takes more than its socket does: who waits here is refused as whoever waits above.
+        let mut patience = None;
         let through = poll_fn(|context| match self.poll_through(context) {
-            Poll::Pending => self.poll_refused(context).map(Err),
+            Poll::Pending => self.poll_unwanted(context, &mut patience).map(Err),
             done @ Poll::Ready(_) => done,
         });
         through.await
@@ -105,6 +112,18 @@ impl Connection {
             }
         }
         Poll::Pending
+    }
+
+    /// What is being written is not taken, and will not be: it was refused, or a good answer is there and nothing moved since.
+    fn poll_unwanted(&mut self, context: &mut Context<'_>, patience: &mut Option<Pin<Box<Sleep>>>) -> Poll<io::Error> {
+        if let refused @ Poll::Ready(_) = self.poll_refused(context) {
+            return refused;
+        }
+        if memchr::memmem::find(behind_hints(&self.buffer), b"\r\n\r\n").is_none() {
+            return Poll::Pending;
+        }
+        let patience = patience.get_or_insert_with(|| Box::pin(sleep(ANSWERED)));
+        patience.as_mut().poll(context).map(|()| io::ErrorKind::ConnectionAborted.into())
     }
 
     /// As much as the socket takes.
@@ -157,17 +176,24 @@ impl Connection {
 
 /// Whether an answer has begun that makes the rest of a request useless. By the first digit of a status: 1xx is no answer yet, 2xx
 /// may be one to what was sent so far.
-fn is_refusal(mut buffer: &[u8]) -> bool {
+fn is_refusal(buffer: &[u8]) -> bool {
+    !matches!(behind_hints(buffer).get(9), None | Some(b'1' | b'2'))
+}
+
+/// Where the answer begins that counts: behind those with 1xx.
+fn behind_hints(mut buffer: &[u8]) -> &[u8] {
     loop {
         match (buffer.get(9), memchr::memmem::find(buffer, b"\r\n\r\n")) {
             (Some(b'1'), Some(end)) => buffer = &buffer[end + 4..],
-            (status, _) => return !matches!(status, None | Some(b'1' | b'2')),
+            _ => return buffer,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[test]
@@ -178,6 +204,20 @@ mod tests {
                 assert_eq!(is_refusal(format!("{before}{answer}").as_bytes()), refuses, "{before}{answer}");
             }
             assert!(!is_refusal(&early.as_bytes()[..early.len() - 1]));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_answered_and_takes_no_more_is_read_and_who_only_hints_is_waited_for() {
+        for (answer, is_answer) in [("HTTP/1.1 103 Early\r\n\r\n", false), ("HTTP/1.1 200 OK\r\n\r\n", true)] {
+            let (near, mut far) = UnixStream::pair().unwrap();
+            far.write_all(answer.as_bytes()).await.unwrap();
+            let mut connection = Connection::new(Io::Unix(near));
+            let body = vec![0; 8 * 1024 * 1024];
+            let written = tokio::time::timeout(ANSWERED * 3, connection.write(&body, &[])).await;
+            let written = written.map(|written| written.map_err(drop));
+            assert_eq!(written.map_err(drop), if is_answer { Ok(Err(())) } else { Err(()) });
+            assert_eq!(&connection.buffer[..], answer.as_bytes());
         }
     }
 }

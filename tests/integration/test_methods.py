@@ -1,0 +1,105 @@
+"""Every route of the interface's specification with every method: what it is called, and what reaches the provider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.serving import settled
+from tests.integration.wire import JSON, MOCK, ask
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway, Mock
+
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
+FORM = {"content-type": "multipart/form-data; boundary=b"}
+FIELDS = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
+ASKED = b'{"model": "mock", "input": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}'
+# Which function the specification has for a method; any other method of the path is passed through.
+ROUTES: dict[str, dict[str, str]] = {
+    "/chat/completions": {"POST": "chatComplete"},
+    "/completions": {"POST": "complete"},
+    "/embeddings": {"POST": "embed"},
+    "/messages": {"POST": "messages"},
+    "/messages/count_tokens": {"POST": "messagesCountTokens"},
+    "/responses": {"POST": "createModelResponse"},
+    "/responses/r-1": {"GET": "getModelResponse", "DELETE": "deleteModelResponse"},
+    "/responses/r-1/input_items": {"GET": "listResponseInputItems"},
+    "/images/generations": {"POST": "imageGenerate"},
+    "/images/edits": {"POST": "imageEdit"},
+    "/images/variations": {},
+    "/audio/speech": {"POST": "createSpeech"},
+    "/audio/transcriptions": {"POST": "createTranscription"},
+    "/audio/translations": {"POST": "createTranslation"},
+    "/files": {"GET": "listFiles", "POST": "uploadFile"},
+    "/files/f-1": {"GET": "retrieveFile", "DELETE": "deleteFile"},
+    "/files/f-1/content": {"GET": "retrieveFileContent"},
+    "/batches": {"GET": "listBatches", "POST": "createBatch"},
+    "/batches/b-1": {"GET": "retrieveBatch"},
+    "/batches/b-1/cancel": {"POST": "cancelBatch"},
+    "/fine_tuning/jobs": {"GET": "listFinetunes", "POST": "createFinetune"},
+    "/fine_tuning/jobs/j-1": {"GET": "retrieveFinetune", "POST": "cancelFinetune"},
+    "/fine_tuning/jobs/j-1/cancel": {"POST": "cancelFinetune"},
+    "/fine_tuning/jobs/j-1/events": {"GET": "listFinetuneEvents"},
+    "/fine_tuning/jobs/j-1/checkpoints": {"GET": "listFinetuneCheckpoints"},
+    "/models": {"GET": "models"},
+    "/rerank": {"POST": "rerank"},
+    "/ocr": {"POST": "ocr"},
+    "/moderations": {"POST": "moderate"},
+    "/assistants": {},
+    "/assistants/a-1": {},
+    "/threads/t-1/messages": {},
+    "/threads/t-1/runs": {},
+    "/vector_stores": {},
+    "/vector_stores/v-1/files": {},
+    "/proxy/chat/completions": {},
+    "/proxy/any/thing": {},
+    "/any/thing": {},
+}
+FORMS = {"/images/edits", "/images/variations", "/audio/transcriptions", "/audio/translations", "/files"}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_route_has_its_name_and_reaches_the_provider(served: Gateway, provider: Mock, path: str):
+    known = settled(served)
+    provider.forget()
+    kind, body = (FORM, FIELDS) if path in FORMS else (JSON, ASKED)
+    for method in METHODS:
+        has_body = method in {"POST", "PUT", "PATCH"}
+        headers = {**MOCK, **(kind if has_body else {})}
+        answer = ask(served.base_url, f"/v1{path}?after=x&limit=2", body if has_body else None, headers, method=method)
+        assert answer.status < 500, (method, answer)
+    records = served.records(known + len(METHODS))[known:]
+    assert {record["request_method"]: record["operation"] for record in records} == {
+        method: ROUTES[path].get(method, "proxy") for method in METHODS
+    }
+    there = path.removeprefix("/proxy")
+    cancelled = f"{path}/cancel" if path == "/fine_tuning/jobs/j-1" else there
+    assert [(seen["method"], seen["path"]) for seen in provider.ledger()] == [
+        (method, f"/v1{cancelled if method == 'POST' else there}?after=x&limit=2") for method in METHODS
+    ]
+
+
+def test_the_star_of_a_batchs_output_is_one_segment(served: Gateway, provider: Mock):
+    known = settled(served)
+    provider.forget()
+    ask(served.base_url, "/v1/batches/b-1/more/output", None, MOCK, method="GET")
+    (record,) = served.records(known + 1)[known:]
+    assert record["operation"] == "proxy"
+    assert [seen["path"] for seen in provider.ledger()] == ["/v1/batches/b-1/more/output"]
+
+
+@pytest.mark.parametrize(("path", "said"), [("/", b"hey"), ("/live", b"live"), ("/ready", b"ready")])
+def test_what_the_gateway_says_of_itself(served: Gateway, path: str, said: bytes):
+    answer = ask(served.base_url, path, None, {}, method="GET")
+    assert (answer.status, said in answer.body) == (200, True)
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/", "/v2/chat/completions", "/chat/completions"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_no_route_is_not_found(served: Gateway, path: str, method: str):
+    answer = ask(served.base_url, path, None, MOCK, method=method)
+    assert answer.status == 404
+    if method != "HEAD":
+        assert answer.json() == {"message": "Not Found", "ok": False}
