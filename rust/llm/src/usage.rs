@@ -30,11 +30,13 @@ pub enum Service {
 impl Service {
     /// By one of the words that providers have for it.
     pub fn of(word: &[u8]) -> Option<Self> {
-        match word.to_ascii_lowercase().as_slice() {
-            b"flex" | b"on_demand_flex" => Some(Self::Flex),
-            b"priority" | b"on_demand_priority" => Some(Self::Priority),
-            b"fast" => Some(Self::Fast),
-            _ => None,
+        let is = |names: [&str; 2]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+        if is(["flex", "on_demand_flex"]) {
+            Some(Self::Flex)
+        } else if is(["priority", "on_demand_priority"]) {
+            Some(Self::Priority)
+        } else {
+            word.eq_ignore_ascii_case(b"fast").then_some(Self::Fast)
         }
     }
 }
@@ -170,7 +172,18 @@ fn from_tail(dialect: Dialect, tail: &[u8]) -> Option<Usage> {
     Counts::default().read_tail(dialect, tail)
 }
 
+const USAGE: &[u8] = b"\"usage\"";
 const SERVICE_TIER: &[u8] = b"\"service_tier\"";
+/// Usage is looked for in so many bytes of the end first: a search for the last one is slow, and one for all of them is not.
+const NEAR_END: usize = 1024;
+
+/// Where this stands last.
+fn last_usage(json: &[u8]) -> Option<usize> {
+    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(USAGE));
+    let near = json.len().saturating_sub(NEAR_END);
+    let last = NAMED.find_iter(&json[near..]).last().map(|at| near + at);
+    last.or_else(|| memmem::rfind(json, USAGE))
+}
 
 /// Whether it may have been served otherwise than usual, as it says somewhere beside what it cost. Quotes within strings are
 /// escaped, so no text is taken for that.
@@ -314,8 +327,7 @@ impl Counts {
 
     /// Reads the last `"usage": {…}`, wherever it is. Returns where it ends.
     pub(crate) fn read_last(&mut self, json: &[u8]) -> Option<usize> {
-        let key = memmem::rfind(json, b"\"usage\"")?;
-        let (start, _) = value_start(json, key + 7)?;
+        let (start, _) = value_start(json, last_usage(json)? + USAGE.len())?;
         nested_from(json, start, self).ok()
     }
 
@@ -546,6 +558,10 @@ fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) ->
 
 /// A count from a JSON number of any form; negative ones are nothing.
 fn count(value: &[u8]) -> Option<u64> {
+    // Fewer digits than the largest has.
+    if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
+        return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));
+    }
     let text = std::str::from_utf8(value).ok()?;
     if let Ok(count) = text.parse() {
         return Some(count);
