@@ -73,7 +73,7 @@ pub struct Choice<'c> {
 }
 
 /// Where each provider's API starts, parsed once.
-pub struct Bases(Vec<(&'static dyn Provider, Option<Base>)>);
+pub struct Bases(Vec<(&'static str, &'static dyn Provider, Option<Base>)>);
 
 impl Bases {
     /// `mock` is the address of the pretend provider.
@@ -84,13 +84,13 @@ impl Bases {
             _ => Base::parse(provider.base_url()).map(Some),
         };
         providers::all()
-            .map(|provider| Ok((provider, base_of(provider)?)))
+            .map(|provider| Ok((provider.slug(), provider, base_of(provider)?)))
             .collect::<std::result::Result<_, _>>()
             .map(Self)
     }
 
-    fn find(&self, slug: &str) -> Option<&(&'static dyn Provider, Option<Base>)> {
-        self.0.iter().find(|(provider, _)| provider.slug() == slug)
+    fn find(&self, slug: &str) -> Option<(&'static dyn Provider, &Option<Base>)> {
+        self.0.iter().find(|(known, ..)| *known == slug).map(|(_, provider, base)| (*provider, base))
     }
 }
 
@@ -300,7 +300,7 @@ impl<'c> Choice<'c> {
             return self.saved(slug);
         }
         let (provider, own) = self.bases.find(name).ok_or_else(|| Error::ProviderUnknown(name.to_owned()))?;
-        Ok(Named { provider: *provider, own, saved: None })
+        Ok(Named { provider, own, saved: None })
     }
 
     fn saved(&self, slug: &str) -> Result<Named<'c>> {

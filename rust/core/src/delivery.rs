@@ -69,7 +69,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     (record.facts.status, record.facts.first_byte) = (status, Some(record.elapsed()));
     let pieces = Pieces::of(asked, &answered, body.expected());
     let (is_events, is_frames) = (pieces == Some(Pieces::Events), pieces == Some(Pieces::Frames));
-    let is_small = is_small(asked, &answered, body.expected());
+    let is_small = is_small(pieces, &answered, body.expected());
     let coded = Coded::of(&answered.headers);
     let Coded { is_plain, is_packed, is_json } = coded;
     // A question is answered with what it cost; what is fetched later has been paid for.
@@ -223,9 +223,8 @@ impl Pieces {
 }
 
 /// Whether an answer is passed on whole: where its length is not said, JSON is tried.
-pub fn is_small(operation: Operation, head: &AnswerHead, expected: Option<usize>) -> bool {
-    Pieces::of(operation, head, expected).is_none()
-        && expected.map_or_else(|| head.headers.is_json(), |length| length <= WHOLE)
+pub fn is_small(pieces: Option<Pieces>, head: &AnswerHead, expected: Option<usize>) -> bool {
+    pieces.is_none() && expected.map_or_else(|| head.headers.is_json(), |length| length <= WHOLE)
 }
 
 pub fn is_events(headers: &Headers) -> bool {
@@ -316,9 +315,6 @@ pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
     Answer { reply, body: body.into() }
 }
 
-/// How many header fields an answer gets from us.
-const OURS: usize = 9;
-
 /// The ids by which clients speak of a request.
 pub fn identify(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&str, &str)) {
     for name in ["x-request-id", "request-id"] {
@@ -335,7 +331,7 @@ fn mark(headers: &mut Headers, call: &Call<'_>, record: &Record) {
     let mut id = uuid::Uuid::encode_buffer();
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
     let trace_id = record.facts.trace_id.as_deref().unwrap_or(id);
-    headers.reserve(OURS, OURS * 48 + trace_id.len());
+    headers.reserve(headers::OURS, headers::OURS * 48 + trace_id.len());
     identify(headers, prefix, (id, trace_id));
     if record.facts.is_spent() {
         headers.retain(|name| name != b"x-should-retry");

@@ -13,6 +13,9 @@ struct Span {
     end: u32,
 }
 
+/// How many fields an answer gets from us.
+pub const OURS: usize = 10;
+
 /// A list of header fields. Names are lower-case. Look-ups are scans: lists are short.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
@@ -23,6 +26,11 @@ pub struct Headers {
 impl Headers {
     pub fn with_capacity(fields: usize) -> Self {
         Self { bytes: Vec::with_capacity(fields * 40), spans: Vec::with_capacity(fields) }
+    }
+
+    /// Of an answer: so many fields of so many bytes, and those that we add.
+    pub fn with_room(fields: usize, bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes + OURS * 64), spans: Vec::with_capacity(fields + OURS) }
     }
 
     /// Adds a field; the name is lowered.

@@ -128,7 +128,9 @@ impl<'r> Route<'r> {
 
     /// The paths of Google's own client where it means Vertex AI: of the talk with Google's models, that is.
     fn of_vertex(method: &str, version: &'r str, rest: &'r str) -> Option<Self> {
-        let (place, models) = rest.split_at_checked(rest.find("/publishers/google/models/")?)?;
+        // A search costs more than all else that is looked at.
+        let begins = below(rest, "/publishers").or_else(|| below(rest, "/projects"));
+        let (place, models) = begins.and_then(|_| rest.split_at_checked(rest.find("/publishers/google/models/")?))?;
         let is_place = match place.split('/').collect::<Vec<_>>()[..] {
             [""] => true,
             ["", "projects", project, "locations", location] => !project.is_empty() && !location.is_empty(),

@@ -2,7 +2,7 @@
 
 pub mod dialect;
 pub mod files;
-mod moment;
+pub mod moment;
 pub mod operation;
 pub mod providers;
 pub mod stream;

@@ -1,4 +1,6 @@
-//! Moments as providers write them.
+//! Moments as providers and records write them.
+
+use std::time::Duration;
 
 /// The seconds since 1970 of `2026-02-03T04:05:06.789Z`; in other places than Greenwich nobody tells them.
 pub fn seconds(text: &str) -> Option<u64> {
@@ -28,6 +30,27 @@ pub fn text(seconds: u64) -> String {
     let (days, time) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", time / 3600, time / 60 % 60, time % 60)
+}
+
+/// A moment since 1970 as `2026-02-03T04:05:06.789Z`, of years with four digits: each record has one.
+pub fn in_milliseconds(since_1970: Duration) -> [u8; 24] {
+    let seconds = since_1970.as_secs();
+    let (year, month, day) = date(seconds / 86_400);
+    let mut text = *b"0000-00-00T00:00:00.000Z";
+    let mut put = |end: usize, digits: usize, mut number: u64| {
+        for letter in text[end - digits..end].iter_mut().rev() {
+            *letter = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    };
+    put(4, 4, year);
+    put(7, 2, month);
+    put(10, 2, day);
+    put(13, 2, seconds / 3600 % 24);
+    put(16, 2, seconds / 60 % 60);
+    put(19, 2, seconds % 60);
+    put(23, 3, u64::from(since_1970.subsec_millis()));
+    text
 }
 
 /// Of a day since 1970; the inverse of `days`.
@@ -92,7 +115,11 @@ mod tests {
             assert_eq!(text(at), written);
         }
         for at in (0..10_000_000_000).step_by(7_777_777) {
-            assert_eq!(seconds(&text(at)), Some(at));
+            let written = text(at);
+            assert_eq!(seconds(&written), Some(at));
+            let milliseconds = in_milliseconds(Duration::from_millis(at * 1000 + at % 1000));
+            let expected = format!("{}.{:03}Z", written.trim_end_matches('Z'), at % 1000);
+            assert_eq!(std::str::from_utf8(&milliseconds), Ok(expected.as_str()));
         }
     }
 }

@@ -35,11 +35,13 @@ pub enum Service {
 impl Service {
     /// By one of the words that providers have for it.
     pub fn of(word: &[u8]) -> Option<Self> {
-        match word.to_ascii_lowercase().as_slice() {
-            b"flex" | b"on_demand_flex" => Some(Self::Flex),
-            b"priority" | b"on_demand_priority" => Some(Self::Priority),
-            b"fast" => Some(Self::Fast),
-            _ => None,
+        let is = |names: [&str; 2]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+        if is(["flex", "on_demand_flex"]) {
+            Some(Self::Flex)
+        } else if is(["priority", "on_demand_priority"]) {
+            Some(Self::Priority)
+        } else {
+            word.eq_ignore_ascii_case(b"fast").then_some(Self::Fast)
         }
     }
 }
@@ -185,7 +187,19 @@ fn from_tail(tail: &[u8]) -> Option<Counts> {
     Counts::default().read_tail(tail)
 }
 
+const USAGE: &[u8] = b"\"usage\"";
 const SERVICE_TIER: &[u8] = b"\"service_tier\"";
+/// Usage is looked for in so many bytes of the end first: a search for the last one is slow, and one for all of them is not.
+const NEAR_END: usize = 1024;
+
+/// Where the name of the last usage ends.
+fn last_usage(json: &[u8]) -> Option<usize> {
+    static NAMED: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(USAGE));
+    let near = json.len().saturating_sub(NEAR_END);
+    let last = |name: &[u8]| memmem::rfind(json, name).map(|at| at + name.len());
+    let near_end = NAMED.find_iter(&json[near..]).last().map(|at| near + at + USAGE.len());
+    near_end.or_else(|| last(USAGE)).or_else(|| last(b"\"usageMetadata\""))
+}
 
 /// Whether it may have been served otherwise than usual, as it says somewhere beside what it cost. Quotes within strings are
 /// escaped, so no text is taken for that.

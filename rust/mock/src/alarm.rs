@@ -33,7 +33,7 @@ impl Alarm {
 }
 
 fn once(after: Duration) -> Itimerspec {
-    let it_value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: i64::from(after.subsec_nanos()) };
+    let it_value = Timespec { tv_sec: after.as_secs().cast_signed(), tv_nsec: i64::from(after.subsec_nanos()) };
     Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value }
 }
 

@@ -6,6 +6,7 @@ use penstock_llm::{
     operation::Operation,
     usage::{Tools, Usage},
 };
+use uuid::Uuid;
 
 use crate::{
     prices::Cost,
@@ -46,12 +47,11 @@ pub fn write(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome:
 
 fn ids(line: &mut Members<'_>, record: &Record) {
     let Facts { trace_id, span_id, span_name, parent_span_id, .. } = &*record.facts;
-    line.id("id", record.id);
+    let mut id = Uuid::encode_buffer();
+    let id: &str = record.id.hyphenated().encode_lower(&mut id);
+    line.text("id", id);
     line.moment("created_at", record.created);
-    match trace_id {
-        Some(given) => line.text("trace_id", given),
-        None => line.id("trace_id", record.id),
-    }
+    line.text("trace_id", trace_id.as_deref().unwrap_or(id));
     some(line, "span_id", span_id.as_deref());
     some(line, "span_name", span_name.as_deref());
     some(line, "parent_span_id", parent_span_id.as_deref());

@@ -1,13 +1,10 @@
 //! Compact JSON, written member by member straight into bytes: for what every request writes, of which a general serialiser
 //! would be most of the cost.
 
-use std::{
-    io::Write,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::time::Duration;
 
+use penstock_llm::moment;
 use serde::Serialize;
-use uuid::Uuid;
 
 /// An object that is being written.
 pub struct Members<'o>(&'o mut Vec<u8>);
@@ -19,7 +16,12 @@ pub fn write_object(out: &mut Vec<u8>, members: impl FnOnce(&mut Members<'_>)) {
     out.push(b'}');
 }
 
+#[allow(
+    clippy::inline_always,
+    reason = "where a key is known when this is compiled, its letters are copied by no call"
+)]
 impl Members<'_> {
+    #[inline(always)]
     pub fn text(&mut self, key: &str, value: &str) {
         write_text(self.key(key), value.as_bytes());
     }
@@ -32,11 +34,13 @@ impl Members<'_> {
         write_text(self.0, value);
     }
 
+    #[inline(always)]
     pub fn number(&mut self, key: &str, value: impl itoa::Integer) {
         let mut digits = itoa::Buffer::new();
         self.key(key).extend_from_slice(digits.format(value).as_bytes());
     }
 
+    #[inline(always)]
     pub fn flag(&mut self, key: &str, value: bool) {
         self.key(key).extend_from_slice(if value { b"true" } else { b"false" });
     }
@@ -45,16 +49,9 @@ impl Members<'_> {
         self.key(key).extend_from_slice(b"null");
     }
 
-    pub fn id(&mut self, key: &str, id: Uuid) {
-        let mut letters = [0; uuid::fmt::Hyphenated::LENGTH];
-        self.text(key, id.hyphenated().encode_lower(&mut letters));
-    }
-
     /// As RFC 3339 has it, in milliseconds since the epoch.
     pub fn moment(&mut self, key: &str, since_epoch: Duration) {
-        let moment = humantime::format_rfc3339_millis(UNIX_EPOCH + since_epoch);
-        // A Vec takes every write.
-        drop(write!(self.key(key), "\"{moment}\""));
+        write_plain(self.key(key), &moment::in_milliseconds(since_epoch));
     }
 
     /// As a number with up to three digits behind its point.
@@ -96,6 +93,7 @@ impl Members<'_> {
     }
 
     /// `key` is a name of ours.
+    #[inline(always)]
     fn key(&mut self, key: &str) -> &mut Vec<u8> {
         self.next();
         self.0.push(b'"');
@@ -114,12 +112,16 @@ impl Members<'_> {
 
 fn write_text(out: &mut Vec<u8>, text: &[u8]) {
     if is_plain(text) {
-        out.push(b'"');
-        out.extend_from_slice(text);
-        out.push(b'"');
+        write_plain(out, text);
     } else {
         drop(serde_json::to_writer(out, &String::from_utf8_lossy(text)));
     }
+}
+
+fn write_plain(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    out.extend_from_slice(text);
+    out.push(b'"');
 }
 
 /// Whether text is ASCII of which nothing is to be escaped.
@@ -162,14 +164,13 @@ mod tests {
             line.object("inner", |inner| inner.number("small", -1));
             line.flag("is", true);
             line.null("nothing");
-            line.id("id", Uuid::nil());
             line.moment("at", Duration::from_millis(1500));
             line.list("objects", &[1, 2], |out, n| write_object(out, |inner| inner.number("n", *n)));
             line.value("list", &[1, 2]);
         });
         let expected = concat!(
             r#"{"text":"a \"b\"","none":{},"inner":{"small":-1},"is":true,"nothing":null,"#,
-            r#""id":"00000000-0000-0000-0000-000000000000","at":"1970-01-01T00:00:01.500Z","objects":[{"n":1},{"n":2}],"list":[1,2]}"#
+            r#""at":"1970-01-01T00:00:01.500Z","objects":[{"n":1},{"n":2}],"list":[1,2]}"#
         );
         assert_eq!(text, expected);
     }

@@ -89,7 +89,7 @@ impl Served {
     pub(crate) async fn begin(&mut self, operation: Operation, patience: Duration) -> Result<()> {
         let Self { incoming: Incoming { head, body }, deadline, .. } = self;
         // Both pinned here: what an async function takes it keeps twice.
-        if delivery::is_small(operation, head, body.expected()) {
+        if delivery::is_small(Pieces::of(operation, head, body.expected()), head, body.expected()) {
             let whole = {
                 let collecting = pin!(upstream::collect(body, delivery::WHOLE));
                 deadline.bound(collecting).await?

@@ -132,7 +132,7 @@ impl Connection {
         let count = rest.chunks_vectored(&mut slices);
         match &mut self.io {
             Io::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
-            Io::Tls(stream) => Pin::new(stream).poll_write(context, rest.chunk()),
+            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
             Io::Unix(stream) => Pin::new(stream).poll_write_vectored(context, &slices[..count]),
         }
     }

@@ -1,5 +1,7 @@
 //! HTTP/1.1 as a client: a request out, the head of its answer in, then the body as it comes, with all that is ready in one piece.
 
+use std::mem::MaybeUninit;
+
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::{AnswerHead, Owed, Shape, answer_body::Patience, broke, connection::Connection, pool::Home};
@@ -13,8 +15,6 @@ const MOST_FIELDS: usize = 128;
 const LARGEST_HEAD: usize = 64 * 1024;
 /// Longest line that may hold a chunk's size.
 const LARGEST_SIZE_LINE: usize = 4 * 1024;
-/// Bodies up to this size leave in one write with their head.
-const JOINED: usize = 16 * 1024;
 /// With a head comes its body where that is small; a larger buffer would stay with the connection.
 const FIRST_READ: usize = 16 * 1024;
 
@@ -39,10 +39,6 @@ pub struct Head {
 /// Writes a request and reads the head of its answer.
 pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shape: Shape) -> Result<Head> {
     let sent = match body {
-        Body::Whole(bytes) if bytes.len() <= JOINED => {
-            let joined = [head, &bytes].concat();
-            connection.write(&joined, &[]).await.map_err(|error| broke(&error))
-        }
         Body::Whole(bytes) => connection.write(head, &bytes).await.map_err(|error| broke(&error)),
         Body::Fed(feed, length) => send_fed(connection, head, (feed, length), shape.chunked).await,
     };
@@ -142,10 +138,12 @@ fn too_long() -> Error {
 
 /// `None`: not complete. Otherwise its length, and the head where it is final.
 fn parse_head(buffer: &[u8], Last { bodiless, switches }: Last) -> Result<Option<(usize, Option<Head>)>> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
-    let mut parsed = httparse::Response::new(&mut fields);
+    // Most of it is never used: to fill it first would cost more than to read what is.
+    let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+    let mut parsed = httparse::Response::new(&mut []);
+    let read = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, buffer, &mut fields);
     let broken = |error: httparse::Error| Error::UpstreamBroke { cause: format!("not an HTTP answer: {error}") };
-    let httparse::Status::Complete(length) = parsed.parse(buffer).map_err(broken)? else { return Ok(None) };
+    let httparse::Status::Complete(length) = read.map_err(broken)? else { return Ok(None) };
     let status = parsed.code.unwrap_or_default();
     // The server in front of us takes nothing below 100 or above 999, and would take the whole process down.
     if !(100..=999).contains(&status) {
@@ -154,7 +152,8 @@ fn parse_head(buffer: &[u8], Last { bodiless, switches }: Last) -> Result<Option
     if status < 200 && !(switches && status == 101) {
         return Ok(Some((length, None)));
     }
-    let headers: Headers = parsed.headers.iter().map(|field| (field.name.as_bytes(), field.value)).collect();
+    let mut headers = Headers::with_room(parsed.headers.len(), length);
+    parsed.headers.iter().for_each(|field| headers.push(field.name.as_bytes(), field.value));
     let (framing, is_clear) = match status {
         _ if bodiless => (Framing::Length(0), true),
         101 | 304 => (Framing::Length(0), true),

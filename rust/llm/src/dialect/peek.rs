@@ -70,7 +70,8 @@ fn text(body: &[u8], at: &Range<usize>) -> Result<Option<String>, PeekError> {
     if literal.first() != Some(&b'"') {
         return Ok(None);
     }
-    scan::unescape(literal).map(Some).ok_or(PeekError { at: at.start, message: "invalid string" })
+    let text = scan::text(literal).ok_or(PeekError { at: at.start, message: "invalid string" })?;
+    Ok(Some(text.into_owned()))
 }
 
 fn flag(literal: &[u8]) -> Option<bool> {

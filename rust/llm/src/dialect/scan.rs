@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 /// How deep values may be nested; one bit of the stack each.
 pub const MAX_DEPTH: u32 = 128;
@@ -10,7 +10,7 @@ pub const MAX_DEPTH: u32 = 128;
 const TOO_DEEP: &str = "nested too deeply";
 
 /// So many bytes of a string are looked at before a vector search starts.
-const SHORT: usize = 16;
+const SHORT: usize = 32;
 
 /// Where JSON is not what it should be, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub fn is_closed(json: &[u8]) -> bool {
 /// The string literal that begins at `at`, quotes included; empty where it does not end.
 pub(crate) fn string_at(json: &[u8], at: usize) -> &[u8] {
     let mut scanner = Scanner { json, at: at + 1 };
-    scanner.skip_string().map_or(&[], |()| &json[at..scanner.at])
+    scanner.skip_string().map_or(&[], |_| &json[at..scanner.at])
 }
 
 /// The text of a string literal, quotes included in what is given.
@@ -158,48 +158,39 @@ fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// Whether text has neither escapes nor control characters: most has not.
-#[inline]
-fn is_plain(text: &[u8]) -> bool {
-    let (words, rest) = text.as_chunks::<8>();
-    let is_odd = |byte: u8| u8::from(byte < b' ') | u8::from(byte == b'\\');
-    if words.len() > SHORT / 8 {
-        // Without an early end this is a loop over vectors.
-        return text.iter().fold(0, |odd, byte| odd | is_odd(*byte)) == 0;
-    }
-    match text.last_chunk() {
-        // The last eight bytes once more, in the place of what is left of them one by one.
-        Some(last) => words.iter().chain([last]).all(|word| odd_in(u64::from_le_bytes(*word)) == 0),
-        None => rest.iter().all(|byte| is_odd(*byte) == 0),
-    }
-}
-
-/// Not zero where one of eight bytes is a backslash or a control character.
+/// The high bit of each byte that is a quote, a backslash or a control character; bits above the first one found may be wrong.
 fn odd_in(word: u64) -> u64 {
     const LOW: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
     let zero_where_backslash = word ^ u64::from_le_bytes([b'\\'; 8]);
     let backslashes = zero_where_backslash.wrapping_sub(LOW) & !zero_where_backslash;
     let controls = word.wrapping_sub(u64::from_le_bytes([b' '; 8])) & !word;
-    (backslashes | controls) & HIGH
+    (backslashes | controls) & HIGH | quotes_in(word)
+}
+
+/// Whether text holds a control character. Without an early end this is a loop over vectors.
+fn has_control(text: &[u8]) -> bool {
+    text.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < b' '
+}
+
+/// How long the escape is with which this begins, if it is one.
+fn escape(text: &[u8]) -> Option<usize> {
+    match text.get(1)? {
+        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(2),
+        b'u' if text.get(2..6)?.iter().all(u8::is_ascii_hexdigit) => Some(6),
+        _ => None,
+    }
 }
 
 /// Where text holds what a string may not: a control character, or an escape that is none.
-#[cold]
 fn check_escapes(text: &[u8]) -> Result<(), (usize, &'static str)> {
-    // A loop over vectors; the place is looked for only where there is one.
-    if text.iter().fold(0, |odd, byte| odd | u8::from(*byte < b' ')) != 0 {
-        let at = text.iter().position(|byte| *byte < b' ').unwrap_or_default();
+    if let Some(at) = text.iter().position(|byte| *byte < b' ') {
         return Err((at, "control character in a string"));
     }
     let mut at = 0;
     while let Some(next) = memchr(b'\\', &text[at..]) {
         at += next;
-        at += match text.get(at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
-            Some(b'u') if text.get(at + 2..at + 6).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)) => 6,
-            _ => return Err((at, "invalid escape")),
-        };
+        at += escape(&text[at..]).ok_or((at, "invalid escape"))?;
     }
     Ok(())
 }
@@ -311,15 +302,12 @@ impl<'a> Scanner<'a> {
     fn key(&mut self) -> Scan<Cow<'a, [u8]>> {
         self.expect(b'"', "expected a string as key")?;
         let start = self.at;
-        self.find_end(start)?;
+        let is_plain = self.skip_string()?;
         let (json, end) = (self.json, self.at);
-        let text = &json[start..end - 1];
-        if is_plain(text) {
-            self.expect(b':', "expected ':'")?;
-            return Ok(Cow::Borrowed(text));
-        }
-        check_escapes(text).map_err(|(at, message)| PeekError { at: start + at, message })?;
         self.expect(b':', "expected ':'")?;
+        if is_plain {
+            return Ok(Cow::Borrowed(&json[start..end - 1]));
+        }
         let text = unescape(&json[start - 1..end]).ok_or(PeekError { at: start - 1, message: "invalid string" })?;
         Ok(Cow::Owned(text.into_bytes()))
     }
@@ -332,47 +320,70 @@ impl<'a> Scanner<'a> {
         self.expect(b':', "expected ':'")
     }
 
-    /// From after the opening quote to after the closing one.
+    /// From after the opening quote to after the closing one: true where nothing in between is escaped.
     #[inline]
-    fn skip_string(&mut self) -> Scan<()> {
+    fn skip_string(&mut self) -> Scan<bool> {
         let start = self.at;
-        self.find_end(start)?;
-        let text = &self.json[start..self.at - 1];
-        if is_plain(text) {
-            return Ok(());
-        }
-        check_escapes(text).map_err(|(at, message)| PeekError { at: start + at, message })
-    }
-
-    #[inline]
-    fn find_end(&mut self, start: usize) -> Scan<()> {
-        loop {
-            let Some(quote) = self.next_quote() else {
-                self.at = self.json.len();
-                return Err(self.error("unexpected end of JSON"));
-            };
-            self.at = quote + 1;
-            if self.json[quote - 1] != b'\\' || !is_escaped(&self.json[start..quote]) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Most strings are keys and words: eight bytes at once here are cheaper than a vector search.
-    #[inline]
-    fn next_quote(&self) -> Option<usize> {
-        let mut at = self.at;
+        let mut at = start;
+        // Most strings are keys and words: eight bytes at once here are cheaper than a vector search.
         for _ in 0..SHORT / 8 {
-            let Some(word) = self.json.get(at..).and_then(<[u8]>::first_chunk) else {
+            let Some(word) = self.json.get(at..).and_then(<[u8]>::first_chunk) else { break };
+            let odd = odd_in(u64::from_le_bytes(*word));
+            if odd != 0 {
+                at += odd.trailing_zeros() as usize / 8;
+                if self.json[at] == b'"' {
+                    self.at = at + 1;
+                    return Ok(true);
+                }
                 break;
-            };
-            let found = quotes_in(u64::from_le_bytes(*word));
-            if found != 0 {
-                return Some(at + found.trailing_zeros() as usize / 8);
             }
             at += 8;
         }
-        Some(at + memchr(b'"', self.json.get(at..)?)?)
+        self.skip_rest_of_string(start, at)
+    }
+
+    /// The same for a string that begins at `start`, of which what stands before `at` is plain.
+    fn skip_rest_of_string(&mut self, start: usize, mut at: usize) -> Scan<bool> {
+        let json = self.json;
+        let plain = at;
+        let mut is_plain = true;
+        while let Some(next) = memchr2(b'"', b'\\', json.get(at..).unwrap_or_default()) {
+            at += next;
+            if json[at] == b'"' {
+                if has_control(&json[plain..at]) {
+                    break;
+                }
+                self.at = at + 1;
+                return Ok(is_plain);
+            }
+            let Some(length) = escape(&json[at..]) else { break };
+            is_plain = false;
+            at += length;
+        }
+        self.at = start;
+        self.refuse_string().map(|()| false)
+    }
+
+    /// What is wrong with a string: first that it has no end.
+    #[cold]
+    fn refuse_string(&mut self) -> Scan<()> {
+        let start = self.at;
+        self.find_end(start)?;
+        let text = &self.json[start..self.at - 1];
+        check_escapes(text).map_err(|(at, message)| PeekError { at: start + at, message })
+    }
+
+    /// Past the quote that ends a string which begins at `start`, whatever else is in it.
+    fn find_end(&mut self, start: usize) -> Scan<()> {
+        while let Some(next) = self.json.get(self.at..).and_then(|rest| memchr(b'"', rest)) {
+            let quote = self.at + next;
+            self.at = quote + 1;
+            if !is_escaped(&self.json[start..quote]) {
+                return Ok(());
+            }
+        }
+        self.at = self.json.len();
+        Err(self.error("unexpected end of JSON"))
     }
 
     /// Any one value with all that is in it. The object around it counts as one level.

@@ -3,7 +3,7 @@
 use memchr::memmem;
 
 use super::{
-    SERVICE_TIER, Service, Usage,
+    SERVICE_TIER, Service, Usage, last_usage,
     tools::{self, Grounding, Tools},
     value_start,
 };
@@ -170,9 +170,7 @@ impl Counts {
 
     /// Reads the last `"usage": {…}`, wherever it is. Returns where it ends.
     pub(crate) fn read_last(&mut self, json: &[u8]) -> Option<usize> {
-        let name = |name: &'static [u8]| memmem::rfind(json, name).map(|at| at + name.len());
-        let key_end = name(b"\"usage\"").or_else(|| name(b"\"usageMetadata\""))?;
-        let (start, _) = value_start(json, key_end)?;
+        let (start, _) = value_start(json, last_usage(json)?)?;
         nested_from(json, start, self).ok()
     }
 
@@ -422,6 +420,10 @@ fn of_kinds(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) ->
 
 /// A count from a JSON number of any form; negative ones are nothing.
 pub(super) fn count(value: &[u8]) -> Option<u64> {
+    // Fewer digits than the largest has.
+    if (1..20).contains(&value.len()) && value.iter().all(u8::is_ascii_digit) {
+        return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));
+    }
     let text = std::str::from_utf8(value).ok()?;
     if let Ok(count) = text.parse() {
         return Some(count);

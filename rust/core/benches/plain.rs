@@ -1,0 +1,129 @@
+//! What nearly every request is: its key is known, its provider named, its answer short; and a chunk of a stream. Over a real
+//! connection, so that all of the walk is in it. `CONTRIBUTING.md` says how the instructions of each are counted.
+
+use std::{fmt::Write, hint::black_box, sync::Arc};
+
+use bytes::Bytes;
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use penstock_core::{
+    answer::Contents,
+    body::Body,
+    gateway::{Gateway, Request},
+    headers::{Head, Headers},
+    settings::Settings,
+};
+use penstock_mock::Server;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::runtime::Runtime;
+
+const KEY: &str = "pk-0123456789abcdef0123456789abcdef";
+/// Of a stream; those of the framing besides.
+const CHUNKS: usize = 100;
+
+/// A gateway that knows a key, and whom it forwards to.
+struct Stand {
+    runtime: Runtime,
+    gateway: Arc<Gateway>,
+    _provider: Server,
+}
+
+impl Stand {
+    fn new() -> Option<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let provider = runtime.block_on(Server::start());
+        let settings = Settings {
+            mock_host: Some(provider.url()),
+            control_socket: Some("/nonexistent".into()),
+            records: true,
+            header_aliases: vec!["x-portkey-".into()],
+            ..Settings::default()
+        };
+        let gateway = Arc::new(Gateway::new(settings).ok()?);
+        let mut digest = String::new();
+        for byte in Sha256::digest(KEY) {
+            let _ = write!(digest, "{byte:02x}");
+        }
+        let keys = json!([{"id": "k-1", "name": "bench", "sha256": digest}]);
+        let management = json!(["/v1/health", "/schema", "/metrics", "/api-keys", "/configs", "/providers", "/logs"]);
+        let published = json!({"epoch": "1", "keys": keys, "management": management});
+        gateway.apply(published.to_string().as_bytes()).ok()?;
+        Some(Self { runtime, gateway, _provider: provider })
+    }
+
+    /// As it comes over the border; the records that wait are taken, as the control process would.
+    fn request(&self, body: &Bytes) -> Request {
+        if let Some(lines) = self.gateway.sink.outbox.take() {
+            self.gateway.sink.outbox.acknowledge(lines);
+        }
+        let mut headers = Headers::with_capacity(6);
+        for (name, value) in [
+            ("host", "127.0.0.1:8787"),
+            ("content-length", "961"),
+            ("authorization", "Bearer sk-pretend"),
+            ("x-gateway-api-key", KEY),
+            ("x-gateway-provider", "mock"),
+            ("content-type", "application/json"),
+        ] {
+            headers.push(name.as_bytes(), value.as_bytes());
+        }
+        let (method, path) = ("POST".into(), "/v1/chat/completions".into());
+        let head = Head { method, path, query: String::new(), headers, peer: None };
+        Request { head, body: Body::Whole(body.clone()) }
+    }
+}
+
+fn body(model: &str, streams: bool, bytes: usize) -> Bytes {
+    let filling = "Tell me more. ".repeat(bytes / 14);
+    let mut body = json!({"model": model, "messages": [{"role": "user", "content": filling}]});
+    if streams {
+        body["stream"] = true.into();
+    }
+    body.to_string().into()
+}
+
+/// One request to its whole answer. What is counted stands between its call and its end.
+#[inline(never)]
+fn one_request(stand: &Stand, request: Request) -> usize {
+    match stand.runtime.block_on(stand.gateway.handle(request)).body {
+        Contents::Whole(bytes) => black_box(bytes).len(),
+        Contents::Stream(_) => 0,
+    }
+}
+
+/// One stream from its request to its end: how many pieces came.
+#[inline(never)]
+fn one_stream(stand: &Stand, request: Request) -> usize {
+    stand.runtime.block_on(async {
+        let Contents::Stream(mut stream) = stand.gateway.handle(request).await.body else { return 0 };
+        let mut pieces = 0;
+        while let Ok(Some(piece)) = stream.next().await {
+            pieces += usize::from(!black_box(piece).is_empty());
+        }
+        pieces
+    })
+}
+
+fn plain(c: &mut Criterion) {
+    let Some(stand) = Stand::new() else { return };
+    let mut group = c.benchmark_group("plain");
+    let streamed = format!("mock?chunks={CHUNKS}&chunk_ms=1");
+    for (name, body) in [
+        ("a request", body("mock?answer_bytes=1041", false, 890)),
+        ("a request of a megabyte", body("mock?answer_bytes=1041", false, 1_000_000)),
+    ] {
+        group.bench_function(name, |b| {
+            let ask = |request| assert!(one_request(&stand, request) > 1000);
+            b.iter_batched(|| stand.request(&body), ask, BatchSize::PerIteration);
+        });
+    }
+    let body = body(&streamed, true, 100);
+    group.bench_function("a stream of 100 chunks", |b| {
+        let ask = |request| assert!(one_stream(&stand, request) >= CHUNKS / 2);
+        b.iter_batched(|| stand.request(&body), ask, BatchSize::PerIteration);
+    });
+    group.finish();
+}
+
+criterion_group!(benches, plain);
+criterion_main!(benches);
