@@ -20,7 +20,8 @@ export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 export PYTHONUNBUFFERED := 1
 # Line tables are enough for a backtrace and build in two thirds of the time.
 export CARGO_PROFILE_DEV_DEBUG := line-tables-only
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes
+# The locks name everything, so nothing is resolved: pip would look at newer releases of what is asked for with extras, and refuse them.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps
 
 COMPILE := $(BIN)/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-header --no-emit-index-url
