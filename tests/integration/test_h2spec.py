@@ -22,9 +22,11 @@ CACHE = Path(__file__).parents[2] / ".cache/go"
 # before the second (RFC 9113 §8.1 allows that). What the engine answers by itself is there first in one round of forty.
 PATH = "/v1/health"
 CASES, BUILD_SECONDS, RUN_SECONDS = 146, 300, 120
-GOOD_ROUNDS, MOST_ROUNDS = 5, 8
+GOOD_ROUNDS, MOST_ROUNDS = 3, 10
 # Who does not open a connection with HTTP/2's preface is answered in HTTP/1.1: both are spoken on one port.
 NOT_HTTP2 = "Sends invalid connection preface"
+# On a busy machine the other process is sooner than the tool in every second round.
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,6 @@ def test_all_cases_pass_but_the_one_that_knows_no_other_protocol(served: Gateway
         failed, (cases, passed, skipped, _), said = run(h2spec, served.base_url)
         assert NOT_HTTP2 in failed, said[-3000:]
         assert (int(cases), int(skipped)) == (CASES, 0), said[-3000:]
-        # On a busy machine the other process may be sooner than the tool.
         assert int(passed) >= CASES - 2, said[-3000:]
         good += int(passed) == CASES - 1
         if good == GOOD_ROUNDS:
