@@ -10,7 +10,17 @@ import msgspec
 # Read once by the extension's allocator: pages of 2 MB, of which little is used, cost 10 MB while nothing goes on.
 os.environ.setdefault("MIMALLOC_ALLOW_THP", "0")
 
-from penstock._engine import Conversation, Engine, EngineError, Ledger, check, may_be_secret, say_line, tell_line
+from penstock._engine import (
+    Conversation,
+    Engine,
+    EngineError,
+    Ledger,
+    check,
+    end_turns_in_time,
+    may_be_secret,
+    say_line,
+    tell_line,
+)
 from penstock._engine import catalogue as _catalogue
 from penstock._engine import config_schema as _config_schema
 
@@ -25,6 +35,7 @@ __all__ = [
     "catalogue",
     "check",
     "config_schema",
+    "end_turns_in_time",
     "may_be_secret",
     "say_line",
     "tell_line",

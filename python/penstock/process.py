@@ -104,7 +104,7 @@ SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 NICENESS = 10
 # Who had to wait is owed up to two turns, in which nobody else gets the core: with turns of 4 ms the calls beside a busy
 # interpreter on the same core took 0.8 ms longer (p99), with these 0.3. Their number costs nothing that can be measured.
-SHORT_TURN_NS = 250_000
+SHORT_TURN_SECONDS = 0.000_25
 
 
 class Pace:
@@ -171,7 +171,9 @@ def step_back() -> None:
     if number is None or sys.platform != "linux":
         os.nice(NICENESS)
         return
-    turns = _Turns(size=ctypes.sizeof(_Turns), policy=os.SCHED_BATCH, nice=NICENESS, runtime=SHORT_TURN_NS)
+    turns = _Turns(
+        size=ctypes.sizeof(_Turns), policy=os.SCHED_BATCH, nice=NICENESS, runtime=round(SHORT_TURN_SECONDS * 1e9)
+    )
     if ctypes.CDLL(None).syscall(number, 0, ctypes.byref(turns), 0):
         os.nice(NICENESS)
 

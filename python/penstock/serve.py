@@ -314,6 +314,7 @@ class Supervisor:
             listener.close()
         os.close(self._held)
         with process.plain_failure("control"):
+            importlib.import_module("penstock.engine").end_turns_in_time(process.SHORT_TURN_SECONDS)
             published = Published(self.kept.last(), self.kept)
             app = importlib.import_module("penstock.app").create_app(self.settings, published, self.record_socket)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +22,6 @@ from tests.processes import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.gateway import Gateway, Mock
 
@@ -109,6 +109,34 @@ def test_only_what_was_under_way_in_a_killed_edge_process_is_lost(fresh: Gateway
     assert {head.end for head in heads} == {"broken"}
     assert all(answers)
     assert ask(fresh.base_url, CHAT, asked()).status == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it tells the kernel of Linux when to look")
+def test_turns_of_a_busy_control_process_end_in_time(fresh: Gateway):
+    taker = control(fresh)
+    calm = _wakings(taker, "penstock-turns", lambda: time.sleep(1))
+
+    def read_pages() -> None:
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            assert ask(fresh.base_url, "/schema/openapi.json", headers={}).status == 200
+
+    busy = _wakings(taker, "penstock-turns", read_pages)
+    assert calm < 150
+    assert busy > 300
+
+
+def _wakings(process: int, thread: str, meanwhile: Callable[[], None]) -> float:
+    """How often a second it was woken."""
+    (its,) = [task for task in Path(f"/proc/{process}/task").iterdir() if (task / "comm").read_text().strip() == thread]
+
+    def count() -> int:
+        told = dict(line.split(":", 1) for line in (its / "status").read_text().splitlines())
+        return int(told["voluntary_ctxt_switches"])
+
+    before, began = count(), time.monotonic()
+    meanwhile()
+    return (count() - before) / (time.monotonic() - began)
 
 
 def test_a_killed_control_process_is_missed_by_no_call(fresh: Gateway):

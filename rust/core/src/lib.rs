@@ -38,6 +38,7 @@ pub mod snapshot;
 pub mod target;
 pub mod trace;
 mod translation;
+pub mod turns;
 pub mod upstream;
 mod wording;
 

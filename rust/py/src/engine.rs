@@ -17,9 +17,10 @@ use penstock_core::{
     record::{ledger, masking},
     settings::Settings,
     snapshot::Snapshot,
+    turns,
 };
 use pyo3::{
-    exceptions::PyRuntimeError,
+    exceptions::{PyRuntimeError, PyValueError},
     intern,
     prelude::*,
     types::{PyBytes, PyDict, PyTuple},
@@ -246,6 +247,13 @@ pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
 #[pyfunction]
 pub fn config_schema(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, schema::schema().to_string().as_bytes())
+}
+
+/// Has the kernel end the turns of this process, of so many seconds, in time while it is busy; call it after the fork.
+#[pyfunction]
+pub fn end_turns_in_time(turn: f64) -> PyResult<()> {
+    let turn = Duration::try_from_secs_f64(turn).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(turns::end_in_time(turn)?)
 }
 
 /// Whether a field of this name, in small letters with hyphens, may hold a credential: records mask it.

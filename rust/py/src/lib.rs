@@ -23,7 +23,9 @@ mod _engine {
     #[pymodule_export]
     use super::conversation::Conversation;
     #[pymodule_export]
-    use super::engine::{Engine, Ledger, catalogue, check, config_schema, may_be_secret, say_line, tell_line};
+    use super::engine::{
+        Engine, Ledger, catalogue, check, config_schema, end_turns_in_time, may_be_secret, say_line, tell_line,
+    };
     #[pymodule_export]
     use super::errors::EngineError;
 }
