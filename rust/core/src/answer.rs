@@ -122,6 +122,20 @@ pub struct Read {
     /// Whether it said how it ended; `None` where an end says nothing.
     pub told: Option<bool>,
     pub failed: bool,
+    /// How many images there were.
+    drawn: Option<u64>,
+    /// The response that goes on in the background.
+    begun: Option<String>,
+}
+
+impl Read {
+    /// Closes the record of what was read.
+    fn settle(self, mut record: Record, outcome: Outcome) {
+        let Self { usage, answered, drawn, begun, .. } = self;
+        record.facts.drawn = drawn;
+        let goes_on = usage.is_none() && begun.is_some_and(|id| record.facts.owes_for(&id));
+        record.settle(usage, answered.filter(|_| !goes_on), outcome);
+    }
 }
 
 impl Reading {
@@ -149,26 +163,28 @@ impl Reading {
         match self {
             Self::Nothing => Read::default(),
             Self::Packed(packed) => Read { answered: Some(Answered::Packed(packed)), ..Read::default() },
-            Self::Body(skim) => {
-                Read { usage: skim.finish(dialect), answered: Some(Answered::Length(skim.length())), ..Read::default() }
+            Self::Body(mut skim) => {
+                let (drawn, answered) = (skim.drawn(), Some(Answered::Length(skim.length())));
+                Read { usage: skim.finish(dialect), answered, drawn, ..Read::default() }
             }
             Self::Frames(meter) => {
                 let Metered { usage, terminated, error_event: failed, .. } = meter.finish();
-                Read { usage, answered: None, is_events: true, told: Some(failed || terminated), failed }
+                Read { usage, is_events: true, told: Some(failed || terminated), failed, ..Read::default() }
             }
             Self::Items(read) => {
                 let (meter, skim) = *read;
                 let answered = Some(Answered::Length(skim.length()));
                 let (told, failed) = (Some(meter.is_told()), meter.has_failed());
-                Read { usage: skim.finish(dialect), answered, is_events: false, told, failed }
+                Read { usage: skim.finish(dialect), answered, told, failed, ..Read::default() }
             }
             Self::Events(meter) => {
-                let Metered { usage, terminated, finished, error_event: failed, deltas, .. } = meter.finish();
+                let Metered { usage, terminated, finished, error_event: failed, deltas, begun, .. } = meter.finish();
                 // Who failed before the first word has done nothing that costs.
                 let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
                 // After the event that says how it ended, it does not matter how the connection does.
                 let told = Some(failed || terminated || (finished && !is_cut));
-                Read { usage, answered: deltas.map(Answered::Deltas), is_events: true, told, failed }
+                let answered = deltas.map(Answered::Deltas);
+                Read { usage, answered, is_events: true, told, failed, begun, ..Read::default() }
             }
         }
     }
@@ -389,6 +405,7 @@ impl Stream {
         // Nothing can be said in the middle of a frame.
         let is_within = matches!(&self.reading, Reading::Frames(meter) if meter.is_within());
         let read = mem::take(&mut self.reading).finish(self.dialect, error.is_some());
+        let is_events = read.is_events;
         let is_cut = match read.told {
             Some(true) => false,
             Some(false) => error.is_some() || self.ends_with_event,
@@ -405,9 +422,9 @@ impl Stream {
             if !rest.is_empty() {
                 record.passed_on(&rest);
             }
-            record.settle(read.usage, read.answered, if is_cut { Outcome::Cut } else { Outcome::Complete });
+            read.settle(record, if is_cut { Outcome::Cut } else { Outcome::Complete });
         }
-        match (is_cut, read.is_events && !is_within) {
+        match (is_cut, is_events && !is_within) {
             (false, _) => Ok((!rest.is_empty()).then_some(rest)),
             (true, true) => Ok(Some(told(self.dialect, error, self.held.is_open()))),
             (true, false) => Err(Cut),
@@ -420,7 +437,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if let (Some(record), false) = (self.record.take(), std::thread::panicking()) {
             let read = mem::take(&mut self.reading).finish(self.dialect, true);
-            record.settle(read.usage, read.answered, Outcome::Aborted);
+            read.settle(record, Outcome::Aborted);
         }
     }
 }

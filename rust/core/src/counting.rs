@@ -175,6 +175,11 @@ impl Job {
             }
             self.answered = answered?;
         }
+        if let Answered::Whole(answer) = &self.answered
+            && self.record.facts.owes(answer)
+        {
+            return None;
+        }
         let asked = self.asked.as_ref()?;
         let encoding = encoding_for(self.record.facts.model_told());
         let input = count_messages(encoding, &asked.body).unwrap_or(asked.length / BYTES_PER_TOKEN);

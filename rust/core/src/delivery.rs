@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::Dialect,
+    dialect::{Dialect, Drawn},
     operation::Operation,
     usage::{Meter, Skim, Usage},
 };
@@ -21,7 +21,7 @@ use crate::{
     gateway::Gateway,
     headers::{self, Headers, Whole},
     realtime::Opened,
-    record::{Outcome, Record},
+    record::{Later, Outcome, Record},
     route,
     routing::Place,
     upstream::{self, AnswerBody, AnswerHead, Incoming},
@@ -72,9 +72,11 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let is_small = is_small(pieces, &answered, body.expected());
     let coded = Coded::of(&answered.headers);
     let Coded { is_plain, is_packed, is_json } = coded;
-    // A question is answered with what it cost; what is fetched later has been paid for.
-    let has_cost =
-        call.head.method == "POST" && status < 300 && (is_plain || is_packed) && !record.facts.is_from_cache();
+    if status < 300 && asked.is_of_responses() {
+        // In a box of its own: it would make the future of every request larger.
+        record.facts.later = Box::pin(Later::of(&gateway.shared.dues, call, record.facts.provider)).await;
+    }
+    let has_cost = status < 300 && (is_plain || is_packed) && is_paid_for(call, &record);
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
     let beside = if dialect == Dialect::Bedrock { invocation(&answered.headers) } else { None };
     let mut reply = Reply::new(status, passed_on(answered.headers, call, &record));
@@ -121,6 +123,15 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let stream = Stream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && may_beat(call, dialect) && !every.is_zero();
     Answer { reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// A question is answered with what it cost; what is fetched later has been paid for, as a rule.
+fn is_paid_for(call: &Call<'_>, record: &Record) -> bool {
+    let is_now = match &record.facts.later {
+        Some(later) => !later.is_paid(),
+        None => call.head.method == "POST",
+    };
+    is_now && !record.facts.is_from_cache()
 }
 
 /// Whether a stream's first byte must come before its caller would have to hear that it is still coming.
@@ -279,6 +290,9 @@ fn whole(
             (None, Some(Answered::Packed(packed)))
         }
         Some((dialect, false)) => {
+            if record.facts.operation.is_some_and(Operation::draws) {
+                record.facts.drawn = Drawn::of(&bytes);
+            }
             let usage = Usage::from_answer(dialect, &bytes).or(beside);
             (usage, usage.is_none().then(|| Answered::Whole(bytes.clone())))
         }

@@ -478,12 +478,7 @@ impl Gateway {
             shape: Shape { chunked: length == Length::Chunked, bodiless: call.head.method == "HEAD" },
             replayable: call.head.is_replayable(),
         };
-        facts.own_model = target.provider.model(&target.options).map(ToOwned::to_owned);
-        if facts.own_model.is_some() && facts.behind.is_none() {
-            let meant = target.provider.meant(&target.options, &facts.model);
-            facts.behind = (meant != facts.model_told()).then(|| meant.to_owned());
-        }
-        facts.tariff.own.clone_from(&target.priced);
+        facts.asked_of(target, operation);
         let sent = Instant::now();
         // Pinned here: what an async function takes it keeps twice, and this is the largest part of a request's future.
         let sending = pin!(self.upstream.send(&target.base.origin, outgoing));

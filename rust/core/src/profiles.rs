@@ -4,18 +4,17 @@ use std::{pin::pin, time::Duration};
 
 use penstock_llm::{
     operation::Operation,
-    providers::{Asked, BEHIND, Nameless, Stated},
+    providers::{BEHIND, Nameless},
 };
 
 use crate::{
-    body::Body,
-    credentials::{self, Issued, Payload},
+    credentials::Issued,
     error::Result,
     gateway::Gateway,
     record::Facts,
-    rendering::{self, Length},
+    rendering::question::Question,
     target::Target,
-    upstream::{self, Base, Outgoing, Shape},
+    upstream::{self, Base},
 };
 
 /// So long it is known; and so long nobody asks again who was not told.
@@ -66,26 +65,7 @@ async fn find(gateway: &Gateway, target: &Target<'_>, nameless: &Nameless) -> Op
 }
 
 async fn ask(gateway: &Gateway, target: &Target<'_>, nameless: &Nameless) -> Result<Option<String>> {
-    let issued = match &target.grant {
-        None => None,
-        Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),
-    };
-    let issued = issued.as_deref();
-    let (operation, method) = (Operation::Proxy, "GET");
-    let asked = Asked {
-        operation,
-        path: &nameless.path,
-        query: "",
-        prefix: &target.base.prefix,
-        model: "",
-        user: "",
-        streams: false,
-        begun: false,
-        stated: Stated::default(),
-    };
-    let mut head = rendering::own(target, &asked, (method, &[]), (Length::None, issued))?;
-    credentials::sign(target, operation, issued, (&mut head, &Payload::of(b"")))?;
-    let outgoing = Outgoing { head, body: Body::empty(), shape: Shape::default(), replayable: true };
+    let outgoing = Question::new("GET", &nameless.path).outgoing(gateway, target, Operation::Proxy).await?;
     let sending = pin!(gateway.upstream.send(&target.base.origin, outgoing));
     let mut incoming = sending.await?;
     let answer = upstream::collect(&mut incoming.body, MOST).await?;

@@ -1,6 +1,7 @@
 //! The record of a request: opened when it arrives, closed exactly once, whatever becomes of it.
 
 mod facts;
+mod later;
 pub mod ledger;
 mod line;
 pub mod masking;
@@ -20,6 +21,7 @@ use penstock_llm::{
 use uuid::{Builder, Uuid};
 
 pub use facts::{Detail, Facts, Shares};
+pub use later::Later;
 
 use masking::may_be_secret;
 use outbox::Outbox;
@@ -150,6 +152,11 @@ impl Record {
         if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.facts.error) {
             filling.keep();
         }
+        if let (None, Some(Answered::Whole(answer))) = (&usage, &answered)
+            && self.facts.owes(answer)
+        {
+            return self.close(outcome);
+        }
         match (usage, self.facts.asked.take(), answered) {
             (None, asked, Some(answered))
                 if (200..300).contains(&self.facts.status)
@@ -183,6 +190,7 @@ impl Record {
             return took;
         }
         self.facts.read_form();
+        self.facts.read_drawn();
         let took = self.started.elapsed();
         self.ended = Some((outcome, took));
         let metrics = &self.sink.metrics;
@@ -233,6 +241,7 @@ impl Record {
         }
         let took = self.end(outcome);
         self.facts.usage = self.facts.usage.or(self.facts.spent);
+        self.facts.settle_debt();
         let metrics = &self.sink.metrics;
         let cost = self.cost();
         match &cost {

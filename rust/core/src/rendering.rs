@@ -1,5 +1,7 @@
 //! A request as it leaves: the request line and the fields that the provider may see, in bytes.
 
+pub mod question;
+
 use std::borrow::Cow;
 
 use penstock_llm::{
@@ -122,7 +124,7 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
 }
 
 /// Renders the head of a request of the gateway's own to a target: nothing of the caller's goes along.
-pub fn own(
+fn own(
     target: &Target<'_>,
     asked: &Asked<'_>,
     (method, fields): (&str, &[(String, String)]),

@@ -21,7 +21,7 @@ use crate::{
     headers::{Head, Headers},
     record::Facts,
     route::Route,
-    shared::Shared,
+    shared::{self, Shared},
     target::Target,
     upstream::{self, AnswerBody, Incoming},
 };
@@ -51,6 +51,7 @@ pub async fn say(
     // Of jobs alone there is something to say that neither body nor path says.
     let tuning = operation.tunes().then(|| (call.head.query.clone(), target.options.clone()));
     let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| kept(shared, target, &model));
+    let kept = signatures.clone().filter(|_| shared.redis.is_some());
     let said = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());
         let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
@@ -75,13 +76,19 @@ pub async fn say(
         };
         Translation::of(&question, wire)
     };
-    let said = worked(length, said).await?;
+    let again = kept.map(|kept| (kept, said.clone()));
+    let mut told = worked(length, said).await?;
+    if let Some((kept, said)) = again
+        && learned(shared, &kept).await
+    {
+        told = worked(length, said).await?;
+    }
     let refused = |refusal: penstock_llm::translation::Refusal| Error::Untranslatable {
         provider: provider.slug(),
         path: refusal.path,
         message: refusal.message,
     };
-    let (translation, body) = said.map_err(refused)?;
+    let (translation, body) = told.map_err(refused)?;
     facts.lost.clone_from(&translation.lost);
     facts.unsaid = Some(translation.answering.unsaid.clone());
     Ok((Body::Whole(body.into()), translation))
@@ -93,7 +100,17 @@ fn kept(shared: &Shared, target: &Target<'_>, model: &str) -> Kept {
     let Target { provider, base, credential, authorization, .. } = target;
     let place = (provider.slug(), &base.origin);
     let owner = shared.mark((caller, place, credential, authorization, model));
-    Kept { signatures: Arc::clone(&shared.signatures), owner, now: now() }
+    Kept::new(Arc::clone(&shared.signatures), owner, now())
+}
+
+/// Whether another worker kept signatures that are missing here; now they are here.
+async fn learned(shared: &Shared, kept: &Kept) -> bool {
+    let missed = kept.missed();
+    let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
+    let names: Vec<_> = missed.iter().map(|call| shared::signature_of(kept.owner, call)).collect();
+    let noted = redis.noted(&names).await;
+    let found = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
+    found.map(|(call, signature)| kept.learn(call, &signature)).count() > 0
 }
 
 /// Whether a stream is told as one array: Google's clients ask for events, and who does not gets this.

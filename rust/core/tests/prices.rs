@@ -176,17 +176,17 @@ async fn images_cost_what_is_said_of_their_quality_and_size_however_many_tokens_
     let asked = |more: &str| post(IMAGES, format!(r#"{{"model":"m","prompt":"p"{more}}}"#));
     let overridden = json!({"provider": "mock", "override_params": {"quality": "hd"}});
     for (ask, status, answer, expected) in [
-        // Four cents each.
-        (asked(r#","n":2"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
-        (asked(r#","quality":"hd","size":"1024x1792""#), "200 OK", drawn, json!([120_000_000, "USD", "v", null])),
+        // Four cents each of those that came, however many were asked for.
+        (asked(r#","n":3"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
+        (asked(r#","quality":"hd","size":"1024x1792""#), "200 OK", drawn, json!([240_000_000, "USD", "v", null])),
         // And ten tokens of a thousand each.
         (asked(""), "200 OK", counted, json!([40_010_000, "USD", "v", 10])),
-        (edit, "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
+        (edit, "200 OK", drawn, json!([160_000_000, "USD", "v", null])),
         (
             asked("").header("x-gateway-config", &overridden.to_string()),
             "200 OK",
             drawn,
-            json!([80_000_000, "USD", "v", null]),
+            json!([160_000_000, "USD", "v", null]),
         ),
         // Nothing is said of those.
         (asked(r#","size":"1x1""#), "200 OK", counted, json!([null, null, null, 10])),

@@ -264,6 +264,16 @@ impl Operation {
         matches!(self, Self::ChatComplete | Self::Complete | Self::Messages | Self::CreateModelResponse)
     }
 
+    /// Whether it is about a response that may go on in the background.
+    pub fn is_of_responses(self) -> bool {
+        matches!(self, Self::CreateModelResponse | Self::GetModelResponse | Self::CancelModelResponse)
+    }
+
+    /// Whether images are made.
+    pub fn draws(self) -> bool {
+        matches!(self, Self::ImageGenerate | Self::ImageEdit)
+    }
+
     /// Whether its body is a form that names a model.
     pub fn takes_model_in_form(self) -> bool {
         matches!(self, Self::ImageEdit | Self::CreateTranscription | Self::CreateTranslation)

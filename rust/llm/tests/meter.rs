@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
 use penstock_llm::{
-    dialect::Dialect::{self, Anthropic, OpenAi},
+    dialect::Dialect::{self, Anthropic, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, Metered, Usage},
+    usage::{Meter, Metered, Tools, Usage},
 };
 use proptest::prelude::*;
 
@@ -40,6 +40,7 @@ fn chat() -> Metered {
         error_event: false,
         model: Some("gpt-4o-2024".into()),
         deltas: None,
+        begun: None,
     }
 }
 
@@ -51,6 +52,7 @@ fn messages() -> Metered {
         error_event: false,
         model: Some("claude-x".into()),
         deltas: None,
+        begun: None,
     }
 }
 
@@ -152,6 +154,17 @@ fn a_stream_of_responses_ends_with_its_last_event() {
 }
 
 #[test]
+fn a_response_that_goes_on_in_the_background_is_known_from_its_beginning() {
+    let begun = |background: &str| {
+        let event = format!(
+            "data: {{\"type\":\"response.created\",\"response\":{{\"id\":\"resp_1\",\"background\":{background},\"model\":\"gpt-5\"}}}}\n\n"
+        );
+        meter(OpenAi, [event.as_bytes()]).begun
+    };
+    assert_eq!((begun("true").as_deref(), begun("false")), (Some("resp_1"), None));
+}
+
+#[test]
 fn usage_behind_a_huge_or_broken_event_is_still_found() {
     let tail = "\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
     let huge = format!("data: {{\"junk\":\"{}\",{tail}", "x".repeat(1_000_000));
@@ -159,6 +172,29 @@ fn usage_behind_a_huge_or_broken_event_is_still_found() {
     assert_eq!((metered.usage, metered.terminated), (Some(Usage { input: 1, output: 2, ..Usage::default() }), true));
     let broken = format!("data: {{\"junk\":nonsense,{tail}");
     assert_eq!(meter(OpenAi, [broken.as_bytes()]).usage, metered.usage);
+}
+
+/// An image, or a long response, comes in one event of megabytes, whose beginning is not kept.
+#[test]
+fn a_last_event_that_is_huge_says_how_its_stream_ended() {
+    let picture = "A".repeat(1_000_000);
+    let used = Some(Usage { input: 3, output: 4, ..Usage::default() });
+    let response = format!(
+        "data: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{{\"result\":\"{picture}\"}}],\"error\":null,\"usage\":{{\"input_tokens\":3,\"output_tokens\":4}}}}}}\n\n"
+    );
+    let metered = meter(OpenAi, response.as_bytes().chunks(16_384));
+    assert_eq!((metered.usage, metered.terminated), (used, true));
+    let content = |end: &str| {
+        format!(
+            "data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"inlineData\":{{\"data\":\"{picture}\"}}}}]}}{end}}}],\"usageMetadata\":{{\"promptTokenCount\":3,\"candidatesTokenCount\":4}},\"modelVersion\":\"gemini-2.5-flash\"}}\n\n"
+        )
+    };
+    let looked_up = ",\"finishReason\":\"STOP\",\"groundingMetadata\":{\"webSearchQueries\":[\"a\",\"b\"]}";
+    let metered = meter(Gemini, content(looked_up).as_bytes().chunks(16_384));
+    let tools = Tools { web_searches: 1, ..Tools::default() };
+    assert_eq!((metered.usage, metered.terminated), (used.map(|usage| Usage { tools, ..usage }), true));
+    let metered = meter(Gemini, content("").as_bytes().chunks(16_384));
+    assert_eq!((metered.usage, metered.terminated), (used, false));
 }
 
 const RESPONSE: &str = concat!(

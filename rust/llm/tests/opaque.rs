@@ -397,7 +397,7 @@ fn a_signature_that_a_client_did_not_keep_is_put_back_for_the_same_caller() {
     let model = "gemini-3-flash";
     let wire = provider.wire(Operation::ChatComplete, model).unwrap();
     let signatures = Arc::new(Signatures::new(1 << 20));
-    let kept = |owner| Kept { signatures: Arc::clone(&signatures), owner, now: 1_700_000_000_000 };
+    let kept = |owner| Kept::new(Arc::clone(&signatures), owner, 1_700_000_000_000);
     let said = |owner, body: &Value| {
         let (kept, body) = (kept(owner), body.to_string().into_bytes());
         let beside = Beside { signatures: Some(&kept), ..Beside::default() };

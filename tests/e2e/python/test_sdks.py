@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.python.packages import KEY, said
 from tests.gateway import Gateway, Mock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SCRIPTS = Path(__file__).parent / "sdks"
-PACKAGES = Path(__file__).parents[3] / ".cache/sdk/others"
-KEY = "pk-gateway-0123456789"
 TEXT = "Hello from the pretend provider: all is well. "
 PROVIDERS = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": ""}
 
@@ -42,32 +35,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     yield running
     running.stop()
     mock.stop()
-
-
-def said(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, str], object]:
-    """Run a script with those packages and nothing else of this environment; what came of each call."""
-    done = subprocess.run(
-        # What an SDK uses may be on its way out; that is not for these tests to say.
-        [sys.executable, "-S", "-W", "ignore", SCRIPTS / script],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        stdin=subprocess.DEVNULL,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(PACKAGES),
-            "GATEWAY": served.base_url,
-            "KEY": KEY,
-            "PROVIDERS": " ".join(providers),
-            # None of them is to look anywhere but here.
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "LANGCHAIN_TRACING_V2": "false",
-        },
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {(provider, call): came for provider, call, came in map(json.loads, done.stdout.splitlines())}
 
 
 EMBEDDED_AND_COUNTED: dict[tuple[str, str, str], object] = {

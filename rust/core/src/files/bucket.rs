@@ -8,10 +8,10 @@ use penstock_llm::{
 use super::{
     LARGEST_LIST, asked, limit,
     parts::Parts,
-    talk::{self, Answered, Question, Talk},
+    talk::{self, Answered, Talk},
     upload,
 };
-use crate::{body::Body, call::Call, error::Result, record::Facts, target::Reach};
+use crate::{body::Body, call::Call, error::Result, record::Facts, rendering::question::Question, target::Reach};
 
 /// As many files as a bucket tells at once.
 const MOST: usize = 1000;

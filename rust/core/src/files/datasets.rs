@@ -10,13 +10,14 @@ use tokio::sync::Notify;
 
 use super::{
     LARGEST_LIST, asked, limit,
-    talk::{Answered, Question, Talk, broken},
+    talk::{Answered, Talk, broken},
     upload::{self, Named, Sink},
 };
 use crate::{
     body::{self, Body, End, Feeder},
     call::Call,
     record::Facts,
+    rendering::question::Question,
     upstream::Incoming,
 };
 

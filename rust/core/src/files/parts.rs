@@ -8,12 +8,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{
     bucket::within_reach,
-    talk::{Answered, Question, Talk, broken},
+    talk::{Answered, Talk, broken},
     upload::{self, Named, PART, Sink},
 };
 use crate::{
     body::{self, Body},
     error::Error,
+    rendering::question::Question,
     shared::room::Share,
     upstream::Incoming,
 };

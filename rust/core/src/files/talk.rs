@@ -10,20 +10,18 @@ use penstock_llm::{
     dialect::Dialect,
     files::{self, Keeper},
     operation::Operation,
-    providers::{Asked, Stated},
 };
 
 use crate::{
     body::Body,
-    credentials::{self, Payload},
     deadline::Deadline,
     delivery::Served,
     error::{Error, Result},
     gateway::Gateway,
-    rendering::{self, Length},
+    rendering::question::Question,
     target::Target,
     translation::retyped,
-    upstream::{self, AnswerBody, Incoming, Outgoing, Shape},
+    upstream::{self, AnswerBody, Incoming},
 };
 
 /// A refusal that is larger says no more than its status.
@@ -44,30 +42,6 @@ impl From<Error> for Refused {
 }
 
 pub type Answered<T = Served> = std::result::Result<T, Refused>;
-
-/// What is asked.
-pub struct Question<'q> {
-    pub method: &'static str,
-    /// As a caller's: `/files`, with an id, with what is in it.
-    pub path: &'q str,
-    pub query: &'q str,
-    pub fields: &'q [(String, String)],
-    pub body: Body,
-}
-
-impl<'q> Question<'q> {
-    pub fn new(method: &'static str, path: &'q str) -> Self {
-        Self { method, path, query: "", fields: &[], body: Body::empty() }
-    }
-
-    fn length(&self) -> Length {
-        match &self.body {
-            Body::Whole(_) if !matches!(self.method, "PUT" | "POST") => Length::None,
-            Body::Whole(bytes) => Length::Known(bytes.len() as u64),
-            Body::Fed(..) => Length::Chunked,
-        }
-    }
-}
 
 /// Who asks, and whom.
 pub struct Talk<'t> {
@@ -100,28 +74,7 @@ impl Talk<'_> {
 
     async fn exchange(&self, question: Question<'_>) -> Result<(Incoming, Deadline)> {
         let (gateway, target) = (self.gateway, self.target);
-        let issued = match &target.grant {
-            None => None,
-            Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),
-        };
-        let issued = issued.as_deref();
-        let asked = Asked {
-            operation: self.operation,
-            path: question.path,
-            query: question.query,
-            prefix: &target.base.prefix,
-            model: "",
-            user: "",
-            streams: false,
-            begun: false,
-            stated: Stated::default(),
-        };
-        let length = question.length();
-        let mut head = rendering::own(target, &asked, (question.method, question.fields), (length, issued))?;
-        credentials::sign(target, self.operation, issued, (&mut head, &Payload::of(question.body.whole())))?;
-        let shape = Shape { chunked: length == Length::Chunked, bodiless: question.method == "HEAD" };
-        let body = question.body;
-        let outgoing = Outgoing { head, body, shape, replayable: question.method != "POST" };
+        let outgoing = question.outgoing(gateway, target, self.operation).await?;
         let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.grace);
         let began = Instant::now();
         let sending = pin!(gateway.upstream.send(&target.base.origin, outgoing));

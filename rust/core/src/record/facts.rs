@@ -14,7 +14,7 @@ use penstock_llm::{
 };
 
 use super::{
-    Sink,
+    Later, Sink,
     metadata::{self, Metadata},
 };
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
     routing::decision::{CacheStatus, Decision},
     shared::answers::Filling,
     snapshot::Snapshot,
+    target::Target,
 };
 
 /// So many steps of a decision fit into a header of an answer.
@@ -62,8 +63,9 @@ pub struct Facts {
     /// As the body names it.
     pub user: Option<String>,
     pub stream: bool,
-    /// Which images it asks for.
+    /// Which images it asks for, and how many came.
     pub drawing: Option<Box<Drawing>>,
+    pub drawn: Option<u64>,
     /// Names model and stream too, once it has passed so far.
     pub form: Option<Arc<Mutex<Form>>>,
     pub api_key_id: Option<String>,
@@ -85,6 +87,8 @@ pub struct Facts {
     pub unsaid: Option<Unsaid>,
     /// What a stream says of its usage was asked for in the caller's name, and is not passed on.
     pub hides_usage: bool,
+    /// Where it is paid for at another time than it is answered.
+    pub later: Option<Later>,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
     pub usage: Option<Usage>,
@@ -159,6 +163,20 @@ impl Facts {
         (self.provider, self.model, self.own_model) = (provider, model, own_model);
         (self.stream, self.upstream) = (stream, upstream);
         (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
+    }
+
+    /// Which model is asked at a target, by its own name, and where its price is looked up.
+    pub fn asked_of(&mut self, target: &Target<'_>, operation: Operation) {
+        self.own_model = target.provider.model(&target.options).map(ToOwned::to_owned);
+        if self.own_model.is_some() && self.behind.is_none() {
+            let meant = target.provider.meant(&target.options, &self.model);
+            self.behind = (meant != self.model_told()).then(|| meant.to_owned());
+        }
+        self.tariff.own.clone_from(&target.priced);
+        if operation.is_of_responses() {
+            // It may be paid for later, when no model is named.
+            self.tariff.others = target.saved.and_then(|saved| saved.models.clone());
+        }
     }
 
     /// What was found out at a target whose answer is not the one.
@@ -241,6 +259,13 @@ impl Facts {
     pub fn is_spent(&self) -> bool {
         let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
         is_ours && self.status >= 400 && self.error != Some("draining")
+    }
+
+    /// As many images are paid for as came.
+    pub fn read_drawn(&mut self) {
+        if let (Some(drawing), Some(drawn)) = (&mut self.drawing, self.drawn) {
+            drawing.count = drawn;
+        }
     }
 
     /// What the form has said so far.

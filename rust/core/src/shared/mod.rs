@@ -5,6 +5,7 @@ pub mod answers;
 pub mod breakers;
 pub mod budgets;
 pub mod clock;
+pub mod dues;
 pub mod generations;
 pub mod inline_configs;
 pub mod news;
@@ -26,6 +27,7 @@ use answers::Answers;
 use breakers::Breakers;
 use budgets::{Allowance, Budgets};
 use clock::Clock;
+use dues::Dues;
 use inline_configs::InlineConfigs;
 use news::Ears;
 use paces::Paces;
@@ -55,6 +57,8 @@ pub struct Shared {
     /// For bodies that are held whole on their way to providers.
     pub bodies: Room,
     pub sessions: Sessions,
+    /// Of responses in the background.
+    pub dues: Arc<Dues>,
     /// Of calls of tools.
     pub signatures: Arc<Signatures>,
     pub clock: Arc<Clock>,
@@ -87,7 +91,8 @@ impl Shared {
             // The largest has room where it is alone.
             bodies: Room::new(settings.gathered_bytes.max(settings.max_body_bytes), usize::MAX),
             sessions: Sessions::new(redis.clone()),
-            signatures: Arc::new(Signatures::new(SIGNATURES)),
+            dues: Arc::new(Dues::new(redis.clone())),
+            signatures: Arc::new(signatures(redis.clone())),
             clock,
             redis,
             seed,
@@ -119,6 +124,18 @@ impl Shared {
         of.hash(&mut hasher);
         hasher.finish()
     }
+}
+
+/// Those that come are noted for others, where there is somebody to note them.
+fn signatures(redis: Option<Arc<Redis>>) -> Signatures {
+    let Some(redis) = redis else { return Signatures::new(SIGNATURES) };
+    let hear = move |owner, call: &str, signature: &str| redis.note(signature_of(owner, call), signature);
+    Signatures::shared(SIGNATURES, Box::new(hear))
+}
+
+/// By what the signature of a call is noted.
+pub fn signature_of(owner: u64, call: &str) -> String {
+    format!("signature:{owner}:{call}")
 }
 
 /// So many states of targets are kept.

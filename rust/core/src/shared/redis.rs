@@ -44,6 +44,8 @@ const MOST_BREAKERS: isize = 10_000;
 const FORGOTTEN_MS: i64 = 24 * 3600 * 1000;
 /// No session is remembered for longer.
 const LONGEST_SESSION: Duration = Duration::from_hours(365 * 24);
+/// So long a note is there.
+const NOTED: Duration = Duration::from_hours(24);
 /// How an answer is written down; another version is not read.
 const FORMAT: u8 = 1;
 
@@ -56,6 +58,14 @@ pub enum Order {
         body: Bytes,
         age: Duration,
         refreshes: bool,
+    },
+    /// A few words that workers leave for each other.
+    Note {
+        name: String,
+        said: String,
+    },
+    DropNote {
+        name: String,
     },
     /// Tells what was seen now rather than with the next tick.
     Tell,
@@ -77,6 +87,7 @@ impl Order {
     fn bytes(&self) -> usize {
         match self {
             Self::Keep { body, .. } => body.len(),
+            Self::Note { name, said } => name.len() + said.len(),
             _ => 0,
         }
     }
@@ -223,6 +234,25 @@ impl Redis {
         asked.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
         let (target, left) = self.ask::<(Option<u64>, i64)>(&asked).await?;
         Some((target?, Duration::from_millis(left.try_into().unwrap_or(0))))
+    }
+
+    /// Leaves a note for others.
+    pub fn note(&self, name: String, said: impl Into<String>) {
+        self.order(Order::Note { name, said: said.into() });
+    }
+
+    pub fn drop_note(&self, name: String) {
+        self.order(Order::DropNote { name });
+    }
+
+    /// What others noted under these names; nothing where it does not say so in time. A request waits for this.
+    pub async fn noted(&self, names: &[String]) -> Vec<Option<String>> {
+        if !self.is_there() || names.is_empty() {
+            return Vec::new();
+        }
+        let mut asked = pipe();
+        asked.cmd("MGET").arg(names.iter().map(|name| self.name(name)).collect::<Vec<_>>());
+        self.ask::<(Vec<Option<String>>,)>(&asked).await.map(|(said,)| said).unwrap_or_default()
     }
 
     /// What it says, where it does in time. A request waits for this.
@@ -378,6 +408,13 @@ impl Redis {
                 if refreshes {
                     news.refreshed.push(key);
                 }
+            }
+            Order::Note { name, said } => {
+                let age = NOTED.as_millis() as u64;
+                asked.cmd("SET").arg(self.name(&name)).arg(said).arg("PX").arg(age);
+            }
+            Order::DropNote { name } => {
+                asked.cmd("DEL").arg(self.name(&name));
             }
             // It woke who tells.
             Order::Tell => (),

@@ -1,6 +1,11 @@
-//! How many images a request asks for, and of which kind: by that some are paid for.
+//! How many images a request asks for, and of which kind, and how many came: by that some are paid for.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::scan::{fields, text};
+use crate::usage::value_start;
 
 /// More are made by nobody at once; who asks for more is refused by its provider.
 const MOST: u64 = 1000;
@@ -43,9 +48,88 @@ impl Drawing {
     }
 }
 
+/// Each image is in one of these ways in the list. Quotes within strings are escaped, so keys are found in no text.
+static PACKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"b64_json\""));
+static LINKED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"url\""));
+static LIST: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"data\""));
+/// A key and the beginning of its value stand within so many bytes.
+const ROOM: usize = 64;
+
+/// Counts the images of an answer as it passes by.
+#[derive(Debug, Default)]
+pub struct Drawn {
+    /// What has not been looked at, as more of it may come.
+    rest: Vec<u8>,
+    packed: u64,
+    linked: u64,
+    has_list: bool,
+}
+
+impl Drawn {
+    /// Those of a whole answer; `None` where it has no list of them.
+    pub fn of(answer: &[u8]) -> Option<u64> {
+        let mut drawn = Self::default();
+        drawn.look(answer, answer.len());
+        drawn.count()
+    }
+
+    /// Takes the next bytes of the answer.
+    pub(crate) fn feed(&mut self, chunk: &[u8]) {
+        let mut bytes = std::mem::take(&mut self.rest);
+        bytes.extend_from_slice(chunk);
+        let known = bytes.len().saturating_sub(ROOM);
+        self.look(&bytes, known);
+        bytes.drain(..known);
+        self.rest = bytes;
+    }
+
+    /// The answer is over.
+    pub(crate) fn finish(mut self) -> Option<u64> {
+        let rest = std::mem::take(&mut self.rest);
+        self.look(&rest, rest.len());
+        self.count()
+    }
+
+    fn count(&self) -> Option<u64> {
+        self.has_list.then(|| self.packed.max(self.linked))
+    }
+
+    /// Looks at what begins before an offset.
+    fn look(&mut self, bytes: &[u8], end: usize) {
+        let found = |key: &Finder<'_>, open: u8| {
+            let keys = key.find_iter(bytes).take_while(|at| *at < end);
+            let is_it =
+                |at: &usize| matches!(value_start(bytes, at + key.needle().len()), Some((_, byte)) if byte == open);
+            keys.filter(is_it).count() as u64
+        };
+        self.has_list |= found(&LIST, b'[') > 0;
+        self.packed += found(&PACKED, b'"');
+        self.linked += found(&LINKED, b'"');
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn images_that_came_are_counted_however_they_come_and_however_their_answer_is_cut() {
+        let image = "A".repeat(300);
+        for (answer, expected) in [
+            (format!(r#"{{"data":[{{"b64_json":"{image}"}},{{"b64_json" : "{image}"}}]}}"#), Some(2)),
+            (r#"{"created":1,"data":[{"url":"u","revised_prompt":"\"url\":\"u\""}]}"#.to_owned(), Some(1)),
+            (r#"{"data":[{"url":"u","b64_json":null},{"url":"v","b64_json":null}]}"#.to_owned(), Some(2)),
+            (r#"{"data":[]}"#.to_owned(), Some(0)),
+            (r#"{"error":{"message":"no"}}"#.to_owned(), None),
+        ] {
+            assert_eq!(Drawn::of(answer.as_bytes()), expected, "{answer}");
+            for size in [1, 7, 100, 1000] {
+                let mut drawn = Drawn::default();
+                answer.as_bytes().chunks(size).for_each(|chunk| drawn.feed(chunk));
+                assert_eq!(drawn.finish(), expected, "{size} {answer}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_not_said_is_one_image_of_whatever_kind() {

@@ -1,5 +1,6 @@
 //! The dialects that callers and providers speak, what is read of a request, and how errors are said in each.
 
+mod background;
 pub mod batch_lines;
 pub mod bedrock;
 pub mod chat;
@@ -13,7 +14,8 @@ mod peek;
 pub(crate) mod scan;
 pub mod upload;
 
-pub use drawing::Drawing;
+pub use background::begun;
+pub use drawing::{Drawing, Drawn};
 pub use form::Form;
 pub use lines::Lines;
 pub use peek::{Peek, peek};

@@ -63,6 +63,7 @@ impl FrameMeter {
             error_event: self.error_event,
             model: self.model,
             deltas: None,
+            begun: None,
         }
     }
 

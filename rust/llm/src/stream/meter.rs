@@ -52,9 +52,12 @@ pub struct Meter {
     model: Option<String>,
     looks: u8,
     media: Media,
+    /// The event whose end has not come is the last one, and the place that says so may be gone.
+    ending: bool,
     choices: Choices,
     terminated: bool,
     error_event: bool,
+    begun: Option<String>,
 }
 
 /// Whether a stream is one of images, of speech, or of a transcript.
@@ -62,8 +65,6 @@ pub struct Meter {
 enum Media {
     None,
     Some,
-    /// The event whose end has not come is the last one, and the place that says so may be gone.
-    Ending,
 }
 
 /// What a stream turned out to be.
@@ -80,6 +81,8 @@ pub struct Metered {
     pub model: Option<String>,
     /// What there is to count where usage is none.
     pub deltas: Option<Deltas>,
+    /// The id of a response that goes on in the background, wherever its stream ends.
+    pub begun: Option<String>,
 }
 
 impl Meter {
@@ -92,9 +95,11 @@ impl Meter {
             model: None,
             looks: 0,
             media: Media::None,
+            ending: false,
             choices: Choices::default(),
             terminated: false,
             error_event: false,
+            begun: None,
         }
     }
 
@@ -119,13 +124,12 @@ impl Meter {
         if let Some(end) = sse::last_end(&self.carry[seam..]) {
             let rest = self.carry.split_off(seam + end);
             let whole = std::mem::replace(&mut self.carry, rest);
-            self.terminated |= self.media == Media::Ending;
+            self.terminated |= self.ending;
             self.look(&whole);
         }
         if self.carry.len() > MAX_CARRY {
-            if self.ends_media(&self.carry) {
-                self.media = Media::Ending;
-            }
+            let is_of_response = || self.dialect == Dialect::OpenAi && ends_response(&self.carry);
+            self.ending |= self.ends_media(&self.carry) || is_of_response();
             let cut = self.carry.len() - MAX_CARRY / 2;
             self.carry.splice(..cut, *b"data:");
         }
@@ -165,6 +169,7 @@ impl Meter {
             error_event: self.error_event,
             model: self.model,
             deltas: self.deltas,
+            begun: self.begun,
         }
     }
 
@@ -209,7 +214,7 @@ impl Meter {
 
     /// Whether there is one of the types with which a stream of images, of speech or of a transcript ends.
     fn ends_media(&self, bytes: &[u8]) -> bool {
-        self.media != Media::None && MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
+        self.media == Media::Some && MEDIA_ENDS.iter().any(|end| end.find(bytes).is_some())
     }
 
     fn read(&mut self, data: &[u8]) {
@@ -224,7 +229,8 @@ impl Meter {
         });
         if read.is_err() {
             self.counts.serve_before_usage(data);
-            self.counts.read_last(data);
+            self.counts.read_end(data);
+            self.terminated |= self.dialect == Dialect::Gemini && ends_content(data);
         }
     }
 
@@ -246,12 +252,21 @@ impl Meter {
             b"type" => self.take_kind(value),
             // Where Anthropic, OpenAI's responses, Groq and Cohere put the same fields one level down.
             b"message" | b"response" | b"x_groq" | b"delta" => {
+                let (mut id, mut is_background) = (None, false);
                 let _ = fields(value, |key, at| {
+                    match key {
+                        b"id" => id = Some(&value[at.clone()]),
+                        b"background" => is_background = &value[at.clone()] == b"true",
+                        _ => (),
+                    }
                     if matches!(key, b"usage" | b"model" | b"error" | b"service_tier" | b"output") {
                         self.take(key, &value[at]);
                     }
                     Ok(())
                 });
+                if is_background {
+                    self.begun = id.and_then(unescape);
+                }
             }
             b"service_tier" => self.counts.serve(key, value),
             _ => {}

@@ -1,7 +1,7 @@
 //! Reads what a large whole answer cost from its two ends as it passes by.
 
 use crate::{
-    dialect::Dialect,
+    dialect::{Dialect, Drawn},
     operation::Operation,
     usage::{Lookout, Usage, from_end, from_head},
 };
@@ -17,13 +17,16 @@ pub struct Skim {
     length: u64,
     /// Of responses: what they consist of is part of their price.
     lookout: Option<Lookout>,
+    /// Of images: so is how many they are.
+    drawn: Option<Drawn>,
 }
 
 impl Skim {
     /// One that knows where the answers of an operation say what they cost.
     pub fn of(operation: Operation) -> Self {
         let lookout = (operation == Operation::CreateModelResponse).then(Lookout::default);
-        Self { lookout, ..Self::default() }
+        let drawn = operation.draws().then(Drawn::default);
+        Self { lookout, drawn, ..Self::default() }
     }
 
     /// Takes the next bytes of the answer.
@@ -31,6 +34,9 @@ impl Skim {
         self.length += chunk.len() as u64;
         if let Some(lookout) = &mut self.lookout {
             lookout.feed(chunk);
+        }
+        if let Some(drawn) = &mut self.drawn {
+            drawn.feed(chunk);
         }
         let (begin, rest) = chunk.split_at(chunk.len().min(EDGE - self.head.len()));
         self.head.extend_from_slice(begin);
@@ -44,6 +50,11 @@ impl Skim {
     /// How many bytes have passed.
     pub fn length(&self) -> u64 {
         self.length
+    }
+
+    /// How many images it had, where that is what it is about; the answer is over.
+    pub fn drawn(&mut self) -> Option<u64> {
+        self.drawn.take()?.finish()
     }
 
     /// The answer is over.

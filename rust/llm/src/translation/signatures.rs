@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -12,11 +13,23 @@ const LONGEST: usize = 64 * 1024;
 /// What one takes besides its letters.
 const BESIDE: usize = 256;
 
+/// So many that are not there are asked for elsewhere.
+const MOST_MISSED: usize = 64;
+
+/// Hears of each that is kept: whose it is, of which call, and the signature.
+pub type Hearing = Box<dyn Fn(u64, &str, &str) + Send + Sync>;
+
 /// Bounded in bytes and in time; the oldest go first.
-#[derive(Debug)]
 pub struct Signatures {
     held: Mutex<Held>,
     most: usize,
+    hearing: Option<Hearing>,
+}
+
+impl fmt::Debug for Signatures {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Signatures")
+    }
 }
 
 type Key = (u64, Box<str>);
@@ -31,7 +44,12 @@ struct Held {
 
 impl Signatures {
     pub fn new(most_bytes: usize) -> Self {
-        Self { held: Mutex::default(), most: most_bytes }
+        Self { held: Mutex::default(), most: most_bytes, hearing: None }
+    }
+
+    /// Likewise, where somebody shares them with others.
+    pub fn shared(most_bytes: usize, hearing: Hearing) -> Self {
+        Self { hearing: Some(hearing), ..Self::new(most_bytes) }
     }
 
     /// How many bytes they take.
@@ -39,14 +57,15 @@ impl Signatures {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).bytes
     }
 
-    fn keep(&self, key: Key, signature: &str, now: u64) {
+    /// Whether it was not there.
+    fn keep(&self, key: Key, signature: &str, now: u64) -> bool {
         if signature.len() > LONGEST {
-            return;
+            return false;
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         // A call is signed once.
         if held.kept.contains_key(&key) {
-            return;
+            return false;
         }
         let end = now.saturating_add(LIFE);
         held.bytes += cost(&key, signature);
@@ -55,6 +74,7 @@ impl Signatures {
         while held.bytes > self.most || held.order.front().is_some_and(|(_, end)| *end < now) {
             held.drop_oldest();
         }
+        true
     }
 
     fn find(&self, key: &Key, now: u64) -> Option<Box<str>> {
@@ -84,15 +104,41 @@ pub struct Kept {
     pub owner: u64,
     /// In milliseconds since 1970.
     pub now: u64,
+    /// Calls whose signatures were looked for and are not here.
+    missed: Arc<Mutex<Vec<Box<str>>>>,
 }
 
 impl Kept {
-    pub(super) fn keep(&self, call: &str, signature: &str) {
+    pub fn new(signatures: Arc<Signatures>, owner: u64, now: u64) -> Self {
+        Self { signatures, owner, now, missed: Arc::default() }
+    }
+
+    /// The calls that had none, while somebody else may have theirs.
+    pub fn missed(&self) -> Vec<Box<str>> {
+        std::mem::take(&mut *self.missed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes one that somebody else kept.
+    pub fn learn(&self, call: &str, signature: &str) {
         self.signatures.keep((self.owner, call.into()), signature, self.now);
     }
 
+    pub(super) fn keep(&self, call: &str, signature: &str) {
+        let is_new = self.signatures.keep((self.owner, call.into()), signature, self.now);
+        if let (true, Some(hearing)) = (is_new, &self.signatures.hearing) {
+            hearing(self.owner, call, signature);
+        }
+    }
+
     pub(super) fn find(&self, call: &str) -> Option<Box<str>> {
-        self.signatures.find(&(self.owner, call.into()), self.now)
+        let found = self.signatures.find(&(self.owner, call.into()), self.now);
+        if found.is_none() && self.signatures.hearing.is_some() {
+            let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+            if missed.len() < MOST_MISSED {
+                missed.push(call.into());
+            }
+        }
+        found
     }
 }
 
@@ -101,7 +147,28 @@ mod tests {
     use super::*;
 
     fn kept(most: usize) -> Kept {
-        Kept { signatures: Arc::new(Signatures::new(most)), owner: 1, now: 1000 }
+        Kept::new(Arc::new(Signatures::new(most)), 1, 1000)
+    }
+
+    #[test]
+    fn who_shares_them_hears_of_new_ones_and_is_asked_for_those_that_are_not_here() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hearing = Arc::clone(&heard);
+        let hear = move |owner, call: &str, signature: &str| {
+            hearing.lock().unwrap().push((owner, call.to_owned(), signature.to_owned()));
+        };
+        let kept = Kept::new(Arc::new(Signatures::shared(10_000, Box::new(hear))), 1, 1000);
+        kept.keep("call_1", "signed");
+        kept.keep("call_1", "signed");
+        assert_eq!(*heard.lock().unwrap(), [(1, "call_1".to_owned(), "signed".to_owned())]);
+        assert_eq!(
+            (kept.find("call_1").is_some(), kept.find("call_2"), kept.missed()),
+            (true, None, vec!["call_2".into()])
+        );
+        // What was learned is nothing new to who told it.
+        kept.learn("call_2", "by another");
+        assert_eq!((kept.find("call_2").as_deref(), kept.missed().len()), (Some("by another"), 0));
+        assert_eq!(heard.lock().unwrap().len(), 1);
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// An event that is longer is not one.
-const MAX_EVENT: usize = 8 * 1024 * 1024;
+/// An event that is longer is not one. Images in the largest size come in events of 20 MB and more.
+const MAX_EVENT: usize = 32 * 1024 * 1024;
 
 pub struct Transcoder {
     frames: Frames,

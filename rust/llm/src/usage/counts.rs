@@ -61,6 +61,17 @@ impl Counts {
     }
 
     pub(super) fn read_tail(mut self, tail: &[u8]) -> Option<Self> {
+        self.read_last_and_behind(tail).map(|()| self)
+    }
+
+    /// Reads what stands in bytes with which a large event ends.
+    pub(crate) fn read_end(&mut self, tail: &[u8]) {
+        self.grounding.read_end(tail);
+        // What stands before a fault counts.
+        self.read_last_and_behind(tail);
+    }
+
+    fn read_last_and_behind(&mut self, tail: &[u8]) -> Option<()> {
         let end = self.read_last(tail).or_else(|| self.read_last_meta(tail))?;
         let rest = closes_after(tail, end, |key, at| {
             match key {
@@ -69,7 +80,7 @@ impl Counts {
             }
             Ok(())
         });
-        rest.ok().map(|()| self)
+        rest.ok()
     }
 
     /// Reads an answer, or an array of Google's with all the pieces of one.

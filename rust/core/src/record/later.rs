@@ -1,0 +1,64 @@
+//! When a response is paid for that goes on in the background: not when it begins, but once, when somebody is told what it used.
+
+use std::sync::Arc;
+
+use penstock_llm::{dialect::begun, operation::Operation};
+
+use super::Facts;
+use crate::{
+    call::Call,
+    shared::dues::{Debt, Dues},
+};
+
+/// What is to be done about what an answer cost.
+#[derive(Debug)]
+pub enum Later {
+    /// A response may begin that is not over when it is answered.
+    Begins(Arc<Dues>),
+    /// It is about one that began earlier, which is paid for or not.
+    Earlier(Option<Debt>),
+}
+
+impl Later {
+    /// Of requests that are about responses.
+    pub async fn of(dues: &Arc<Dues>, call: &Call<'_>, provider: &str) -> Option<Self> {
+        match call.asked_for() {
+            Operation::CreateModelResponse => Some(Self::Begins(Arc::clone(dues))),
+            Operation::GetModelResponse | Operation::CancelModelResponse => {
+                let id = call.route.path.rsplit_once("/responses/")?.1.split('/').next()?;
+                Some(Self::Earlier(dues.look(provider, id).await))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether what is told was paid for.
+    pub fn is_paid(&self) -> bool {
+        matches!(self, Self::Earlier(None))
+    }
+}
+
+impl Facts {
+    /// Whether an answer says of a response that it has only begun: it costs nothing yet.
+    pub fn owes(&self, answer: &[u8]) -> bool {
+        matches!(self.later, Some(Later::Begins(_))) && begun(answer).is_some_and(|id| self.owes_for(&id))
+    }
+
+    /// Likewise of one that goes on though its stream has ended.
+    pub fn owes_for(&self, id: &str) -> bool {
+        let Some(Later::Begins(dues)) = &self.later else { return false };
+        dues.owe(self.provider, id, (&self.model, self.own_model.as_deref()));
+        true
+    }
+
+    /// What was used earlier counts for who pays for it, at the price of the model that was asked for then.
+    pub(super) fn settle_debt(&mut self) {
+        let Some(Later::Earlier(debt)) = self.later.take() else { return };
+        let Some((model, own)) = debt.filter(|_| self.usage.is_some()).and_then(Debt::pay) else {
+            self.usage = None;
+            return;
+        };
+        self.tariff = self.tariff.of_another(&model);
+        (self.model, self.own_model) = (model, own);
+    }
+}

@@ -1,0 +1,43 @@
+"""Scripts of other vendors' SDKs, run with those packages and nothing else of this environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.gateway import Gateway
+
+SCRIPTS = Path(__file__).parent / "sdks"
+PACKAGES = Path(__file__).parents[3] / ".cache/sdk/others"
+KEY = "pk-gateway-0123456789"
+
+
+def said(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, str], object]:
+    """Run a script; what came of each call."""
+    done = subprocess.run(
+        # What an SDK uses may be on its way out; that is not for these tests to say.
+        [sys.executable, "-S", "-W", "ignore", SCRIPTS / script],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        stdin=subprocess.DEVNULL,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PACKAGES),
+            "GATEWAY": served.base_url,
+            "KEY": KEY,
+            "PROVIDERS": " ".join(providers),
+            # None of them is to look anywhere but here.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "LANGCHAIN_TRACING_V2": "false",
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {(provider, call): came for provider, call, came in map(json.loads, done.stdout.splitlines())}

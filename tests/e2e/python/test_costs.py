@@ -1,0 +1,317 @@
+"""What is used beside tokens, or is read where large answers end, costs what it costs whoever's SDK asks: as the records say it."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from tests.e2e.python.answering_provider import AnsweringProvider, events, whole
+from tests.e2e.python.packages import KEY, said
+from tests.gateway import Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Nano-dollars for one, which is a ten-millionth of a cent.
+IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
+IMAGES = {"standard": {"1024x1024": 40_000_000}, "high": {"1024x1536": 80_000_000}}
+TURN = [{"role": "user", "content": "what is new?"}]
+MODELS = {
+    "openai": "gpt-new",
+    "google": "gemini-3-new",
+    "anthropic": "claude-new",
+    "perplexity-ai": "sonar-new",
+}
+
+
+def cents(nanodollars: int) -> dict[str, float]:
+    return {"price": nanodollars / 1e7}
+
+
+PRICE = {
+    "request_token": cents(IN),
+    "response_token": cents(OUT),
+    "additional_units": {"web_search": cents(WEB), "file_search": cents(FILES)},
+}
+DRAWN = {
+    "request_token": cents(IN),
+    "image": {quality: {size: cents(one) for size, one in sizes.items()} for quality, sizes in IMAGES.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[AnsweringProvider]:
+    with AnsweringProvider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -> Iterator[Gateway]:
+    priced = [(provider, model, PRICE) for provider, model in MODELS.items()] + [("openai", "image-new", DRAWN)]
+    tables = {
+        "keys": [{"name": "k", "id": "k-1", "key": KEY}],
+        "providers": [
+            {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": there.url} for slug in MODELS
+        ],
+        "prices": [
+            {"provider": provider, "model": model, "valid_from": "2020-01-01", "pay_as_you_go": price}
+            for provider, model, price in priced
+        ],
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    }
+    running = Gateway(tmp_path_factory.mktemp("costs"), tables, {})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def costs(served: Gateway) -> Callable[[int], list[tuple[int | None, dict[str, int] | None]]]:
+    """Wait for the records of this test: what each cost, and the parts of its usage."""
+    before = len(served.records(0))
+
+    def wait(count: int) -> list[tuple[int | None, dict[str, int] | None]]:
+        records = served.records(before + count)[before:]
+        return [(record.get("cost_nanodollars"), record.get("usage")) for record in records]
+
+    return wait
+
+
+@pytest.fixture(scope="module")
+def client(served: Gateway) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def claude(served: Gateway) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=served.base_url, api_key=KEY, max_retries=0, timeout=10) as client:
+        yield client
+
+
+def at(provider: str) -> str:
+    return f"@{provider}/{MODELS[provider]}"
+
+
+SEARCHED = [
+    {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "news"}},
+    {"id": "ws_2", "type": "web_search_call", "status": "completed", "action": {"type": "open_page", "url": "u"}},
+    {"id": "fs_1", "type": "file_search_call", "status": "completed", "queries": ["q"], "results": None},
+    {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "much", "annotations": [], "logprobs": []}],
+    },
+]
+
+
+def response(**more: object) -> dict[str, Any]:
+    usage = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "status": "completed",
+        "model": MODELS["openai"],
+        "output": SEARCHED,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [{"type": "web_search"}],
+        "usage": usage | details,
+        **more,
+    }
+
+
+def test_searches_of_a_response_cost_what_they_cost_whole_and_streamed(
+    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+):
+    begun = response(status="in_progress", output=[], usage=None)
+    done = [
+        {"type": "response.output_item.done", "sequence_number": 1 + number, "output_index": number, "item": item}
+        for number, item in enumerate(SEARCHED)
+    ]
+    streamed = events(
+        {"type": "response.created", "sequence_number": 0, "response": begun},
+        *done,
+        {"type": "response.completed", "sequence_number": 9, "response": response()},
+    )
+    there.answer("POST", "/responses", whole(response()), streamed)
+    request: dict[str, Any] = {"model": at("openai"), "input": "what is new?", "tools": [{"type": "web_search"}]}
+    answer = client.responses.create(**request)
+    assert answer.output_text == "much"
+    with client.responses.create(**request, stream=True) as stream:
+        assert [event.type for event in stream][-1] == "response.completed"
+    used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
+    assert costs(2) == [(100 * IN + 10 * OUT + WEB + FILES, used)] * 2
+
+
+def message(**more: object) -> dict[str, Any]:
+    usage = {"input_tokens": 100, "output_tokens": 10, "server_tool_use": {"web_search_requests": 3}}
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODELS["anthropic"],
+        "content": [{"type": "text", "text": "much"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": usage,
+        **more,
+    }
+
+
+def test_searches_of_claude_cost_what_they_cost_for_clients_of_both_dialects(
+    there: AnsweringProvider,
+    claude: anthropic.Anthropic,
+    client: openai.OpenAI,
+    costs: Callable[[int], list[object]],
+):
+    usage = message()["usage"]
+    streamed = events(
+        {
+            "type": "message_start",
+            "message": message(content=[], stop_reason=None, usage={**usage, "output_tokens": 1}),
+        },
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "much"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage},
+        {"type": "message_stop"},
+    )
+    there.answer("POST", "/messages", whole(message()), streamed, whole(message()), streamed)
+    tools: list[Any] = [{"type": "web_search_20250305", "name": "web_search"}]
+    request: dict[str, Any] = {"model": at("anthropic"), "max_tokens": 64, "messages": TURN, "tools": tools}
+    assert claude.messages.create(**request).usage.server_tool_use.web_search_requests == 3
+    with claude.messages.stream(**request) as stream:
+        assert stream.get_final_text() == "much"
+    assert client.chat.completions.create(model=at("anthropic"), messages=TURN).choices[0].message.content == "much"
+    with client.chat.completions.create(model=at("anthropic"), messages=TURN, stream=True) as chunks:
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "much"
+    used = {"input": 100, "output": 10, "web_searches": 3}
+    assert costs(4) == [(100 * IN + 10 * OUT + 3 * WEB, used)] * 4
+
+
+GENERATED, STREAMED = ":generateContent", ":streamGenerateContent"
+
+
+def generated(*parts: dict[str, Any], **more: object) -> dict[str, Any]:
+    queries = {"webSearchQueries": ["news", "weather", "news"], "searchEntryPoint": {"renderedContent": "<b>"}}
+    candidate = {"content": {"role": "model", "parts": list(parts)}, "index": 0, **more}
+    last = {"finishReason": "STOP", "groundingMetadata": queries}
+    usage = {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110}
+    return {"candidates": [candidate | last], "usageMetadata": usage, "modelVersion": MODELS["google"]}
+
+
+def pieces() -> list[dict[str, Any]]:
+    first = {"candidates": [{"content": {"role": "model", "parts": [{"text": "mu"}]}, "index": 0}]}
+    return [{**first, "modelVersion": MODELS["google"]}, generated({"text": "ch"})]
+
+
+USED = {"input": 100, "output": 10, "web_searches": 2}
+SUM = 100 * IN + 10 * OUT + 2 * WEB
+
+
+def test_searches_of_gemini_cost_what_they_cost_for_its_own_sdk_and_for_others(
+    there: AnsweringProvider,
+    served: Gateway,
+    claude: anthropic.Anthropic,
+    client: openai.OpenAI,
+    costs: Callable[[int], list[object]],
+):
+    there.answer("POST", f"{MODELS['google']}{GENERATED}", whole(generated({"text": "much"})))
+    there.answer("POST", f"{MODELS['google']}{STREAMED}", events(*pieces()))
+    came = said("google_search.py", served, [at("google")])
+    assert came == {(at("google"), "whole"): "much", (at("google"), "streamed"): "much"}
+    request: dict[str, Any] = {"model": at("google"), "messages": TURN}
+    assert client.chat.completions.create(**request).choices[0].message.content == "much"
+    with client.chat.completions.create(**request, stream=True) as chunks:
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
+    assert client.responses.create(model=at("google"), input="what is new?").output_text == "much"
+    assert claude.messages.create(**request, max_tokens=64).content[0].text == "much"
+    assert costs(6) == [(SUM, USED)] * 6
+
+
+def test_large_answers_and_arrays_of_gemini_cost_what_they_cost(
+    there: AnsweringProvider, served: Gateway, client: openai.OpenAI, costs: Callable[[int], list[object]]
+):
+    picture = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(bytes(1_500_000)).decode()}}
+    answer = whole(generated({"text": "much"}, picture))
+    array = whole([*pieces()[:1], generated({"text": "ch"}, picture)])
+    there.answer("POST", f"{MODELS['google']}{GENERATED}", answer)
+    there.answer(
+        "POST", f"{MODELS['google']}{STREAMED}", events(*pieces()[:1], generated({"text": "ch"}, picture)), array
+    )
+    came = said("google_search.py", served, [at("google")])
+    assert came == {(at("google"), "whole"): "much", (at("google"), "streamed"): "much"}
+    assert client.chat.completions.create(model=at("google"), messages=TURN).choices[0].message.content == "much"
+    # None of the SDKs asks for an array; whoever asks by hand gets one.
+    url = f"{served.base_url}/v1beta/models/{at('google')}{STREAMED}"
+    asked = httpx2.post(url, json={"contents": [{"parts": [{"text": "?"}]}]}, headers={"x-goog-api-key": KEY})
+    assert asked.content == array.body
+    assert costs(4) == [(SUM, USED)] * 4
+
+
+def test_searches_that_perplexity_counts_cost_what_they_cost(
+    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+):
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110, "num_search_queries": 4}
+    said = {"id": "1", "created": 1_700_000_000, "model": MODELS["perplexity-ai"]}
+    choice = {"index": 0, "finish_reason": "stop"}
+    answer = {"choices": [{**choice, "message": {"role": "assistant", "content": "much"}}], "usage": usage}
+    chunk = {"choices": [{**choice, "delta": {"role": "assistant", "content": "much"}}], "usage": usage}
+    there.answer(
+        "POST",
+        "/chat/completions",
+        whole({**said, "object": "chat.completion", **answer}),
+        events({**said, "object": "chat.completion.chunk", **chunk}),
+    )
+    request: dict[str, Any] = {"model": at("perplexity-ai"), "messages": TURN}
+    assert client.chat.completions.create(**request).choices[0].message.content == "much"
+    with client.chat.completions.create(**request, stream=True) as chunks:
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
+    used = {"input": 100, "output": 10, "web_searches": 4}
+    assert costs(2) == [(100 * IN + 10 * OUT + 4 * WEB, used)] * 2
+
+
+def test_images_cost_what_is_said_of_their_quality_and_size_and_as_many_as_came(
+    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+):
+    def drawn(count: int, size: int = 30) -> object:
+        return {"created": 1_700_000_000, "data": [{"b64_json": base64.b64encode(bytes(size)).decode()}] * count}
+
+    there.answer("POST", "/images/generations", *(whole(drawn(*one)) for one in ((2,), (1,), (1,), (2, 900_000))))
+    there.answer("POST", "/images/edits", whole(drawn(2)))
+    request: dict[str, Any] = {"model": "@openai/image-new", "prompt": "a cat"}
+    assert len(client.images.generate(**request, n=2).data or ()) == 2
+    client.images.generate(**request, quality="high", size="1024x1536")
+    # One of three was not made.
+    client.images.generate(**request, n=3)
+    client.images.generate(**request, n=2)
+    client.images.edit(**request, image=("a.png", b"\x89PNG", "image/png"), n=2)
+    usual, high = IMAGES["standard"]["1024x1024"], IMAGES["high"]["1024x1536"]
+    assert [cost for cost, _ in costs(5)] == [2 * usual, high, usual, 2 * usual, 2 * usual]
+
+
+def test_a_response_in_the_background_is_paid_for_once_when_somebody_sees_what_it_used(
+    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+):
+    begun = response(status="queued", background=True, output=[], usage=None)
+    there.answer("POST", "/responses", whole(begun))
+    there.answer("GET", "/responses/resp_1", whole(begun), whole(response(background=True)))
+    there.answer("POST", "/responses/resp_1/cancel", whole(response(status="cancelled", background=True, usage=None)))
+    made = client.responses.create(model=at("openai"), input="what is new?", background=True)
+    assert made.status == "queued"
+    named = {"extra_headers": {"x-gateway-provider": "@openai"}}
+    states = [client.responses.retrieve("resp_1", **named).status for _ in range(3)]
+    assert states == ["queued", "completed", "completed"]
+    assert client.responses.cancel("resp_1", **named).status == "cancelled"
+    used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
+    paid = (100 * IN + 10 * OUT + WEB + FILES, used)
+    assert costs(5) == [(None, None), (None, None), paid, (None, None), (None, None)]
