@@ -175,10 +175,11 @@ impl Job {
             }
             self.answered = answered?;
         }
-        if let Answered::Whole(answer) = &self.answered
-            && self.record.facts.owes(answer)
-        {
-            return None;
+        if let Answered::Whole(answer) = &self.answered {
+            self.record.facts.count_drawn(answer);
+            if self.record.facts.owes(answer) {
+                return None;
+            }
         }
         let asked = self.asked.as_ref()?;
         let encoding = encoding_for(self.record.facts.model_told());

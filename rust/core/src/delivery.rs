@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::{
-    dialect::{Dialect, Drawn},
+    dialect::Dialect,
     operation::Operation,
     usage::{Meter, Skim, Usage},
 };
@@ -290,9 +290,7 @@ fn whole(
             (None, Some(Answered::Packed(packed)))
         }
         Some((dialect, false)) => {
-            if record.facts.operation.is_some_and(Operation::draws) {
-                record.facts.drawn = Drawn::of(&bytes);
-            }
+            record.facts.count_drawn(&bytes);
             let usage = Usage::from_answer(dialect, &bytes).or(beside);
             (usage, usage.is_none().then(|| Answered::Whole(bytes.clone())))
         }

@@ -190,7 +190,6 @@ impl Record {
             return took;
         }
         self.facts.read_form();
-        self.facts.read_drawn();
         let took = self.started.elapsed();
         self.ended = Some((outcome, took));
         let metrics = &self.sink.metrics;
@@ -241,6 +240,7 @@ impl Record {
         }
         let took = self.end(outcome);
         self.facts.usage = self.facts.usage.or(self.facts.spent);
+        self.facts.read_drawn();
         self.facts.settle_debt();
         let metrics = &self.sink.metrics;
         let cost = self.cost();

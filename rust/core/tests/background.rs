@@ -4,15 +4,12 @@
 
 mod harness;
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use harness::{
     Ask, CHAT, Rig,
     redis_server::RedisServer,
-    scripted::{Scripted, request},
+    scripted::{Scripted, gzipped, packed, request},
     until,
 };
 use penstock_core::secret::Secret;
@@ -34,16 +31,10 @@ fn over() -> String {
     response("completed", &json!({"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}))
 }
 
-fn said(kind: &str, coding: &str, body: &[u8]) -> Vec<u8> {
+fn said(kind: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{coding}content-length: {length}\r\n\r\n");
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
-}
-
-fn gzipped(text: &str) -> Vec<u8> {
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    packed.write_all(text.as_bytes()).unwrap();
-    packed.finish().unwrap()
 }
 
 /// Whoever makes a response hears that it has begun, and whoever looks for it or cancels it that it is over: plain or compressed.
@@ -57,11 +48,11 @@ async fn provider(is_packed: bool) -> Scripted {
                 let event = format!(
                     "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{text}}}\n\n"
                 );
-                said("text/event-stream", "", event.as_bytes())
+                said("text/event-stream", event.as_bytes())
             } else if is_packed {
-                said("application/json", "content-encoding: gzip\r\n", &gzipped(&text))
+                packed("application/json", &gzipped(&text))
             } else {
-                said("application/json", "", text.as_bytes())
+                said("application/json", text.as_bytes())
             };
             stream.write_all(&answer).await.unwrap();
         }
@@ -130,7 +121,7 @@ async fn a_response_in_the_background_whose_stream_was_left_is_paid_for_by_who_f
                 stream.write_all([head, &begun, word].concat().as_bytes()).await.unwrap();
                 return;
             }
-            let answer = said("text/event-stream", "", event("completed", &over()).as_bytes());
+            let answer = said("text/event-stream", event("completed", &over()).as_bytes());
             stream.write_all(&answer).await.unwrap();
         }
     })
@@ -192,7 +183,7 @@ async fn gemini() -> (Scripted, Arc<Mutex<Vec<String>>>) {
                 hearing.lock().unwrap().push(String::from_utf8_lossy(&asked).into_owned());
                 let answer = json!({"responseId": "r", "candidates": [{"finishReason": "STOP", "content": {"parts": [
                     {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2lnbmVk"}]}}]});
-                stream.write_all(&said("application/json", "", answer.to_string().as_bytes())).await.unwrap();
+                stream.write_all(&said("application/json", answer.to_string().as_bytes())).await.unwrap();
             }
         }
     })

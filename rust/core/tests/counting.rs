@@ -5,7 +5,7 @@ mod harness;
 
 use harness::{
     Ask, CHAT, MESSAGES, Rig, in_time, pick, post,
-    scripted::{CHAT_EVENTS, EVENTS_HEAD, MESSAGE_EVENTS, Scripted, chunks, events, whole},
+    scripted::{CHAT_EVENTS, EVENTS_HEAD, MESSAGE_EVENTS, Scripted, chunks, events, gzipped, packed, whole},
     stream_of,
 };
 use serde_json::{Value, json};
@@ -231,21 +231,6 @@ async fn a_question_that_is_kept_no_longer_is_guessed_by_its_length() {
     let length = long.len() as u64;
     rig.send(Ask::new("POST", CHAT).header("x-gateway-provider", "mock").body(long)).await;
     assert_eq!(rig.record()["req_units"], length / 4);
-}
-
-/// `text` as `gzip` makes it.
-fn gzipped(text: &str) -> Vec<u8> {
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
-    packed.finish().unwrap()
-}
-
-fn packed(kind: &str, body: &[u8]) -> Vec<u8> {
-    let length = body.len();
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
-    );
-    [head.as_bytes(), body].concat()
 }
 
 #[tokio::test]

@@ -3,19 +3,10 @@
 
 mod harness;
 
-use std::io::Write;
-
-use flate2::{Compression, write::GzEncoder};
-use harness::{Ask, CHAT, MESSAGES, by_with, played::Played, words};
+use harness::{Ask, CHAT, MESSAGES, by_with, played::Played, scripted::gzipped as packed, words};
 use serde_json::{Value, json};
 
 const JSON: &str = "application/json";
-
-fn packed(text: &str) -> Vec<u8> {
-    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
-    packer.write_all(text.as_bytes()).unwrap();
-    packer.finish().unwrap()
-}
 
 fn chat(played: &Played, provider: &str) -> Ask {
     played.ask(provider, CHAT, words("m", false).into_bytes())

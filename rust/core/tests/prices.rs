@@ -5,7 +5,7 @@ mod harness;
 
 use harness::{
     Ask, CHAT, MESSAGES, Rig, chat, pick, post,
-    scripted::{Scripted, events, whole},
+    scripted::{Scripted, events, gzipped, packed, whole},
     stream, words,
 };
 use penstock_mock::Server;
@@ -188,11 +188,15 @@ async fn images_cost_what_is_said_of_their_quality_and_size_however_many_tokens_
             drawn,
             json!([160_000_000, "USD", "v", null]),
         ),
+        // Compressed it is the same.
+        (asked(r#","n":3"#), "200 OK", "gzip", json!([80_000_000, "USD", "v", null])),
         // Nothing is said of those.
         (asked(r#","size":"1x1""#), "200 OK", counted, json!([null, null, null, 10])),
         (asked(""), "400 Bad Request", r#"{"error":{"message":"no"}}"#, json!([null, null, null, null])),
     ] {
-        let provider = Scripted::answering(whole(status, "", answer)).await;
+        let answer =
+            if answer == "gzip" { packed("application/json", &gzipped(drawn)) } else { whole(status, "", answer) };
+        let provider = Scripted::answering(answer).await;
         let rig = Rig::at(&provider.url());
         let images = json!({"standard": {"1024x1024": 40_000_000_000_u64, "1024x1792": 80_000_000_000_u64},
             "hd": {"1024x1024": 80_000_000_000_u64, "1024x1792": 120_000_000_000_u64}});

@@ -7,7 +7,7 @@ use std::{
 };
 
 use penstock_llm::{
-    dialect::{Drawing, Form},
+    dialect::{Drawing, Drawn, Form},
     operation::Operation,
     translation::{Lost, Unsaid},
     usage::{Share, Usage},
@@ -259,6 +259,13 @@ impl Facts {
     pub fn is_spent(&self) -> bool {
         let is_ours = self.decision.as_ref().is_some_and(|decision| decision.is_persistent);
         is_ours && self.status >= 400 && self.error != Some("draining")
+    }
+
+    /// How many images an answer has, where it is about them.
+    pub fn count_drawn(&mut self, answer: &[u8]) {
+        if self.operation.is_some_and(Operation::draws) {
+            self.drawn = Drawn::of(answer);
+        }
     }
 
     /// As many images are paid for as came.

@@ -99,6 +99,22 @@ impl Drop for Scripted {
     }
 }
 
+/// `text` as `gzip` makes it.
+pub fn gzipped(text: &str) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+/// A good answer whose body is compressed.
+pub fn packed(kind: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
 /// The next request, head and body; `None` where the connection ends first.
 pub async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     message(stream).await
