@@ -95,6 +95,11 @@ class Stored(msgspec.Struct, frozen=True):
     key_count: int = 0
     # What other places said of secrets that providers are made of: the digest of the question, and the answer.
     secrets: dict[str, tuple[bytes, str]] = {}
+    # Where reading goes on for who has this: the change that it was read at, of each part how many rows it has and when
+    # the first one ends, and when the first of the rest does.
+    number: int = -1
+    parts: dict[str, tuple[int, int | None]] = {}
+    rest_end: int | None = None
 
     def __repr__(self) -> str:
         """Leave the rows out: they hold credentials."""

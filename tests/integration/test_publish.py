@@ -7,6 +7,7 @@ import base64
 import json
 import random
 import tempfile
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ from penstock.kit.references import Secrets
 from penstock.kit.secrets import Vault, master
 from penstock.secret import Secret
 from penstock.settings import Settings, Store
-from penstock.snapshot import Published, Snapshot, Stored, gather_good
+from penstock.snapshot import NOTHING, Published, Snapshot, Stored, gather_good
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, integration_models, integrations
@@ -55,12 +56,13 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 class Plane:
     """A management plane without its server, and a publisher beside its own that is told when to look."""
 
-    def __init__(self, app: Litestar, settings: Settings) -> None:
+    def __init__(self, app: Litestar, settings: Settings, before: Stored = NOTHING) -> None:
         self._app = app
         self._database = Database(settings.store, settings.store.url or Secret(""))
         key = master(settings)
         self._parts = Vault(key), Secrets(settings)
         self.published = Published(Snapshot())
+        self.published.stored = before
         # The application has a publisher too, and writes down what it publishes.
         aside = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
         self.kept = KeptRows(aside, key)
@@ -378,6 +380,53 @@ def test_of_a_large_table_only_the_part_that_changed_is_asked_for(settings: Sett
             assert await plane.look() == ["api_keys", "configs"]
             assert await plane.look() == []
         await plane.close()
+
+    asyncio.run(scene())
+
+
+def test_who_goes_on_from_what_was_kept_reads_what_changed_since_and_everything_once_later(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    async def scene() -> None:
+        app = await opened(settings)
+        first = Plane(app, settings)
+        async with living(app):
+            (place, *_) = (await first.call("GET", "/v1/workspaces"))["data"]
+            key = {"name": "k", "workspace_id": place["id"], "scopes": ["completions.write"]}
+            soon = {"expires_at": (datetime.now(UTC) + timedelta(seconds=1)).isoformat()}
+            for more in ({}, soon):
+                await first.call("POST", "/v1/api-keys/workspace/service", {**key, **more})
+            config = {"name": "n", "workspace_id": place["id"], "config": {"provider": "openai"}}
+            gone = await first.call("POST", "/v1/configs", config)
+            await first.look()
+            kept = first.kept.last()
+            assert kept is not None
+            # Meanwhile nobody looks.
+            await first.call("DELETE", f"/v1/configs/{gone['slug']}")
+            made = await first.call("POST", "/v1/configs", config)
+            second = Plane(app, settings, kept)
+            assert await second.look() == ["configs"]
+            assert all("substr" in asked for asked in second.asked if "FROM configs" in asked)
+            told = rows(second.published.stored)
+            assert [row["slug"] for row in told["configs"]] == [made["slug"]]
+            assert told == rows(await second.whole())
+            # It was published, and a key that ended since is not in it any more.
+            assert second.published.number == 1
+            await asyncio.sleep(1.1)
+            assert await second.look() == ["api_keys"]
+            assert rows(second.published.stored) == rows(await second.whole())
+            assert second.published.stored.key_count == kept.key_count - 1
+            # What no change tells of is found all the same.
+            async with second._database.writing() as connection:
+                await connection.execute(update(configs).values(name="other", config='{"provider":"groq"}'))
+            assert await second.look() == []
+            monkeypatch.setattr("penstock.jobs.publish.WHOLE_SECONDS", 0)
+            third = Plane(app, settings, second.published.stored)
+            assert await third.look() == ["api_keys", "configs"]
+            assert rows(third.published.stored)["configs"][0]["config"] == {"provider": "groq"}
+            assert await third.look() == []
+            for plane in (first, second, third):
+                await plane.close()
 
     asyncio.run(scene())
 

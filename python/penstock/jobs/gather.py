@@ -94,6 +94,11 @@ class Large:
         self._name, self._told_as, self._rows, self._digits = table.name, told_as, rows, digits(table.c.id)
         self.parts: dict[str, Part] = {}
 
+    def recall(self, stored: Stored) -> None:
+        """Know the parts that were read before."""
+        own = {name: said for name, said in stored.parts.items() if name.startswith(f"{self._name}/")}
+        self.parts = {name: Part(stored.pieces[name], count, end) for name, (count, end) in own.items()}
+
     async def read(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
         """Have the database write the parts that changed, or are over; all of them where it is not known which."""
         wanted: set[str] = set()
@@ -191,7 +196,12 @@ class Gatherer:
         self._keys = Large(api_keys, "keys", _keys)
         self._configs = Configs(vault)
         self._rest = Stored()
-        self._rest_ends: int | None = None
+
+    def recall(self, stored: Stored) -> None:
+        """Know what was gathered before, by whomever: what changed since is all that is to be read."""
+        for large in (self._keys, self._configs):
+            large.recall(stored)
+        self._rest = msgspec.structs.replace(stored, pieces={}, parts={}, secrets={})
 
     async def gather(
         self, connection: AsyncConnection, changed: frozenset[str] | None = None
@@ -199,16 +209,17 @@ class Gatherer:
         """Read what changed, or everything; give all of it, and when the first of it comes to its end."""
         for large in (self._keys, self._configs):
             await large.read(connection, changed)
-        if changed is None or REST in changed or _is_over(self._rest_ends, now()):
+        if changed is None or REST in changed or _is_over(self._rest.rest_end, now()):
             await self._read_rest(connection)
-        keys = self._keys.parts.values()
+        keys, parts = self._keys.parts.values(), self._keys.parts | self._configs.parts
         stored = msgspec.structs.replace(
             self._rest,
-            pieces={name: part.piece for name, part in (self._keys.parts | self._configs.parts).items()},
+            pieces={name: part.piece for name, part in parts.items()},
             key_count=sum(part.count for part in keys),
             secrets=self._secrets.known(),
+            parts={name: (part.count, part.end) for name, part in parts.items()},
         )
-        ends = (*(part.end for part in keys), self._rest_ends)
+        ends = (*(part.end for part in keys), self._rest.rest_end)
         return stored, min((end for end in ends if end is not None), default=None)
 
     async def _read_rest(self, connection: AsyncConnection) -> None:
@@ -218,8 +229,8 @@ class Gatherer:
             models=_insides(models),
             workspaces=_insides(await _workspaces(connection)),
             departed=_insides(await _departed(connection)),
+            rest_end=min(ends, default=None),
         )
-        self._rest_ends = min(ends, default=None)
 
 
 def _is_over(end: int | None, moment: int) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+from sqlalchemy import select
 
 from penstock.errors import UnavailableError
 from penstock.jobs.gather import Gatherer
@@ -21,6 +22,7 @@ from penstock.settings import STORE_FILE
 from penstock.snapshot import NOTHING, Prepared, Stored
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
+from penstock.store.tables import changes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,7 +90,9 @@ async def _read(settings: Settings, database: Database, key: Master, kept: KeptR
         with suppress(TimeoutError):
             await asyncio.wait_for(secrets.refresh(asked), PATIENCE)
     async with database.reading() as connection:
+        number = await connection.scalar(select(changes.c.number)) or 0
         stored, _ = await Gatherer(vault, secrets).gather(connection)
+        stored = msgspec.structs.replace(stored, number=number)
     if tokens := known_tokens(settings, kept):
         stored = msgspec.structs.replace(stored, jwt=tokens.published())
     try:

@@ -39,6 +39,9 @@ UNKEPT = "the snapshot is not kept for the next start: %s"
 KEPT_FILES, PURPOSE = ("penstock.snapshot", "penstock.snapshot.other"), "snapshot"
 # Longest wait for secrets that others keep: whoever is slow is asked beside.
 PATIENCE = 1.0
+# Who goes on from what was kept reads everything once so long after: it may be of another release, or of a database that
+# was brought back to an older state since. At once would be in the way of the first change after the start.
+WHOLE_SECONDS = 5.0
 # Between two changes that come one upon the other.
 BREATH = 0.02
 
@@ -87,7 +90,7 @@ class Publisher:
         kept: KeptRows,
         tokens: Tokens | None,
     ) -> None:
-        """Know nothing of the store yet."""
+        """Know no more of the store than what was kept says."""
         self._settings = settings
         self._published = published
         self._database = database
@@ -103,6 +106,12 @@ class Publisher:
         # How often secrets changed that others keep, and how much of that was published.
         self._fills = self._filled = 0
         self._due: int | None = None
+        # When everything is to be read though no change asks for it.
+        self._whole_at: float | None = None
+        if published.stored.number >= 0:
+            self._gatherer.recall(published.stored)
+            self._number = published.stored.number
+            self._whole_at = time.monotonic() + WHOLE_SECONDS
         self._ill = self._is_running = False
 
     def ring(self) -> None:
@@ -130,8 +139,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Look until cancelled."""
-        if last := await asyncio.to_thread(self._kept.last):
-            self._secrets.seed(last.secrets)
+        self._secrets.seed(self._published.stored.secrets)
         watching = asyncio.create_task(self.watch_secrets())
         self._is_running = True
         try:
@@ -199,16 +207,19 @@ class Publisher:
             number = await connection.scalar(select(changes.c.number)) or 0
             fills = self._fills
             due = self._due is not None and self._due <= now()
+            is_whole = self._whole_at is not None and self._whole_at <= time.monotonic()
             jwt = self._tokens.published() if self._tokens else b""
-            if number == self._number and not (due or fills > self._filled) and jwt == self._published.stored.jwt:
+            is_known = number == self._through and jwt == self._published.stored.jwt
+            if is_known and not (due or is_whole or fills > self._filled):
                 return
-            parts = await self._changed(connection, number)
+            parts = None if is_whole else await self._changed(connection, number)
             stored, self._due = await self._gatherer.gather(connection, parts)
-            stored = msgspec.structs.replace(stored, jwt=jwt)
+            stored = msgspec.structs.replace(stored, jwt=jwt, number=number)
         async with self._published.turn:
             known = self._published.current
             snapshot = await asyncio.to_thread(gather_good, self._settings, stored, known)
             self._number, self._filled = number, fills
+            self._whole_at = None if is_whole else self._whole_at
             self._published.stored = stored
             # First: one who is killed in between would begin again with what was there before.
             await self._keep(stored)
