@@ -351,6 +351,31 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     assert run(admin, "apply", str(file), "--yes", "--prune") == "nothing to do\n"
 
 
+def test_a_section_that_is_opened_and_flags_in_it_that_are_chosen_take_one_run(own: Client, tmp_path: Path):
+    """What is opened has the organisation's values first: what a workspace says goes over them in the same run."""
+    admin = own
+    place = admin.made("/v1/workspaces", {"name": "Rockets", "security_settings": {"membersViewLogs": True}})
+    settings = "/v1/admin/organisation/settings"
+    closed = {"security_settings_overrides": {"logs": False, "configs": False}}
+    good(admin.put(settings, {**closed, "block_inline_config": False}))
+    file = tmp_path / "state.yaml"
+    document = YAML(typ="safe").load(run(admin, "export"))
+    whole, rockets = document["organisation"]["settings"], document["workspaces"][1]
+    # The organisation's are other than before; the workspace's as before, or other.
+    whole["security_settings"] |= {"membersViewLogs": False, "membersViewConfigs": False}
+    whole["security_settings_overrides"] |= {"logs": True, "configs": True, "data_plane_security_settings": True}
+    whole["block_inline_config"] = True
+    rockets["security_settings"] |= {"membersViewLogs": True, "membersViewConfigs": True, "membersWriteConfigs": True}
+    rockets["settings"] = {"block_inline_config": False}
+    write(document, file)
+    assert "~ workspace Rockets: settings, security_settings" in run(admin, "apply", str(file), "--yes").splitlines()
+    shown = admin.shown(f"/v1/workspaces/{place['id']}")
+    names = ("membersViewLogs", "membersViewConfigs", "membersWriteConfigs")
+    assert [shown["security_settings"][name] for name in names] == [True] * 3
+    assert shown["settings"] == {"block_inline_config": False}
+    assert run(admin, "apply", str(file), "--yes") == "nothing to do\n"
+
+
 def test_a_model_goes_to_another_host_with_the_credentials_of_the_file(admin: Client, tmp_path: Path):
     other = admin.with_key(
         kind="organisation/service",

@@ -50,6 +50,9 @@ OF_ORGANISATION_LAST: tuple[Kind, ...] = (ApiKeys(), Users(), Invites())
 
 VERSION = 1
 PARTS = ("settings", "defaults")
+# What the organisation says in these holds in workspaces too, or is given to them; of a workspace it is in these.
+HANDED_DOWN = frozenset({"security_settings", "security_settings_overrides", "block_inline_config"})
+HANDED_TO = ("security_settings", "settings")
 TOP = ("version", "organisation", "workspaces")
 OF_ALL = (*PARTS, *(kind.name for kind in (*OF_ORGANISATION, *OF_ORGANISATION_LAST)))
 OF_EACH = ("id", "slug", "is_default", *WORKSPACE_FIELDS, *(kind.name for kind in OF_WORKSPACE))
@@ -112,6 +115,8 @@ class Plan:
         self._removals: list[Step] = []
         # Slugs that things were given in the place of those that are written.
         self._renamed: dict[str, str] = {}
+        # Whether workspaces are given something by what the organisation is told before them.
+        self._hands_down = False
         self._problems: list[Problem] = []
         document = cast("Thing", resolved("", dict(wanted), environ, self._problems))
         self._problems += _misshapen(document)
@@ -129,7 +134,9 @@ class Plan:
     def _compare(self, wanted: Thing, there: Thing) -> None:
         whole = cast("Thing", wanted.get("organisation") or {})
         for part in (part for part in PARTS if part in whole):
-            self._part(part, changes(whole[part] or {}, there["organisation"].get(part, {})))
+            changed = changes(whole[part] or {}, there["organisation"].get(part, {}))
+            self._hands_down |= not HANDED_DOWN.isdisjoint(changed)
+            self._part(part, changed)
         places = self._places(wanted, there)
         for kind in OF_ORGANISATION:
             self._things(kind, "organisation", whole, there["organisation"], None)
@@ -182,20 +189,35 @@ class Plan:
     def _late(self, path: str, workspace: Thing, found: Thing | None, place: Thing) -> None:
         """Change a workspace after what its defaults refer to."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
-        if found and "security_settings" in fields:
-            # Every flag has a value: those that the file does not have stay.
-            fields["security_settings"] = {**found["security_settings"], **(fields["security_settings"] or {})}
         founded = {**fields, "defaults": without(fields.get("defaults") or {}, "user_api_key_config")}
-        if changed := changes(cast("Thing", renamed(fields, self._renamed)), found or founded):
-            if "settings" in changed and found:
-                # What is left out of them stays: what the file does not have is taken away.
-                gone = dict.fromkeys(cast("Thing", found.get("settings") or {}))
-                changed["settings"] = {**gone, **cast("Thing", changed["settings"] or {})}
+        changed = self._differs(fields, found) if found else changes(self._now(fields), founded)
+        may_differ = [name for name in HANDED_TO if self._hands_down and found and name in fields]
+        if not (changed or may_differ):
+            return
 
-            def act() -> None:
-                self._ground.remote.ask("PUT", f"{WORKSPACES}/{place['id']}", self._now(changed))
+        def act() -> None:
+            at, now = f"{WORKSPACES}/{place['id']}", changed
+            if may_differ:
+                # The organisation's own change came first, and may have given it other values than it had.
+                now = self._differs(fields, self._ground.remote.ask("GET", at))
+            if now:
+                self._ground.remote.ask("PUT", at, self._now(now))
 
-            self._add("~", f"workspace {workspace['name']}: {', '.join(changed)}", path, act)
+        named = ", ".join(dict.fromkeys([*changed, *may_differ]))
+        self._add("~", f"workspace {workspace['name']}: {named}", path, act)
+
+    def _differs(self, fields: Thing, found: Thing) -> Thing:
+        """Give what of a workspace is to be other than it is there."""
+        wanted = self._now(fields)
+        if "security_settings" in wanted:
+            # Every flag has a value: those that the file does not have stay.
+            wanted["security_settings"] = {**found["security_settings"], **(wanted["security_settings"] or {})}
+        changed = changes(wanted, found)
+        if "settings" in changed:
+            # What is left out of them stays: what the file does not have is taken away.
+            gone = dict.fromkeys(cast("Thing", found.get("settings") or {}))
+            changed["settings"] = {**gone, **cast("Thing", changed["settings"] or {})}
+        return changed
 
     def _things(self, kind: Kind, above: str, wanted: Thing, there: Thing, place: Thing | None) -> None:
         """Compare the things of a kind in one place; a kind that is not written stays as it is."""
