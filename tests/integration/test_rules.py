@@ -65,6 +65,33 @@ def left(key: dict[str, Any]) -> float:
     return (datetime.fromisoformat(key["expires_at"]) - datetime.now(UTC)).total_seconds()
 
 
+def test_records_of_a_workspace_keep_figures_alone_where_it_says_so(admin: Client):
+    place = Place(admin, debug_log=0)
+    made = admin.made("/v1/api-keys/workspace/service", {**place.body(), "user_id": None})
+
+    def record(**more: str) -> dict[str, Any]:
+        model = f"noted-{next(NUMBERS)}"
+        sent = {**MOCK, "x-gateway-api-key": made["key"], **more}
+        assert ask(admin.gateway.base_url, CHAT, asked(model), sent).status == 200
+
+        def look() -> dict[str, Any] | None:
+            return next((one for one in admin.gateway.records(0) if one.get("ai_model") == model), None)
+
+        return wait("the record", look)
+
+    def is_plain(record: dict[str, Any]) -> bool:
+        return (record.get("debug"), "request_headers" in record) == (False, False)
+
+    # It is used by every worker of this node when the change is answered.
+    assert is_plain(record())
+    assert is_plain(record(**{"x-gateway-debug": "true"}))
+    for value in (1, None):
+        good(admin.put(place.path, {"settings": {"debug_log": value}}))
+        noted = record()
+        assert ("debug" in noted, "request_headers" in noted) == (False, True)
+        assert is_plain(record(**{"x-gateway-debug": "false"}))
+
+
 def test_rules_are_kept_shown_and_taken_away_one_by_one(admin: Client):
     place = Place(admin, **RULES)
     assert admin.shown(place.path)["settings"] == RULES

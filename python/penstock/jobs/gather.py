@@ -320,6 +320,8 @@ async def _workspaces(connection: AsyncConnection) -> Rows:
             **{name: row[name] for name in ("id", "slug", "organisation_id")},
             "metadata": row["defaults"].get("metadata") or {},
             "block_inline_config": blocks_inline(row["settings"], row["above"]),
+            # Said only where it is so: nodes of older releases do not know it.
+            **({"figures_alone": True} if row["settings"].get("debug_log") == 0 else {}),
         }
         for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
     ]

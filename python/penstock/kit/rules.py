@@ -85,7 +85,9 @@ class WorkspaceRules(Rules, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = UNSET
     debug_log: Annotated[
         Flag | UnsetType | None,
-        Meta(description="1: logs keep requests and answers, 0: figures alone; kept until there are logs"),
+        Meta(
+            description="0: records of requests made here keep figures alone, whatever these say; 1, or null: unless they say x-gateway-debug: false"
+        ),
     ] = UNSET
 
 

@@ -128,6 +128,8 @@ pub struct Snapshot {
     metadata: HashMap<Box<str>, Vec<(String, String)>>,
     /// Those that refuse what a request chooses inline.
     blocking: HashSet<Box<str>>,
+    /// Those of whose requests records keep figures alone.
+    discreet: HashSet<Box<str>>,
     workspaces: Vec<Workspace>,
     tokens: Option<Tokens>,
     pub prices: Arc<Prices>,
@@ -176,6 +178,11 @@ impl Snapshot {
     /// Whether a workspace, or its organisation, refuses what a request chooses inline.
     pub fn blocks_inline(&self, workspace: Option<&str>) -> bool {
         !self.blocking.is_empty() && workspace.is_some_and(|id| self.blocking.contains(id))
+    }
+
+    /// Whether records of a workspace's requests keep figures alone.
+    pub fn is_discreet(&self, workspace: Option<&str>) -> bool {
+        !self.discreet.is_empty() && workspace.is_some_and(|id| self.discreet.contains(id))
     }
 
     /// The key with this text.

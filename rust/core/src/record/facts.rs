@@ -133,6 +133,10 @@ impl Facts {
             self.api_key_id = Some(key.id.to_string());
             snapshot.metadata(key).into_iter().for_each(|said| self.metadata.impose(said));
         }
+        // A request may ask for less than its workspace, not for more.
+        if snapshot.is_discreet(caller.workspace()) {
+            self.detail = Detail::Figures;
+        }
     }
 
     /// What the same request to another target knows as it begins.

@@ -143,6 +143,8 @@ struct PublishedWorkspace {
     #[serde(default)]
     block_inline_config: bool,
     #[serde(default)]
+    figures_alone: bool,
+    #[serde(default)]
     metadata: Texts,
 }
 
@@ -210,14 +212,17 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
     if let Some(published) = published.prices {
         prices = Arc::new(Prices::compile(published, &mut problems));
     }
-    let blocks = |row: &&PublishedWorkspace| row.block_inline_config;
+    let those = |is_one: fn(&PublishedWorkspace) -> bool| {
+        published.workspaces.iter().filter(|row| is_one(row)).map(|row| row.id.clone()).collect()
+    };
     let snapshot = Snapshot {
         epoch: published.epoch,
         own,
         stored,
         prices,
         providers,
-        blocking: published.workspaces.iter().filter(blocks).map(|row| row.id.clone()).collect(),
+        blocking: those(|row| row.block_inline_config),
+        discreet: those(|row| row.figures_alone),
         workspaces: published.workspaces.iter().map(PublishedWorkspace::named).collect(),
         tokens: published.jwt.map(|jwt| Tokens::compile(jwt, published.departed, &mut problems)),
         metadata: published.workspaces.into_iter().map(|row| (row.id, row.metadata.0)).collect(),
