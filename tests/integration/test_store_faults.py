@@ -144,6 +144,9 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
     url = own_postgres.database()
     with scene(tmp_path, provider, url) as here:
         here.under_load(own_postgres.crash, own_postgres.start)
+        signed_in = here.admin.post("/v1/auth/sessions", {"api_key": ADMIN_KEY})
+        session = {"cookie": (signed_in.get("set-cookie") or "").split(";")[0]}
+        assert Client(here.gateway, "", session).get("/v1/auth/self").status == 200
         ends = datetime.now(UTC) + timedelta(seconds=8)
         short = {"name": "short", "provider": "mock", "key": "sk-01234567", "expires_at": ends.isoformat()}
         slug = here.admin.made("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
@@ -155,6 +158,9 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         listed = [sorted(set(models(client)) - {f"@{slug}/mock"}) for client in clients]
         assert listed == [["@a/m", "@b/m"], ["@b/m"]]
         own_postgres.crash()
+        # Who signed in is somebody still.
+        answer = Client(here.gateway, "", session).get("/v1/auth/self")
+        assert (answer.status, answer.get("retry-after")) == (503, "1")
         assert [models(client) for client in clients] == listed
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     began = time.monotonic()
@@ -176,6 +182,10 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         for path in ("/v1/configs", "/v1/files", "/v1/models?workspace_id=another", "/v1/workspaces"):
             assert Client(gateway, key).get(path).status == 503, path
         assert Client(gateway, "nobody").get("/v1/models").status == 503
+        for who in (Client(gateway, "", session), Client(gateway, "nobody")):
+            assert who.get("/v1/auth/self").status == 503
+        # A key alone is never one there.
+        assert Client(gateway, key).get("/v1/auth/self").status in {403, 503}
     # What is kept for that is of no use to who finds it.
     assert key.encode() not in (tmp_path / "penstock.snapshot").read_bytes()
 
