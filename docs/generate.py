@@ -232,6 +232,14 @@ def providers_page() -> str:
         "providers and configs alone, and these only with `identity.lend`: no request may ask for what is the machine's, and the address of "
         "its metadata service stays forbidden as a host. Where tokens come from is said by the settings `identity.azure_…` "
         "([settings.md](settings.md)).",
+        "`vertex_service_account_json` is the key file of a service account, or with `vertex_auth_type` `workloadIdentityFederation` (or "
+        "without one) a file of the type `external_account`, as Google's console writes it: the token that it names is exchanged for one of "
+        "Google's, and that for the service account's own where it says so. A token at a `url` is asked for like all else, and not where a "
+        "machine's metadata are. A token in a `file` is the machine's: the file must be `identity.google_token_file`, it serves stored "
+        "providers and configs alone, with `identity.lend`, and goes to `identity.google_sts_url` whatever `token_url` says. "
+        "`executable`, AWS and certificates are no sources here.",
+        "With `vertex_skip_ptu_cost_attribution` (`skipPtuCostAttribution` in configurations) answers whose `trafficType` is "
+        "`PROVISIONED_THROUGHPUT` cost nothing in records: what they are made of was paid for before.",
         table(["name", "header", "key"], options),
     )
 

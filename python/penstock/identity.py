@@ -17,7 +17,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="let stored providers call as this machine (`aws_auth_type` `serviceRole`, or `assumedRole` "
-            "without keys; `azure_auth_mode` `managed`, `workload` or `entraFederated`), and secret references be fetched as "
+            "without keys; `azure_auth_mode` `managed`, `workload` or `entraFederated`; a `vertex_service_account_json` that names a file), and secret references be fetched as "
             "it (these, `default` and `vault_auth_type` `kubernetes`): whoever may store one may then use what the machine may"
         ),
     ] = False
@@ -108,3 +108,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "AZURE_AUTHORITY_HOST"},
         ),
     ] = "https://login.microsoftonline.com"
+    google_token_file: Annotated[
+        str,
+        Meta(
+            description="file with the token that this machine's platform gives it, which vouches for it at Google; files of the "
+            "type `external_account` that stored providers have may name this one and no other"
+        ),
+    ] = ""
+    google_sts_url: Annotated[
+        str, Meta(description="who takes that token for one of Google's; no provider can name another")
+    ] = "https://sts.googleapis.com/v1/token"
+    google_iam_url: Annotated[
+        str, Meta(description="who gives service accounts' own tokens for that; no provider can name another")
+    ] = "https://iamcredentials.googleapis.com"

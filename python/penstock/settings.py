@@ -393,6 +393,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     "azure_tenant_id": self.identity.azure_tenant_id or None,
                     "azure_client_id": self.identity.azure_client_id or None,
                     "azure_authority_host": self.identity.azure_authority_host,
+                    "google_token_file": self.identity.google_token_file or None,
+                    "google_sts_url": self.identity.google_sts_url,
+                    "google_iam_url": self.identity.google_iam_url,
                 },
             }
         )

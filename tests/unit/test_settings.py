@@ -185,6 +185,9 @@ def test_the_engine_is_told_what_it_must_know():
             "azure_tenant_id": None,
             "azure_client_id": None,
             "azure_authority_host": "https://login.microsoftonline.com",
+            "google_token_file": None,
+            "google_sts_url": "https://sts.googleapis.com/v1/token",
+            "google_iam_url": "https://iamcredentials.googleapis.com",
         },
     }
 

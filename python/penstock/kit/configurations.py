@@ -146,11 +146,13 @@ class SageMaker(Aws, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class VertexAi(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A project of Google's cloud."""
 
-    vertex_auth_type: Literal["basic", "serviceAccount"]
+    vertex_auth_type: Literal["basic", "serviceAccount", "workloadIdentityFederation"]
     vertex_region: Text
     vertex_project_id: Text | None = None
     vertex_service_account_json: dict[str, Any] | Literal["*****"] | None = None
     vertex_storage_bucket_name: Text | None = None
+    vertex_skip_ptu_cost_attribution: bool | None = None
+    skipPtuCostAttribution: bool | None = None  # noqa: N815 - as clients of others call it
 
 
 class Fireworks(Place, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -199,18 +201,15 @@ NEEDED = {
     ("aws_auth_type", "accessKey"): ("aws_access_key_id", "aws_secret_access_key"),
     ("aws_auth_type", "assumedRole"): ("aws_role_arn",),
     ("vertex_auth_type", "serviceAccount"): ("vertex_service_account_json",),
+    ("vertex_auth_type", "workloadIdentityFederation"): ("vertex_service_account_json",),
 }
-# What clients know of Vertex AI and is not to be had here.
-FEDERATION = "is not supported: use basic or serviceAccount, with the key of a service account"
-PROVISIONED = (
-    "is not supported: what provisioned throughput answers is priced like all else; hint: pricing_config of the models"
-)
 # Names that virtual keys have for what integrations say in another way.
 LEGACY = {
     "resourceName": "azure-resource-name",
     "apiVersion": "azure-api-version",
     "deploymentName": "azure-deployment-id",
     "azure_deployment_name": "azure-deployment-id",
+    "skipPtuCostAttribution": "vertex-skip-ptu-cost-attribution",
 }
 
 
@@ -227,7 +226,6 @@ def described() -> str:
 
 def check(path: str, provider: str, given: Mapping[str, Any], mapped: frozenset[str] = frozenset()) -> None:
     """Refuse what the provider does not have, and what it cannot do without; `mapped` fields come from elsewhere."""
-    _refuse_unsupported(path, provider, given)
     form = FORMS.get(provider, Place)
     others = _others(provider, form)
     if unknown := sorted(set(given) - {*form.__struct_fields__, *others}):
@@ -255,7 +253,6 @@ def names(provider: str) -> tuple[str, ...]:
 
 def check_some(path: str, provider: str, given: Mapping[str, Any], allowed: Iterable[str]) -> None:
     """Refuse what the provider does not have, of a table that need not have all; `allowed` are names of older clients."""
-    _refuse_unsupported(path, provider, given)
     form = FORMS.get(provider, Place)
     others = _others(provider, form)
     known = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
@@ -275,21 +272,6 @@ def _others(provider: str, form: type[Place]) -> list[str]:
     """List what the engine may be told of a provider that has no place in its form, as its headers have it."""
     names = [header.replace("-", "_") for _, header in _options().get(provider, ())]
     return [name for name in names if name not in form.__struct_fields__]
-
-
-def _refuse_unsupported(path: str, provider: str, given: Mapping[str, Any]) -> None:
-    """Say of what others offer that it is not to be had here, rather than that nobody knows it."""
-    if provider != "vertex-ai":
-        return
-    if isinstance(way := given.get("vertex_auth_type"), str) and (
-        "federat" in way.lower() or "workload" in way.lower()
-    ):
-        raise refuse(f"{path}.vertex_auth_type", f"{way!r} {FEDERATION}")
-    account = given.get("vertex_service_account_json")
-    if isinstance(account, dict) and cast("dict[str, Any]", account).get("type") == "external_account":
-        raise refuse(f"{path}.vertex_service_account_json", f"of the type 'external_account' {FEDERATION}")
-    if name := next((name for name in given if name.replace("_", "").lower() == "skipptucostattribution"), None):
-        raise refuse(f"{path}.{name}", PROVISIONED)
 
 
 def _refuse_other_texts(path: str, given: Mapping[str, Any]) -> None:

@@ -191,6 +191,7 @@ impl<'c> Choice<'c> {
         let authorization = if has_key || !is_meant { None } else { self.caller.authorization(headers) };
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
         let (strict, passthrough) = (features.strict.resolve(control.strict), node.passthrough || control.is_nitro());
+        let priced = prices::Own { is_prepaid: provider.is_prepaid(&options), ..prices::Own::default() };
         let target = Target {
             provider,
             base,
@@ -211,7 +212,7 @@ impl<'c> Choice<'c> {
             reach: if is_bound { Reach::Stored } else { Reach::Own },
             grant: grant.map(Box::new),
             fields: Vec::new(),
-            priced: prices::Own::default(),
+            priced,
             goes_on: None,
         };
         Ok((target, named))

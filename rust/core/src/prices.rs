@@ -42,6 +42,8 @@ pub struct Own {
     pub priced: Option<Priced>,
     /// By what all of them differ.
     pub adjustment: Option<Arc<Adjustment>>,
+    /// What is answered out of throughput that was paid for before costs nothing more.
+    pub is_prepaid: bool,
 }
 
 /// Factors of prices, in millionths: a contract has others than the list.
@@ -89,6 +91,9 @@ pub struct Tariff {
 }
 
 impl Cost {
+    /// Where nothing had to be paid.
+    const NOTHING: Self = Self { nanodollars: 0, price_version: None };
+
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let price_version = match (self.price_version, other.price_version) {
@@ -109,6 +114,9 @@ impl Tariff {
 
     /// What was used of a model, at a moment in Unix seconds.
     pub fn cost(&self, provider: &str, model: &str, at: u64, usage: &Usage) -> Option<Cost> {
+        if self.is_paid(usage) {
+            return Some(Cost::NOTHING);
+        }
         self.price(provider, model, at, |price| self.of(price, usage))
     }
 
@@ -120,6 +128,9 @@ impl Tariff {
         usage: Option<&Usage>,
         drawing: &Drawing,
     ) -> Option<Cost> {
+        if usage.is_some_and(|usage| self.is_paid(usage)) {
+            return Some(Cost::NOTHING);
+        }
         let of = |price: &Price| match &price.images {
             None => usage.map(|usage| self.of(price, usage)),
             Some(images) => {
@@ -129,6 +140,10 @@ impl Tariff {
             }
         };
         self.price(provider, model, at, of).flatten()
+    }
+
+    fn is_paid(&self, usage: &Usage) -> bool {
+        self.own.is_prepaid && usage.service == Service::Provisioned
     }
 
     fn price<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
@@ -449,7 +464,7 @@ mod tests {
         let by = r#"{"version":"f","request":3000000,"factors":{"input":500000,"output":0,"cache_read":1250000}}"#;
         let adjustment = Adjustment::compile(serde_json::from_str(by).unwrap(), "$", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
-        let own = Own { priced: None, adjustment: Some(Arc::new(adjustment)) };
+        let own = Own { adjustment: Some(Arc::new(adjustment)), ..Own::default() };
         let mut tariff = Tariff { prices: Arc::new(prices()), own, others: None, is_batch: false };
         let usage = Usage { input: 4, output: 9, cache_read: 8, audio_in: 1, ..Usage::default() };
         let told = |tariff: &Tariff, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();

@@ -111,6 +111,10 @@ pub struct Identity {
     pub azure_tenant_id: Option<String>,
     pub azure_client_id: Option<String>,
     pub azure_authority_host: String,
+    /// A token of its own platform's, who takes it for one of Google's, and who gives service accounts' own for that.
+    pub google_token_file: Option<PathBuf>,
+    pub google_sts_url: String,
+    pub google_iam_url: String,
 }
 
 impl Default for Identity {
@@ -131,6 +135,9 @@ impl Default for Identity {
             azure_tenant_id: None,
             azure_client_id: None,
             azure_authority_host: "https://login.microsoftonline.com".to_owned(),
+            google_token_file: None,
+            google_sts_url: "https://sts.googleapis.com/v1/token".to_owned(),
+            google_iam_url: "https://iamcredentials.googleapis.com".to_owned(),
         }
     }
 }

@@ -208,3 +208,40 @@ async fn images_cost_what_is_said_of_their_quality_and_size_however_many_tokens_
         assert_eq!(pick(&record, TOLD), expected, "{record:#}");
     }
 }
+
+#[tokio::test]
+async fn what_is_answered_out_of_throughput_that_was_paid_for_costs_nothing_where_that_is_said() {
+    let answered = |traffic: &str| {
+        json!({"candidates": [{"content": {"role": "model", "parts": [{"text": "so"}]}, "finishReason": "STOP"}],
+            "usageMetadata": {"promptTokenCount": 2, "candidatesTokenCount": 3, "totalTokenCount": 5, "trafficType": traffic},
+            "modelVersion": "gemini-2.5-pro"})
+    };
+    let said = json!([{"provider": "vertex-ai", "model": "gemini-2.5-pro", "prices": [rates("v", 1_000, 1_000)]}]);
+    for (traffic, skips, cost) in [
+        ("PROVISIONED_THROUGHPUT", json!("true"), json!([0, null])),
+        ("ON_DEMAND", json!("true"), json!([5, "v"])),
+        ("PROVISIONED_THROUGHPUT", json!("false"), json!([5, "v"])),
+        ("PROVISIONED_THROUGHPUT", Value::Null, json!([5, "v"])),
+    ] {
+        let answer = answered(traffic).to_string();
+        for streamed in [false, true] {
+            let event = format!("data: {answer}\r\n\r\n");
+            let bytes = if streamed { events(event.as_bytes(), 50) } else { whole("200 OK", "", &answer) };
+            let provider = Scripted::answering(bytes).await;
+            let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+            let mut options = json!({"vertex_project_id": "p", "vertex_region": "r"});
+            if !skips.is_null() {
+                options["vertex_skip_ptu_cost_attribution"] = skips.clone();
+            }
+            let row = json!({"slug": "v", "provider": "vertex-ai", "api_key": "t", "custom_host": provider.url(),
+                "options": options});
+            rig.apply(&json!({"epoch": "1", "prices": {"said": said}, "providers": [row]}));
+            let asked = Ask::new("POST", CHAT).header("content-type", "application/json");
+            let asked = asked.header("x-gateway-provider", "@v").body(words("gemini-2.5-pro", streamed));
+            let told = rig.send(asked).await;
+            assert_eq!(told.status, 200, "{}", told.text());
+            let found = pick(&rig.record(), ["cost_nanodollars", "price_version"]);
+            assert_eq!(found, cost, "{traffic} {skips} {streamed}");
+        }
+    }
+}

@@ -30,6 +30,8 @@ pub enum Service {
     Flex,
     Priority,
     Fast,
+    /// Out of what was paid for before, by the hour.
+    Provisioned,
 }
 
 impl Service {
@@ -40,6 +42,8 @@ impl Service {
             Some(Self::Flex)
         } else if is(["priority", "on_demand_priority"]) {
             Some(Self::Priority)
+        } else if word.eq_ignore_ascii_case(b"provisioned_throughput") {
+            Some(Self::Provisioned)
         } else {
             word.eq_ignore_ascii_case(b"fast").then_some(Self::Fast)
         }

@@ -72,19 +72,30 @@ def test_each_field_that_clients_know_has_its_place(provider: str):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"vertex_auth_type": "workloadIdentityFederation"}, r"vertex_auth_type .* is not supported: use basic"),
-        ({"vertex_auth_type": "workload"}, "vertex_auth_type .* is not supported"),
-        ({"vertex_service_account_json": {"type": "external_account"}}, "vertex_service_account_json .* not supported"),
-        ({"skipPtuCostAttribution": True}, "skipPtuCostAttribution is not supported"),
-        ({"skip_ptu_cost_attribution": True}, "skip_ptu_cost_attribution is not supported"),
+        ({"vertex_auth_type": "workload"}, "vertex_auth_type"),
+        ({"vertex_auth_type": "workloadIdentityFederation"}, "vertex_service_account_json"),
+        ({"skipPtuCostAttribution": "yes"}, "skipPtuCostAttribution"),
+        ({"vertex_skip_ptu_cost_attribution": 1}, "vertex_skip_ptu_cost_attribution"),
     ],
 )
-def test_what_vertex_ai_offers_and_is_not_to_be_had_here_is_refused_in_plain_words(given: dict[str, Any], words: str):
+def test_what_vertex_ai_is_told_otherwise_than_it_may_be_is_refused_by_its_name(given: dict[str, Any], words: str):
     whole = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
     with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
         check("configurations", "vertex-ai", whole)
-    with pytest.raises(InvalidError, match=rf"model_config\.{words}"):
-        check_some("model_config", "vertex-ai", given, ())
+
+
+def test_who_is_known_to_google_by_somebody_elses_word_and_what_was_paid_for_are_told_to_the_engine():
+    account = {"type": "external_account", "audience": "//a", "subject_token_type": "urn:t"}
+    account |= {"credential_source": {"file": "/run/token"}}
+    given = {"vertex_auth_type": "workloadIdentityFederation", "vertex_region": "r"}
+    given |= {"vertex_service_account_json": account}
+    for name in ("skipPtuCostAttribution", "vertex_skip_ptu_cost_attribution"):
+        check("configurations", "vertex-ai", {**given, name: True})
+        options = told("vertex-ai", {**given, name: True})["options"]
+        assert options["vertex_skip_ptu_cost_attribution"] == "true"
+        assert json.loads(options["vertex_service_account_json"]) == account
+    shown, hidden = split("configurations", given, {}, {})
+    assert (shown["vertex_service_account_json"], hidden["vertex_service_account_json"]) == ("*****", account)
 
 
 OWN = {provider["slug"]: dict(provider["options"]) for provider in engine.catalogue() if provider["options"]}
@@ -119,6 +130,7 @@ VALUES: dict[str, Any] = {
     "azure_foundry_url": "https://x.example",
     "huggingface_base_url": "https://x.example",
     "vertex_auth_type": "basic",
+    "vertex_skip_ptu_cost_attribution": True,
     "vertex_service_account_json": {"a": "b"},
 }
 

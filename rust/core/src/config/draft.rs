@@ -230,6 +230,7 @@ impl Draft {
                 Form::Line => reading.text(value),
                 Form::Lines => reading.lines(value),
                 Form::Document => reading.document(value),
+                Form::Flag => reading.flag(value),
             };
             if let Some(text) = text {
                 self.target.options.put(option, text);

@@ -176,6 +176,18 @@ impl Reading {
         }
     }
 
+    /// Yes or no, as it is or as a text, as header fields have it.
+    pub fn flag(&mut self, value: &Value) -> Option<String> {
+        match value {
+            Value::Bool(_) => Some(value.to_string()),
+            Value::String(text) if matches!(text.as_str(), "true" | "false") => Some(text.clone()),
+            other => {
+                self.refuse(format!("must be true or false, not {}", kind(other)));
+                None
+            }
+        }
+    }
+
     pub fn texts(&mut self, value: &Value) -> Vec<String> {
         self.items(value, "an array of strings", Self::text)
     }

@@ -24,6 +24,7 @@ const SHARED: &str = r##"{
         "minimum_requests": {"type": "integer", "minimum": 0, "default": 10},
         "cooldown_interval": {"type": "integer", "minimum": 30000, "description": "milliseconds"},
         "failure_status_codes": {"$ref": "#/$defs/statuses", "description": "default: above 500"}}},
+    "flag": {"enum": [true, false, "true", "false"]},
     "bound": {"type": ["number", "string"], "pattern": "^\\s*[+-]?\\.?[0-9]", "description": "a number, or a text that begins with one"},
     "query": {"type": "object", "description": "`metadata.<key>`, `params.<field>` and `url.pathname`, each with a value or operators; all must hold",
         "properties": {"$and": {"type": "array", "items": {"$ref": "#/$defs/query"}},
@@ -69,6 +70,7 @@ pub fn schema() -> Value {
                     Form::Line => "#/$defs/text",
                     Form::Lines => "#/$defs/lines",
                     Form::Document => "#/$defs/document",
+                    Form::Flag => "#/$defs/flag",
                 };
                 properties
                     .entry(name)

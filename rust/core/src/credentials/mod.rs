@@ -2,6 +2,7 @@
 
 mod aws;
 mod entra;
+mod external_account;
 mod google;
 mod machine;
 mod managed;
@@ -73,6 +74,9 @@ impl std::fmt::Debug for Issued {
 async fn issue(gateway: &Gateway, grant: &Grant) -> std::result::Result<(Issued, Duration), String> {
     match grant {
         Grant::ServiceAccount { key_file, scope } => google::token(&gateway.upstream, key_file, scope).await,
+        Grant::ExternalAccount(account) => {
+            external_account::token(&gateway.upstream, &gateway.settings.identity, account).await
+        }
         Grant::Application { authority, tenant, client, secret, scope } => {
             entra::token(&gateway.upstream, (authority, tenant), (client, entra::Proof::Secret(secret)), scope).await
         }

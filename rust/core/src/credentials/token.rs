@@ -54,11 +54,23 @@ pub async fn post(
     form: &str,
     head: impl FnOnce(&Base) -> Result<Vec<u8>, String>,
 ) -> Result<(u16, bytes::Bytes), String> {
+    send(upstream, url, ("application/x-www-form-urlencoded", form), head).await
+}
+
+/// Likewise with a body of another kind.
+pub async fn send(
+    upstream: &Upstream,
+    url: &str,
+    (kind, content): (&str, &str),
+    head: impl FnOnce(&Base) -> Result<Vec<u8>, String>,
+) -> Result<(u16, bytes::Bytes), String> {
     let base = Base::parse(url).map_err(|message| format!("`{url}` {message}"))?;
     let mut head = head(&base)?;
-    let fields = "content-type: application/x-www-form-urlencoded\r\ncontent-length: ";
-    head.extend_from_slice(format!("{fields}{}\r\n\r\n", form.len()).as_bytes());
-    let body = Body::Whole(form.to_owned().into());
+    if !kind.is_empty() {
+        head.extend_from_slice(format!("content-type: {kind}\r\ncontent-length: {}\r\n", content.len()).as_bytes());
+    }
+    head.extend_from_slice(b"\r\n");
+    let body = if kind.is_empty() { Body::empty() } else { Body::Whole(content.to_owned().into()) };
     let outgoing = Outgoing { head, body, shape: Shape::default(), replayable: true };
     let failed = |error: crate::error::Error| format!("{url} could not be asked: {}", error.message());
     let mut incoming = upstream.send(&base.origin, outgoing).await.map_err(failed)?;

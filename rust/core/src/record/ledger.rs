@@ -67,6 +67,7 @@ impl Ledger {
         let own = Own {
             priced: Some(prices::compile(entry.prices, "$.prices", &mut problems)),
             adjustment: entry.adjustment.map(|said| Arc::new(Adjustment::compile(said, "$.adjustment", &mut problems))),
+            is_prepaid: false,
         };
         if let Some(problem) = problems.pop() {
             return Err(problem);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 pub mod ill;
+pub mod issuer;
 pub mod played;
 pub mod redis_server;
 pub mod scripted;

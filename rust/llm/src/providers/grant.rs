@@ -5,6 +5,8 @@
 pub enum Grant {
     /// Google gives a token to who signs as a service account: the key file, as JSON.
     ServiceAccount { key_file: String, scope: &'static str },
+    /// Google gives a token to who shows a token of somebody else's whom it trusts.
+    ExternalAccount(Box<ExternalAccount>),
     /// Entra ID gives a token to an application with a secret.
     Application { authority: String, tenant: String, client: String, secret: String, scope: String },
     /// Entra ID gives the machine that this runs on a token of its own; with several identities a client says which.
@@ -35,6 +37,32 @@ pub enum Voucher {
     Workload,
     /// That one where there is a file, else a token of the machine's own identity.
     Any { managed: Option<String> },
+}
+
+/// Who is known to Google by somebody else's word: what stands in a file of the type `external_account`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ExternalAccount {
+    pub audience: String,
+    pub token_type: String,
+    pub source: Source,
+    /// Of what the source says, the member of an object that is the token; all of it where none is named.
+    pub member: Option<String>,
+    /// Who takes the token.
+    pub exchange: String,
+    /// Where a service account's own token is given for the one that comes of it, and for how many seconds.
+    pub impersonation: Option<(String, u64)>,
+    pub scope: &'static str,
+}
+
+/// Where a token of somebody else's is found.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The machine's platform writes it there.
+    File(String),
+    Url {
+        url: String,
+        fields: Vec<(String, String)>,
+    },
 }
 
 /// What the keys of the machine are for.
@@ -89,6 +117,7 @@ impl Grant {
     pub fn is_machines(&self) -> bool {
         match self {
             Self::Role(role) => role.keys.is_none(),
+            Self::ExternalAccount(account) => matches!(account.source, Source::File(_)),
             grant => matches!(grant, Self::Machine(_) | Self::Managed { .. } | Self::Federated(_)),
         }
     }
@@ -99,6 +128,7 @@ impl std::fmt::Debug for Grant {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::ServiceAccount { .. } => "ServiceAccount",
+            Self::ExternalAccount(_) => "ExternalAccount",
             Self::Application { .. } => "Application",
             Self::Managed { .. } => "Managed",
             Self::Federated(_) => "Federated",

@@ -11,6 +11,7 @@ mod compatible;
 mod continuing;
 mod drawing;
 mod entra;
+mod external_account;
 mod fireworks;
 mod google;
 mod grant;
@@ -31,7 +32,7 @@ pub use asked::{Asked, OfGoogle, Stated};
 pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub(crate) use continuing::version_of_claude;
-pub use grant::{Federated, Grant, Keys, Machine, Role, Voucher};
+pub use grant::{ExternalAccount, Federated, Grant, Keys, Machine, Role, Source, Voucher};
 pub use hosts::names_host;
 pub use options::{Form, Known, Options};
 pub use wording::Wording;
@@ -274,6 +275,11 @@ pub trait Provider: Sync {
     /// Of whom a credential is to be fetched, where the options say that it must be.
     fn grant(&self, _options: &Options) -> Result<Option<Grant>, String> {
         Ok(None)
+    }
+
+    /// Whether what is answered out of throughput that was paid for before costs nothing more.
+    fn is_prepaid(&self, _options: &Options) -> bool {
+        false
     }
 
     /// A bearer token among the options; it goes before every key.

@@ -23,6 +23,8 @@ pub enum Form {
     Lines,
     /// An object of JSON, or that as a text.
     Document,
+    /// Yes or no, or that as a text.
+    Flag,
 }
 
 /// So end the names of those that are credentials, or parts of one.
@@ -46,6 +48,7 @@ impl Known {
         match self.header {
             name if name.ends_with("-json") => Form::Document,
             name if name.ends_with("-private-key") => Form::Lines,
+            name if name.ends_with("-cost-attribution") => Form::Flag,
             _ => Form::Line,
         }
     }

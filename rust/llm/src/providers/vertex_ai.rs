@@ -1,7 +1,7 @@
 //! Vertex AI: Gemini and Claude, the project and the region in the path, an access token of Google's as bearer.
 
 use super::{
-    Asked, FILES, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, Stated,
+    Asked, FILES, GEMINI, GEMINI_COUNT, Grant, Group, JOBS, Known, Options, Provider, Stated, external_account,
     google::write_own,
     is_in, jobs,
     options::{PROVIDER_MODEL, known, sent},
@@ -22,6 +22,7 @@ const OPTIONS: &[Known] = &[
     known("vertex_project_id", "vertex-project-id"),
     known("vertex_region", "vertex-region"),
     known("vertex_auth_type", "vertex-auth-type"),
+    known("vertex_skip_ptu_cost_attribution", "vertex-skip-ptu-cost-attribution"),
     known("vertex_service_account_json", "vertex-service-account-json"),
     known("vertex_storage_bucket_name", "vertex-storage-bucket-name"),
     known("provider_file_name", "provider-file-name"),
@@ -31,6 +32,8 @@ const OPTIONS: &[Known] = &[
     known("anthropic_version", "anthropic-version"),
 ];
 
+/// The way of authenticating whose file says who vouches.
+const FEDERATED: &str = "workloadIdentityFederation";
 /// What a service account asks to be let do.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
@@ -76,13 +79,26 @@ impl Provider for VertexAi {
         match options.get("vertex_auth_type") {
             // A token that comes along is all there is.
             Some("basic") => return Ok(None),
-            Some("serviceAccount") if key_file.is_none() => {
+            Some("serviceAccount" | FEDERATED) if key_file.is_none() => {
                 return Err("no key file: send x-gateway-vertex-service-account-json".into());
             }
-            None | Some("serviceAccount") => (),
-            Some(other) => return Err(format!("vertex_auth_type `{other}` must be basic or serviceAccount")),
+            None | Some("serviceAccount" | FEDERATED) => (),
+            Some(other) => {
+                return Err(format!("vertex_auth_type `{other}` must be basic, serviceAccount or {FEDERATED}"));
+            }
         }
-        Ok(key_file.map(|key_file| Grant::ServiceAccount { key_file, scope: SCOPE }))
+        let Some(key_file) = key_file else { return Ok(None) };
+        // Read for every request: a key file is not, for it has no such word.
+        let is_federated = options.get("vertex_auth_type") == Some(FEDERATED);
+        if is_federated || memchr::memmem::find(key_file.as_bytes(), b"\"external_account\"").is_some() {
+            let account = external_account::read(&key_file, SCOPE)?;
+            return Ok(Some(Grant::ExternalAccount(Box::new(account))));
+        }
+        Ok(Some(Grant::ServiceAccount { key_file, scope: SCOPE }))
+    }
+
+    fn is_prepaid(&self, options: &Options) -> bool {
+        options.get("vertex_skip_ptu_cost_attribution") == Some("true")
     }
 
     fn pinned<'o>(&self, options: &'o Options, _stated: Stated<'o>) -> Option<&'o str> {
@@ -314,7 +330,38 @@ mod tests {
         assert!(matches!(grant(&[file, ("vertex_auth_type", "serviceAccount")]), Ok(Some(_))));
         assert_eq!(grant(&[file, ("vertex_auth_type", "basic")]), Ok(None));
         assert!(grant(&[("vertex_auth_type", "serviceAccount")]).unwrap_err().contains("x-gateway-vertex-service"));
-        assert!(grant(&[("vertex_auth_type", "other")]).unwrap_err().contains("basic or serviceAccount"));
+        assert!(grant(&[("vertex_auth_type", "other")]).unwrap_err().contains("basic, serviceAccount or"));
+    }
+
+    #[test]
+    fn who_is_known_by_somebody_elses_word_says_where_that_is() {
+        let grant = |file: &str, way| {
+            let given = [("vertex_service_account_json", file), ("vertex_auth_type", way)];
+            VertexAi.grant(&Options::of(OPTIONS, &given))
+        };
+        let file = |source: &str| {
+            format!(
+                r#"{{"type":"external_account","audience":"//a","subject_token_type":"urn:t",
+                "token_url":"https://sts.googleapis.com/v1/token","credential_source":{source}}}"#
+            )
+        };
+        for way in ["serviceAccount", FEDERATED] {
+            let Ok(Some(own)) = grant(&file(r#"{"file":"/run/token"}"#), way) else { panic!("a grant") };
+            assert!(own.is_machines() && !own.is_to_sign(), "{way}");
+        }
+        let asked = grant(&file(r#"{"url":"https://idp.test/t","headers":{"a":"b"}}"#), FEDERATED);
+        assert!(matches!(asked, Ok(Some(ref grant)) if !grant.is_machines()));
+        let executable = file(r#"{"executable":{"command":"rm"}}"#);
+        for (told, words) in [("{}", "type"), (file("{}").as_str(), "credential_source"), (&executable, "executable")] {
+            assert!(grant(told, FEDERATED).unwrap_err().contains(words), "{told}");
+        }
+        for odd in [
+            r#"{"url":"https://i.test","headers":{"a b":"c"}}"#,
+            r#"{"url":"https://i.test","headers":{"a":"b\r\nc: d"}}"#,
+        ] {
+            assert!(grant(&file(odd), FEDERATED).unwrap_err().contains("headers"), "{odd}");
+        }
+        assert!(grant(r#"{"type":"service_account"}"#, FEDERATED).unwrap_err().contains("external_account"));
     }
 
     #[test]

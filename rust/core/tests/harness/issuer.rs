@@ -1,0 +1,55 @@
+//! Somebody who gives credentials, and keeps what was asked.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use super::scripted::{Scripted, request};
+
+/// Somebody who gives credentials, and what was asked for.
+pub struct Issuer {
+    pub server: Scripted,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Issuer {
+    /// The answer to each request, counted from 1, with its status.
+    pub async fn giving(answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (kept, answer) = (Arc::clone(&asked), Arc::new(answer));
+        let server = Scripted::start(move |mut stream, _| {
+            let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
+            async move {
+                while let Some(bytes) = request(&mut stream).await {
+                    let number = {
+                        let mut kept = kept.lock().unwrap();
+                        kept.push(String::from_utf8(bytes).unwrap());
+                        kept.len()
+                    };
+                    let (status, body) = answer(number);
+                    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
+                    stream.write_all([head, body].concat().as_bytes()).await.unwrap();
+                }
+            }
+        })
+        .await;
+        Self { server, asked }
+    }
+
+    pub async fn of_tokens() -> Self {
+        Self::giving(|number| (200, json!({"access_token": format!("token-{number}"), "expires_in": 3600}).to_string()))
+            .await
+    }
+
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// The fields of the form that came in a request.
+    pub fn form(&self, number: usize) -> Vec<(String, String)> {
+        let asked = self.asked();
+        let (_, body) = asked[number].split_once("\r\n\r\n").unwrap();
+        url::form_urlencoded::parse(body.as_bytes()).into_owned().collect()
+    }
+}
