@@ -1,6 +1,7 @@
 //! The way back to the caller: an answer handed to the server, piece by piece, no faster than the caller reads.
 
 use std::{
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -227,13 +228,13 @@ impl Exchange {
                     // Its end has come too: both leave in one crossing.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send(py, &bytes, true)));
-                        return self.cut(&hang_ups).await;
+                        return self.cut((gone, closing), (under_way, stall), &hang_ups).await;
                     };
                     self.last(&bytes, rest.as_deref())
                 }
                 Ok(Some(bytes)) => Python::attach(|py| self.send(py, &bytes, true)),
                 Ok(None) => return Python::attach(|py| drop(self.send(py, &[], false))),
-                Err(Cut) => return self.cut(&hang_ups).await,
+                Err(Cut) => return self.cut((gone, closing), (under_way, stall), &hang_ups).await,
             };
             match sent {
                 Sent::Done => (),
@@ -256,8 +257,8 @@ impl Exchange {
                         drop(stream);
                         true
                     };
-                    if ends {
-                        self.cut(&hang_ups).await;
+                    if ends && let Some(client) = self.unended() {
+                        Box::pin(hang_ups.hang_up(client)).await;
                     }
                     return;
                 }
@@ -297,16 +298,41 @@ impl Exchange {
         Python::attach(|py| self.send(py, &joined, true))
     }
 
-    /// Ends the answer in a way that no client takes for a good end.
-    async fn cut(&mut self, hang_ups: &HangUps) {
-        let Some(Peer { client, counts }) = self.peer.take() else { return };
-        if counts {
-            return Python::attach(|py| drop(self.send(py, &[], false)));
-        }
-        if let Some(client) = Python::attach(|py| peer::address(client?.bind(py))) {
-            // In a box of its own: it would make the future of every stream larger.
-            Box::pin(hang_ups.hang_up(client)).await;
-        }
+    /// Ends the answer in a way that no client takes for a good end. Where only the end of its connection is one, those beside it
+    /// there are let come to theirs first, for as long as a caller may leave an answer unread.
+    async fn cut(
+        &mut self,
+        (gone, closing): (Gone, Pin<&mut impl Future<Output = ()>>),
+        (under_way, longest): (Option<UnderWay>, Duration),
+        hang_ups: &HangUps,
+    ) {
+        let Some(client) = self.unended() else { return };
+        // In a box of its own: it would make the future of every stream larger.
+        let ending = Box::pin(async move {
+            if let Some(aside) = under_way.and_then(UnderWay::set_aside) {
+                tokio::select! {
+                    biased;
+                    _ = gone => return,
+                    () = aside.alone() => (),
+                    () = closing => (),
+                    () = tokio::time::sleep(longest) => (),
+                }
+            }
+            hang_ups.hang_up(client).await;
+        });
+        ending.await;
+    }
+
+    /// Ends what is known by its length to be no good end. Of all else: whose connection must end.
+    fn unended(&mut self) -> Option<SocketAddr> {
+        let Peer { client, counts } = self.peer.take()?;
+        Python::attach(|py| {
+            if counts {
+                drop(self.send(py, &[], false));
+                return None;
+            }
+            peer::address(client?.bind(py))
+        })
     }
 
     /// Sends the head, where it was not sent yet.

@@ -71,6 +71,18 @@ pub struct Aside {
     caller: SocketAddr,
 }
 
+/// How often is looked whether those beside a stream have come to their end.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Aside {
+    /// Resolves when nothing is under way beside it on its connection.
+    pub async fn alone(&self) {
+        while self.callers.lock().get(&self.caller).is_some_and(|entry| entry.requests > 0) {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
 impl Drop for Aside {
     fn drop(&mut self) {
         if let Some(entry) = self.callers.lock().get_mut(&self.caller) {
