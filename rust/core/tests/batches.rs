@@ -93,7 +93,9 @@ async fn a_large_batch_counts_once_towards_the_room() {
         ask.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
     };
     let (feeder, fed) = feed(|| ());
-    body.chunks(100_000).for_each(|piece| drop(feeder.push(piece.to_vec().into())));
+    for piece in body.chunks(100_000) {
+        feeder.push(piece.to_vec().into());
+    }
     feeder.end(End::Complete);
     for ask in [ask().with(Body::Fed(fed, Some(body.len() as u64))), ask().body(body)] {
         assert_eq!(rig.send(ask).await.status, 200);

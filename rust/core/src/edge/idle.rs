@@ -262,6 +262,18 @@ mod tests {
         assert_eq!(callers.lock()[&caller].aside, 0);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn who_was_set_aside_is_alone_when_those_beside_have_come_to_their_end() {
+        let (callers, caller) = (Arc::<Callers>::default(), open(0, 0, 0).remote);
+        let aside = callers.enter(caller, true).set_aside().unwrap();
+        let _another = callers.enter(caller, true).set_aside().unwrap();
+        aside.alone().await;
+        let beside = callers.enter(caller, true);
+        assert!(tokio::time::timeout(LOOK * 9, aside.alone()).await.is_err());
+        drop(beside);
+        tokio::time::timeout(LOOK * 2, aside.alone()).await.unwrap();
+    }
+
     #[test]
     fn a_request_that_is_under_way_holds_its_connection() {
         let (mut watch, start) = (watch(1, PATIENCE), Instant::now());
