@@ -90,7 +90,6 @@ enum Sent {
 /// An answer of which pieces are still to come.
 pub struct Streaming {
     exchange: Exchange,
-    reply: Reply,
     stream: Box<Stream>,
     gone: Gone,
     /// Until the last byte was handed over.
@@ -140,7 +139,9 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
                 under_way = exchange.under_way(callers);
                 exchange.watch()
             });
-            Some(Streaming { exchange, reply, stream, gone, under_way })
+            // Put there now: whatever a future takes it keeps twice.
+            exchange.head = Some(reply);
+            Some(Streaming { exchange, stream, gone, under_way })
         }
     }
 }
@@ -148,9 +149,9 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
 impl Streaming {
     /// Passes on what comes, to the last byte.
     pub async fn pass_on(self, gateway: Arc<Gateway>, hang_ups: Arc<HangUps>) {
-        let Self { mut exchange, reply, stream, gone, under_way } = self;
+        let Self { mut exchange, stream, gone, under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
-        exchange.stream(reply, stream, Ends { gone, closing: gateway.closing(), stall, hang_ups, under_way }).await;
+        exchange.stream(stream, Ends { gone, closing: gateway.closing(), stall, hang_ups, under_way }).await;
         Python::attach(|_| drop(exchange));
     }
 }
@@ -202,12 +203,13 @@ impl Exchange {
         drop(self.send(py, body, false));
     }
 
-    async fn stream(&mut self, reply: Reply, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
+    async fn stream(&mut self, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
         let Ends { mut gone, closing, stall, hang_ups, under_way } = ends;
         let mut closing = std::pin::pin!(closing);
-        let (at_once, declares) = (reply.is_events(), reply.headers.get("content-length").is_some());
-        self.head = Some(reply);
         let begun = Python::attach(|py| {
+            let says = |says: fn(&Reply) -> bool| self.head.as_ref().is_some_and(says);
+            let (at_once, declares) =
+                (says(Reply::is_events), says(|reply| reply.headers.get("content-length").is_some()));
             self.peer = self.scope.take().map(|scope| Peer::of(scope.bind(py), declares));
             // Any other head leaves with the first piece, which is there.
             if at_once { self.start(py) } else { Ok(()) }
