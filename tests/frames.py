@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
+CANCEL = 8
+LARGEST_FRAME = 16 * 1024
+
+
+def request(
+    stream: int, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, ends: bool = True
+) -> bytes:
+    """The frames of a request; one that does not end has more to come."""
+    fields = {":method": method, ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
+    block = b"".join(field(name, value) for name, value in fields.items())
+    pieces = [body[at : at + LARGEST_FRAME] for at in range(0, len(body), LARGEST_FRAME)]
+    payloads = [(HEADERS, END_HEADERS, block), *((DATA, 0, piece) for piece in pieces)]
+    frames = [frame(kind, flags, stream, payload) for kind, flags, payload in payloads[:-1]]
+    kind, flags, payload = payloads[-1]
+    return b"".join(frames) + frame(kind, flags | (END_STREAM if ends else 0), stream, payload)
+
+
+def reset(stream: int) -> bytes:
+    """Whoever sends it wants no more of a stream."""
+    return frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big"))
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -10,19 +10,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Protocol, cast
 
 from loadtests.leaving.provider import SEGMENT, TAG
-from tests.frames import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    field,
-    frame,
-)
+from tests.frames import ACK, PREFACE, SETTINGS, WINDOW_UPDATE, frame, request, reset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +19,6 @@ CHAT = "/v1/chat/completions"
 UPLOAD_BYTES = 3_000_000
 SENT_BYTES = 50_000
 """A body that is announced to be large is forwarded from its first piece on."""
-CANCEL = 8
-LARGEST_FRAME = 16 * 1024
 STREAMS = 100
 """What the gateway allows on one connection."""
 
@@ -165,13 +151,7 @@ class Bundle(asyncio.Protocol):
 
     def open(self, path: str, headers: Mapping[str, str], body: bytes, *, ends: bool) -> Caller:
         self._last += 2
-        fields = {":method": "POST", ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
-        block = b"".join(field(name, value) for name, value in fields.items())
-        pieces = [body[at : at + LARGEST_FRAME] for at in range(0, len(body), LARGEST_FRAME)]
-        frames = [frame(HEADERS, END_HEADERS, self._last, block)]
-        frames += [frame(DATA, 0, self._last, piece) for piece in pieces[:-1]]
-        frames += [frame(DATA, END_STREAM if ends else 0, self._last, pieces[-1])]
-        self.transport.write(b"".join(frames))
+        self.transport.write(request(self._last, "POST", path, headers, body, ends=ends))
         return Stream(self, self._last)
 
 
@@ -182,7 +162,7 @@ class Stream:
         self._bundle, self._number = bundle, number
 
     def leave(self) -> None:
-        self._bundle.transport.write(frame(RST_STREAM, 0, self._number, struct.pack(">I", CANCEL)))
+        self._bundle.transport.write(reset(self._number))
 
     def close(self) -> None:
         self._bundle.transport.abort()

@@ -7,21 +7,8 @@ import socket
 import urllib.parse
 from typing import TYPE_CHECKING, Self
 
-from tests.frames import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    field,
-    frame,
-)
+from tests.frames import ACK, DATA, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame, request, reset
 
-CANCEL = 8
 INITIAL_WINDOW_SIZE = 4
 
 if TYPE_CHECKING:
@@ -47,19 +34,14 @@ class Http2:
         self.socket.close()
 
     def ask(self, stream: int, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> None:
-        fields = {":method": method, ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
-        block = b"".join(field(name, value) for name, value in fields.items())
-        if body:
-            self.socket.sendall(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, body))
-        else:
-            self.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
+        self.socket.sendall(request(stream, method, path, headers, body))
 
     def grant(self, stream: int, size: int) -> None:
         """Let so many bytes more come on a stream, or on all (0)."""
         self.socket.sendall(frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big")))
 
     def reset(self, stream: int) -> None:
-        self.socket.sendall(frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big")))
+        self.socket.sendall(reset(stream))
 
     def frames(self) -> Iterator[tuple[int, int, int, bytes]]:
         """Kind, flags, stream and payload of each frame until the connection ends."""

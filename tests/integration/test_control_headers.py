@@ -52,7 +52,11 @@ DOES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("forward-headers", "x-gateway-forward-headers", {}, {"status": 400}),
     ("debug", "false", {}, {"debug": False, "request_headers": None}),
     ("nitro-mode", "true", {"x-gateway-config": OVERRIDES}, {"ai_model": "mock?first_ms=30"}),
-    # Declared and of no effect here: guardrails are not there yet, the others are of older clients or of other transports.
+    # As in a config: who asks for checks that are not there is not served without them.
+    ("default-input-guardrails", '["g-1"]', {}, {"status": 400}),
+    ("default-output-guardrails", '["g-1"]', {}, {"status": 400}),
+    ("default-input-guardrails", "[]", {}, {"status": 200}),
+    # Declared and of no effect here: of older clients, of other transports, or flags that name nothing there is.
     *(
         (name, "x", {}, {"status": 200})
         for name in (
@@ -63,8 +67,6 @@ DOES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
             "workspace",
             "error-details",
             "gateway-transport",
-            "default-input-guardrails",
-            "default-output-guardrails",
             "provider-responses-proxy",
             "audio-file-duration",
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.frames import DATA, END_STREAM
 from tests.integration.canned import CHUNKED, Canned
 from tests.integration.http2 import Http2
 from tests.integration.serving import settled
@@ -30,6 +32,7 @@ CUTS = {
     "in a known length": (b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 3000000\r\n\r\n", b"hello"),
     "in a large chunked body": (CHUNKED, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
 }
+SOON_SECONDS = 5
 STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "bad_framing"]
 
 
@@ -187,6 +190,22 @@ def test_over_http2_a_cut_of_a_known_length_ends_no_other_stream(served: Gateway
         ended = line.until_ended(1)
     assert ended[3] == piece
     assert ended[1].endswith(b"data: [DONE]\n\n")
+
+
+def test_over_http2_those_beside_a_cut_of_unknown_length_come_to_their_end_before_their_connection_does(
+    served: Gateway,
+):
+    with Canned(*CUTS["between chunks"], pause=0.2) as canned, Http2(served.base_url) as line:
+        line.ask(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
+        for stream in (3, 5):
+            line.ask(stream, "GET", FILE, canned.headers)
+        ended = line.until_ended(1)
+        assert ended.keys() == {1}
+        assert ended[1].endswith(b"data: [DONE]\n\n")
+        # Nobody is beside those two now, and nothing else tells that they were not all.
+        began = time.monotonic()
+        assert not [frame for frame in line.frames() if frame[0] == DATA and frame[1] & END_STREAM]
+        assert time.monotonic() - began < SOON_SECONDS
 
 
 def test_a_cut_leaves_the_gateway_as_it_was(served: Gateway):

@@ -77,7 +77,7 @@ def test_the_environment_is_looked_at_where_it_is_said():
     looking = {
         path.stem for path in under("python/penstock", ".py") if "os.environ" in re.sub(r"[\"'].*", "", text(path))
     }
-    assert looking == {"cli", "administer", "snapshot", "listen", "engine"}
+    assert looking == {"cli", "administer", "snapshot", "listen", "engine", "serve"}
 
 
 def test_every_crate_obeys_the_workspaces_lints():

@@ -6,7 +6,6 @@ pub mod lines;
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
-use penstock_llm::dialect::Dialect;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
@@ -18,6 +17,7 @@ use crate::{
     error::Error,
     gateway::{Gateway, Request},
     headers::{Control, Head},
+    shared::room::Share,
     snapshot::{Key, Snapshot},
 };
 
@@ -95,8 +95,12 @@ pub async fn walk(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, request: Requ
         return gateway.walk_on(snapshot, Request { head, body }, None).await;
     }
     match collected(gateway, body).await {
-        Ok(bytes) if takes_ours(&bytes) => control::forward(gateway, head, Body::Whole(bytes)).await,
-        Ok(bytes) => gateway.walk_on(snapshot, Request { head, body: Body::Whole(bytes) }, None).await,
+        Ok((bytes, _share)) if takes_ours(&bytes) => control::forward(gateway, head, Body::Whole(bytes)).await,
+        Ok((bytes, share)) => {
+            // What goes on to a provider takes its room there: nobody else comes between.
+            drop(share);
+            gateway.walk_on(snapshot, Request { head, body: Body::Whole(bytes) }, None).await
+        }
         Err(error) => gateway.walk_on(snapshot, Request { head, body: Body::empty() }, Some(error)).await,
     }
 }
@@ -111,9 +115,12 @@ fn is_of_a_stranger(gateway: &Gateway, snapshot: &Snapshot, head: &Head) -> bool
     !matches!(admitted, Ok(()) | Err(Error::KeyForbidden { .. } | Error::TokenForbidden { .. }))
 }
 
-/// One that is large counts twice towards the room while it goes on to a provider: the same bytes are looked at anew there.
-async fn collected(gateway: &Gateway, body: Body) -> crate::error::Result<Bytes> {
-    body.limited(gateway.body_limits)?.in_room(&gateway.shared.bodies)?.collect().await
+/// All of a body, and what it took of the room on its way. One that came whole takes nothing yet.
+async fn collected(gateway: &Gateway, body: Body) -> crate::error::Result<(Bytes, Option<Share>)> {
+    match body.limited(gateway.body_limits)? {
+        body @ Body::Whole(_) => body.collect_apart().await,
+        body @ Body::Fed(..) => body.in_room(&gateway.shared.bodies)?.collect_apart().await,
+    }
 }
 
 /// Whether a batch is to be made of a file that the gateway keeps.
@@ -140,7 +147,7 @@ async fn output(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, head: Head, pat
             let path = format!("/v1/files/{}/content", utf8_percent_encode(&id, SEGMENT));
             gateway.walk_on(snapshot, Request { head: Head { path, ..head }, body: Body::empty() }, None).await
         }
-        Err(status) => Answer::error(&Error::NoOutput { status }, Dialect::OpenAi),
+        Err(status) => gateway.turned_away(&Error::NoOutput { status }, &head),
     }
 }
 

@@ -146,6 +146,7 @@ impl<'c> Choice<'c> {
         let control = &self.call.control;
         self.refuse_blocked()?;
         self.refuse_kind()?;
+        self.refuse_guardrails()?;
         let sent = match (control.provider, control.virtual_key) {
             (Some(name), _) => Some(self.named(name)?),
             (None, Some(slug)) => Some(self.saved(slug)?),
@@ -237,6 +238,19 @@ impl<'c> Choice<'c> {
             (None, Some((slug, rest))) => Ok((self.saved(slug)?, Some(rest))),
             (None, None) if node.passthrough => Err(Error::ProviderUnresolved),
             (None, None) => Err(Error::ProviderNeeded),
+        }
+    }
+
+    /// Who asks for checks is not served without them: there are none yet.
+    fn refuse_guardrails(&self) -> Result<()> {
+        let Control { input_guardrails, output_guardrails, .. } = self.call.control;
+        let lists = [
+            ("x-gateway-default-input-guardrails", input_guardrails),
+            ("x-gateway-default-output-guardrails", output_guardrails),
+        ];
+        match lists.into_iter().find(|(_, list)| list.is_some_and(|list| list != "[]")) {
+            Some((name, _)) => Err(Error::HeaderInvalid { name, message: "is not available in this version".into() }),
+            None => Ok(()),
         }
     }
 

@@ -13,8 +13,7 @@ use crate::{
     delivery,
     error::{Error, Result},
     gateway::Gateway,
-    headers::{self, Control, Head, Headers},
-    record,
+    headers::{self, Head, Headers},
     shared::room::Share,
     upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
@@ -34,8 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Forwards a management request and its answer, byte for byte.
 pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
     gateway.sink.metrics.management.add(1);
-    let id = record::new_id(record::now()).to_string();
-    let mut answer = match forwarded(gateway, &head, body).await {
+    let answer = match forwarded(gateway, &head, body).await {
         Ok(Incoming { head: answered, body }) => {
             let mut passed = Headers::with_capacity(answered.headers.len());
             for (name, value) in answered.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
@@ -45,10 +43,7 @@ pub async fn forward(gateway: &Gateway, head: Head, body: Body) -> Answer {
         }
         Err(error) => Answer::error(&error, Dialect::OpenAi),
     };
-    let control = Control::read(&head.headers, &gateway.settings.header_aliases);
-    let prefix = control.prefix.unwrap_or(headers::PREFIX);
-    delivery::identify(&mut answer.reply.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
-    answer
+    delivery::labelled(answer, &head, &gateway.settings.header_aliases)
 }
 
 /// The whole body with the share of the room that it takes.

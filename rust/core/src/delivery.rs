@@ -19,9 +19,9 @@ use crate::{
     deadline::Deadline,
     error::{Error, Result},
     gateway::Gateway,
-    headers::{self, Headers, Whole},
+    headers::{self, Control, Head, Headers, Whole},
     realtime::Opened,
-    record::{Later, Outcome, Record},
+    record::{self, Later, Outcome, Record},
     route,
     routing::Place,
     upstream::{self, AnswerBody, AnswerHead, Incoming},
@@ -325,6 +325,15 @@ pub fn refuse(error: &Error, call: &Call<'_>, mut record: Record) -> Answer {
     let mut reply = Reply::new(answered.status, answered.headers);
     reply.set_length(Some(body.len()));
     Answer { reply, body: body.into() }
+}
+
+/// The same with ids made for it, where it is no answer of the data plane and has no record.
+pub fn labelled(mut answer: Answer, head: &Head, aliases: &[String]) -> Answer {
+    let id = record::new_id(record::now()).to_string();
+    let control = Control::read(&head.headers, aliases);
+    let prefix = control.prefix.unwrap_or(headers::PREFIX);
+    identify(&mut answer.reply.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
+    answer
 }
 
 /// The ids by which clients speak of a request.

@@ -185,7 +185,7 @@ impl Gateway {
             || batches::asks_for_ours(&snapshot, &head, &self.settings.header_aliases)
         {
             return match fault {
-                Some(fault) => Answer::error(&fault, Dialect::OpenAi),
+                Some(fault) => self.turned_away(&fault, &head),
                 None => control::forward(self, head, body).await,
             };
         }
@@ -211,7 +211,7 @@ impl Gateway {
         // The record outlives this walk where the answer is a stream.
         let head = Arc::new(head);
         let Some(route) = Route::of(&head.method, &head.path) else {
-            return fault.map_or_else(|| self.own(&head), |fault| Answer::error(&fault, Dialect::OpenAi));
+            return fault.map_or_else(|| self.own(&head), |fault| self.turned_away(&fault, &head));
         };
         let control = Control::read(&head.headers, &self.settings.header_aliases);
         let call = Call { route, head: &head, control };
@@ -495,8 +495,13 @@ impl Gateway {
             ("GET" | "HEAD", "/ready") if is_ready => Answer::text(200, "ready"),
             ("GET" | "HEAD", "/ready") => Answer::text(503, "not ready"),
             ("GET" | "HEAD", "/") => Answer::text(200, "Penstock says hey!"),
-            _ => Answer::error(&Error::NotFound, Dialect::OpenAi),
+            _ => self.turned_away(&Error::NotFound, head),
         }
+    }
+
+    /// An error of ours of which there is no record.
+    pub(crate) fn turned_away(&self, error: &Error, head: &Head) -> Answer {
+        delivery::labelled(Answer::error(error, Dialect::OpenAi), head, &self.settings.header_aliases)
     }
 }
 

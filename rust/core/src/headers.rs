@@ -211,6 +211,9 @@ pub struct Control<'a> {
     pub workspace: Option<&'a str>,
     /// How long a recording lasts that is uploaded, as clients find it out: milliseconds.
     pub audio_file_duration: Option<&'a str>,
+    /// Checks that are to be made of what is asked, and of what is answered.
+    pub input_guardrails: Option<&'a str>,
+    pub output_guardrails: Option<&'a str>,
     /// There are others: options of a provider may be among them.
     pub others: bool,
     /// The prefix that the caller used, to be answered with the same.
@@ -294,6 +297,8 @@ impl<'a> Control<'a> {
             b"debug" => &mut self.debug,
             b"workspace" => &mut self.workspace,
             b"audio-file-duration" => &mut self.audio_file_duration,
+            b"default-input-guardrails" => &mut self.input_guardrails,
+            b"default-output-guardrails" => &mut self.output_guardrails,
             b"strict-open-ai-compliance" | b"strict-openai-compliance" => &mut self.strict,
             _ => {
                 self.others = true;

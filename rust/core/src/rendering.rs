@@ -106,7 +106,7 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
     if let Some(betas) = said.betas.filter(|betas| !betas.is_empty()) {
         field(&mut out, b"anthropic-beta", betas.as_bytes());
     }
-    if let Some(kind) = said.content_type {
+    if let Some(kind) = said.content_type.or_else(|| passing.untold_kind()) {
         field(&mut out, b"content-type", kind.as_bytes());
     }
     if passing.is_drawn() && !target.sets(b"accept") {
@@ -305,6 +305,13 @@ impl Passing<'_> {
     /// Whether the answer must not come compressed, whoever could read it.
     fn asks_plainly(&self) -> bool {
         self.said.manner != Manner::AsItCame || self.target.coding == Coding::Plain
+    }
+
+    /// What a body is whose caller did not say it: of JSON that was read as such. A provider would not read what has no name.
+    fn untold_kind(&self) -> Option<&'static str> {
+        let Call { route, head, .. } = self.call;
+        let is_untold = route.operation.takes_json() && head.headers.get("content-type").is_none();
+        (is_untold && !self.target.sets(b"content-type")).then_some("application/json")
     }
 
     /// Whether images are asked for whose answer is read here: some give them as they are, where JSON is not asked for.

@@ -174,7 +174,10 @@ pub async fn tell(
             worked(answer.len(), move || translation.image(&answer)).await?
         }
         Some(answer) if head.status < 300 => whole(translation, answer, head.status).await?,
-        Some(answer) => translation.error(head.status, &answer, mending::request_id(&head.headers)),
+        Some(answer) => {
+            let said = mending::said(&head.headers, answer);
+            translation.error(head.status, &said, mending::request_id(&head.headers))
+        }
         None if head.status < 300 => return Err(unread("it is too large, or compressed")),
         None => translation.error(head.status, b"", mending::request_id(&head.headers)),
     };

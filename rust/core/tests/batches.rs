@@ -79,6 +79,31 @@ async fn what_the_gateway_keeps_is_asked_of_the_control_process() {
 }
 
 #[tokio::test]
+async fn a_large_batch_counts_once_towards_the_room() {
+    let provider = Server::start().await;
+    let room = 2 * 1024 * 1024;
+    let rig = Rig::with(&provider.url(), |settings| (settings.gathered_bytes, settings.max_body_bytes) = (room, room));
+    rig.apply(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let mut body =
+        br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#.to_vec();
+    body.resize(room * 3 / 4, b' ');
+    let ask = || {
+        let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        ask.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
+    };
+    let (feeder, fed) = feed(|| ());
+    for piece in body.chunks(100_000) {
+        feeder.push(piece.to_vec().into());
+    }
+    feeder.end(End::Complete);
+    for ask in [ask().with(Body::Fed(fed, Some(body.len() as u64))), ask().body(body)] {
+        assert_eq!(rig.send(ask).await.status, 200);
+        assert_eq!(rig.gateway.shared.bodies.used(), 0);
+    }
+}
+
+#[tokio::test]
 async fn nothing_is_read_of_the_batch_of_a_stranger() {
     let provider = Server::start().await;
     let rig = Rig::with(&provider.url(), |settings| settings.gathered_bytes = 0);

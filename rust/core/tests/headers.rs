@@ -3,7 +3,7 @@
 
 mod harness;
 
-use harness::{CHAT, Rig, chat, get, pick};
+use harness::{Ask, CHAT, Rig, chat, get, pick, words};
 use penstock_mock::Server;
 use serde_json::json;
 
@@ -38,6 +38,24 @@ async fn what_is_said_twice_in_the_same_way_or_belongs_to_others_passes() {
         assert_eq!(rig.send(chat("mock").header(name, value)).await.status, 200, "{name}");
     }
     assert_eq!(provider.ledger().len(), 4);
+}
+
+#[tokio::test]
+async fn json_that_its_caller_gave_no_name_goes_on_under_its_own_and_what_is_not_read_goes_on_as_it_came() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let untold = |path: &str| Ask::new("POST", path).header("x-gateway-provider", "mock").body(words("mock", false));
+    for (path, kind) in [
+        (CHAT, Some("application/json")),
+        ("/v1/moderations", Some("application/json")),
+        ("/v1/proxy/chat/completions", None),
+        ("/v1/some/thing", None),
+    ] {
+        assert_eq!(rig.send(untold(path)).await.status, 200, "{path}");
+        let sent = provider.ledger().pop().unwrap();
+        let kinds: Vec<_> = sent.headers.iter().filter(|(name, _)| name == "content-type").collect();
+        assert_eq!(kinds.iter().map(|(_, kind)| kind.as_str()).collect::<Vec<_>>(), Vec::from_iter(kind), "{path}");
+    }
 }
 
 #[tokio::test]

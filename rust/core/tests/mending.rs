@@ -29,6 +29,10 @@ async fn errors_of_every_shape_come_back_in_one_with_their_status_code_and_reque
             packed(flat),
             shaped("mistral-ai", "too much", "too_much", "n".into(), "3051".into()),
         ),
+        // Who was asked for a stream may say an error as one.
+        (422, "groq", "text/event-stream", format!("data: {flat}\n\ndata: [DONE]\n\n").into_bytes(), {
+            shaped("groq", "too much", "too_much", "n".into(), "3051".into())
+        }),
         (529, "groq", "text/html", b"<h1>busy</h1>".to_vec(), {
             shaped("groq", "<h1>busy</h1>", "server_error", Value::Null, Value::Null)
         }),
@@ -47,6 +51,9 @@ async fn errors_that_are_as_they_should_be_and_those_of_a_passthrough_are_the_pr
     let good = r#"{"error": {"message":"m", "type":"t","param":null,"code":"c"} }"#;
     let played = Played::answering(400, JSON, good.into(), 9).await;
     assert_eq!(Played::rig().send(chat(&played, "groq")).await.text(), good);
+    let streamed = Played::answering(400, "text/event-stream", format!("data: {good}\n\n").into_bytes(), 9).await;
+    let answer = Played::rig().send(chat(&streamed, "groq")).await;
+    assert_eq!((answer.header("content-type"), answer.text().as_str()), (Some(JSON), good));
     let zipped = Played::answering(400, "application/json\r\ncontent-encoding: gzip", packed(good), 9).await;
     let answer = Played::rig().send(chat(&zipped, "groq")).await;
     assert_eq!((answer.header("content-encoding"), &answer.body[..]), (Some("gzip"), &packed(good)[..]));

@@ -516,6 +516,11 @@ async fn paths_outside_the_data_plane_are_not_found() {
     for path in ["/v2/chat/completions", "/chat/completions", "/v1", "/v1/", "/metrics"] {
         let told = rig.send(get(path)).await;
         assert_eq!((told.status, told.json()), (404, json!({"message": "Not Found", "ok": false})), "{path}");
+        let ids =
+            ["x-request-id", "request-id", "x-gateway-trace-id"].map(|name| told.header(name).unwrap().to_owned());
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     }
+    let told = rig.send(get("/v2/x").header("x-portkey-trace-id", "t-1")).await;
+    assert_eq!(told.header("x-portkey-trace-id"), Some("t-1"));
     assert_eq!(rig.send(get("/")).await.text(), "Penstock says hey!");
 }

@@ -1,6 +1,7 @@
 //! The way back to the caller: an answer handed to the server, piece by piece, no faster than the caller reads.
 
 use std::{
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -89,7 +90,6 @@ enum Sent {
 /// An answer of which pieces are still to come.
 pub struct Streaming {
     exchange: Exchange,
-    reply: Reply,
     stream: Box<Stream>,
     gone: Gone,
     /// Until the last byte was handed over.
@@ -139,7 +139,9 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
                 under_way = exchange.under_way(callers);
                 exchange.watch()
             });
-            Some(Streaming { exchange, reply, stream, gone, under_way })
+            // Put there now: whatever a future takes it keeps twice.
+            exchange.head = Some(reply);
+            Some(Streaming { exchange, stream, gone, under_way })
         }
     }
 }
@@ -147,9 +149,9 @@ pub async fn serve(gateway: &Arc<Gateway>, callers: &Arc<Callers>, job: Job) -> 
 impl Streaming {
     /// Passes on what comes, to the last byte.
     pub async fn pass_on(self, gateway: Arc<Gateway>, hang_ups: Arc<HangUps>) {
-        let Self { mut exchange, reply, stream, gone, under_way } = self;
+        let Self { mut exchange, stream, gone, under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
-        exchange.stream(reply, stream, Ends { gone, closing: gateway.closing(), stall, hang_ups, under_way }).await;
+        exchange.stream(stream, Ends { gone, closing: gateway.closing(), stall, hang_ups, under_way }).await;
         Python::attach(|_| drop(exchange));
     }
 }
@@ -201,12 +203,13 @@ impl Exchange {
         drop(self.send(py, body, false));
     }
 
-    async fn stream(&mut self, reply: Reply, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
+    async fn stream(&mut self, mut stream: Box<Stream>, ends: Ends<impl Future<Output = ()>>) {
         let Ends { mut gone, closing, stall, hang_ups, under_way } = ends;
         let mut closing = std::pin::pin!(closing);
-        let (at_once, declares) = (reply.is_events(), reply.headers.get("content-length").is_some());
-        self.head = Some(reply);
         let begun = Python::attach(|py| {
+            let says = |says: fn(&Reply) -> bool| self.head.as_ref().is_some_and(says);
+            let (at_once, declares) =
+                (says(Reply::is_events), says(|reply| reply.headers.get("content-length").is_some()));
             self.peer = self.scope.take().map(|scope| Peer::of(scope.bind(py), declares));
             // Any other head leaves with the first piece, which is there.
             if at_once { self.start(py) } else { Ok(()) }
@@ -227,13 +230,13 @@ impl Exchange {
                     // Its end has come too: both leave in one crossing.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send(py, &bytes, true)));
-                        return self.cut(&hang_ups).await;
+                        return self.cut((gone, closing), (under_way, stall), &hang_ups).await;
                     };
                     self.last(&bytes, rest.as_deref())
                 }
                 Ok(Some(bytes)) => Python::attach(|py| self.send(py, &bytes, true)),
                 Ok(None) => return Python::attach(|py| drop(self.send(py, &[], false))),
-                Err(Cut) => return self.cut(&hang_ups).await,
+                Err(Cut) => return self.cut((gone, closing), (under_way, stall), &hang_ups).await,
             };
             match sent {
                 Sent::Done => (),
@@ -256,8 +259,8 @@ impl Exchange {
                         drop(stream);
                         true
                     };
-                    if ends {
-                        self.cut(&hang_ups).await;
+                    if ends && let Some(client) = self.unended() {
+                        Box::pin(hang_ups.hang_up(client)).await;
                     }
                     return;
                 }
@@ -297,16 +300,41 @@ impl Exchange {
         Python::attach(|py| self.send(py, &joined, true))
     }
 
-    /// Ends the answer in a way that no client takes for a good end.
-    async fn cut(&mut self, hang_ups: &HangUps) {
-        let Some(Peer { client, counts }) = self.peer.take() else { return };
-        if counts {
-            return Python::attach(|py| drop(self.send(py, &[], false)));
-        }
-        if let Some(client) = Python::attach(|py| peer::address(client?.bind(py))) {
-            // In a box of its own: it would make the future of every stream larger.
-            Box::pin(hang_ups.hang_up(client)).await;
-        }
+    /// Ends the answer in a way that no client takes for a good end. Where only the end of its connection is one, those beside it
+    /// there are let come to theirs first, for as long as a caller may leave an answer unread.
+    async fn cut(
+        &mut self,
+        (gone, closing): (Gone, Pin<&mut impl Future<Output = ()>>),
+        (under_way, longest): (Option<UnderWay>, Duration),
+        hang_ups: &HangUps,
+    ) {
+        let Some(client) = self.unended() else { return };
+        // In a box of its own: it would make the future of every stream larger.
+        let ending = Box::pin(async move {
+            if let Some(aside) = under_way.and_then(UnderWay::set_aside) {
+                tokio::select! {
+                    biased;
+                    _ = gone => return,
+                    () = aside.alone() => (),
+                    () = closing => (),
+                    () = tokio::time::sleep(longest) => (),
+                }
+            }
+            hang_ups.hang_up(client).await;
+        });
+        ending.await;
+    }
+
+    /// Ends what is known by its length to be no good end. Of all else: whose connection must end.
+    fn unended(&mut self) -> Option<SocketAddr> {
+        let Peer { client, counts } = self.peer.take()?;
+        Python::attach(|py| {
+            if counts {
+                drop(self.send(py, &[], false));
+                return None;
+            }
+            peer::address(client?.bind(py))
+        })
     }
 
     /// Sends the head, where it was not sent yet.

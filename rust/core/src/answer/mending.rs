@@ -1,8 +1,10 @@
 //! The little that is mended of answers in the caller's own dialect: errors in a shape of their provider's, and what `Mending`
 //! names besides. Good answers in which there is nothing to mend never come here.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use penstock_llm::{operation::Operation, translation::Mending};
+use penstock_llm::{operation::Operation, stream::sse, translation::Mending};
 use serde::de::IgnoredAny;
 
 use crate::{
@@ -55,7 +57,7 @@ pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline)
     match head.status {
         // What a limit says passes untouched.
         LIMIT => Ok(named(incoming)),
-        400.. if !is_events && (is_plain || packed::is_packed(&head.headers)) => {
+        400.. if is_plain || packed::is_packed(&head.headers) => {
             Box::pin(mend_error(mending, incoming, deadline)).await
         }
         200 if is_plain && is_events => {
@@ -95,7 +97,11 @@ async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadlin
         if delivery::is_plain(&head.headers) { Some(answer.clone()) } else { packed::plain(&answer, MOST_OF_ERROR) };
     name_request(&mut head.headers);
     let id = request_id(&head.headers).map(ToOwned::to_owned);
-    let told = plain.and_then(|plain| mending.error(head.status, &plain, id.as_deref()));
+    let is_events = delivery::is_events(&head.headers);
+    let told = plain.and_then(|plain| {
+        let said = said(&head.headers, plain);
+        mending.error(head.status, &said, id.as_deref()).or_else(|| is_events.then(|| said.into()))
+    });
     let answer = match told {
         None => answer,
         Some(told) => {
@@ -104,6 +110,12 @@ async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadlin
         }
     };
     Ok(Incoming { head, body: AnswerBody::whole(answer) })
+}
+
+/// What an error says: of one that is told as a stream the first event, which is all of it.
+pub fn said(headers: &Headers, answer: Bytes) -> Bytes {
+    let first = || sse::split(&answer).find_map(|event| sse::data(event).map(Cow::into_owned));
+    if delivery::is_events(headers) { first().map_or_else(|| answer.clone(), Bytes::from) } else { answer }
 }
 
 /// An error as it came, under the provider's own name for its request.

@@ -31,8 +31,17 @@ impl Body {
 
     /// Reads it to its end. Its share of the room is given back with the last of its bytes.
     pub async fn collect(self) -> Result<Bytes> {
+        let (bytes, share) = self.collect_apart().await?;
+        Ok(match share {
+            Some(share) => Bytes::from_owner(Stored { bytes, share }),
+            None => bytes,
+        })
+    }
+
+    /// The same for somebody who gives its share of the room back himself.
+    pub(crate) async fn collect_apart(self) -> Result<(Bytes, Option<Share>)> {
         let (mut feed, length) = match self {
-            Self::Whole(bytes) => return Ok(bytes),
+            Self::Whole(bytes) => return Ok((bytes, None)),
             Self::Fed(feed, length) => (feed, length),
         };
         let declared = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
@@ -73,11 +82,8 @@ impl Gathered {
         Ok(())
     }
 
-    fn done(self) -> Bytes {
-        match self.share {
-            Some(share) if self.charged > SMALL => Bytes::from_owner(Stored { bytes: self.bytes, share }),
-            _ => self.bytes.into(),
-        }
+    fn done(self) -> (Bytes, Option<Share>) {
+        (self.bytes.into(), self.share.filter(|_| self.charged > SMALL))
     }
 }
 

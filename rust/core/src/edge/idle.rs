@@ -71,6 +71,18 @@ pub struct Aside {
     caller: SocketAddr,
 }
 
+/// How often is looked whether those beside a stream have come to their end.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Aside {
+    /// Resolves when nothing is under way beside it on its connection.
+    pub async fn alone(&self) {
+        while self.callers.lock().get(&self.caller).is_some_and(|entry| entry.requests > 0) {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
 impl Drop for Aside {
     fn drop(&mut self) {
         if let Some(entry) = self.callers.lock().get_mut(&self.caller) {
@@ -248,6 +260,18 @@ mod tests {
         assert_eq!(callers.lock()[&caller].requests, 0);
         drop(aside);
         assert_eq!(callers.lock()[&caller].aside, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_set_aside_is_alone_when_those_beside_have_come_to_their_end() {
+        let (callers, caller) = (Arc::<Callers>::default(), open(0, 0, 0).remote);
+        let aside = callers.enter(caller, true).set_aside().unwrap();
+        let _another = callers.enter(caller, true).set_aside().unwrap();
+        aside.alone().await;
+        let beside = callers.enter(caller, true);
+        assert!(tokio::time::timeout(LOOK * 9, aside.alone()).await.is_err());
+        drop(beside);
+        tokio::time::timeout(LOOK * 2, aside.alone()).await.unwrap();
     }
 
     #[test]

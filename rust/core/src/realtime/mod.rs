@@ -6,7 +6,6 @@ mod relay;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use penstock_llm::dialect::Dialect;
 use tokio::time::timeout;
 pub use tokio_tungstenite::tungstenite::{
     Message, Utf8Bytes,
@@ -49,7 +48,7 @@ pub async fn connect(gateway: &Gateway, head: Head) -> Connected {
     let head = Arc::new(head);
     let route = Route::of_socket(&head.path).filter(|_| !snapshot.is_management(&head.path));
     let Some(route) = route else {
-        return Connected::Refused(Answer::error(&fault.unwrap_or(Error::NotFound), Dialect::OpenAi));
+        return Connected::Refused(gateway.turned_away(&fault.unwrap_or(Error::NotFound), &head));
     };
     let call = Call { route, head: &head, control: Control::read(&head.headers, aliases) };
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&gateway.sink));

@@ -256,10 +256,20 @@ impl Reading {
             }
             match self.fill(most).await {
                 Ok(true) => (),
-                Ok(false) => return Some(Ok(Bytes::new())),
+                Ok(false) => {
+                    self.rest();
+                    return Some(Ok(Bytes::new()));
+                }
                 Err(error) => return Some(Err(self.fail(error))),
             }
             self.connection.as_ref()?;
+        }
+    }
+
+    /// In a silence: an empty buffer still holds the room of what was read last.
+    fn rest(&mut self) {
+        if let Some(connection) = self.connection.as_mut().filter(|connection| connection.buffer.is_empty()) {
+            connection.buffer = BytesMut::new();
         }
     }
 

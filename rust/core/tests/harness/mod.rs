@@ -8,6 +8,7 @@ pub mod played;
 pub mod redis_server;
 pub mod scripted;
 pub mod spellings;
+pub mod talk;
 pub mod tls;
 
 use std::{
