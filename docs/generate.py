@@ -56,8 +56,9 @@ def errors_page() -> str:
     return page(
         "Errors",
         "A provider's own error comes with the provider's status, in the shape of the caller's dialect (OpenAI's: "
-        '`{"error": {"message", "type", "param", "code"}, "provider"}`). What has that shape already passes as it came; so '
-        "does everything with `passthrough` and on `/v1/proxy/`, what comes with 412, and what says more than 256 KiB. A good "
+        '`{"error": {"message", "type", "param", "code"}, "provider"}`, where the message begins with `<provider> error: ` and '
+        "all else that is said stays). What is in another dialect's shape already passes as it came; so does everything with "
+        "`passthrough` and on `/v1/proxy/`, what comes with 412, and what says more than 256 KiB. A good "
         "answer that the gateway reads, because it is told in another dialect or something of it is mended, and that is none "
         "of its provider's, is `invalid_response` with the provider's status; what passes as it came passes also where it is "
         "no JSON. These are the gateway's.",

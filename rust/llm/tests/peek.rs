@@ -216,3 +216,39 @@ fn what_is_in_a_string_is_checked_at_its_byte() {
         assert!(peek(format!("{{\"a\":\"{text}\t\"}}").as_bytes()).is_err());
     }
 }
+
+#[test]
+fn a_long_text_is_checked_to_its_end_whatever_stands_where_a_part_of_it_ends() {
+    // A part has 16 KiB; characters of one to four bytes are put across each end of one.
+    for sign in ["é", "€", "😀", r#"\""#, r"\u00e9"] {
+        for before in 16_370..16_390 {
+            let text = format!("{}{sign}{}", "x".repeat(before), "y".repeat(40_000));
+            let body = format!(r#"{{"a":["{text}","{text}"],"b":"{text}","model":"m"}}"#);
+            assert_eq!(peek(body.as_bytes()).unwrap().model.as_deref(), Some("m"), "{sign} at {before}");
+            for fault in [before + 7 + sign.len(), body.len() - 20_000] {
+                let mut broken = body.clone().into_bytes();
+                broken[fault] = 0xff;
+                let found = peek(&broken).unwrap_err();
+                assert_eq!((found.at, found.message), (fault, "invalid UTF-8"), "{sign} at {before}");
+                broken[fault] = b'\n';
+                let found = peek(&broken).unwrap_err();
+                assert_eq!((found.at, found.message), (fault, "control character in a string"), "{sign} at {before}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_text_of_many_short_strings_is_checked_too_and_its_first_fault_told() {
+    let items = r#""some words","#.repeat(10_000);
+    let mut body = format!(r#"{{"a":[{items}""],"b":"é"}}"#).into_bytes();
+    let last = body.len() - 1;
+    assert!(peek(&body).is_ok());
+    body[last] = b'!';
+    assert_eq!(peek(&body).unwrap_err().at, last);
+    for fault in [100_001, 20, last - 3] {
+        body[fault] = 0xff;
+        assert_eq!((peek(&body).unwrap_err().at, peek(&body).unwrap_err().message), (fault, "invalid UTF-8"));
+        body[fault] = b'x';
+    }
+}

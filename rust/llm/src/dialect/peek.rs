@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::scan::{self, PeekError, fields};
+use super::scan::{self, PeekError, fields, fields_of_text};
 
 /// The few top-level fields that decide where a request goes; a field of another JSON type counts as absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,12 +51,8 @@ impl Peek {
 
 /// Reads a JSON request body without building a tree, and refuses what is not JSON in UTF-8.
 pub fn peek(body: &[u8]) -> Result<Peek, PeekError> {
-    if simdutf8::basic::from_utf8(body).is_err() {
-        let at = std::str::from_utf8(body).err().map_or(0, |error| error.valid_up_to());
-        return Err(PeekError { at, message: "invalid UTF-8" });
-    }
     let mut found = Peek::default();
-    fields(body, |key, at| found.take(body, key, at))?;
+    fields_of_text(body, |key, at| found.take(body, key, at))?;
     Ok(found)
 }
 

@@ -1,6 +1,6 @@
 //! One pass over JSON bytes that builds nothing: the fields of one object as ranges, everything deeper skipped and checked.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, ops::Range, str::Utf8Error};
 
 use memchr::{memchr, memchr2};
 
@@ -11,6 +11,12 @@ const TOO_DEEP: &str = "nested too deeply";
 
 /// So many bytes of a string are looked at before a vector search starts.
 const SHORT: usize = 32;
+
+/// What is looked at more than once is looked at in parts of this size, while they are in the nearest cache.
+const PART: usize = 16 * 1024;
+
+/// Nothing is looked at again.
+const NEVER: usize = usize::MAX;
 
 /// Where JSON is not what it should be, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +39,19 @@ type Scan<T> = Result<T, PeekError>;
 /// Calls `on_field` with each key (unescaped) and the range of its value, for an object that is the whole input.
 pub(crate) fn fields(json: &[u8], on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>) -> Scan<()> {
     let end = fields_from(json, 0, on_field)?;
-    Scanner { json, at: end }.end()
+    Scanner::new(json, end).end()
+}
+
+/// The same, for input that is refused as well where it is not UTF-8.
+pub(crate) fn fields_of_text(json: &[u8], on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>) -> Scan<()> {
+    let mut scanner = Scanner { json, at: 0, text_to: 0, text_due: PART };
+    let read = scanner.object(on_field).and_then(|()| scanner.end()).and_then(|()| scanner.check_text(json.len()));
+    // Of two faults the one is told that makes it no text at all.
+    read.map_err(|error| std::str::from_utf8(json).err().map_or(error, no_text))
+}
+
+fn no_text(error: Utf8Error) -> PeekError {
+    PeekError { at: error.valid_up_to(), message: "invalid UTF-8" }
 }
 
 /// The same for an object that begins at or after `at`. Returns where it ends.
@@ -42,7 +60,7 @@ pub(crate) fn fields_from(
     at: usize,
     on_field: impl FnMut(&[u8], Range<usize>) -> Scan<()>,
 ) -> Scan<usize> {
-    let mut scanner = Scanner { json, at };
+    let mut scanner = Scanner::new(json, at);
     scanner.object(on_field)?;
     Ok(scanner.at)
 }
@@ -61,7 +79,7 @@ pub(crate) trait Nested {
 
 /// Has an object read that begins at or after `at`. Returns where it ends.
 pub(crate) fn nested_from(json: &[u8], at: usize, reader: &mut impl Nested) -> Scan<usize> {
-    let mut scanner = Scanner { json, at };
+    let mut scanner = Scanner::new(json, at);
     if scanner.opens_object()? {
         scanner.nested(reader)?;
     }
@@ -70,7 +88,7 @@ pub(crate) fn nested_from(json: &[u8], at: usize, reader: &mut impl Nested) -> S
 
 /// Calls `on_item` with the range of each item of an array that begins at or after `at`. Returns where it ends.
 pub(crate) fn elements_from(json: &[u8], at: usize, mut on_item: impl FnMut(Range<usize>) -> Scan<()>) -> Scan<usize> {
-    let mut scanner = Scanner { json, at };
+    let mut scanner = Scanner::new(json, at);
     scanner.expect(b'[', "expected an array")?;
     if scanner.after_space() == Some(b']') {
         return Ok(scanner.at + 1);
@@ -96,7 +114,7 @@ pub(crate) fn closes_after(
     value_end: usize,
     member: impl FnMut(&[u8], Range<usize>) -> Scan<()>,
 ) -> Scan<()> {
-    let mut scanner = Scanner { json, at: value_end };
+    let mut scanner = Scanner::new(json, value_end);
     if scanner.close_or_comma()? {
         scanner.members(member)?;
     }
@@ -106,7 +124,7 @@ pub(crate) fn closes_after(
 /// Whether a value is closed and nothing stands behind it. Half of one never is, nor what is not meant to be JSON. Of an
 /// object or an array only strings and brackets are looked at: what else may be wrong in it is for its reader to say.
 pub fn is_closed(json: &[u8]) -> bool {
-    let mut scanner = Scanner { json, at: 0 };
+    let mut scanner = Scanner::new(json, 0);
     if !matches!(scanner.after_space(), Some(b'{' | b'[')) {
         return scanner.skip_value().is_ok() && scanner.end().is_ok();
     }
@@ -127,7 +145,7 @@ pub fn is_closed(json: &[u8]) -> bool {
 
 /// The string literal that begins at `at`, quotes included; empty where it does not end.
 pub(crate) fn string_at(json: &[u8], at: usize) -> &[u8] {
-    let mut scanner = Scanner { json, at: at + 1 };
+    let mut scanner = Scanner::new(json, at + 1);
     scanner.skip_string().map_or(&[], |_| &json[at..scanner.at])
 }
 
@@ -198,9 +216,30 @@ fn check_escapes(text: &[u8]) -> Result<(), (usize, &'static str)> {
 struct Scanner<'a> {
     json: &'a [u8],
     at: usize,
+    /// As far as it is known to be UTF-8.
+    text_to: usize,
+    /// From where on it is time to see that what was passed is UTF-8.
+    text_due: usize,
 }
 
 impl<'a> Scanner<'a> {
+    fn new(json: &'a [u8], at: usize) -> Self {
+        Self { json, at, text_to: 0, text_due: NEVER }
+    }
+
+    /// Sees that what stands before `to`, and was not looked at yet, is UTF-8.
+    fn check_text(&mut self, to: usize) -> Scan<()> {
+        // A character may go on behind it.
+        let goes_on = |at: &usize| self.json.get(*at).is_some_and(|byte| byte & 0xC0 == 0x80);
+        let to = (to.saturating_sub(3)..=to).rev().find(|at| !goes_on(at)).unwrap_or(to).max(self.text_to);
+        if simdutf8::basic::from_utf8(&self.json[self.text_to..to]).is_err() {
+            // Where, is looked up by who tells it.
+            return Err(PeekError { at: self.text_to, message: "invalid UTF-8" });
+        }
+        (self.text_to, self.text_due) = (to, to + PART);
+        Ok(())
+    }
+
     fn error(&self, message: &'static str) -> PeekError {
         let at = self.at.min(self.json.len());
         let message = if at == self.json.len() { "unexpected end of JSON" } else { message };
@@ -345,32 +384,42 @@ impl<'a> Scanner<'a> {
     /// The same for a string that begins at `start`, of which what stands before `at` is plain.
     fn skip_rest_of_string(&mut self, start: usize, mut at: usize) -> Scan<bool> {
         let json = self.json;
-        let plain = at;
+        let mut plain = at;
         let mut is_plain = true;
-        while let Some(next) = memchr2(b'"', b'\\', json.get(at..).unwrap_or_default()) {
-            at += next;
-            if json[at] == b'"' {
-                if has_control(&json[plain..at]) {
-                    break;
+        loop {
+            let end = json.len().min(at + PART);
+            while let Some(next) = memchr2(b'"', b'\\', json.get(at..end).unwrap_or_default()) {
+                at += next;
+                if json[at] == b'"' {
+                    if has_control(&json[plain..at]) {
+                        return self.refuse_string(start);
+                    }
+                    self.at = at + 1;
+                    return Ok(is_plain);
                 }
-                self.at = at + 1;
-                return Ok(is_plain);
+                let Some(length) = escape(&json[at..]) else { return self.refuse_string(start) };
+                is_plain = false;
+                at += length;
             }
-            let Some(length) = escape(&json[at..]) else { break };
-            is_plain = false;
-            at += length;
+            at = at.max(end);
+            if at == json.len() || has_control(&json[plain..at]) {
+                return self.refuse_string(start);
+            }
+            plain = at;
+            if at >= self.text_due {
+                self.check_text(at)?;
+            }
         }
-        self.at = start;
-        self.refuse_string().map(|()| false)
     }
 
     /// What is wrong with a string: first that it has no end.
     #[cold]
-    fn refuse_string(&mut self) -> Scan<()> {
-        let start = self.at;
+    fn refuse_string(&mut self, start: usize) -> Scan<bool> {
+        self.at = start;
         self.find_end(start)?;
         let text = &self.json[start..self.at - 1];
-        check_escapes(text).map_err(|(at, message)| PeekError { at: start + at, message })
+        check_escapes(text).map_err(|(at, message)| PeekError { at: start + at, message })?;
+        Ok(false)
     }
 
     /// Past the quote that ends a string which begins at `start`, whatever else is in it.
@@ -390,6 +439,9 @@ impl<'a> Scanner<'a> {
     fn skip_value(&mut self) -> Scan<()> {
         let mut open = Open { bits: 0, depth: 1 };
         loop {
+            if self.at >= self.text_due {
+                self.check_text(self.at)?;
+            }
             match self.after_space() {
                 Some(b'"') => {
                     self.at += 1;

@@ -19,7 +19,7 @@ pub(super) fn told(dialect: Dialect, whose: Whose<'_>, found: Found, answer: &[u
     let Whose { provider, status, request_id } = whose;
     let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
     let text = if text.is_empty() { format!("status {status}") } else { text };
-    let message = format!("{provider} error: {text}");
+    let message = attributed(provider, &text);
     let failure =
         Failure { status, kind: found.kind.as_deref(), message: &message, code: found.code.as_deref(), request_id };
     // The kinds of one dialect are not those of another: the status says it.
@@ -79,10 +79,10 @@ fn status_of(word: &str) -> Option<u16> {
 
 /// An error that came in the caller's own dialect, with what its shape lacks; `None` where it is as it should be. What is
 /// no error of that dialect is `Err`.
-pub(super) fn completed(dialect: Dialect, status: u16, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
+pub(super) fn completed(dialect: Dialect, whose: Whose<'_>, answer: &[u8]) -> Result<Option<Vec<u8>>, ()> {
     let mut said: Value = serde_json::from_slice(answer).map_err(|_| ())?;
     let is_whole = match dialect {
-        Dialect::OpenAi => return complete(&mut said, status).map(|is_new| is_new.then(|| said.to_string().into())),
+        Dialect::OpenAi => return complete(&mut said, whose).map(|is_new| is_new.then(|| said.to_string().into())),
         Dialect::Anthropic => said["type"] == "error" && said["error"]["message"].is_string(),
         Dialect::Gemini => said["error"].is_object() || said[0]["error"].is_object(),
         Dialect::Bedrock => ["message", "Message", "__type"].iter().any(|key| said[key].is_string()),
@@ -90,21 +90,28 @@ pub(super) fn completed(dialect: Dialect, status: u16, answer: &[u8]) -> Result<
     if is_whole { Ok(None) } else { Err(()) }
 }
 
-/// Whether something was to be added to an error of `OpenAI`'s.
-fn complete(said: &mut Value, status: u16) -> Result<bool, ()> {
+/// Whether something was to be added to an error of `OpenAI`'s. All that it says besides stays.
+fn complete(said: &mut Value, whose: Whose<'_>) -> Result<bool, ()> {
+    let before = said.clone();
     let error = said.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
-    if !error.get("message").is_some_and(Value::is_string) {
-        return Err(());
-    }
-    let before = error.len();
-    error.entry("type").or_insert_with(|| chat::kind_of(status).into());
+    let Some(Value::String(message)) = error.get_mut("message") else { return Err(()) };
+    *message = attributed(whose.provider, message);
+    error.entry("type").or_insert_with(|| chat::kind_of(whose.status).into());
     error.entry("param").or_insert(Value::Null);
     let code = error.entry("code").or_insert(Value::Null);
-    let is_number = code.is_number();
-    if is_number {
+    if code.is_number() {
         *code = code.to_string().into();
     }
-    Ok(is_number || error.len() > before)
+    if let Some(body) = said.as_object_mut() {
+        body.entry("provider").or_insert_with(|| whose.provider.into());
+    }
+    Ok(*said != before)
+}
+
+/// What a provider says of an error, with its name before it: once, where another gateway of ours has said it already.
+fn attributed(provider: &str, text: &str) -> String {
+    let name = format!("{provider} error: ");
+    if text.starts_with(&name) { text.to_owned() } else { name + text }
 }
 
 /// A body of ours that also says who answered.
@@ -121,17 +128,21 @@ mod tests {
 
     use super::*;
 
+    const WHOSE: Whose<'static> = Whose { provider: "p", status: 401, request_id: None };
+
     #[test]
     fn an_error_of_ones_own_dialect_keeps_all_that_it_says_and_gets_what_it_lacks() {
         let done = |said: &Value| {
-            let completed = completed(Dialect::OpenAi, 401, said.to_string().as_bytes());
+            let completed = completed(Dialect::OpenAi, WHOSE, said.to_string().as_bytes());
             completed.map(|new| new.map(|new| serde_json::from_slice::<Value>(&new).unwrap()))
         };
-        assert_eq!(done(&json!({"error": {"message": "m", "type": "t", "param": null, "code": "c"}})), Ok(None));
+        let whole = json!({"error": {"message": "p error: m", "type": "t", "param": null, "code": "c"}, "provider": "p"});
+        assert_eq!(done(&whole), Ok(None));
+        assert_eq!(done(&json!({"error": {"message": "m", "type": "t", "param": null, "code": "c"}})), Ok(Some(whole)));
         assert_eq!(
-            done(&json!({"error": {"code": 401, "message": "m", "innererror": {"code": "x"}}})),
-            Ok(Some(json!({"error": {"code": "401", "message": "m", "innererror": {"code": "x"},
-                "type": "authentication_error", "param": null}})))
+            done(&json!({"error": {"code": 401, "message": "m", "innererror": {"code": "x"}}, "provider": "Novita"})),
+            Ok(Some(json!({"error": {"code": "401", "message": "p error: m", "innererror": {"code": "x"},
+                "type": "authentication_error", "param": null}, "provider": "Novita"})))
         );
         for none in [json!({"error": "m"}), json!({"message": "m"}), json!({"error": {}}), json!([]), json!("m")] {
             assert_eq!(done(&none), Err(()), "{none}");
@@ -172,12 +183,12 @@ mod tests {
         ];
         for (dialect, said) in &own {
             for (other, _) in &own {
-                let found = completed(*other, 400, said.to_string().as_bytes());
+                let found = completed(*other, WHOSE, said.to_string().as_bytes());
                 // Google finds its own in Anthropic's, which say more.
                 let reads = other == dialect || (*dialect, *other) == (Dialect::Anthropic, Dialect::Gemini);
                 assert_eq!(found.is_ok(), reads, "{dialect:?} read as {other:?}");
             }
         }
-        assert!(completed(Dialect::Anthropic, 502, b"<html>").is_err());
+        assert!(completed(Dialect::Anthropic, WHOSE, b"<html>").is_err());
     }
 }

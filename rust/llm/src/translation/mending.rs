@@ -69,15 +69,9 @@ impl Mending {
 
     /// An error in the caller's dialect; `None` where it is in that already. `request_id` is the provider's.
     pub fn error(self, status: u16, answer: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
-        match failing::completed(self.dialect, status, answer) {
-            Ok(None) => self.names.then(|| self.named(answer)).flatten(),
-            Ok(Some(completed)) if self.names => self.named(&completed).or(Some(completed)),
-            Ok(completed) => completed,
-            Err(()) => {
-                let whose = Whose { provider: self.provider, status, request_id };
-                Some(failing::told(self.dialect, whose, chat::error(answer), answer))
-            }
-        }
+        let whose = Whose { provider: self.provider, status, request_id };
+        failing::completed(self.dialect, whose, answer)
+            .unwrap_or_else(|()| Some(failing::told(self.dialect, whose, chat::error(answer), answer)))
     }
 
     /// A whole answer.
@@ -303,7 +297,9 @@ mod tests {
         assert_eq!(text(r#"{"detail":[{"loc":["body","n"],"msg":"m"}]}"#), shaped("body.n: m", usual, "null", "null"));
         assert_eq!(text("busy\n"), shaped("busy", usual, "null", "null"));
         assert_eq!(text(""), shaped("status 422", usual, "null", "null"));
-        assert_eq!(text(r#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#), None);
+        let openais = r#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#;
+        assert_eq!(text(openais), shaped("m", "t", "null", "null"));
+        assert_eq!(text(&text(openais).unwrap()), None, "what has been told so is not told again");
     }
 
     #[test]
