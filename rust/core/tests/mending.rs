@@ -47,16 +47,22 @@ async fn errors_of_every_shape_come_back_in_one_with_their_status_code_and_reque
 }
 
 #[tokio::test]
-async fn errors_that_are_as_they_should_be_and_those_of_a_passthrough_are_the_providers_bytes() {
-    let good = r#"{"error": {"message":"m", "type":"t","param":null,"code":"c"} }"#;
-    let played = Played::answering(400, JSON, good.into(), 9).await;
-    assert_eq!(Played::rig().send(chat(&played, "groq")).await.text(), good);
-    let streamed = Played::answering(400, "text/event-stream", format!("data: {good}\n\n").into_bytes(), 9).await;
-    let answer = Played::rig().send(chat(&streamed, "groq")).await;
-    assert_eq!((answer.header("content-type"), answer.text().as_str()), (Some(JSON), good));
-    let zipped = Played::answering(400, "application/json\r\ncontent-encoding: gzip", packed(good), 9).await;
-    let answer = Played::rig().send(chat(&zipped, "groq")).await;
-    assert_eq!((answer.header("content-encoding"), &answer.body[..]), (Some("gzip"), &packed(good)[..]));
+async fn errors_that_are_as_they_should_be_say_whose_they_are_and_those_of_a_passthrough_are_the_providers_bytes() {
+    let good = r#"{"error": {"message":"m", "type":"t","param":null,"code":"c", "more": [1.0]} }"#;
+    let told = r#"{"error":{"message":"groq error: m","type":"t","param":null,"code":"c","more":[1.0]},"provider":"groq"}"#;
+    let zipped = "application/json\r\ncontent-encoding: gzip";
+    for (kind, body) in [
+        (JSON, good.into()),
+        ("text/event-stream", format!("data: {good}\n\n").into_bytes()),
+        (zipped, packed(good)),
+        // A gateway like this one has said whose it is.
+        (JSON, told.into()),
+    ] {
+        let played = Played::answering(400, kind, body, 9).await;
+        let answer = Played::rig().send(chat(&played, "groq")).await;
+        assert_eq!((answer.status, answer.header("content-type")), (400, Some(JSON)));
+        assert_eq!((answer.text().as_str(), answer.header("content-encoding")), (told, None));
+    }
     let odd = Played::answering(400, "text/plain", b"odd".to_vec(), 9).await;
     let rig = Played::rig();
     let saved =
@@ -67,6 +73,9 @@ async fn errors_that_are_as_they_should_be_and_those_of_a_passthrough_are_the_pr
         let answer = rig.send(raw).await;
         assert_eq!((answer.status, answer.text().as_str()), (400, "odd"));
     }
+    let played = Played::answering(400, JSON, good.into(), 9).await;
+    let raw = played.ask("groq", "/v1/proxy/chat/completions", words("m", false).into_bytes());
+    assert_eq!(rig.send(raw).await.text(), good);
 }
 
 #[tokio::test]
