@@ -44,6 +44,8 @@ HOPELESS = 3
 # What a worker may take beyond the drain deadline to hand over its last records and go.
 EDGE_GRACE, CONTROL_GRACE = 0.7, 5.0
 SWITCH_INTERVAL = 0.0005
+# Most that is read of a connection at once: each reading costs a turn of two threads, however much it brings.
+READ_BYTES = 128 * 1024
 
 
 class Server(MPServer):
@@ -87,7 +89,8 @@ class Server(MPServer):
             http1_settings=HTTP1Settings(
                 # It counts from the end of the request before: the engine looks after heads that begin and do not end.
                 header_read_timeout=max(server.keep_alive_ms, server.header_timeout_ms),
-                max_buffer_size=server.header_bytes,
+                # Heads are measured by the engine.
+                max_buffer_size=max(server.header_bytes, READ_BYTES),
             ),
             http2_settings=HTTP2Settings(max_concurrent_streams=100, max_headers_size=server.header_bytes),
         )

@@ -54,7 +54,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_ms: Annotated[int, Meta(ge=100, description="time for a kept connection to be without a request")] = (
         75_000
     )
-    header_bytes: Annotated[int, Meta(ge=8192, description="largest block of request headers (HTTP/1)")] = 65536
+    header_bytes: Annotated[int, Meta(ge=8192, description="largest head of a request: first line and headers")] = 65536
     drain_seconds: Annotated[
         float, Meta(ge=0, le=3600, description="time that open requests get to finish at shutdown")
     ] = 30.0
@@ -342,6 +342,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "worker": worker,
                 "port": self.server.port,
                 "header_timeout_ms": self.server.header_timeout_ms,
+                "header_bytes": self.server.header_bytes,
                 "keep_alive_ms": self.server.keep_alive_ms,
                 "request_timeout_ms": self.upstream.request_timeout_ms,
                 "dns_timeout_ms": self.upstream.dns_timeout_ms,

@@ -57,6 +57,7 @@ pub enum Error {
     OptionInvalid { provider: &'static str, message: String },
     CredentialUnavailable { provider: &'static str, message: String },
     BodyInvalid { at: usize, message: &'static str },
+    HeadTooLarge { limit: usize },
     BodyTooLarge { limit: usize },
     BodyTimeout { limit: &'static str, value: u64 },
     BadFraming,
@@ -118,6 +119,7 @@ impl Error {
             Self::OptionInvalid { .. } => "invalid_provider_option",
             Self::CredentialUnavailable { .. } => "credential_unavailable",
             Self::BodyInvalid { .. } => "invalid_json",
+            Self::HeadTooLarge { .. } => "headers_too_large",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::BadFraming => "bad_framing",
@@ -175,6 +177,7 @@ impl Error {
             Self::ModelRefused { .. } | Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => 403,
             Self::MethodUnknown => 405,
             Self::BodyTooLarge { .. } => 413,
+            Self::HeadTooLarge { .. } => 431,
             Self::Timeout { .. } | Self::Silence { .. } | Self::Unread { .. } | Self::BodyTimeout { .. } => 408,
             Self::UpstreamBroke { .. } | Self::ConnectFailed { .. } | Self::CredentialUnavailable { .. } => 502,
             Self::ConnectTimeout { .. }
@@ -266,6 +269,9 @@ impl Error {
             Self::CredentialUnavailable { provider, message } => format!("no credential for {provider}: {message}"),
             Self::OptionInvalid { provider, message } => format!("{provider}: {message}"),
             Self::BodyInvalid { at, message } => format!("invalid JSON body at byte {at}: {message}"),
+            Self::HeadTooLarge { limit } => {
+                format!("the request's headers are larger than {limit} bytes (server.header_bytes)")
+            }
             Self::BodyTooLarge { limit } => format!("request body is larger than {limit} bytes"),
             Self::BodyTimeout { limit, value } => format!("request body came too slowly: limits.{limit} is {value}"),
             Self::BadFraming => "request body is not framed as HTTP/1.1 asks".into(),

@@ -172,8 +172,7 @@ impl Gateway {
             let odd = Error::HeaderInvalid { name: "path", message: message.into() };
             return Box::pin(self.walk_on(snapshot, Request { head, body }, Some(odd))).await;
         }
-        let fault = headers::fault(&head.headers, &self.settings.header_aliases)
-            .map(|(name, message)| Error::HeaderInvalid { name, message });
+        let fault = self.fault(&head);
         let of_listless = models::of_listless(&snapshot, &head, &self.settings.header_aliases);
         let is_of_listless = of_listless.is_some();
         if let Some(query) = of_listless {
@@ -497,6 +496,16 @@ impl Gateway {
             ("GET" | "HEAD", "/") => Answer::text(200, "Penstock says hey!"),
             _ => self.turned_away(&Error::NotFound, head),
         }
+    }
+
+    /// What is wrong with a head, wherever it leads.
+    pub(crate) fn fault(&self, head: &Head) -> Option<Error> {
+        let limit = self.settings.header_bytes;
+        if head.size() > limit {
+            return Some(Error::HeadTooLarge { limit });
+        }
+        let fault = headers::fault(&head.headers, &self.settings.header_aliases);
+        fault.map(|(name, message)| Error::HeaderInvalid { name, message })
     }
 
     /// An error of ours of which there is no record.

@@ -69,6 +69,11 @@ impl Headers {
         self.spans.is_empty()
     }
 
+    /// How many bytes they take, each on a line of HTTP/1.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + self.spans.len() * ": \r\n".len()
+    }
+
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.spans.iter().map(|span| (self.name(*span), self.value(*span)))
     }
@@ -426,6 +431,11 @@ pub struct Head {
 }
 
 impl Head {
+    /// How many bytes it takes, all but the version.
+    pub fn size(&self) -> usize {
+        self.method.len() + self.path.len() + self.query.len() + self.headers.size()
+    }
+
     /// Methods whose requests have a body even when it is empty.
     pub fn takes_body(&self) -> bool {
         matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")

@@ -16,6 +16,8 @@ pub struct Settings {
     /// Where callers connect, and how long they may take to begin a request; without a port nobody looks.
     pub port: u16,
     pub header_timeout_ms: u64,
+    /// Longest head of a request.
+    pub header_bytes: usize,
     /// How long a connection may be kept without a request.
     pub keep_alive_ms: u64,
     /// Time to the first byte of an answer.
@@ -164,6 +166,7 @@ impl Default for Settings {
             worker: 1,
             port: 0,
             header_timeout_ms: 10_000,
+            header_bytes: 65_536,
             keep_alive_ms: 75_000,
             request_timeout_ms: 300_000,
             dns_timeout_ms: 2_000,

@@ -41,16 +41,15 @@ pub enum Connected {
 /// Once per request for a WebSocket.
 pub async fn connect(gateway: &Gateway, head: Head) -> Connected {
     let snapshot = gateway.snapshot.load_full();
-    let aliases = &gateway.settings.header_aliases;
-    let odd = headers::odd_path(&head.path).map(|message| ("path", message.into()));
-    let fault = odd.or_else(|| headers::fault(&head.headers, aliases));
-    let fault = fault.map(|(name, message)| Error::HeaderInvalid { name, message });
+    let odd = headers::odd_path(&head.path);
+    let fault = odd.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
+    let fault = fault.or_else(|| gateway.fault(&head));
     let head = Arc::new(head);
     let route = Route::of_socket(&head.path).filter(|_| !snapshot.is_management(&head.path));
     let Some(route) = route else {
         return Connected::Refused(gateway.turned_away(&fault.unwrap_or(Error::NotFound), &head));
     };
-    let call = Call { route, head: &head, control: Control::read(&head.headers, aliases) };
+    let call = Call { route, head: &head, control: Control::read(&head.headers, &gateway.settings.header_aliases) };
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&gateway.sink));
     record.facts.begin(&call, &gateway.sink);
     record.facts.tariff.prices = Arc::clone(&snapshot.prices);
