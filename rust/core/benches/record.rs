@@ -38,7 +38,7 @@ fn head() -> Arc<Head> {
         path: "/v1/chat/completions".into(),
         query: String::new(),
         headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-        peer: None,
+        ..Head::default()
     })
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::{Answer, mending},
-    batches::{self, admission},
+    batches::{self, admission, blob},
     body::{Body, Limits},
     call::{Bases, Call, Choice},
     caller::{self, Caller},
@@ -354,6 +354,9 @@ impl Gateway {
         }
         if let (true, Some(keeper)) = (call.route.operation.is_of_files(), target.provider.keeper()) {
             return Box::pin(files::answer(self, call, (target, keeper), body, facts)).await;
+        }
+        if let Some(url) = &call.head.blob {
+            return Box::pin(blob::read(self, call, (target, url), facts)).await;
         }
         if token_count::is_ours(call, target) {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;

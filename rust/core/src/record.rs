@@ -16,11 +16,11 @@ use std::{
 
 use penstock_llm::{
     dialect::Dialect,
-    usage::{Share, Usage},
+    usage::{Mark, Share, Usage},
 };
 use uuid::{Builder, Uuid};
 
-pub use facts::{Detail, Facts, Shares};
+pub use facts::{Detail, Events, Facts, Shares};
 pub use later::Later;
 
 use masking::may_be_secret;
@@ -136,6 +136,13 @@ impl Record {
     pub fn relayed(&mut self, bytes: u64) {
         self.facts.bytes_out += bytes;
         self.sink.metrics.pieces.add(1);
+    }
+
+    /// Something is to be told of a session.
+    pub fn mark(&mut self, mark: Option<Mark>) {
+        let Some(mark) = mark else { return };
+        let after = self.started.elapsed();
+        self.facts.events.get_or_insert_default().add(after, mark);
     }
 
     /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
@@ -318,7 +325,7 @@ mod tests {
             path: "/v1/x".into(),
             query: "key=sk-3&page=2".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-            peer: None,
+            ..Head::default()
         })
     }
 

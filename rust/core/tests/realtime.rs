@@ -41,6 +41,40 @@ async fn both_say_what_they_say_and_one_record_says_what_it_used() {
 }
 
 #[tokio::test]
+async fn the_record_says_how_the_session_stood_what_each_response_used_and_what_went_wrong() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.say(json!({"type": "session.update", "session": {"voice": "ash"}})).await;
+    talk.until("session.updated").await;
+    talk.say(json!({"type": "response.create"})).await;
+    talk.until("response.done").await;
+    talk.say(json!({"type": "nothing"})).await;
+    talk.until("error").await;
+    talk.close(1000, "").await;
+    let record = rig.record();
+    let told: Vec<_> = record["events"].as_array().unwrap().iter().map(|event| pick(event, ["type", "word", "res_units"])).collect();
+    let expected = json!([
+        ["session.created", null, null],
+        ["session.updated", null, null],
+        ["response.done", "completed", 8],
+        ["error", "invalid_request_error", null],
+    ]);
+    assert_eq!(json!(told), expected, "{record:#}");
+    let after: Vec<_> = record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
+    assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
+    // However many there are, so many are told.
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    for _ in 0..210 {
+        talk.say(json!({"type": "nothing"})).await;
+        talk.until("error").await;
+    }
+    talk.close(1000, "").await;
+    let record = rig.record();
+    assert_eq!((record["events"].as_array().unwrap().len(), &record["events_left_out"]), (200, &json!(11)));
+}
+
+#[tokio::test]
 async fn what_another_model_writes_down_costs_what_that_model_costs() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TEXT = "Hello from the pretend provider: all is well. "
-PROVIDERS = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": ""}
+PROVIDERS = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": "", "cohere": ""}
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Serve four providers, each of them the pretend one in another dialect."""
+    """Serve five providers, each of them the pretend one in another dialect."""
     folder = tmp_path_factory.mktemp("sdks")
     mock = Mock(folder)
     saved = [
         {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
+        | ({"options": {"aws_region": "eu-west-1"}} if slug == "bedrock" else {})
         for slug, prefix in PROVIDERS.items()
     ]
-    saved[-1]["options"] = {"aws_region": "eu-west-1"}
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": saved,
@@ -95,6 +95,26 @@ def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
     assert set(CALLS) <= {call for _, call in came}
 
 
+def test_coheres_sdk_passes_through_and_what_it_used_is_recorded_whole_and_streamed(served: Gateway):
+    before = len(served.records(0))
+    came = said("cohere_sdk.py", served, ["cohere"])
+    called = [["clock", {"zone": "UTC"}]]
+    assert came == {
+        ("cohere", "whole"): [TEXT, [12, 8]],
+        ("cohere", "streamed"): [TEXT, [12, 8]],
+        ("cohere", "tool"): called,
+        ("cohere", "tool_streamed"): called,
+        ("cohere", "tool_answered"): "COMPLETE",
+        ("cohere", "embedded"): [True, True],
+        ("cohere", "ranked"): [0, 1],
+        ("cohere", "error"): [429],
+    }
+    records = served.records(before + len(came))[before:]
+    used = [(record.get("req_units"), record.get("res_units")) for record in records]
+    assert used == [(12, 8)] * 5 + [(12, 0), (0, 0), (None, None)]
+    assert records[6]["usage"] == {"rankings": 1}
+
+
 def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., Gateway], aimock: str):
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
@@ -105,10 +125,11 @@ def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., 
     weather = "Sunny, with a light wind from the west and no cloud before the evening."
     clock = [["clock", {"zone": "UTC"}]]
     assert came == {
-        ("cohere", "whole"): weather,
-        ("cohere", "streamed"): weather,
+        ("cohere", "whole"): [weather, None],
+        ("cohere", "streamed"): [weather, None],
         ("cohere", "tool"): clock,
         ("cohere", "tool_streamed"): clock,
+        ("cohere", "tool_answered"): None,
         ("cohere", "embedded"): [True, True],
         # Of which it is told nothing, that provider ranks nothing.
         ("cohere", "ranked"): [],

@@ -145,7 +145,7 @@ impl Session {
             // What it used may be among its last words.
             while let Some(Ok(message)) = into.next().await {
                 if let Message::Text(text) = &message {
-                    meter.hear(text.as_bytes());
+                    record.mark(meter.hear(text.as_bytes()));
                 }
             }
         };
@@ -269,7 +269,7 @@ async fn down(
         };
         pulse.heard();
         match &message {
-            Message::Text(text) => meter.hear(text.as_bytes()),
+            Message::Text(text) => record.mark(meter.hear(text.as_bytes())),
             Message::Binary(_) => (),
             Message::Close(frame) => return End::Ended(frame.clone()),
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,

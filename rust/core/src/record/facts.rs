@@ -10,7 +10,7 @@ use penstock_llm::{
     dialect::{Drawing, Drawn, Form},
     operation::Operation,
     translation::{Lost, Unsaid},
-    usage::{Share, Usage},
+    usage::{Mark, Share, Usage},
 };
 
 use super::{
@@ -39,6 +39,27 @@ pub enum Detail {
     Usual,
     /// What it took and came to, and nothing that was said.
     Figures,
+}
+
+/// So many events of a session are told.
+const MOST_EVENTS: usize = 200;
+
+/// By what a session is told afterwards.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Each with how long after the request it came.
+    pub told: Vec<(Duration, Mark)>,
+    pub left_out: u64,
+}
+
+impl Events {
+    pub fn add(&mut self, after: Duration, mark: Mark) {
+        if self.told.len() < MOST_EVENTS {
+            self.told.push((after, mark));
+        } else {
+            self.left_out += 1;
+        }
+    }
 }
 
 /// What was used in a session of several models.
@@ -94,6 +115,8 @@ pub struct Facts {
     pub usage: Option<Usage>,
     /// Which models used how much of that, where there were several.
     pub shares: Option<Box<Shares>>,
+    /// Of a session.
+    pub events: Option<Box<Events>>,
     /// What streams cost that broke off before the one that goes on: counted here.
     pub spent: Option<Usage>,
     /// What it may cost.

@@ -161,7 +161,7 @@ impl Ask {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (path, query) = (path.to_owned(), query.to_owned());
         Self {
-            head: Head { method: method.into(), path, query, headers: Headers::default(), peer: None },
+            head: Head { method: method.into(), path, query, ..Head::default() },
             body: Body::empty(),
         }
     }
