@@ -40,18 +40,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 EMBEDDED_AND_COUNTED: dict[tuple[str, str, str], object] = {
     ("google_sdk.py", "openai", "vectors"): [3, 3],
     ("google_sdk.py", "google", "vectors"): [3, 3],
+    ("google_sdk.py", "cohere", "vectors"): [3, 3],
     ("google_sdk.py", "anthropic", "vectors"): [500, "INTERNAL"],
     ("google_sdk.py", "bedrock", "vectors"): [400, "INVALID_ARGUMENT"],
     # Here nobody else can say it: "say something".
     ("google_sdk.py", "openai", "counted"): 2,
+    ("google_sdk.py", "cohere", "counted"): 2,
     ("google_sdk.py", "google", "counted"): 12,
     ("google_sdk.py", "anthropic", "counted"): 12,
     ("google_sdk.py", "bedrock", "counted"): 12,
     ("boto3_sdk.py", "openai", "counted"): 9,
+    ("boto3_sdk.py", "cohere", "counted"): 9,
     ("boto3_sdk.py", "google", "counted"): 12,
     ("boto3_sdk.py", "anthropic", "counted"): 12,
     ("boto3_sdk.py", "bedrock", "counted"): 12,
     ("boto3_sdk.py", "openai", "counted_for_claude"): 9,
+    ("boto3_sdk.py", "cohere", "counted_for_claude"): 9,
     ("boto3_sdk.py", "google", "counted_for_claude"): 12,
     ("boto3_sdk.py", "anthropic", "counted_for_claude"): 12,
     ("boto3_sdk.py", "bedrock", "counted_for_claude"): 12,
@@ -125,11 +129,12 @@ def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., 
     weather = "Sunny, with a light wind from the west and no cloud before the evening."
     clock = [["clock", {"zone": "UTC"}]]
     assert came == {
-        ("cohere", "whole"): [weather, None],
-        ("cohere", "streamed"): [weather, None],
+        ("cohere", "whole"): [weather, [0, 0]],
+        ("cohere", "streamed"): [weather, [0, 0]],
         ("cohere", "tool"): clock,
         ("cohere", "tool_streamed"): clock,
-        ("cohere", "tool_answered"): None,
+        # It answers by what was asked last, whatever a tool has said.
+        ("cohere", "tool_answered"): "TOOL_CALL",
         ("cohere", "embedded"): [True, True],
         # Of which it is told nothing, that provider ranks nothing.
         ("cohere", "ranked"): [],
