@@ -16,7 +16,7 @@ def test_the_last_word_counts_and_the_oldest_go_first():
     assert [notes.find(name) for name in "abcd"] == [None, "x", "x", "x"]
     notes.put("b", "y")
     notes.put("e", "z" * 200)
-    assert [notes.find(name) for name in "bcde"] == ["y", None, None, "z" * 200]
+    assert [notes.find(name) for name in "bcde"] == ["y", None, "x", "z" * 200]
     # What has no room at all is not kept.
     notes.put("f", "z" * 2000)
     assert notes.find("f") is None

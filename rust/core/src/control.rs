@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use percent_encoding::utf8_percent_encode;
 use penstock_llm::dialect::Dialect;
+use percent_encoding::utf8_percent_encode;
 use tokio::{sync::oneshot, time::sleep};
 
 use crate::{

@@ -65,7 +65,8 @@ async fn azure(blob: impl Fn(&str) -> String + Send + Sync + 'static) -> (Script
             while let Some(asked) = request(&mut io).await {
                 let asked = String::from_utf8(asked).unwrap();
                 hearing.lock().unwrap().push(asked.clone());
-                let batch = json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob(&here)});
+                let batch =
+                    json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob(&here)});
                 let (status, body) = if asked.starts_with("POST /t/oauth2") {
                     let is_for_storage = asked.contains("scope=https%3A%2F%2Fstorage.azure.com%2F.default");
                     let token = if is_for_storage { "for-storage" } else { "for-batches" };
@@ -75,7 +76,10 @@ async fn azure(blob: impl Fn(&str) -> String + Send + Sync + 'static) -> (Script
                 } else if asked.contains("Bearer for-storage\r\n") || asked.contains("sig=s1") {
                     ("200 OK", "{\"custom_id\":\"1\"}\n".to_owned())
                 } else {
-                    ("403 Forbidden", "<Error><Code>AuthorizationFailure</Code><Message>no</Message></Error>".to_owned())
+                    (
+                        "403 Forbidden",
+                        "<Error><Code>AuthorizationFailure</Code><Message>no</Message></Error>".to_owned(),
+                    )
                 };
                 io.write_all(&whole(status, "x-ms-request-id: r-1\r\n", &body)).await.unwrap();
             }
@@ -120,7 +124,9 @@ async fn an_output_that_lies_in_a_blob_is_read_there_with_a_token_for_storage() 
     // A token that came with the request goes there as it is, and what storage says to it is told.
     let told = rig.send(output(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
     assert_eq!((told.status, told.code().as_str()), (403, "AuthorizationFailure"), "{}", told.text());
-    assert!(told.text().contains("no (request r-1)") && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own"));
+    assert!(
+        told.text().contains("no (request r-1)") && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
+    );
     // An API key opens no storage, and is not shown to it.
     let asked = heard.lock().unwrap().len();
     let told = rig.send(output(&provider, &[("authorization", "Bearer sk-1")])).await;
@@ -144,7 +150,9 @@ async fn an_address_that_is_signed_needs_no_token_and_stands_in_no_record() {
 
 #[tokio::test]
 async fn no_token_goes_where_no_storage_is() {
-    for blob in ["https://evil.example/a", "http://acct.blob.core.windows.net/a", "https://blob.core.windows.net/a", "nowhere"] {
+    for blob in
+        ["https://evil.example/a", "http://acct.blob.core.windows.net/a", "https://blob.core.windows.net/a", "nowhere"]
+    {
         let (provider, heard) = azure(move |_| blob.to_owned()).await;
         let told = trusting().send(output(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
         assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"), "{blob}: {}", told.text());

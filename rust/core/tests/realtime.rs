@@ -53,7 +53,8 @@ async fn the_record_says_how_the_session_stood_what_each_response_used_and_what_
     talk.until("error").await;
     talk.close(1000, "").await;
     let record = rig.record();
-    let told: Vec<_> = record["events"].as_array().unwrap().iter().map(|event| pick(event, ["type", "word", "res_units"])).collect();
+    let told: Vec<_> =
+        record["events"].as_array().unwrap().iter().map(|event| pick(event, ["type", "word", "res_units"])).collect();
     let expected = json!([
         ["session.created", null, null],
         ["session.updated", null, null],
@@ -61,7 +62,8 @@ async fn the_record_says_how_the_session_stood_what_each_response_used_and_what_
         ["error", "invalid_request_error", null],
     ]);
     assert_eq!(json!(told), expected, "{record:#}");
-    let after: Vec<_> = record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
+    let after: Vec<_> =
+        record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
     assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
     // However many there are, so many are told.
     let mut talk = open(&rig, ask(REALTIME)).await;

@@ -78,7 +78,8 @@ fn coheres_conversations_come_whole_and_in_events_and_are_read() {
     assert_eq!((refused.status(), refused.json()["message"].is_string()), (429, true));
     let vectors = ask(&server, "/v2/embed", &json!({"model": "e", "texts": ["a", "b"], "output_dimension": 3})).json();
     assert_eq!(vectors["embeddings"]["float"].as_array().unwrap().len(), 2);
-    let ranked = ask(&server, "/v2/rerank", &json!({"model": "r", "query": "q", "documents": ["a", "b", "c"], "top_n": 2}));
+    let ranked =
+        ask(&server, "/v2/rerank", &json!({"model": "r", "query": "q", "documents": ["a", "b", "c"], "top_n": 2}));
     assert_eq!(ranked.json()["results"][1]["index"], 1);
 }
 

@@ -62,10 +62,12 @@ pub async fn read(
     if !target.provider.leaves_blobs() {
         return Err(Error::NoOutput { status: String::new() });
     }
-    let blob = Blob::of(url).map_err(|message| lacks(format!("the output of this batch is at no address: {message}")))?;
+    let blob =
+        Blob::of(url).map_err(|message| lacks(format!("the output of this batch is at no address: {message}")))?;
     if !blob.is_of_storage(&gateway.upstream) {
         let host = blob.base.origin.authority();
-        let message = "the output of this batch is at `{host}`, which is no storage of Azure's: list it in TRUSTED_CUSTOM_HOSTS";
+        let message =
+            "the output of this batch is at `{host}`, which is no storage of Azure's: list it in TRUSTED_CUSTOM_HOSTS";
         return Err(lacks(message.replace("{host}", &host)));
     }
     let token = if blob.is_signed() { None } else { Some(token(gateway, target).await?) };
@@ -132,7 +134,9 @@ mod tests {
         assert!(blob.is_signed());
         assert_eq!((&*blob.base.prefix, blob.query), ("/out/1/results.jsonl", "sv=1&sig=a%2Bb"));
         assert!(!Blob::of("https://acct.blob.core.windows.net/out/a?sv=sig").unwrap().is_signed());
-        for wrong in ["", "file-1", "https://a.example/x?a b", "https://a.example/x y", "https://u@a.example/x", "ftp://a/b"] {
+        for wrong in
+            ["", "file-1", "https://a.example/x?a b", "https://a.example/x y", "https://u@a.example/x", "ftp://a/b"]
+        {
             assert!(Blob::of(wrong).is_err(), "{wrong}");
         }
     }

@@ -28,8 +28,7 @@ const PLACES: &[&str] = &[
 ];
 
 /// Where customers of Azure keep what is theirs, in each of its clouds.
-const BLOBS: &[&str] =
-    &["{}.blob.core.windows.net", "{}.blob.core.usgovcloudapi.net", "{}.blob.core.chinacloudapi.cn"];
+const BLOBS: &[&str] = &["{}.blob.core.windows.net", "{}.blob.core.usgovcloudapi.net", "{}.blob.core.chinacloudapi.cn"];
 
 /// Whether a host is one of Azure's storage.
 pub fn keeps_blobs(host: &str) -> bool {

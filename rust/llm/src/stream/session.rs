@@ -286,7 +286,8 @@ mod tests {
     #[test]
     fn how_a_session_stood_and_what_went_wrong_in_it_is_told() {
         let mut session = Session::default();
-        let mut told = |event: &str| session.hear(event.as_bytes()).map(|mark| (mark.kind, mark.word, mark.usage.is_some()));
+        let mut told =
+            |event: &str| session.hear(event.as_bytes()).map(|mark| (mark.kind, mark.word, mark.usage.is_some()));
         let is = |kind: &str, word: Option<&str>, used| Some((kind.to_owned(), word.map(ToOwned::to_owned), used));
         assert_eq!(told(r#"{"type":"session.created","session":{"id":"s"}}"#), is("session.created", None, false));
         assert_eq!(told(r#"{"type":"session.updated","session":{}}"#), is("session.updated", None, false));

@@ -102,7 +102,9 @@ impl Shape for Chat {
             return Some(format!("unknown field: parameter '{unknown}' is not a valid field"));
         }
         let Some(turns) = body["messages"].as_array().filter(|turns| !turns.is_empty()) else {
-            return Some("invalid request: message must be at least 1 token long or tool results must be specified.".into());
+            return Some(
+                "invalid request: message must be at least 1 token long or tool results must be specified.".into(),
+            );
         };
         let called = turns.iter().filter_map(|turn| turn["tool_calls"].as_array()).flatten();
         let called: Vec<_> = called.map(|call| &call["id"]).collect();
