@@ -217,7 +217,7 @@ impl Gateway {
         let call = Call { route, head: &head, control };
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call, &self.sink);
-        record.facts.tariff.prices = Arc::clone(&snapshot.prices);
+        record.facts.paid.tariff.prices = Arc::clone(&snapshot.prices);
         let is_odd = || !route::is_passed(&call.head.method);
         if let Some(fault) = fault.or_else(|| is_odd().then_some(Error::MethodUnknown)) {
             return delivery::refuse(&fault, &call, record);
@@ -339,7 +339,7 @@ impl Gateway {
         // Of a target before.
         (facts.unsaid, facts.hides_usage) = (None, false);
         if call.route.operation == Operation::ImageGenerate {
-            facts.drawing = Some(Box::new(Drawing::of(body.whole())));
+            facts.paid.drawing = Some(Box::new(Drawing::of(body.whole())));
         }
         let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.

@@ -63,7 +63,7 @@ struct Within<'m> {
 impl Ward {
     fn of(record: &Record) -> Self {
         let is_asked = record.facts.operation == Some(Operation::CreateModelResponse);
-        Self(record.facts.tariff.others.clone().filter(|models| is_asked && models.are_restricted()))
+        Self(record.facts.paid.tariff.others.clone().filter(|models| is_asked && models.are_restricted()))
     }
 
     fn admit(&self, message: &Message) -> Result<()> {
@@ -153,12 +153,12 @@ impl Session {
         let (outcome, error) = end.outcome();
         record.facts.error = error;
         if let (true, Some(model)) = (record.facts.model.is_empty(), meter.model.take()) {
-            record.facts.tariff = record.facts.tariff.of_another(&model);
+            record.facts.paid.tariff = record.facts.paid.tariff.of_another(&model);
             record.facts.model = model;
         }
         let usage = meter.total();
         let Meter { usage: rest, others, .. } = meter;
-        record.facts.shares = (!others.is_empty()).then(|| Box::new(Shares { rest, others }));
+        record.facts.paid.shares = (!others.is_empty()).then(|| Box::new(Shares { rest, others }));
         record.settle(usage, None, outcome);
     }
 }

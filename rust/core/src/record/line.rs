@@ -26,7 +26,7 @@ pub fn write(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome:
         line.text("request_url", &masked_url(&record.head));
         answered(line, &record.facts, outcome, took);
         asked(line, &record.facts);
-        used(line, record.facts.usage.as_ref(), cost);
+        used(line, record.facts.paid.usage.as_ref(), cost);
         decided(line, &record.facts);
         happened(line, &record.facts);
         some(line, "api_key_id", record.facts.api_key_id.as_deref());
