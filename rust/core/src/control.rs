@@ -182,6 +182,9 @@ fn counters(gateway: &Gateway) -> Bytes {
     read["gathered_bytes"] = gateway.shared.bodies.used().into();
     read["epoch"] = gateway.epoch().into();
     read["breakers_open"] = gateway.shared.breakers.open_now().into();
+    if let Some(neighbours) = &gateway.shared.neighbours {
+        read["notes_dropped"] = neighbours.dropped().into();
+    }
     if let Some(redis) = &gateway.shared.redis {
         let figures = &redis.figures;
         read["redis_up"] = u64::from(redis.is_there()).into();

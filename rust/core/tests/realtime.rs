@@ -139,6 +139,25 @@ async fn a_session_of_azures_foundry_is_asked_as_its_version_has_it() {
 }
 
 #[tokio::test]
+async fn what_a_provider_is_told_in_header_fields_it_is_told_of_a_session_too() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let ask = Ask::new("GET", REALTIME)
+        .header("x-gateway-provider", "openai")
+        .header("x-gateway-custom-host", &format!("{}/v1", provider.url()))
+        .header("authorization", "Bearer sk-1")
+        .header("x-gateway-openai-organization", "org-1")
+        .header("x-gateway-openai-project", "proj-1")
+        .header("openai-beta", "realtime=v1")
+        .header("x-gateway-trace-id", "t-1");
+    open(&rig, ask).await.close(1000, "").await;
+    let entry = settled(&provider, 1).await.remove(0);
+    let told = ["authorization", "openai-organization", "openai-project", "openai-beta", "x-gateway-trace-id"];
+    let expected = [Some("Bearer sk-1"), Some("org-1"), Some("proj-1"), Some("realtime=v1"), None];
+    assert_eq!(told.map(|name| entry.header(name)), expected);
+}
+
+#[tokio::test]
 async fn a_session_is_held_with_no_model_that_may_not_be_used_however_it_is_named() {
     let provider = Server::start().await;
     let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.dialects import DIALECTS, saved
 from tests.e2e.python.packages import KEY, said
 from tests.gateway import Gateway, Mock
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TEXT = "Hello from the pretend provider: all is well. "
-PROVIDERS = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": "", "cohere": ""}
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +21,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """Serve five providers, each of them the pretend one in another dialect."""
     folder = tmp_path_factory.mktemp("sdks")
     mock = Mock(folder)
-    saved = [
-        {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
-        | ({"options": {"aws_region": "eu-west-1"}} if slug == "bedrock" else {})
-        for slug, prefix in PROVIDERS.items()
-    ]
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
-        "providers": saved,
+        "providers": saved(mock),
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     }
     running = Gateway(folder, tables, {})
@@ -77,7 +72,7 @@ CALLS = ("whole", "streamed", "tool", "error")
 def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
     served: Gateway, script: str, refusal: list[object]
 ):
-    came = said(script, served, list(PROVIDERS))
+    came = said(script, served, list(DIALECTS))
     expected: dict[str, object] = {
         "whole": [TEXT, 12, 8],
         "streamed": [TEXT, 12, 8],
@@ -89,13 +84,13 @@ def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
         "instructed": True,
     }
     # Who does not ask what a stream cost is not told, and Mistral's SDK cannot ask.
-    unasked = {("mistral_sdk.py", provider, "streamed"): [TEXT, None, None] for provider in PROVIDERS}
+    unasked = {("mistral_sdk.py", provider, "streamed"): [TEXT, None, None] for provider in DIALECTS}
     special = unasked | EMBEDDED_AND_COUNTED
     wrong = {
         named: found for named, found in came.items() if found != special.get((script, *named), expected.get(named[1]))
     }
     assert not wrong
-    assert len({provider.split()[0] for provider, _ in came}) == len(PROVIDERS)
+    assert len({provider.split()[0] for provider, _ in came}) == len(DIALECTS)
     assert set(CALLS) <= {call for _, call in came}
 
 
