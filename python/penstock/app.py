@@ -42,6 +42,7 @@ from penstock.kit.proxies import Proxies
 from penstock.kit.spelling import SpelledRequest
 from penstock.kit.texts import refuse_unfit
 from penstock.metrics import BatchFigures, Figures, JobFigures
+from penstock.notes import Notes
 from penstock.resources import schema
 from penstock.secret import Secret
 from penstock.settings import Settings, Store
@@ -82,6 +83,7 @@ def create_app(settings: Settings, published: Published, record_socket: socket.s
         "settings": settings,
         "published": published,
         "figures": Figures(),
+        "notes": Notes(),
         "batch_figures": batch_figures,
         "job_figures": job_figures,
         "records": records,

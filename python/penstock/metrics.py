@@ -101,6 +101,7 @@ FAMILIES = {
     "redis_heard": Family("penstock_redis_messages_total", "counter", "messages of other workers"),
     "records": Family("penstock_records_total", "counter", "records taken into the outbox"),
     "records_dropped": Family("penstock_records_dropped_total", "counter", "records lost because the outbox was full"),
+    "notes_dropped": Family("penstock_notes_dropped_total", "counter", "notes of workers for each other without room"),
     "outbox_bytes": Family("penstock_outbox_bytes", "gauge", "records waiting to be written"),
     "idle_connections": Family("penstock_upstream_idle_connections", "gauge", "connections kept for the next request"),
     "batches_running": Family("penstock_batches_running", "gauge", "batches that this node runs now"),

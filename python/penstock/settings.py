@@ -340,6 +340,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             {
                 "control_socket": self.control_socket,
                 "worker": worker,
+                "workers": self.server.workers,
                 "port": self.server.port,
                 "header_timeout_ms": self.server.header_timeout_ms,
                 "header_bytes": self.server.header_bytes,

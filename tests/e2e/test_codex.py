@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.e2e.dialects import DIALECTS, saved
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -60,15 +62,11 @@ def inline(value: object) -> str:
 
 @pytest.fixture
 def served(gateway: Callable[..., Gateway], mock: Mock) -> Gateway:
-    saved = [
-        {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
-        for slug, prefix in {"openai": "/v1", "anthropic": "/v1", "google": ""}.items()
-    ]
     keys = [{"name": "k", "id": "k-1", "key": KEY}]
-    return gateway({"keys": keys, "providers": saved, "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
+    return gateway({"keys": keys, "providers": saved(mock), "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
 
 
-@pytest.mark.parametrize(("provider", "settings"), [("openai", {}), ("anthropic", PLAIN), ("google", PLAIN)])
+@pytest.mark.parametrize(("provider", "settings"), [(slug, {} if slug == "openai" else PLAIN) for slug in DIALECTS])
 def test_it_speaks_calls_a_tool_and_is_told_of_errors(
     served: Gateway, tmp_path: Path, provider: str, settings: dict[str, Any]
 ):

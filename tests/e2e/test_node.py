@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.dialects import DIALECTS, saved
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,16 +44,10 @@ def test_the_sdks_through_the_gateway_to_the_mock(gateway: Callable[..., Gateway
 
 
 def test_vercels_sdk_reaches_every_provider_in_every_way_that_it_has(gateway: Callable[..., Gateway], mock: Mock):
-    prefixes = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": ""}
-    saved = [
-        {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
-        for slug, prefix in prefixes.items()
-    ]
-    saved[-1]["options"] = {"aws_region": "eu-west-1"}
     key = "pk-gateway-0123456789"
     keys = [{"name": "k", "id": "k-1", "key": key}]
-    served = gateway({"keys": keys, "providers": saved, "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
-    run("ai.test.mjs", GATEWAY=served.base_url, KEY=key, PROVIDERS=" ".join(prefixes))
+    served = gateway({"keys": keys, "providers": saved(mock), "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
+    run("ai.test.mjs", GATEWAY=served.base_url, KEY=key, PROVIDERS=" ".join(DIALECTS))
 
 
 def test_every_route_of_the_sdks_through_the_gateway(gateway: Callable[..., Gateway]):

@@ -57,6 +57,19 @@ def asked(given: Settings, method: str, path: str, **more: Any) -> Answer:
     return run(given, lambda app, _: ask(app, method, path, **more))
 
 
+def test_workers_leave_notes_for_each_other(tmp_path: Path):
+    async def scene(app: Litestar, _: Published) -> list[Answer]:
+        note = json.dumps({"name": "due:openai/resp 1", "said": "m\n"}).encode()
+        return [
+            await ask(app, "GET", "/internal/notes", query="name=due%3Aopenai%2Fresp%201"),
+            await ask(app, "POST", "/internal/notes", note),
+            await ask(app, "GET", "/internal/notes", query="name=due%3Aopenai%2Fresp%201"),
+        ]
+
+    before, left, found = run(settings(tmp_path), scene)
+    assert (before.status, left.status, found.status, found.body) == (204, 204, 200, b"m\n")
+
+
 def test_health_tells_which_workers_report(tmp_path: Path):
     async def scene(app: Litestar, _: Published) -> Answer:
         assert (await ask(app, "POST", "/internal/metrics", json.dumps(PUSH).encode())).status == 204

@@ -123,6 +123,7 @@ def test_the_engine_is_told_what_it_must_know():
     assert told == {
         "control_socket": "/run/p/control.sock",
         "worker": 3,
+        "workers": Server().workers,
         "port": 8787,
         "header_timeout_ms": 10_000,
         "keep_alive_ms": 75_000,

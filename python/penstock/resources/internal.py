@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from litestar import Request, Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
 
 from penstock.caller import engine_only
 from penstock.metrics import Figures
+from penstock.notes import Notes
 from penstock.snapshot import Published
 
 HOLD_SECONDS = 20.0
@@ -21,6 +23,27 @@ EPOCH_HEADER = "x-penstock-epoch"
 async def accept_metrics(request: Request[Any, Any, Any], figures: NamedDependency[Figures]) -> None:
     """Keep the figures of one worker."""
     figures.accept(await request.body())
+
+
+class Note(msgspec.Struct):
+    """What one worker tells the others."""
+
+    name: str
+    said: str
+
+
+@post("/notes", status_code=204)
+async def take_note(request: Request[Any, Any, Any], notes: NamedDependency[Notes]) -> None:
+    """Keep it for them."""
+    note = msgspec.json.decode(await request.body(), type=Note)
+    notes.put(note.name, note.said)
+
+
+@get("/notes")
+async def give_note(name: FromQuery[str], notes: NamedDependency[Notes]) -> Response[bytes]:
+    """Give what was said under a name; where nothing was, say that there is nothing."""
+    said = notes.find(name)
+    return Response(b"", status_code=204) if said is None else Response(said.encode(), media_type="text/plain")
 
 
 @get("/snapshot")
@@ -40,7 +63,7 @@ async def give_snapshot(
 routes = [
     Router(
         "/internal",
-        route_handlers=[accept_metrics, give_snapshot],
+        route_handlers=[accept_metrics, take_note, give_note, give_snapshot],
         guards=[engine_only],
         include_in_schema=False,
         request_max_body_size=LARGEST_PUSH,

@@ -67,7 +67,7 @@ fn render(c: &mut Criterion) {
         path: "/v1/chat/completions".into(),
         query: String::new(),
         headers: filled(),
-        peer: None,
+        ..Head::default()
     };
     let cases = [("an operation", Operation::ChatComplete), ("a pass-through", Operation::Proxy)];
     for (name, operation) in cases {

@@ -68,7 +68,7 @@ impl Stand {
             headers.push(name.as_bytes(), value.as_bytes());
         }
         let (method, path) = ("POST".into(), "/v1/chat/completions".into());
-        let head = Head { method, path, query: String::new(), headers, peer: None };
+        let head = Head { method, path, query: String::new(), headers, ..Head::default() };
         Request { head, body: Body::Whole(body.clone()) }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     headers::Head,
-    record::{Facts, Outcome, Record, Sink},
+    record::{Facts, Outcome, Payment, Record, Sink},
     settings::Settings,
 };
 use penstock_llm::{operation::Operation, usage::Usage};
@@ -38,7 +38,7 @@ fn head() -> Arc<Head> {
         path: "/v1/chat/completions".into(),
         query: String::new(),
         headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-        peer: None,
+        ..Head::default()
     })
 }
 
@@ -49,7 +49,7 @@ fn facts() -> Facts {
         model: "gpt-4o-mini".into(),
         api_key_id: Some("k-1".into()),
         status: 200,
-        usage: Some(Usage { input: 12, output: 8, ..Usage::default() }),
+        paid: Payment { usage: Some(Usage { input: 12, output: 8, ..Usage::default() }), ..Payment::default() },
         bytes_out: 1024,
         ..Facts::default()
     }

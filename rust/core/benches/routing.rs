@@ -79,8 +79,13 @@ fn request(config: &str, said: &str) -> Request {
     headers.push(b"x-gateway-metadata", br#"{"user":"ann"}"#);
     headers.push(b"content-type", b"application/json");
     let body = json!({"model": "mock", "messages": [{"role": "user", "content": said}]}).to_string();
-    let head =
-        Head { method: "POST".into(), path: "/v1/chat/completions".into(), query: String::new(), headers, peer: None };
+    let head = Head {
+        method: "POST".into(),
+        path: "/v1/chat/completions".into(),
+        query: String::new(),
+        headers,
+        ..Head::default()
+    };
     Request { head, body: Body::Whole(body.into()) }
 }
 

@@ -132,7 +132,7 @@ impl Read {
     /// Closes the record of what was read.
     fn settle(self, mut record: Record, outcome: Outcome) {
         let Self { usage, answered, drawn, begun, .. } = self;
-        record.facts.drawn = drawn;
+        record.facts.paid.drawn = drawn;
         let goes_on = usage.is_none() && begun.is_some_and(|id| record.facts.owes_for(&id));
         record.settle(usage, answered.filter(|_| !goes_on), outcome);
     }

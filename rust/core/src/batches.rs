@@ -1,6 +1,7 @@
 //! Files and batches: which of them the gateway itself keeps, and the output of a batch that its provider keeps.
 
 pub(crate) mod admission;
+pub(crate) mod blob;
 pub mod lines;
 
 use std::{borrow::Cow, sync::Arc};
@@ -143,9 +144,14 @@ async fn output(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, head: Head, pat
         return batch;
     }
     match file_of(whole(batch.body).await) {
-        Ok(id) => {
+        Ok(file) => {
+            let (id, blob) = match file {
+                Output::File(id) => (id, None),
+                // What its address is signed with is nobody's to read in a record.
+                Output::Blob(url) => (url.split('?').next().unwrap_or_default().to_owned(), Some(url.into())),
+            };
             let path = format!("/v1/files/{}/content", utf8_percent_encode(&id, SEGMENT));
-            gateway.walk_on(snapshot, Request { head: Head { path, ..head }, body: Body::empty() }, None).await
+            gateway.walk_on(snapshot, Request { head: Head { path, blob, ..head }, body: Body::empty() }, None).await
         }
         Err(status) => gateway.turned_away(&Error::NoOutput { status }, &head),
     }
@@ -155,16 +161,28 @@ fn again(head: &Head) -> Head {
     Head { method: head.method.clone(), query: head.query.clone(), peer: head.peer, ..Head::default() }
 }
 
-/// The id of the file with a batch's output, or the state of a batch that has none.
-fn file_of(batch: Option<Bytes>) -> Result<String, String> {
+/// Where the output of a batch is.
+#[derive(Debug, PartialEq, Eq)]
+enum Output {
+    /// A file of its provider's, by its id.
+    File(String),
+    /// In a storage of its customer's, at this address.
+    Blob(String),
+}
+
+/// Where a batch's output is, or the state of a batch that has none.
+fn file_of(batch: Option<Bytes>) -> Result<Output, String> {
     #[derive(Default, Deserialize)]
     struct Batch {
         #[serde(default)]
         status: String,
         output_file_id: Option<String>,
+        output_blob: Option<String>,
     }
     let batch: Batch = batch.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-    batch.output_file_id.filter(|id| !id.is_empty()).ok_or(batch.status)
+    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let file = said(batch.output_file_id).map(Output::File);
+    file.or_else(|| said(batch.output_blob).map(Output::Blob)).ok_or(batch.status)
 }
 
 /// All of an answer; `None` where it is too large, or broke off.
@@ -244,7 +262,11 @@ mod tests {
     #[test]
     fn the_output_is_in_the_file_that_the_batch_names() {
         let of = |batch: &'static str| file_of(Some(Bytes::from_static(batch.as_bytes())));
-        assert_eq!(of(r#"{"status":"completed","output_file_id":"file-1"}"#), Ok("file-1".into()));
+        assert_eq!(of(r#"{"status":"completed","output_file_id":"file-1"}"#), Ok(Output::File("file-1".into())));
+        let blob = of(r#"{"output_file_id":null,"output_blob":"https://a/b"}"#);
+        assert_eq!(blob, Ok(Output::Blob("https://a/b".into())));
+        assert_eq!(of(r#"{"output_file_id":"f","output_blob":"https://a/b"}"#), Ok(Output::File("f".into())));
+        assert_eq!(of(r#"{"status":"validating","output_blob":""}"#), Err("validating".into()));
         assert_eq!(of(r#"{"status":"in_progress","output_file_id":null}"#), Err("in_progress".into()));
         assert_eq!((of("no"), file_of(None)), (Err(String::new()), Err(String::new())));
     }

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::dialect::Dialect;
+use percent_encoding::utf8_percent_encode;
 use tokio::{sync::oneshot, time::sleep};
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     error::{Error, Result},
     gateway::Gateway,
     headers::{self, Head, Headers},
-    shared::room::Share,
+    shared::{neighbours::Errand, room::Share},
     upstream::{self, Feed, Incoming, Origin, Outgoing, Shape},
 };
 
@@ -26,6 +27,9 @@ pub type StepBack = Arc<dyn Fn() + Send + Sync>;
 const LARGEST_BODY: usize = 4 * 1024 * 1024;
 /// What one brings beyond this counts towards the room that all of them share.
 const SMALL_BODY: usize = 64 * 1024;
+/// What workers tell each other, and the largest of what they do.
+const NOTES: &str = "/internal/notes";
+const LARGEST_NOTE: usize = 64 * 1024;
 const LARGEST_SNAPSHOT: usize = 1 << 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -178,6 +182,9 @@ fn counters(gateway: &Gateway) -> Bytes {
     read["gathered_bytes"] = gateway.shared.bodies.used().into();
     read["epoch"] = gateway.epoch().into();
     read["breakers_open"] = gateway.shared.breakers.open_now().into();
+    if let Some(neighbours) = &gateway.shared.neighbours {
+        read["notes_dropped"] = neighbours.dropped().into();
+    }
     if let Some(redis) = &gateway.shared.redis {
         let figures = &redis.figures;
         read["redis_up"] = u64::from(redis.is_there()).into();
@@ -194,7 +201,32 @@ fn counters(gateway: &Gateway) -> Bytes {
 
 /// Looks after what is shared with other workers, for ever.
 pub async fn tend_shared(gateway: Arc<Gateway>) {
-    gateway.shared.tend().await;
+    tokio::join!(gateway.shared.tend(), run_errands(&gateway));
+}
+
+/// Brings notes to the control process and looks for those of others, for ever.
+async fn run_errands(gateway: &Gateway) {
+    let errands = gateway.shared.neighbours.as_ref().and_then(|neighbours| neighbours.errands());
+    let Some(mut errands) = errands else { return };
+    while let Some(errand) = errands.recv().await {
+        match errand {
+            Errand::Note { name, said } => {
+                let note = serde_json::json!({"name": name, "said": said}).to_string();
+                post(gateway, NOTES, note.into()).await;
+            }
+            // Whoever has gone need not be told.
+            Errand::Look { told, .. } if told.is_closed() => (),
+            Errand::Look { name, told } => drop(told.send(noted(gateway, &name).await)),
+        }
+    }
+}
+
+async fn noted(gateway: &Gateway, name: &str) -> Option<String> {
+    let target = format!("{NOTES}?name={}", utf8_percent_encode(name, batches::SEGMENT));
+    let question = Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() };
+    let Incoming { head, mut body } = ask(gateway, question).await.ok()?;
+    let said = upstream::collect(&mut body, LARGEST_NOTE).await.ok()??;
+    (head.status == 200).then(|| String::from_utf8_lossy(&said).into_owned())
 }
 
 /// Waits for new snapshots and applies them, for ever. While the control process is away the last one holds.

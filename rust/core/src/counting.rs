@@ -22,7 +22,7 @@ use penstock_llm::{
 
 use crate::{
     answer::packed::Packed,
-    record::{Facts, Record},
+    record::{Payment, Record},
 };
 
 /// Answers that may wait to be counted; those on top are guessed.
@@ -156,7 +156,7 @@ impl Job {
     }
 
     fn close(mut self, usage: Option<Usage>) {
-        let Facts { usage: told, spent, .. } = &mut *self.record.facts;
+        let Payment { usage: told, spent, .. } = &mut self.record.facts.paid;
         *told = match (usage, spent) {
             (Some(usage), Some(spent)) => Some(estimated_in_all(usage, *spent)),
             (usage, _) => usage,

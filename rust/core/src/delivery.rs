@@ -74,7 +74,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
     let Coded { is_plain, is_packed, is_json } = coded;
     if status < 300 && asked.is_of_responses() {
         // In a box of its own: it would make the future of every request larger.
-        record.facts.later = Box::pin(Later::of(&gateway.shared.dues, call, record.facts.provider)).await;
+        record.facts.paid.later = Box::pin(Later::of(&gateway.shared.dues, call, record.facts.provider)).await;
     }
     let has_cost = status < 300 && (is_plain || is_packed) && is_paid_for(call, &record);
     let declared = answered.headers.text("content-length").and_then(|text| text.parse().ok());
@@ -127,7 +127,7 @@ pub async fn deliver(gateway: &Gateway, served: Served, call: &Call<'_>, mut rec
 
 /// A question is answered with what it cost; what is fetched later has been paid for, as a rule.
 fn is_paid_for(call: &Call<'_>, record: &Record) -> bool {
-    let is_now = match &record.facts.later {
+    let is_now = match &record.facts.paid.later {
         Some(later) => !later.is_paid(),
         None => call.head.method == "POST",
     };

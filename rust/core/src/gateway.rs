@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::{Answer, mending},
-    batches::{self, admission},
+    batches::{self, admission, blob},
     body::{Body, Limits},
     call::{Bases, Call, Choice},
     caller::{self, Caller},
@@ -216,7 +216,7 @@ impl Gateway {
         let call = Call { route, head: &head, control };
         let mut record = Record::open(Arc::clone(&head), Arc::clone(&self.sink));
         record.facts.begin(&call, &self.sink);
-        record.facts.tariff.prices = Arc::clone(&snapshot.prices);
+        record.facts.paid.tariff.prices = Arc::clone(&snapshot.prices);
         let is_odd = || !route::is_passed(&call.head.method);
         if let Some(fault) = fault.or_else(|| is_odd().then_some(Error::MethodUnknown)) {
             return delivery::refuse(&fault, &call, record);
@@ -338,7 +338,7 @@ impl Gateway {
         // Of a target before.
         (facts.unsaid, facts.hides_usage) = (None, false);
         if call.route.operation == Operation::ImageGenerate {
-            facts.drawing = Some(Box::new(Drawing::of(body.whole())));
+            facts.paid.drawing = Some(Box::new(Drawing::of(body.whole())));
         }
         let body = if target.reads_lines(call).is_some() {
             // In a box of its own: it would make the future of every request larger.
@@ -353,6 +353,9 @@ impl Gateway {
         }
         if let (true, Some(keeper)) = (call.route.operation.is_of_files(), target.provider.keeper()) {
             return Box::pin(files::answer(self, call, (target, keeper), body, facts)).await;
+        }
+        if let Some(url) = &call.head.blob {
+            return Box::pin(blob::read(self, call, (target, url), facts)).await;
         }
         if token_count::is_ours(call, target) {
             return Box::pin(token_count::answer(call, body, &facts.model, &self.grace)).await;

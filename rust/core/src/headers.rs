@@ -428,6 +428,8 @@ pub struct Head {
     pub headers: Headers,
     /// Who is at the other end of the connection; known of management requests alone.
     pub peer: Option<IpAddr>,
+    /// Where its provider said that it is, of what is asked for in the caller's name and is kept elsewhere.
+    pub blob: Option<Box<str>>,
 }
 
 impl Head {

@@ -41,7 +41,7 @@ pub async fn learn(
     target.base = own;
     if let Some(name) = name {
         target.options.put(BEHIND, name.clone());
-        facts.behind = Some(name);
+        facts.paid.behind = Some(name);
     }
 }
 

@@ -8,6 +8,7 @@ pub mod masking;
 pub(crate) mod members;
 pub mod metadata;
 pub mod outbox;
+mod payment;
 
 use std::{
     sync::Arc,
@@ -16,12 +17,13 @@ use std::{
 
 use penstock_llm::{
     dialect::Dialect,
-    usage::{Share, Usage},
+    usage::{Mark, Usage},
 };
 use uuid::{Builder, Uuid};
 
-pub use facts::{Detail, Facts, Shares};
+pub use facts::{Detail, Events, Facts};
 pub use later::Later;
+pub use payment::{Payment, Shares};
 
 use masking::may_be_secret;
 use outbox::Outbox;
@@ -31,7 +33,6 @@ use crate::{
     counting::{Answered, Counting},
     headers::Head,
     metrics::Metrics,
-    prices::Cost,
     settings::Settings,
 };
 
@@ -138,6 +139,13 @@ impl Record {
         self.sink.metrics.pieces.add(1);
     }
 
+    /// Something is to be told of a session.
+    pub fn mark(&mut self, mark: Option<Mark>) {
+        let Some(mark) = mark else { return };
+        let after = self.started.elapsed();
+        self.facts.events.get_or_insert_default().add(after, mark);
+    }
+
     /// The end of a request with an answer. Where it is not known what it cost, it closes when that is.
     pub fn settle(mut self, usage: Option<Usage>, answered: Option<Answered>, outcome: Outcome) {
         if self.facts.is_from_cache() {
@@ -146,8 +154,8 @@ impl Record {
         }
         let usage = self.facts.told_by_provider().or(usage);
         // What the provider of the rest says is told in the sum already.
-        self.facts.usage =
-            usage.map(|usage| Usage { estimated: usage.estimated || self.facts.spent.is_some(), ..usage });
+        self.facts.paid.usage =
+            usage.map(|usage| Usage { estimated: usage.estimated || self.facts.paid.spent.is_some(), ..usage });
         let filling = self.facts.filling.take();
         if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.facts.error) {
             filling.keep();
@@ -207,48 +215,20 @@ impl Record {
         took
     }
 
-    /// What it cost; an answer that was kept was paid for when it was made.
-    fn cost(&self) -> Option<Cost> {
-        if self.facts.is_from_cache() {
-            return Some(Cost { nanodollars: 0, price_version: None });
-        }
-        let Facts { tariff, provider, usage, shares, drawing, .. } = &*self.facts;
-        let at = self.created.as_secs();
-        let model = self.facts.behind.as_deref().unwrap_or_else(|| self.facts.model_told());
-        let cost = |usage| tariff.cost(provider, model, at, usage);
-        let Some(Shares { rest, others }) = shares.as_deref() else {
-            // What failed made none.
-            let drawing = drawing.as_deref().filter(|_| (200..300).contains(&self.facts.status));
-            return match drawing {
-                Some(drawing) => tariff.cost_of_images((provider, model), at, usage.as_ref(), drawing),
-                None => cost(usage.as_ref()?),
-            };
-        };
-        let others = others.iter().map(|Share { model, usage, is_writing }| {
-            // Who writes costs as much as who talks where nobody says what it costs.
-            let own = || is_writing.then(|| cost(usage)).flatten();
-            tariff.of_another(model).cost(provider, model, at, usage).or_else(own)
-        });
-        // Where nobody talked there may be no model whose price is known.
-        let all = rest.iter().map(cost).chain(others);
-        all.reduce(|sum, next| Some(sum?.plus(next?))).flatten()
-    }
-
     fn emit(&mut self, outcome: Outcome) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         let took = self.end(outcome);
-        self.facts.usage = self.facts.usage.or(self.facts.spent);
-        self.facts.read_drawn();
+        self.facts.paid.close();
         self.facts.settle_debt();
         let metrics = &self.sink.metrics;
-        let cost = self.cost();
+        let cost = self.facts.cost(self.created.as_secs());
         match &cost {
             Some(cost) => metrics.cost.add(cost.nanodollars),
-            None => metrics.unpriced.add(self.facts.usage.is_some().into()),
+            None => metrics.unpriced.add(self.facts.paid.usage.is_some().into()),
         }
-        if let Some(usage) = &self.facts.usage {
+        if let Some(usage) = &self.facts.paid.usage {
             metrics.tokens_in.add(usage.total_in());
             metrics.tokens_out.add(usage.total_out());
             if usage.estimated {
@@ -318,7 +298,7 @@ mod tests {
             path: "/v1/x".into(),
             query: "key=sk-3&page=2".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-            peer: None,
+            ..Head::default()
         })
     }
 

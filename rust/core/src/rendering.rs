@@ -402,7 +402,7 @@ mod tests {
             path: String::new(),
             query: "a=1".into(),
             headers: fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect(),
-            peer: None,
+            ..Head::default()
         };
         let route = Route { operation, path, stated: Stated::default() };
         let call = Call { route, head: &request, control: Control::default() };

@@ -13,6 +13,8 @@ pub struct Settings {
     /// The Unix socket of the control process; without it management paths answer 503 and records are dropped.
     pub control_socket: Option<PathBuf>,
     pub worker: u32,
+    /// How many there are on this node.
+    pub workers: u32,
     /// Where callers connect, and how long they may take to begin a request; without a port nobody looks.
     pub port: u16,
     pub header_timeout_ms: u64,
@@ -164,6 +166,7 @@ impl Default for Settings {
         Self {
             control_socket: None,
             worker: 1,
+            workers: 1,
             port: 0,
             header_timeout_ms: 10_000,
             header_bytes: 65_536,

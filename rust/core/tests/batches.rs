@@ -3,6 +3,8 @@
 
 mod harness;
 
+use std::sync::{Arc, Mutex};
+
 use harness::{
     Ask, Rig, get, in_time, pick,
     scripted::{Scripted, request, whole},
@@ -50,6 +52,117 @@ async fn a_batch_without_output_is_said_to_have_none_and_an_error_stays_the_prov
     assert_eq!(rig.send(get("/v1/batches/b/output")).await.code(), "no_output");
     let first = String::from_utf8(told.recv().await.unwrap()).unwrap();
     assert!(!first.contains("accept-encoding"), "{first}");
+}
+
+/// Plays Azure where a customer keeps the output: who gives tokens, the batch, and the storage, which takes none but its own.
+async fn azure(blob: impl Fn(&str) -> String + Send + Sync + 'static) -> (Scripted, Arc<Mutex<Vec<String>>>) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (hearing, blob) = (Arc::clone(&heard), Arc::new(blob));
+    let provider = Scripted::start(move |mut io, _| {
+        let (hearing, blob) = (Arc::clone(&hearing), Arc::clone(&blob));
+        async move {
+            let here = format!("http://{}", io.local_addr().unwrap());
+            while let Some(asked) = request(&mut io).await {
+                let asked = String::from_utf8(asked).unwrap();
+                hearing.lock().unwrap().push(asked.clone());
+                let batch =
+                    json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob(&here)});
+                let (status, body) = if asked.starts_with("POST /t/oauth2") {
+                    let is_for_storage = asked.contains("scope=https%3A%2F%2Fstorage.azure.com%2F.default");
+                    let token = if is_for_storage { "for-storage" } else { "for-batches" };
+                    ("200 OK", json!({"access_token": token, "expires_in": 3600}).to_string())
+                } else if asked.contains("/batches/b?") {
+                    ("200 OK", batch.to_string())
+                } else if asked.contains("Bearer for-storage\r\n") || asked.contains("sig=s1") {
+                    ("200 OK", "{\"custom_id\":\"1\"}\n".to_owned())
+                } else {
+                    (
+                        "403 Forbidden",
+                        "<Error><Code>AuthorizationFailure</Code><Message>no</Message></Error>".to_owned(),
+                    )
+                };
+                io.write_all(&whole(status, "x-ms-request-id: r-1\r\n", &body)).await.unwrap();
+            }
+        }
+    })
+    .await;
+    (provider, heard)
+}
+
+fn trusting() -> Rig {
+    Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+}
+
+/// Asks for the output at Azure, with what says who asks.
+fn output(provider: &Scripted, said: &[(&str, &str)]) -> Ask {
+    let ask = Ask::new("GET", "/v1/batches/b/output")
+        .header("x-gateway-provider", "azure-openai")
+        .header("x-gateway-azure-api-version", "2025-04-01-preview")
+        .header("x-gateway-custom-host", &provider.url());
+    said.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
+}
+
+#[tokio::test]
+async fn an_output_that_lies_in_a_blob_is_read_there_with_a_token_for_storage() {
+    let (provider, heard) = azure(|here| format!("{here}/out/1/results.jsonl")).await;
+    let rig = trusting();
+    let url = provider.url();
+    let entra = [
+        ("x-gateway-azure-auth-mode", "entra"),
+        ("x-gateway-azure-entra-tenant-id", "t"),
+        ("x-gateway-azure-entra-client-id", "c"),
+        ("x-gateway-azure-entra-client-secret", "s"),
+        ("x-gateway-azure-authority-host", &url),
+    ];
+    let told = rig.send(output(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
+    assert_eq!((told.status, told.text().as_str()), (200, "{\"custom_id\":\"1\"}\n"));
+    let last = heard.lock().unwrap().last().unwrap().clone();
+    assert!(last.starts_with("GET /out/1/results.jsonl HTTP/1.1\r\n"), "{last}");
+    assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
+    let given = heard.lock().unwrap().iter().filter(|asked| asked.starts_with("POST ")).count();
+    assert_eq!((given, rig.records().len()), (2, 2));
+    // A token that came with the request goes there as it is, and what storage says to it is told.
+    let told = rig.send(output(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
+    assert_eq!((told.status, told.code().as_str()), (403, "AuthorizationFailure"), "{}", told.text());
+    assert!(
+        told.text().contains("no (request r-1)") && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
+    );
+    // An API key opens no storage, and is not shown to it.
+    let asked = heard.lock().unwrap().len();
+    let told = rig.send(output(&provider, &[("authorization", "Bearer sk-1")])).await;
+    assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"));
+    assert!(told.text().contains("azure_auth_mode"), "{}", told.text());
+    assert_eq!(heard.lock().unwrap().len(), asked + 1);
+}
+
+#[tokio::test]
+async fn an_address_that_is_signed_needs_no_token_and_stands_in_no_record() {
+    let (provider, heard) = azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
+    let rig = trusting();
+    let told = rig.send(output(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+    assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
+    let last = heard.lock().unwrap().last().unwrap().clone();
+    assert!(last.starts_with("GET /out/a%20b.jsonl?sv=1&sig=s1 ") && !last.contains("authorization"), "{last}");
+    let records = format!("{:?}", rig.records());
+    assert!(records.contains("a%2520b.jsonl"), "{records}");
+    assert!(!records.contains("s1"), "{records}");
+}
+
+#[tokio::test]
+async fn no_token_goes_where_no_storage_is() {
+    for blob in
+        ["https://evil.example/a", "http://acct.blob.core.windows.net/a", "https://blob.core.windows.net/a", "nowhere"]
+    {
+        let (provider, heard) = azure(move |_| blob.to_owned()).await;
+        let told = trusting().send(output(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+        assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"), "{blob}: {}", told.text());
+        assert_eq!(heard.lock().unwrap().len(), 1);
+    }
+    // Who is not Azure leaves none.
+    let (provider, _) = azure(|here| format!("{here}/out/a?sig=s1")).await;
+    let rig = Rig::at(&provider.url());
+    let told = rig.send(get("/v1/batches/b/output?x=1")).await;
+    assert_eq!((told.status, told.code().as_str()), (404, "no_output"), "{}", told.text());
 }
 
 #[tokio::test]

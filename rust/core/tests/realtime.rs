@@ -41,6 +41,42 @@ async fn both_say_what_they_say_and_one_record_says_what_it_used() {
 }
 
 #[tokio::test]
+async fn the_record_says_how_the_session_stood_what_each_response_used_and_what_went_wrong() {
+    let provider = Server::start().await;
+    let rig = Rig::before(&provider);
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    talk.say(json!({"type": "session.update", "session": {"voice": "ash"}})).await;
+    talk.until("session.updated").await;
+    talk.say(json!({"type": "response.create"})).await;
+    talk.until("response.done").await;
+    talk.say(json!({"type": "nothing"})).await;
+    talk.until("error").await;
+    talk.close(1000, "").await;
+    let record = rig.record();
+    let told: Vec<_> =
+        record["events"].as_array().unwrap().iter().map(|event| pick(event, ["type", "word", "res_units"])).collect();
+    let expected = json!([
+        ["session.created", null, null],
+        ["session.updated", null, null],
+        ["response.done", "completed", 8],
+        ["error", "invalid_request_error", null],
+    ]);
+    assert_eq!(json!(told), expected, "{record:#}");
+    let after: Vec<_> =
+        record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
+    assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
+    // However many there are, so many are told.
+    let mut talk = open(&rig, ask(REALTIME)).await;
+    for _ in 0..210 {
+        talk.say(json!({"type": "nothing"})).await;
+        talk.until("error").await;
+    }
+    talk.close(1000, "").await;
+    let record = rig.record();
+    assert_eq!((record["events"].as_array().unwrap().len(), &record["events_left_out"]), (200, &json!(11)));
+}
+
+#[tokio::test]
 async fn what_another_model_writes_down_costs_what_that_model_costs() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);
@@ -100,6 +136,25 @@ async fn a_session_of_azures_foundry_is_asked_as_its_version_has_it() {
     let entry = settled(&provider, 1).await.remove(0);
     assert_eq!((entry.path.as_str(), entry.header("authorization")), (REALTIME, Some("Bearer sk-1")));
     assert_eq!(pick(&rig.record(), ["operation", "ai_org"]), json!(["realtime", "azure-ai"]));
+}
+
+#[tokio::test]
+async fn what_a_provider_is_told_in_header_fields_it_is_told_of_a_session_too() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let ask = Ask::new("GET", REALTIME)
+        .header("x-gateway-provider", "openai")
+        .header("x-gateway-custom-host", &format!("{}/v1", provider.url()))
+        .header("authorization", "Bearer sk-1")
+        .header("x-gateway-openai-organization", "org-1")
+        .header("x-gateway-openai-project", "proj-1")
+        .header("openai-beta", "realtime=v1")
+        .header("x-gateway-trace-id", "t-1");
+    open(&rig, ask).await.close(1000, "").await;
+    let entry = settled(&provider, 1).await.remove(0);
+    let told = ["authorization", "openai-organization", "openai-project", "openai-beta", "x-gateway-trace-id"];
+    let expected = [Some("Bearer sk-1"), Some("org-1"), Some("proj-1"), Some("realtime=v1"), None];
+    assert_eq!(told.map(|name| entry.header(name)), expected);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ pub use crate::stream::{
     frame_meter::FrameMeter,
     item_meter::ItemMeter,
     meter::{Meter, Metered},
-    session::{Session, Share},
+    session::{Mark, Session, Share},
     skim::Skim,
 };
 

@@ -15,6 +15,7 @@ use crate::ledger::join_headers;
 use crate::request::{Marks, describe, is_true, string_field, unescape};
 use crate::shapes::anthropic::{self, Messages};
 use crate::shapes::bedrock::{self, Converse, Invoke};
+use crate::shapes::cohere;
 use crate::shapes::gemini::{self, Content};
 use crate::shapes::objects::{self, Contents, Wanted};
 use crate::shapes::openai::{self, Chat, Completion};
@@ -78,6 +79,7 @@ impl Question<'_> {
             "/v1/completions" => Some(&Completion),
             "/v1/messages" => Some(&Messages),
             "/v1/responses" => Some(&Responses),
+            "/v2/chat" => Some(&cohere::Chat),
             _ => match self.named()?.1 {
                 "generateContent" | "streamGenerateContent" => Some(&Content),
                 "converse" | "converse-stream" => Some(&Converse),
@@ -161,7 +163,9 @@ fn answers_call(body: &[u8]) -> bool {
 
 /// The answer to a request that is none, from those who look.
 fn refused(shape: &dyn Shape, question: Question<'_>, marks: Marks) -> Option<Vec<Step>> {
-    question.named()?;
+    if question.named().is_none() && shape.family() != Family::Cohere {
+        return None;
+    }
     let problem = match serde_json::from_slice(question.body) {
         Ok(body) => shape.fault(&body)?,
         Err(error) => error.to_string(),
@@ -331,8 +335,18 @@ fn named_object(question: Question<'_>) -> Option<(Family, Value)> {
     }
 }
 
+/// What is asked of Cohere, and is no conversation.
+fn coheres(question: Question<'_>) -> Option<(Family, Value)> {
+    let answer = match (question.method, question.path()) {
+        (b"POST", "/v2/embed") => cohere::embeddings,
+        (b"POST", "/v2/rerank") => cohere::rankings,
+        _ => return None,
+    };
+    Some((Family::Cohere, answer(&serde_json::from_slice(question.body).unwrap_or_default())))
+}
+
 fn generated_object(question: Question<'_>, model: &str) -> (Family, Value) {
-    if let Some(found) = named_object(question) {
+    if let Some(found) = named_object(question).or_else(|| coheres(question)) {
         return found;
     }
     let anthropic = question.marks.has(Marks::ANTHROPIC);

@@ -1,4 +1,4 @@
-//! Gemini and Bedrock: their answers, their frames, their errors, and that they read what they are sent.
+//! Gemini, Bedrock and Cohere: their answers, their frames, their errors, and that they read what they are sent.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 
 mod talk;
@@ -52,6 +52,35 @@ fn a_conversation_comes_whole_and_in_frames() {
     let delta = "contentBlockDelta";
     assert_eq!(names, ["messageStart", delta, delta, delta, "contentBlockStop", "messageStop", "metadata"]);
     assert_eq!(frames[6].1["usage"]["outputTokens"], 3);
+}
+
+#[test]
+fn coheres_conversations_come_whole_and_in_events_and_are_read() {
+    let server = server();
+    let asked = |model: &str, more: Value| {
+        let mut body = json!({"model": model, "messages": [{"role": "user", "content": "Hello"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let whole = ask(&server, "/v2/chat", &asked("command?chunks=3", json!({}))).json();
+    assert_eq!((&whole["message"]["content"][0]["text"], &whole["finish_reason"]), (&json!(TEXT), &json!("COMPLETE")));
+    assert_eq!(whole["usage"]["tokens"], json!({"input_tokens": 12, "output_tokens": 3}));
+    let events = ask(&server, "/v2/chat", &asked("command?chunks=3", json!({"stream": true}))).events();
+    let kinds: Vec<_> = events.iter().filter_map(|(kind, _)| kind.as_deref()).collect();
+    let delta = "content-delta";
+    assert_eq!(kinds, ["message-start", "content-start", delta, delta, delta, "content-end", "message-end"]);
+    assert!(events[6].1.contains("\"output_tokens\":3"), "{}", events[6].1);
+    let unknown = ask(&server, "/v2/chat", &asked("command", json!({"n": 2})));
+    assert_eq!((unknown.status(), unknown.text().contains("'n' is not a valid field")), (400, true));
+    let tool = json!({"messages": [{"role": "tool", "tool_call_id": "c1", "content": "x"}]});
+    assert_eq!(ask(&server, "/v2/chat", &asked("command", tool)).status(), 400);
+    let refused = ask(&server, "/v2/chat", &asked("command?status=429", json!({})));
+    assert_eq!((refused.status(), refused.json()["message"].is_string()), (429, true));
+    let vectors = ask(&server, "/v2/embed", &json!({"model": "e", "texts": ["a", "b"], "output_dimension": 3})).json();
+    assert_eq!(vectors["embeddings"]["float"].as_array().unwrap().len(), 2);
+    let ranked =
+        ask(&server, "/v2/rerank", &json!({"model": "r", "query": "q", "documents": ["a", "b", "c"], "top_n": 2}));
+    assert_eq!(ranked.json()["results"][1]["index"], 1);
 }
 
 /// Names and payloads; lengths and checksums are right, or it panics.

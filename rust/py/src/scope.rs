@@ -50,7 +50,7 @@ fn head_of(scope: &Bound<'_, PyDict>, method: String) -> PyResult<Head> {
         path: text(intern!(py, "raw_path"))?,
         query: text(intern!(py, "query_string"))?,
         headers,
-        peer: None,
+        ..Head::default()
     })
 }
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 
-from tests.e2e.python.answering_provider import AnsweringProvider, events, whole
+from tests.e2e.python.answering_provider import events, whole
 from tests.e2e.python.packages import KEY, said
 from tests.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import anthropic
+    import openai
+
+    from tests.e2e.python.answering_provider import AnsweringProvider
 
 # Nano-dollars for one, which is a ten-millionth of a cent.
 IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
@@ -44,16 +47,9 @@ DRAWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def there() -> Iterator[AnsweringProvider]:
-    with AnsweringProvider() as provider:
-        yield provider
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -> Iterator[Gateway]:
+def tables(there: AnsweringProvider) -> dict[str, Any]:
     priced = [(provider, model, PRICE) for provider, model in MODELS.items()] + [("openai", "image-new", DRAWN)]
-    tables = {
+    return {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": [
             {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": there.url} for slug in MODELS
@@ -64,7 +60,11 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -
         ],
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     }
-    running = Gateway(tmp_path_factory.mktemp("costs"), tables, {})
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -> Iterator[Gateway]:
+    running = Gateway(tmp_path_factory.mktemp("costs"), tables(there), {})
     yield running
     running.stop()
 
@@ -79,18 +79,6 @@ def costs(served: Gateway) -> Callable[[int], list[tuple[int | None, dict[str, i
         return [(record.get("cost_nanodollars"), record.get("usage")) for record in records]
 
     return wait
-
-
-@pytest.fixture(scope="module")
-def client(served: Gateway) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def claude(served: Gateway) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=served.base_url, api_key=KEY, max_retries=0, timeout=10) as client:
-        yield client
 
 
 def at(provider: str) -> str:
@@ -130,7 +118,7 @@ def response(**more: object) -> dict[str, Any]:
 
 
 def test_searches_of_a_response_cost_what_they_cost_whole_and_streamed(
-    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     begun = response(status="in_progress", output=[], usage=None)
     done = [
@@ -144,9 +132,9 @@ def test_searches_of_a_response_cost_what_they_cost_whole_and_streamed(
     )
     there.answer("POST", "/responses", whole(response()), streamed)
     request: dict[str, Any] = {"model": at("openai"), "input": "what is new?", "tools": [{"type": "web_search"}]}
-    answer = client.responses.create(**request)
+    answer = chat.responses.create(**request)
     assert answer.output_text == "much"
-    with client.responses.create(**request, stream=True) as stream:
+    with chat.responses.create(**request, stream=True) as stream:
         assert [event.type for event in stream][-1] == "response.completed"
     used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
     assert costs(2) == [(100 * IN + 10 * OUT + WEB + FILES, used)] * 2
@@ -170,7 +158,7 @@ def message(**more: object) -> dict[str, Any]:
 def test_searches_of_claude_cost_what_they_cost_for_clients_of_both_dialects(
     there: AnsweringProvider,
     claude: anthropic.Anthropic,
-    client: openai.OpenAI,
+    chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
 ):
     usage = message()["usage"]
@@ -191,8 +179,8 @@ def test_searches_of_claude_cost_what_they_cost_for_clients_of_both_dialects(
     assert claude.messages.create(**request).usage.server_tool_use.web_search_requests == 3
     with claude.messages.stream(**request) as stream:
         assert stream.get_final_text() == "much"
-    assert client.chat.completions.create(model=at("anthropic"), messages=TURN).choices[0].message.content == "much"
-    with client.chat.completions.create(model=at("anthropic"), messages=TURN, stream=True) as chunks:
+    assert chat.chat.completions.create(model=at("anthropic"), messages=TURN).choices[0].message.content == "much"
+    with chat.chat.completions.create(model=at("anthropic"), messages=TURN, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "much"
     used = {"input": 100, "output": 10, "web_searches": 3}
     assert costs(4) == [(100 * IN + 10 * OUT + 3 * WEB, used)] * 4
@@ -222,7 +210,7 @@ def test_searches_of_gemini_cost_what_they_cost_for_its_own_sdk_and_for_others(
     there: AnsweringProvider,
     served: Gateway,
     claude: anthropic.Anthropic,
-    client: openai.OpenAI,
+    chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
 ):
     there.answer("POST", f"{MODELS['google']}{GENERATED}", whole(generated({"text": "much"})))
@@ -230,16 +218,16 @@ def test_searches_of_gemini_cost_what_they_cost_for_its_own_sdk_and_for_others(
     came = said("google_search.py", served, [at("google")])
     assert came == {(at("google"), "whole"): "much", (at("google"), "streamed"): "much"}
     request: dict[str, Any] = {"model": at("google"), "messages": TURN}
-    assert client.chat.completions.create(**request).choices[0].message.content == "much"
-    with client.chat.completions.create(**request, stream=True) as chunks:
+    assert chat.chat.completions.create(**request).choices[0].message.content == "much"
+    with chat.chat.completions.create(**request, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
-    assert client.responses.create(model=at("google"), input="what is new?").output_text == "much"
+    assert chat.responses.create(model=at("google"), input="what is new?").output_text == "much"
     assert claude.messages.create(**request, max_tokens=64).content[0].text == "much"
     assert costs(6) == [(SUM, USED)] * 6
 
 
 def test_large_answers_and_arrays_of_gemini_cost_what_they_cost(
-    there: AnsweringProvider, served: Gateway, client: openai.OpenAI, costs: Callable[[int], list[object]]
+    there: AnsweringProvider, served: Gateway, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     picture = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(bytes(1_500_000)).decode()}}
     answer = whole(generated({"text": "much"}, picture))
@@ -250,7 +238,7 @@ def test_large_answers_and_arrays_of_gemini_cost_what_they_cost(
     )
     came = said("google_search.py", served, [at("google")])
     assert came == {(at("google"), "whole"): "much", (at("google"), "streamed"): "much"}
-    assert client.chat.completions.create(model=at("google"), messages=TURN).choices[0].message.content == "much"
+    assert chat.chat.completions.create(model=at("google"), messages=TURN).choices[0].message.content == "much"
     # None of the SDKs asks for an array; whoever asks by hand gets one.
     url = f"{served.base_url}/v1beta/models/{at('google')}{STREAMED}"
     asked = httpx2.post(url, json={"contents": [{"parts": [{"text": "?"}]}]}, headers={"x-goog-api-key": KEY})
@@ -259,7 +247,7 @@ def test_large_answers_and_arrays_of_gemini_cost_what_they_cost(
 
 
 def test_searches_that_perplexity_counts_cost_what_they_cost(
-    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110, "num_search_queries": 4}
     said = {"id": "1", "created": 1_700_000_000, "model": MODELS["perplexity-ai"]}
@@ -273,15 +261,15 @@ def test_searches_that_perplexity_counts_cost_what_they_cost(
         events({**said, "object": "chat.completion.chunk", **chunk}),
     )
     request: dict[str, Any] = {"model": at("perplexity-ai"), "messages": TURN}
-    assert client.chat.completions.create(**request).choices[0].message.content == "much"
-    with client.chat.completions.create(**request, stream=True) as chunks:
+    assert chat.chat.completions.create(**request).choices[0].message.content == "much"
+    with chat.chat.completions.create(**request, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
     used = {"input": 100, "output": 10, "web_searches": 4}
     assert costs(2) == [(100 * IN + 10 * OUT + 4 * WEB, used)] * 2
 
 
 def test_images_cost_what_is_said_of_their_quality_and_size_and_as_many_as_came(
-    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     def drawn(count: int, size: int = 30) -> object:
         return {"created": 1_700_000_000, "data": [{"b64_json": base64.b64encode(bytes(size)).decode()}] * count}
@@ -289,29 +277,64 @@ def test_images_cost_what_is_said_of_their_quality_and_size_and_as_many_as_came(
     there.answer("POST", "/images/generations", *(whole(drawn(*one)) for one in ((2,), (1,), (1,), (2, 900_000))))
     there.answer("POST", "/images/edits", whole(drawn(2)))
     request: dict[str, Any] = {"model": "@openai/image-new", "prompt": "a cat"}
-    assert len(client.images.generate(**request, n=2).data or ()) == 2
-    client.images.generate(**request, quality="high", size="1024x1536")
+    assert len(chat.images.generate(**request, n=2).data or ()) == 2
+    chat.images.generate(**request, quality="high", size="1024x1536")
     # One of three was not made.
-    client.images.generate(**request, n=3)
-    client.images.generate(**request, n=2)
-    client.images.edit(**request, image=("a.png", b"\x89PNG", "image/png"), n=2)
+    chat.images.generate(**request, n=3)
+    chat.images.generate(**request, n=2)
+    chat.images.edit(**request, image=("a.png", b"\x89PNG", "image/png"), n=2)
     usual, high = IMAGES["standard"]["1024x1024"], IMAGES["high"]["1024x1536"]
     assert [cost for cost, _ in costs(5)] == [2 * usual, high, usual, 2 * usual, 2 * usual]
 
 
 def test_a_response_in_the_background_is_paid_for_once_when_somebody_sees_what_it_used(
-    there: AnsweringProvider, client: openai.OpenAI, costs: Callable[[int], list[object]]
+    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     begun = response(status="queued", background=True, output=[], usage=None)
     there.answer("POST", "/responses", whole(begun))
     there.answer("GET", "/responses/resp_1", whole(begun), whole(response(background=True)))
     there.answer("POST", "/responses/resp_1/cancel", whole(response(status="cancelled", background=True, usage=None)))
-    made = client.responses.create(model=at("openai"), input="what is new?", background=True)
+    made = chat.responses.create(model=at("openai"), input="what is new?", background=True)
     assert made.status == "queued"
     named = {"extra_headers": {"x-gateway-provider": "@openai"}}
-    states = [client.responses.retrieve("resp_1", **named).status for _ in range(3)]
+    states = [chat.responses.retrieve("resp_1", **named).status for _ in range(3)]
     assert states == ["queued", "completed", "completed"]
-    assert client.responses.cancel("resp_1", **named).status == "cancelled"
+    assert chat.responses.cancel("resp_1", **named).status == "cancelled"
     used = {"input": 100, "output": 10, "web_searches": 1, "file_searches": 1}
     paid = (100 * IN + 10 * OUT + WEB + FILES, used)
     assert costs(5) == [(None, None), (None, None), paid, (None, None), (None, None)]
+
+
+def test_workers_of_one_node_know_of_each_others_responses_in_the_background(
+    there: AnsweringProvider, gateway: Callable[..., Gateway]
+):
+    begun, done = response(status="queued", background=True, output=[], usage=None), response(background=True)
+    there.answer("POST", "/responses", whole(begun))
+    there.answer("GET", "/responses/resp_1", whole(done))
+    running = gateway({**tables(there), "server": {"workers": 2}})
+    headers = {"x-gateway-provider": "@openai", "authorization": f"Bearer {KEY}"}
+
+    def client(trace: str) -> httpx2.Client:
+        """Keep one connection, which stays with one worker."""
+        return httpx2.Client(base_url=f"{running.base_url}/v1", headers={**headers, "x-gateway-trace-id": trace})
+
+    def ask(of: httpx2.Client, method: str = "GET") -> None:
+        path, body = ("/responses", {"model": at("openai"), "input": "?", "background": True})
+        told = of.post(path, json=body) if method == "POST" else of.get(f"{path}/resp_1")
+        assert told.status_code == httpx2.codes.OK, told.text
+
+    # Of connections some come to the one and some to the other.
+    clients = {f"c-{number}": client(f"c-{number}") for number in range(32)}
+    for one in clients.values():
+        ask(one)
+    workers = {record["trace_id"]: record["worker"] for record in running.records(len(clients))}
+    here = next(clients[trace] for trace, worker in workers.items() if worker == 1)
+    there_too = next(clients[trace] for trace, worker in workers.items() if worker == 2)
+    for method, of in (("POST", here), ("GET", there_too), ("GET", there_too), ("GET", here)):
+        ask(of, method)
+    records = running.records(len(clients) + 4)
+    costs = [(record["worker"], record.get("cost_nanodollars")) for record in records[len(clients) :]]
+    paid = 100 * IN + 10 * OUT + WEB + FILES
+    assert sorted(costs, key=str) == sorted([(1, None), (2, paid), (2, None), (1, None)], key=str)
+    for one in clients.values():
+        one.close()

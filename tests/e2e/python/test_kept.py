@@ -5,31 +5,28 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import anthropic
 import boto3
-import openai
 import pytest
 from botocore.config import Config
 
-from tests.e2e.python.answering_provider import AnsweringProvider, events, whole
+from tests.e2e.python.answering_provider import events, whole
+from tests.e2e.python.packages import KEY
 from tests.gateway import Gateway
 from tests.processes import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEY = "pk-e2e-0123456789"
+    import anthropic
+    import openai
+
+    from tests.e2e.python.answering_provider import AnsweringProvider
+
 MODEL, SIGNATURE = "gemini-3-new", "c2lnbmVk"
 PROFILE = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2"
 BEHIND = "anthropic.claude-new"
 TURN = {"role": "user", "content": "what is the weather?"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-
-
-@pytest.fixture(scope="module")
-def there() -> Iterator[AnsweringProvider]:
-    with AnsweringProvider() as provider:
-        yield provider
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +45,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -
     running = Gateway(tmp_path_factory.mktemp("kept"), tables, {})
     yield running
     running.stop()
-
-
-@pytest.fixture(scope="module")
-def chat(served: Gateway) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def claude(served: Gateway) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=served.base_url, api_key=KEY, max_retries=0, timeout=10) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

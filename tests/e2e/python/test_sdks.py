@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.dialects import DIALECTS, saved
 from tests.e2e.python.packages import KEY, said
 from tests.gateway import Gateway, Mock
 
@@ -13,22 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TEXT = "Hello from the pretend provider: all is well. "
-PROVIDERS = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": ""}
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Serve four providers, each of them the pretend one in another dialect."""
+    """Serve five providers, each of them the pretend one in another dialect."""
     folder = tmp_path_factory.mktemp("sdks")
     mock = Mock(folder)
-    saved = [
-        {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
-        for slug, prefix in PROVIDERS.items()
-    ]
-    saved[-1]["options"] = {"aws_region": "eu-west-1"}
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
-        "providers": saved,
+        "providers": saved(mock),
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     }
     running = Gateway(folder, tables, {})
@@ -40,18 +35,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 EMBEDDED_AND_COUNTED: dict[tuple[str, str, str], object] = {
     ("google_sdk.py", "openai", "vectors"): [3, 3],
     ("google_sdk.py", "google", "vectors"): [3, 3],
+    ("google_sdk.py", "cohere", "vectors"): [3, 3],
     ("google_sdk.py", "anthropic", "vectors"): [500, "INTERNAL"],
     ("google_sdk.py", "bedrock", "vectors"): [400, "INVALID_ARGUMENT"],
     # Here nobody else can say it: "say something".
     ("google_sdk.py", "openai", "counted"): 2,
+    ("google_sdk.py", "cohere", "counted"): 2,
     ("google_sdk.py", "google", "counted"): 12,
     ("google_sdk.py", "anthropic", "counted"): 12,
     ("google_sdk.py", "bedrock", "counted"): 12,
     ("boto3_sdk.py", "openai", "counted"): 9,
+    ("boto3_sdk.py", "cohere", "counted"): 9,
     ("boto3_sdk.py", "google", "counted"): 12,
     ("boto3_sdk.py", "anthropic", "counted"): 12,
     ("boto3_sdk.py", "bedrock", "counted"): 12,
     ("boto3_sdk.py", "openai", "counted_for_claude"): 9,
+    ("boto3_sdk.py", "cohere", "counted_for_claude"): 9,
     ("boto3_sdk.py", "google", "counted_for_claude"): 12,
     ("boto3_sdk.py", "anthropic", "counted_for_claude"): 12,
     ("boto3_sdk.py", "bedrock", "counted_for_claude"): 12,
@@ -73,7 +72,7 @@ CALLS = ("whole", "streamed", "tool", "error")
 def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
     served: Gateway, script: str, refusal: list[object]
 ):
-    came = said(script, served, list(PROVIDERS))
+    came = said(script, served, list(DIALECTS))
     expected: dict[str, object] = {
         "whole": [TEXT, 12, 8],
         "streamed": [TEXT, 12, 8],
@@ -85,14 +84,34 @@ def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
         "instructed": True,
     }
     # Who does not ask what a stream cost is not told, and Mistral's SDK cannot ask.
-    unasked = {("mistral_sdk.py", provider, "streamed"): [TEXT, None, None] for provider in PROVIDERS}
+    unasked = {("mistral_sdk.py", provider, "streamed"): [TEXT, None, None] for provider in DIALECTS}
     special = unasked | EMBEDDED_AND_COUNTED
     wrong = {
         named: found for named, found in came.items() if found != special.get((script, *named), expected.get(named[1]))
     }
     assert not wrong
-    assert len({provider.split()[0] for provider, _ in came}) == len(PROVIDERS)
+    assert len({provider.split()[0] for provider, _ in came}) == len(DIALECTS)
     assert set(CALLS) <= {call for _, call in came}
+
+
+def test_coheres_sdk_passes_through_and_what_it_used_is_recorded_whole_and_streamed(served: Gateway):
+    before = len(served.records(0))
+    came = said("cohere_sdk.py", served, ["cohere"])
+    called = [["clock", {"zone": "UTC"}]]
+    assert came == {
+        ("cohere", "whole"): [TEXT, [12, 8]],
+        ("cohere", "streamed"): [TEXT, [12, 8]],
+        ("cohere", "tool"): called,
+        ("cohere", "tool_streamed"): called,
+        ("cohere", "tool_answered"): "COMPLETE",
+        ("cohere", "embedded"): [True, True],
+        ("cohere", "ranked"): [0, 1],
+        ("cohere", "error"): [429],
+    }
+    records = served.records(before + len(came))[before:]
+    used = [(record.get("req_units"), record.get("res_units")) for record in records]
+    assert used == [(12, 8)] * 5 + [(12, 0), (0, 0), (None, None)]
+    assert records[6]["usage"] == {"rankings": 1}
 
 
 def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., Gateway], aimock: str):
@@ -105,10 +124,12 @@ def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., 
     weather = "Sunny, with a light wind from the west and no cloud before the evening."
     clock = [["clock", {"zone": "UTC"}]]
     assert came == {
-        ("cohere", "whole"): weather,
-        ("cohere", "streamed"): weather,
+        ("cohere", "whole"): [weather, [0, 0]],
+        ("cohere", "streamed"): [weather, [0, 0]],
         ("cohere", "tool"): clock,
         ("cohere", "tool_streamed"): clock,
+        # It answers by what was asked last, whatever a tool has said.
+        ("cohere", "tool_answered"): "TOOL_CALL",
         ("cohere", "embedded"): [True, True],
         # Of which it is told nothing, that provider ranks nothing.
         ("cohere", "ranked"): [],

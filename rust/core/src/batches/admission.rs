@@ -145,7 +145,7 @@ fn asking(call: &Call<'_>, target: &Target<'_>, made: &[u8]) -> Result<Head> {
         path: format!("/v1/files/{}/content", utf8_percent_encode(id, SEGMENT)),
         query: version.collect::<Vec<_>>().join("&"),
         headers,
-        peer: call.head.peer,
+        ..Head::default()
     })
 }
 

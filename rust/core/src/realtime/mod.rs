@@ -52,7 +52,7 @@ pub async fn connect(gateway: &Gateway, head: Head) -> Connected {
     let call = Call { route, head: &head, control: Control::read(&head.headers, &gateway.settings.header_aliases) };
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&gateway.sink));
     record.facts.begin(&call, &gateway.sink);
-    record.facts.tariff.prices = Arc::clone(&snapshot.prices);
+    record.facts.paid.tariff.prices = Arc::clone(&snapshot.prices);
     if let Some(fault) = fault {
         return Connected::Refused(delivery::refuse(&fault, &call, record));
     }

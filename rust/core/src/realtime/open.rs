@@ -74,8 +74,8 @@ pub(crate) async fn ask(
         return Err(Error::Unsupported { operation: operation.id(), provider: target.provider.slug() });
     }
     refuse_others(target, &call.head.query, asked)?;
-    facts.tariff.own.clone_from(&target.priced);
-    facts.tariff.others = target.saved.and_then(|saved| saved.models.clone());
+    facts.paid.tariff.own.clone_from(&target.priced);
+    facts.paid.tariff.others = target.saved.and_then(|saved| saved.models.clone());
     let issued = match &target.grant {
         None => None,
         Some(grant) => Some(Box::pin(credentials::fetch(gateway, target, grant)).await?),

@@ -63,7 +63,7 @@ struct Within<'m> {
 impl Ward {
     fn of(record: &Record) -> Self {
         let is_asked = record.facts.operation == Some(Operation::CreateModelResponse);
-        Self(record.facts.tariff.others.clone().filter(|models| is_asked && models.are_restricted()))
+        Self(record.facts.paid.tariff.others.clone().filter(|models| is_asked && models.are_restricted()))
     }
 
     fn admit(&self, message: &Message) -> Result<()> {
@@ -145,7 +145,7 @@ impl Session {
             // What it used may be among its last words.
             while let Some(Ok(message)) = into.next().await {
                 if let Message::Text(text) = &message {
-                    meter.hear(text.as_bytes());
+                    record.mark(meter.hear(text.as_bytes()));
                 }
             }
         };
@@ -153,12 +153,12 @@ impl Session {
         let (outcome, error) = end.outcome();
         record.facts.error = error;
         if let (true, Some(model)) = (record.facts.model.is_empty(), meter.model.take()) {
-            record.facts.tariff = record.facts.tariff.of_another(&model);
+            record.facts.paid.tariff = record.facts.paid.tariff.of_another(&model);
             record.facts.model = model;
         }
         let usage = meter.total();
         let Meter { usage: rest, others, .. } = meter;
-        record.facts.shares = (!others.is_empty()).then(|| Box::new(Shares { rest, others }));
+        record.facts.paid.shares = (!others.is_empty()).then(|| Box::new(Shares { rest, others }));
         record.settle(usage, None, outcome);
     }
 }
@@ -269,7 +269,7 @@ async fn down(
         };
         pulse.heard();
         match &message {
-            Message::Text(text) => meter.hear(text.as_bytes()),
+            Message::Text(text) => record.mark(meter.hear(text.as_bytes())),
             Message::Binary(_) => (),
             Message::Close(frame) => return End::Ended(frame.clone()),
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,

@@ -7,14 +7,14 @@ use std::{
 };
 
 use penstock_llm::{
-    dialect::{Drawing, Drawn, Form},
+    dialect::{Drawn, Form},
     operation::Operation,
     translation::{Lost, Unsaid},
-    usage::{Share, Usage},
+    usage::{Mark, Usage},
 };
 
 use super::{
-    Later, Sink,
+    Payment, Sink,
     metadata::{self, Metadata},
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     caller::Caller,
     counting::Asked,
     headers::{Control, Head},
-    prices::Tariff,
+    prices::Cost,
     routing::decision::{CacheStatus, Decision},
     shared::answers::Filling,
     snapshot::Snapshot,
@@ -41,12 +41,25 @@ pub enum Detail {
     Figures,
 }
 
-/// What was used in a session of several models.
-#[derive(Debug)]
-pub struct Shares {
-    /// Of the model that the record names.
-    pub rest: Option<Usage>,
-    pub others: Vec<Share>,
+/// So many events of a session are told.
+const MOST_EVENTS: usize = 200;
+
+/// By what a session is told afterwards.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// Each with how long after the request it came.
+    pub told: Vec<(Duration, Mark)>,
+    pub left_out: u64,
+}
+
+impl Events {
+    pub fn add(&mut self, after: Duration, mark: Mark) {
+        if self.told.len() < MOST_EVENTS {
+            self.told.push((after, mark));
+        } else {
+            self.left_out += 1;
+        }
+    }
 }
 
 /// What became known of a request on its way.
@@ -58,14 +71,9 @@ pub struct Facts {
     pub model: String,
     /// What the provider calls the model that it is asked for, where requests call it otherwise.
     pub own_model: Option<String>,
-    /// The model behind a name that does not say whose it is: it costs what that one does.
-    pub behind: Option<String>,
     /// As the body names it.
     pub user: Option<String>,
     pub stream: bool,
-    /// Which images it asks for, and how many came.
-    pub drawing: Option<Box<Drawing>>,
-    pub drawn: Option<u64>,
     /// Names model and stream too, once it has passed so far.
     pub form: Option<Arc<Mutex<Form>>>,
     pub api_key_id: Option<String>,
@@ -87,17 +95,12 @@ pub struct Facts {
     pub unsaid: Option<Unsaid>,
     /// What a stream says of its usage was asked for in the caller's name, and is not passed on.
     pub hides_usage: bool,
-    /// Where it is paid for at another time than it is answered.
-    pub later: Option<Later>,
     /// While it may have to be counted.
     pub asked: Option<Asked>,
-    pub usage: Option<Usage>,
-    /// Which models used how much of that, where there were several.
-    pub shares: Option<Box<Shares>>,
-    /// What streams cost that broke off before the one that goes on: counted here.
-    pub spent: Option<Usage>,
-    /// What it may cost.
-    pub tariff: Tariff,
+    /// What it used, and what that costs.
+    pub paid: Payment,
+    /// Of a session.
+    pub events: Option<Box<Events>>,
     pub bytes_out: u64,
     /// From arrival to the head of the provider's answer.
     pub first_byte: Option<Duration>,
@@ -146,13 +149,12 @@ impl Facts {
             provider: self.provider,
             model: self.model.clone(),
             own_model: self.own_model.clone(),
-            behind: self.behind.clone(),
             user: self.user.clone(),
             stream: self.stream,
             metadata: self.metadata.clone(),
             lost: self.lost.clone(),
             unsaid: self.unsaid.clone(),
-            tariff: self.tariff.clone(),
+            paid: self.paid.twin(),
             upstream: self.upstream,
             hides_usage: self.hides_usage,
             ..Self::default()
@@ -161,31 +163,30 @@ impl Facts {
 
     /// Takes over what is true of the target that answered, and not of the request.
     pub fn adopt(&mut self, other: Self) {
-        self.drawing = other.drawing.or_else(|| self.drawing.take());
-        self.behind = other.behind;
-        let Self { provider, model, own_model, stream, lost, unsaid, tariff, upstream, hides_usage, .. } = other;
+        self.paid.adopt(other.paid);
+        let Self { provider, model, own_model, stream, lost, unsaid, upstream, hides_usage, .. } = other;
         (self.provider, self.model, self.own_model) = (provider, model, own_model);
         (self.stream, self.upstream) = (stream, upstream);
-        (self.lost, self.unsaid, self.tariff, self.hides_usage) = (lost, unsaid, tariff, hides_usage);
+        (self.lost, self.unsaid, self.hides_usage) = (lost, unsaid, hides_usage);
     }
 
     /// Which model is asked at a target, by its own name, and where its price is looked up.
     pub fn asked_of(&mut self, target: &Target<'_>, operation: Operation) {
         self.own_model = target.provider.model(&target.options).map(ToOwned::to_owned);
-        if self.own_model.is_some() && self.behind.is_none() {
+        if self.own_model.is_some() && self.paid.behind.is_none() {
             let meant = target.provider.meant(&target.options, &self.model);
-            self.behind = (meant != self.model_told()).then(|| meant.to_owned());
+            self.paid.behind = (meant != self.model_told()).then(|| meant.to_owned());
         }
-        self.tariff.own.clone_from(&target.priced);
+        self.paid.tariff.own.clone_from(&target.priced);
         if operation.is_of_responses() {
             // It may be paid for later, when no model is named.
-            self.tariff.others = target.saved.and_then(|saved| saved.models.clone());
+            self.paid.tariff.others = target.saved.and_then(|saved| saved.models.clone());
         }
     }
 
     /// What was found out at a target whose answer is not the one.
     pub fn forget_target(&mut self) {
-        (self.own_model, self.behind, self.upstream, self.unsaid) = (None, None, None, None);
+        (self.own_model, self.paid.behind, self.upstream, self.unsaid) = (None, None, None, None);
         self.hides_usage = false;
         self.lost = Lost::default();
     }
@@ -244,7 +245,7 @@ impl Facts {
     /// What a provider said in its own dialect that the caller was told in another, which may have fewer words for it. Where
     /// somebody else began, only the caller's dialect has the sum.
     pub(super) fn told_by_provider(&self) -> Option<Usage> {
-        self.unsaid.as_ref().filter(|_| self.spent.is_none())?.usage()
+        self.unsaid.as_ref().filter(|_| self.paid.spent.is_none())?.usage()
     }
 
     /// Why it went where it went, in a line that a header can hold.
@@ -268,15 +269,18 @@ impl Facts {
     /// How many images an answer has, where it is about them.
     pub fn count_drawn(&mut self, answer: &[u8]) {
         if self.operation.is_some_and(Operation::draws) {
-            self.drawn = Drawn::of(answer);
+            self.paid.drawn = Drawn::of(answer);
         }
     }
 
-    /// As many images are paid for as came.
-    pub fn read_drawn(&mut self) {
-        if let (Some(drawing), Some(drawn)) = (&mut self.drawing, self.drawn) {
-            drawing.count = drawn;
+    /// What it cost. Of what failed nothing was drawn.
+    pub(super) fn cost(&self, at: u64) -> Option<Cost> {
+        if self.is_from_cache() {
+            // It was paid for when it was made.
+            return Some(Cost { nanodollars: 0, price_version: None });
         }
+        let is_good = (200..300).contains(&self.status);
+        self.paid.cost((self.provider, self.model_told()), at, is_good)
     }
 
     /// What the form has said so far.
@@ -285,7 +289,7 @@ impl Facts {
         let form = form.lock().unwrap_or_else(PoisonError::into_inner);
         self.stream = form.streams();
         if self.operation == Some(Operation::ImageEdit) {
-            self.drawing = Some(Box::new(form.drawing().clone()));
+            self.paid.drawing = Some(Box::new(form.drawing().clone()));
         }
         if let Some(model) = form.model().filter(|_| self.model.is_empty()) {
             model.clone_into(&mut self.model);

@@ -41,24 +41,24 @@ impl Later {
 impl Facts {
     /// Whether an answer says of a response that it has only begun: it costs nothing yet.
     pub fn owes(&self, answer: &[u8]) -> bool {
-        matches!(self.later, Some(Later::Begins(_))) && begun(answer).is_some_and(|id| self.owes_for(&id))
+        matches!(self.paid.later, Some(Later::Begins(_))) && begun(answer).is_some_and(|id| self.owes_for(&id))
     }
 
     /// Likewise of one that goes on though its stream has ended.
     pub fn owes_for(&self, id: &str) -> bool {
-        let Some(Later::Begins(dues)) = &self.later else { return false };
+        let Some(Later::Begins(dues)) = &self.paid.later else { return false };
         dues.owe(self.provider, id, (&self.model, self.own_model.as_deref()));
         true
     }
 
     /// What was used earlier counts for who pays for it, at the price of the model that was asked for then.
     pub(super) fn settle_debt(&mut self) {
-        let Some(Later::Earlier(debt)) = self.later.take() else { return };
-        let Some((model, own)) = debt.filter(|_| self.usage.is_some()).and_then(Debt::pay) else {
-            self.usage = None;
+        let Some(Later::Earlier(debt)) = self.paid.later.take() else { return };
+        let Some((model, own)) = debt.filter(|_| self.paid.usage.is_some()).and_then(Debt::pay) else {
+            self.paid.usage = None;
             return;
         };
-        self.tariff = self.tariff.of_another(&model);
+        self.paid.tariff = self.paid.tariff.of_another(&model);
         (self.model, self.own_model) = (model, own);
     }
 }

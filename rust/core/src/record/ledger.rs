@@ -83,8 +83,8 @@ impl Ledger {
         (facts.api_key_id, facts.trace_id) = (entry.api_key_id, Some(entry.trace_id));
         facts.metadata = entry.metadata.as_deref().map(Metadata::read).unwrap_or_default();
         facts.bytes_out = answer.len() as u64;
-        facts.usage = Usage::from_answer(Dialect::OpenAi, answer);
-        facts.tariff = Tariff { prices: Arc::clone(&self.prices), own, others: None, is_batch: true };
+        facts.paid.usage = Usage::from_answer(Dialect::OpenAi, answer);
+        facts.paid.tariff = Tariff { prices: Arc::clone(&self.prices), own, others: None, is_batch: true };
         record.close(Outcome::Complete);
         Ok(self.written())
     }

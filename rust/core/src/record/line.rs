@@ -26,8 +26,9 @@ pub fn write(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome:
         line.text("request_url", &masked_url(&record.head));
         answered(line, &record.facts, outcome, took);
         asked(line, &record.facts);
-        used(line, record.facts.usage.as_ref(), cost);
+        used(line, record.facts.paid.usage.as_ref(), cost);
         decided(line, &record.facts);
+        happened(line, &record.facts);
         some(line, "api_key_id", record.facts.api_key_id.as_deref());
         some(line, "config", record.facts.config.as_deref());
         if !record.facts.metadata.is_empty() {
@@ -154,6 +155,25 @@ fn decided(line: &mut Members<'_>, facts: &Facts) {
             line.list("decisions", &[step], |out, step| step.write(out));
         }
         _ => (),
+    }
+}
+
+/// How a session stood, what its responses used and what went wrong in it, in the order in which it came.
+fn happened(line: &mut Members<'_>, facts: &Facts) {
+    let Some(events) = &facts.events else { return };
+    line.list("events", &events.told, |out, (after, mark)| {
+        write_object(out, |event| {
+            event.text("type", &mark.kind);
+            event.milliseconds("after", *after);
+            some(event, "word", mark.word.as_deref());
+            if let Some(usage) = &mark.usage {
+                event.number("req_units", usage.total_in());
+                event.number("res_units", usage.total_out());
+            }
+        });
+    });
+    if events.left_out > 0 {
+        line.number("events_left_out", events.left_out);
     }
 }
 

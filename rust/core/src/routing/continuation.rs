@@ -125,7 +125,7 @@ impl Continuation {
         let Rest { served, asked, at, repeated } = self.found(error, facts).await?;
         self.count(facts.model.clone()).await;
         let Spent { input, output } = self.spent;
-        facts.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
+        facts.paid.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
         let operation = Route::of(&self.head.method, &self.head.path)?.asked_for(&self.head.method);
         facts.asked = Some(self.gateway.sink.counting.keep(operation, &asked));
         self.gateway.sink.metrics.continued.add(1);

@@ -117,7 +117,7 @@ fn head(own: &Head, asked: &Asked<'_>) -> Result<Head> {
         path: path.to_owned(),
         query: query.to_owned(),
         headers,
-        peer: None,
+        ..Head::default()
     })
 }
 

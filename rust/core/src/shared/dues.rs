@@ -1,26 +1,55 @@
-//! Responses that go on in the background: each is paid for once, by who is told first what it used. Through Redis other workers
-//! know of them too.
+//! Responses that go on in the background: each is paid for once, by who is told first what it used. Other workers know of them
+//! through Redis; without one those of the same node do, through the control process.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{generations::Generations, redis::Redis};
+use super::{generations::Generations, neighbours::Neighbours, redis::Redis};
 
 /// Bytes of all that one worker remembers, and of one of them with its place.
 const MOST: usize = 4 * 1024 * 1024;
 const ROOM: usize = 96;
 /// An id that is longer is none.
 const LONGEST: usize = 512;
+/// What is noted of one that is paid for.
+const PAID: &str = "";
 
 #[derive(Debug)]
 pub struct Dues {
     /// By provider and id: the model as it was asked for, and its own name where it has another.
     owed: Mutex<Generations<Box<str>, Box<str>>>,
-    redis: Option<Arc<Redis>>,
+    others: Others,
+}
+
+/// Who else may be asked for a response, or be told what it used.
+#[derive(Debug)]
+pub enum Others {
+    None,
+    Redis(Arc<Redis>),
+    Neighbours(Arc<Neighbours>),
+}
+
+impl Others {
+    fn note(&self, name: String, said: &str) {
+        match self {
+            Self::None => (),
+            Self::Redis(redis) => redis.note(name, said),
+            Self::Neighbours(neighbours) => neighbours.note(name, said.to_owned()),
+        }
+    }
+
+    /// What one of them noted last.
+    async fn noted(&self, name: String) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Redis(redis) => redis.noted(&[name]).await.pop().flatten(),
+            Self::Neighbours(neighbours) => neighbours.noted(name).await,
+        }
+    }
 }
 
 impl Dues {
-    pub fn new(redis: Option<Arc<Redis>>) -> Self {
-        Self { owed: Mutex::new(Generations::new(MOST)), redis }
+    pub fn new(others: Others) -> Self {
+        Self { owed: Mutex::new(Generations::new(MOST)), others }
     }
 
     /// What it will have used nobody knows yet.
@@ -29,9 +58,7 @@ impl Dues {
             return;
         }
         let (key, said) = (format!("{provider}/{id}"), format!("{model}\n{}", own.unwrap_or_default()));
-        if let Some(redis) = &self.redis {
-            redis.note(name(&key), said.as_str());
-        }
+        self.others.note(name(&key), &said);
         self.put(key.into(), said.into());
     }
 
@@ -41,16 +68,23 @@ impl Dues {
             return None;
         }
         let key: Box<str> = format!("{provider}/{id}").into();
-        if self.owed.lock().unwrap_or_else(PoisonError::into_inner).get(&key).is_none() {
-            let said = self.redis.as_ref()?.noted(&[name(&key)]).await.pop().flatten()?;
-            self.put(key.clone(), said.into());
+        match self.others.noted(name(&key)).await {
+            // Whoever it was that paid.
+            Some(said) if said == PAID => self.owed().remove(&key),
+            Some(said) => self.put(key.clone(), said.into()),
+            None => (),
         }
-        Some(Debt { dues: Arc::clone(self), key })
+        let is_owed = self.owed().get(&key).is_some();
+        is_owed.then(|| Debt { dues: Arc::clone(self), key })
+    }
+
+    fn owed(&self) -> MutexGuard<'_, Generations<Box<str>, Box<str>>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(&self, key: Box<str>, said: Box<str>) {
         let bytes = key.len() + said.len() + ROOM;
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner).put(key, said, bytes);
+        self.owed().put(key, said, bytes);
     }
 }
 
@@ -70,14 +104,12 @@ impl Debt {
     pub fn pay(self) -> Option<(String, Option<String>)> {
         let Self { dues, key } = self;
         let said = {
-            let mut owed = dues.owed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut owed = dues.owed();
             let said = owed.get(&key)?;
             owed.remove(&key);
             said
         };
-        if let Some(redis) = &dues.redis {
-            redis.drop_note(name(&key));
-        }
+        dues.others.note(name(&key), PAID);
         let (model, own) = said.split_once('\n')?;
         Some((model.to_owned(), (!own.is_empty()).then(|| own.to_owned())))
     }
@@ -89,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_owed_is_paid_once_at_its_own_provider() {
-        let dues = Arc::new(Dues::new(None));
+        let dues = Arc::new(Dues::new(Others::None));
         dues.owe("openai", "resp_1", ("m", Some("own")));
         dues.owe("openai", &"x".repeat(LONGEST + 1), ("m", None));
         assert!(dues.look("azure-openai", "resp_1").await.is_none());

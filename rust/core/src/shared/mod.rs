@@ -8,6 +8,7 @@ pub mod clock;
 pub mod dues;
 pub mod generations;
 pub mod inline_configs;
+pub mod neighbours;
 pub mod news;
 pub mod paces;
 pub mod redis;
@@ -27,8 +28,9 @@ use answers::Answers;
 use breakers::Breakers;
 use budgets::{Allowance, Budgets};
 use clock::Clock;
-use dues::Dues;
+use dues::{Dues, Others};
 use inline_configs::InlineConfigs;
+use neighbours::Neighbours;
 use news::Ears;
 use paces::Paces;
 use redis::Redis;
@@ -59,6 +61,8 @@ pub struct Shared {
     pub sessions: Sessions,
     /// Of responses in the background.
     pub dues: Arc<Dues>,
+    /// The other workers of this node, where there are any and no Redis.
+    pub neighbours: Option<Arc<Neighbours>>,
     /// Of calls of tools.
     pub signatures: Arc<Signatures>,
     pub clock: Arc<Clock>,
@@ -70,6 +74,7 @@ impl Shared {
     pub fn new(settings: &Settings) -> Result<Self, Problem> {
         let allowance = Allowance { percent: settings.retry_budget_percent, floor: settings.retry_budget_floor };
         let (clock, redis) = (Arc::<Clock>::default(), Redis::of(settings)?);
+        let neighbours = (settings.workers > 1 && redis.is_none()).then(Arc::default);
         let seed = match &settings.redis_url {
             // The same for all who share.
             Some(url) => {
@@ -91,7 +96,8 @@ impl Shared {
             // The largest has room where it is alone.
             bodies: Room::new(settings.gathered_bytes.max(settings.max_body_bytes), usize::MAX),
             sessions: Sessions::new(redis.clone()),
-            dues: Arc::new(Dues::new(redis.clone())),
+            dues: Arc::new(Dues::new(others(redis.as_ref(), neighbours.as_ref()))),
+            neighbours,
             signatures: Arc::new(signatures(redis.clone())),
             clock,
             redis,
@@ -123,6 +129,15 @@ impl Shared {
         let mut hasher = self.seed.clone();
         of.hash(&mut hasher);
         hasher.finish()
+    }
+}
+
+/// Who else knows of responses in the background.
+fn others(redis: Option<&Arc<Redis>>, neighbours: Option<&Arc<Neighbours>>) -> Others {
+    match (redis, neighbours) {
+        (Some(redis), _) => Others::Redis(Arc::clone(redis)),
+        (None, Some(neighbours)) => Others::Neighbours(Arc::clone(neighbours)),
+        (None, None) => Others::None,
     }
 }
 

@@ -64,9 +64,6 @@ pub enum Order {
         name: String,
         said: String,
     },
-    DropNote {
-        name: String,
-    },
     /// Tells what was seen now rather than with the next tick.
     Tell,
     /// Asks for the right to try a target.
@@ -241,10 +238,6 @@ impl Redis {
         self.order(Order::Note { name, said: said.into() });
     }
 
-    pub fn drop_note(&self, name: String) {
-        self.order(Order::DropNote { name });
-    }
-
     /// What others noted under these names; nothing where it does not say so in time. A request waits for this.
     pub async fn noted(&self, names: &[String]) -> Vec<Option<String>> {
         if !self.is_there() || names.is_empty() {
@@ -412,9 +405,6 @@ impl Redis {
             Order::Note { name, said } => {
                 let age = NOTED.as_millis() as u64;
                 asked.cmd("SET").arg(self.name(&name)).arg(said).arg("PX").arg(age);
-            }
-            Order::DropNote { name } => {
-                asked.cmd("DEL").arg(self.name(&name));
             }
             // It woke who tells.
             Order::Tell => (),

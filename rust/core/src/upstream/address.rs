@@ -202,6 +202,11 @@ impl Trusted {
         matches!(Kind::of(host), Ok(Kind::Name)) && self.holds(host, Kind::Name)
     }
 
+    /// Whether an operator listed this name or address, or a name above it.
+    pub fn lists(&self, host: &str) -> bool {
+        Kind::of(host).is_ok_and(|kind| self.holds(host, kind))
+    }
+
     /// Whether this host may be looked up and dialled, as far as its name says; otherwise why not.
     pub fn allows_host(&self, host: &str) -> Result<(), &'static str> {
         let kind = Kind::of(host)?;

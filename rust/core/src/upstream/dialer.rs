@@ -184,6 +184,11 @@ impl Dialer {
         step(origin, "name look-up", self.limits.dns, looking).await
     }
 
+    /// Whether an operator listed this host, by its name or its address.
+    pub fn trusts(&self, host: &str) -> bool {
+        self.trusted.lists(host)
+    }
+
     /// Who answers for a name: where that is nobody whom an operator or a provider chose, it may be slow on purpose.
     fn whose(&self, host: &str) -> Whose {
         let is_below = |domain: &&str| host.strip_suffix(*domain).is_some_and(|name| name.ends_with('.'));

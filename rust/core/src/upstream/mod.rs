@@ -122,6 +122,11 @@ impl Upstream {
         }
     }
 
+    /// Whether an operator listed this host.
+    pub fn trusts(&self, host: &str) -> bool {
+        self.dialer.trusts(host)
+    }
+
     /// Forgets the connections that were idle for too long.
     pub fn reap(&self) {
         self.pool.reap();

@@ -160,10 +160,7 @@ impl Ask {
     pub fn new(method: &str, target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (path, query) = (path.to_owned(), query.to_owned());
-        Self {
-            head: Head { method: method.into(), path, query, headers: Headers::default(), peer: None },
-            body: Body::empty(),
-        }
+        Self { head: Head { method: method.into(), path, query, ..Head::default() }, body: Body::empty() }
     }
 
     pub fn method(mut self, method: &str) -> Self {

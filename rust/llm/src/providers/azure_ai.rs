@@ -174,6 +174,10 @@ impl Provider for AzureAi {
         if self.token(options).is_some() { Ok(None) } else { entra::grant(options) }
     }
 
+    fn leaves_blobs(&self) -> bool {
+        true
+    }
+
     fn token<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("azure_ad_token")
     }

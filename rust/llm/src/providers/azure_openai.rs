@@ -98,6 +98,10 @@ impl Provider for AzureOpenAi {
         if self.token(options).is_some() { Ok(None) } else { entra::grant(options) }
     }
 
+    fn leaves_blobs(&self) -> bool {
+        true
+    }
+
     fn token<'o>(&self, options: &'o Options) -> Option<&'o str> {
         options.get("azure_ad_token")
     }

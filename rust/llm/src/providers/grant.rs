@@ -98,6 +98,9 @@ pub struct Role {
     pub service: &'static str,
 }
 
+/// What a token is of that Azure's storage takes, in each of its clouds.
+const STORAGE: &str = "https://storage.azure.com";
+
 impl Grant {
     /// The service and the region for which requests are signed with what is given; `None` where they carry a token.
     pub fn signs(&self) -> Option<(&'static str, &str)> {
@@ -111,6 +114,23 @@ impl Grant {
     /// Whether requests are signed with what is given, and carry no key.
     pub fn is_to_sign(&self) -> bool {
         self.signs().is_some() || matches!(self, Self::SealedKey { .. })
+    }
+
+    /// The same for Azure's storage, where it is Entra ID that is asked.
+    pub fn for_storage(&self) -> Option<Self> {
+        let scope = format!("{STORAGE}/.default");
+        match self {
+            Self::Application { authority, tenant, client, secret, .. } => Some(Self::Application {
+                authority: authority.clone(),
+                tenant: tenant.clone(),
+                client: client.clone(),
+                secret: secret.clone(),
+                scope,
+            }),
+            Self::Managed { client, .. } => Some(Self::Managed { resource: STORAGE.into(), client: client.clone() }),
+            Self::Federated(own) => Some(Self::Federated(Box::new(Federated { scope, ..(**own).clone() }))),
+            _ => None,
+        }
     }
 
     /// Whether it is given to the machine that this runs on, and to nobody who asks.

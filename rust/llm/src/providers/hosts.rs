@@ -27,9 +27,18 @@ const PLACES: &[&str] = &[
     "oauth2.googleapis.com",
 ];
 
+/// Where customers of Azure keep what is theirs, in each of its clouds.
+const BLOBS: &[&str] = &["{}.blob.core.windows.net", "{}.blob.core.usgovcloudapi.net", "{}.blob.core.chinacloudapi.cn"];
+
+/// Whether a host is one of Azure's storage.
+pub fn keeps_blobs(host: &str) -> bool {
+    BLOBS.iter().any(|place| fits(host, place))
+}
+
 /// Whether a host is one of those.
 pub fn names_host(host: &str) -> bool {
     PLACES.iter().copied().chain(placed::hosts()).any(|place| fits(host, place))
+        || keeps_blobs(host)
         || aws::is_sts(&format!("https://{host}"))
 }
 
@@ -90,7 +99,10 @@ mod tests {
         for host in ["sts.eu-west-1.amazonaws.com", "sts.cn-north-1.amazonaws.com.cn", "oauth2.googleapis.com"] {
             assert!(names_host(host), "{host}");
         }
+        assert!(names_host("acct.blob.core.windows.net"));
         for host in [
+            "blob.core.windows.net",
+            "acct.blob.core.windows.net.evil.example",
             "internal-mine-1.eu-west-1.elb.amazonaws.com",
             "bedrock.mine.elb.amazonaws.com",
             "evil.p.googleapis.com",

@@ -33,7 +33,7 @@ pub use aws::{is_sts, sts};
 pub use continuing::Continuing;
 pub(crate) use continuing::version_of_claude;
 pub use grant::{ExternalAccount, Federated, Grant, Keys, Machine, Role, Source, Voucher};
-pub use hosts::names_host;
+pub use hosts::{keeps_blobs, names_host};
 pub use options::{Form, Known, Options};
 pub use wording::Wording;
 
@@ -265,6 +265,11 @@ pub trait Provider: Sync {
     /// The service that an operation is signed for where it moves objects, whose bytes are not part of the signature.
     fn storage(&self, _operation: Operation) -> Option<&'static str> {
         None
+    }
+
+    /// Whether batches may leave their output in a customer's own storage at Azure.
+    fn leaves_blobs(&self) -> bool {
+        false
     }
 
     /// Who keeps its files, where they are asked for in another way than `OpenAI`'s.

@@ -15,11 +15,20 @@ use crate::{
 static USAGE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"usage\""));
 /// Of sessions that only write down, too: theirs are called `transcription_session`.
 static UPDATED: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"session.updated\""));
+/// No text in an event is spelt so: its quotes are escaped.
+static ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 /// The types of events that say what one response used.
 const ENDS: [&[u8]; 4] =
     [b"\"response.done\"", b"\"response.completed\"", b"\"response.incomplete\"", b"\"response.failed\""];
 /// And of what another model used that wrote down what the caller said.
 const WRITTEN: &[u8] = b"\"conversation.item.input_audio_transcription.completed\"";
+
+/// What else a session is told by: how it stands, and what went wrong in it.
+const STANDS: [&[u8]; 4] =
+    [b"\"session.created\"", b"\"session.updated\"", b"\"transcription_session.updated\"", b"\"error\""];
+
+/// What is longer is none of the words for how something ended.
+const LONGEST_WORD: usize = 66;
 
 /// Models whose use is kept apart; what more of them use counts as the first one's.
 const MOST_OTHERS: usize = 32;
@@ -47,9 +56,22 @@ pub struct Share {
     pub is_writing: bool,
 }
 
+/// An event by which a session is told afterwards.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its type, such as `response.done`.
+    pub kind: String,
+    /// How a response ended, or what went wrong: in the provider's word.
+    pub word: Option<String>,
+    /// What the response used.
+    pub usage: Option<Usage>,
+}
+
 /// What one event says.
 #[derive(Default)]
 struct Heard {
+    kind: Option<String>,
+    word: Option<String>,
     is_end: bool,
     is_written: bool,
     response: Counts,
@@ -58,22 +80,25 @@ struct Heard {
 }
 
 impl Session {
-    /// Takes the next event; ordinary deltas are looked at, not parsed.
-    pub fn hear(&mut self, event: &[u8]) {
-        if self.is_begun && USAGE.find(event).is_none() && UPDATED.find(event).is_none() {
-            return;
+    /// Takes the next event; ordinary deltas are looked at, not parsed. Gives what the session is told by afterwards.
+    pub fn hear(&mut self, event: &[u8]) -> Option<Mark> {
+        let says = [&USAGE, &UPDATED, &ERROR];
+        if self.is_begun && says.iter().all(|finder| finder.find(event).is_none()) {
+            return None;
         }
         self.is_begun = true;
-        let Heard { is_end, is_written, response, writing, model } = self.read(event);
+        let Heard { kind, word, is_end, is_written, response, writing, model } = self.read(event);
         if let Some(model) = model.as_ref().filter(|_| self.model.is_none()) {
             self.model = Some(model.clone());
         }
         let dialect = Dialect::OpenAi;
+        let usage = if is_end { response.settle(dialect) } else { None };
         match (is_end, is_written) {
             (_, true) => self.add(writing.settle(dialect), self.writer.clone(), true),
-            (true, _) => self.add(response.settle(dialect), model.or_else(|| self.current.clone()), false),
+            (true, _) => self.add(usage, model.or_else(|| self.current.clone()), false),
             _ => (),
         }
+        kind.map(|kind| Mark { kind, word, usage })
     }
 
     fn read(&mut self, event: &[u8]) -> Heard {
@@ -85,6 +110,7 @@ impl Session {
                 b"type" => {
                     let kind = &event[at];
                     (heard.is_end, heard.is_written) = (ENDS.contains(&kind), kind == WRITTEN);
+                    heard.kind = if heard.is_end || STANDS.contains(&kind) { unescape(kind) } else { None };
                 }
                 b"usage" => heard.writing.read(&event[at]),
                 b"response" | b"session" => {
@@ -94,6 +120,7 @@ impl Session {
                             b"usage" => heard.response.read(&inner[at]),
                             b"output" => heard.response.read_items(&inner[at]),
                             b"model" => heard.model = unescape(&inner[at]),
+                            b"status" => heard.word = word(&inner[at]),
                             b"input_audio_transcription" => *writer = writer_in(&inner[at], &[]).or(writer.take()),
                             b"audio" => *writer = writer_in(&inner[at], &["input", "transcription"]).or(writer.take()),
                             _ => (),
@@ -103,6 +130,17 @@ impl Session {
                     if let (b"session", Some(model)) = (key, &heard.model) {
                         *current = Some(model.clone());
                     }
+                }
+                b"error" => {
+                    let inner = &event[at];
+                    let _ = fields(inner, |key, at| {
+                        match key {
+                            b"code" => heard.word = word(&inner[at]).or(heard.word.take()),
+                            b"type" => heard.word = heard.word.take().or_else(|| word(&inner[at])),
+                            _ => (),
+                        }
+                        Ok(())
+                    });
                 }
                 _ => (),
             }
@@ -134,6 +172,11 @@ impl Session {
         let all = self.usage.iter().chain(self.others.iter().map(|share| &share.usage));
         all.copied().reduce(|sum, used| sum.plus(&used))
     }
+}
+
+/// A word of the provider's, as long as one is.
+fn word(literal: &[u8]) -> Option<String> {
+    if literal.len() > LONGEST_WORD { None } else { unescape(literal) }
 }
 
 /// The model that is named at the end of a way into an object.
@@ -238,6 +281,29 @@ mod tests {
             is_writing: true,
         };
         assert_eq!(session.others, [written("gpt-4o-transcribe", 3), written("whisper-1", 1)]);
+    }
+
+    #[test]
+    fn how_a_session_stood_and_what_went_wrong_in_it_is_told() {
+        let mut session = Session::default();
+        let mut told =
+            |event: &str| session.hear(event.as_bytes()).map(|mark| (mark.kind, mark.word, mark.usage.is_some()));
+        let is = |kind: &str, word: Option<&str>, used| Some((kind.to_owned(), word.map(ToOwned::to_owned), used));
+        assert_eq!(told(r#"{"type":"session.created","session":{"id":"s"}}"#), is("session.created", None, false));
+        assert_eq!(told(r#"{"type":"session.updated","session":{}}"#), is("session.updated", None, false));
+        for event in [r#"{"type":"response.created"}"#, r#"{"type":"x","delta":"\"error\" response.done"}"#, "{"] {
+            assert_eq!(told(event), None, "{event}");
+        }
+        let usage = r#""usage":{"input_tokens":1,"output_tokens":2}"#;
+        let done = format!(r#"{{"type":"response.done","response":{{"status":"cancelled",{usage}}}}}"#);
+        assert_eq!(told(&done), is("response.done", Some("cancelled"), true));
+        for (error, word) in [
+            (r#"{"type":"invalid_request_error","code":"unknown_event"}"#, Some("unknown_event")),
+            (r#"{"code":null,"type":"server_error"}"#, Some("server_error")),
+            (r#"{"message":"no"}"#, None),
+        ] {
+            assert_eq!(told(&format!(r#"{{"type":"error","error":{error}}}"#)), is("error", word, false));
+        }
     }
 
     #[test]

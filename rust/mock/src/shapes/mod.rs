@@ -2,6 +2,7 @@
 
 pub mod anthropic;
 pub mod bedrock;
+pub mod cohere;
 pub mod gemini;
 pub mod objects;
 pub mod openai;
@@ -19,6 +20,7 @@ pub enum Family {
     Anthropic,
     Gemini,
     Bedrock,
+    Cohere,
 }
 
 impl Family {
@@ -27,6 +29,7 @@ impl Family {
             _ if path.starts_with("/v1/messages") => Self::Anthropic,
             _ if path.contains("/models/") && path.contains(':') => Self::Gemini,
             _ if path.starts_with("/model/") => Self::Bedrock,
+            "/v2/chat" | "/v2/embed" | "/v2/rerank" => Self::Cohere,
             _ => Self::OpenAi,
         }
     }
@@ -37,6 +40,7 @@ impl Family {
             Self::Anthropic => anthropic::error(status, message),
             Self::Gemini => gemini::error(status, message),
             Self::Bedrock => bedrock::error(message),
+            Self::Cohere => cohere::error(message),
         }
     }
 
@@ -47,6 +51,7 @@ impl Family {
             Self::Anthropic => (529, anthropic::error(529, "Overloaded")),
             Self::Gemini => (503, gemini::error(503, "The model is overloaded.")),
             Self::Bedrock => (503, bedrock::error("Too many connections, please wait.")),
+            Self::Cohere => (503, cohere::error("The model is overloaded.")),
         }
     }
 
@@ -71,6 +76,7 @@ impl Family {
             Self::Anthropic => "request-id: req_0000000000000000\r\nanthropic-organization-id: org-mock\r\n",
             Self::Gemini => "server-timing: gfet4t7; dur=1\r\n",
             Self::Bedrock => "x-amzn-requestid: req_0000000000000000\r\n",
+            Self::Cohere => "x-debug-trace-id: req_0000000000000000\r\n",
         }
     }
 }

@@ -6,40 +6,56 @@ import json
 
 import cohere
 import httpx
-from said import GATEWAY, KEY, PROVIDERS, refused, say
+from said import GATEWAY, KEY, PROVIDERS, REFUSING, asking, refused, say
 
 MESSAGES = [{"role": "user", "content": "how is the weather?"}]
 HOUR = [{"role": "user", "content": "what time is it?"}]
 ZONE = {"type": "object", "properties": {"zone": {"type": "string"}}, "required": ["zone"]}
 TOOLS = [{"type": "function", "function": {"name": "clock", "description": "The hour", "parameters": ZONE}}]
+CALLING = asking(call="clock", arguments=json.dumps({"zone": "UTC"}))
 
 
-def client(provider: str) -> cohere.ClientV2:
-    headers = {"x-gateway-provider": f"@{provider}"}
+def client(provider: str, asked: dict[str, str] | None = None) -> cohere.ClientV2:
+    headers = {"x-gateway-provider": f"@{provider}", **(asked or {})}
     return cohere.ClientV2(api_key=KEY, base_url=GATEWAY, httpx_client=httpx.Client(headers=headers, timeout=10))
+
+
+def used(usage: cohere.Usage | None) -> list[float | None] | None:
+    tokens = usage.tokens if usage else None
+    return [tokens.input_tokens, tokens.output_tokens] if tokens else None
 
 
 def whole(provider: str) -> object:
     answer = client(provider).chat(model="command-a-03-2025", messages=MESSAGES)
-    return answer.message.content[0].text
+    return [answer.message.content[0].text, used(answer.usage)]
 
 
 def streamed(provider: str) -> object:
-    events = client(provider).chat_stream(model="command-a-03-2025", messages=MESSAGES)
-    return "".join(event.delta.message.content.text for event in events if event.type == "content-delta")
+    events = list(client(provider).chat_stream(model="command-a-03-2025", messages=MESSAGES))
+    text = "".join(event.delta.message.content.text for event in events if event.type == "content-delta")
+    return [text, used(events[-1].delta.usage)]
 
 
 def tool(provider: str) -> object:
-    answer = client(provider).chat(model="command-a-03-2025", messages=HOUR, tools=TOOLS)
+    answer = client(provider, CALLING).chat(model="command-a-03-2025", messages=HOUR, tools=TOOLS)
     return [[call.function.name, json.loads(call.function.arguments)] for call in answer.message.tool_calls]
 
 
 def tool_streamed(provider: str) -> object:
-    events = list(client(provider).chat_stream(model="command-a-03-2025", messages=HOUR, tools=TOOLS))
+    events = list(client(provider, CALLING).chat_stream(model="command-a-03-2025", messages=HOUR, tools=TOOLS))
     begun = [event.delta.message.tool_calls.function for event in events if event.type == "tool-call-start"]
     more = [event.delta.message.tool_calls.function for event in events if event.type == "tool-call-delta"]
     arguments = "".join(part.arguments or "" for part in [*begun, *more])
     return [[begun[0].name, json.loads(arguments)]]
+
+
+def tool_answered(provider: str) -> object:
+    """Send the call back, with what the tool said to it."""
+    call = {"id": "call_mock", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
+    told = {"role": "tool", "tool_call_id": "call_mock", "content": "noon"}
+    messages = [*HOUR, {"role": "assistant", "tool_calls": [call]}, told]
+    answer = client(provider, CALLING).chat(model="command-a-03-2025", messages=messages, tools=TOOLS)
+    return answer.finish_reason
 
 
 def embedded(provider: str) -> object:
@@ -55,7 +71,7 @@ def ranked(provider: str) -> object:
 
 
 def error(provider: str) -> object:
-    made = client(provider)
+    made = client(provider, asking(**REFUSING))
     asked = [{"role": "user", "content": "what nobody has an answer to"}]
     return refused(
         lambda: made.chat(model="command-a-03-2025", messages=asked, request_options={"max_retries": 0}),
@@ -65,5 +81,5 @@ def error(provider: str) -> object:
 
 
 for provider in PROVIDERS:
-    for call in (whole, streamed, tool, tool_streamed, embedded, ranked, error):
+    for call in (whole, streamed, tool, tool_streamed, tool_answered, embedded, ranked, error):
         say(provider, call.__name__, lambda call=call, provider=provider: call(provider))

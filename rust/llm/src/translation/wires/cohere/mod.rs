@@ -189,12 +189,27 @@ fn choose(choice: Option<&Choice>, out: &mut Fields) -> Result<(), Refusal> {
         None | Some(Choice::Auto) => return Ok(()),
         Some(Choice::None) => "NONE",
         Some(Choice::Any) => "REQUIRED",
-        Some(Choice::Tool(_)) => {
-            return Err(Refusal::new("tool_choice", "this provider cannot be told which tool to use"));
+        // It is not told which, so it is told of no other.
+        Some(Choice::Tool(name)) => {
+            leave(name, out)?;
+            "REQUIRED"
         }
     };
     out.insert("tool_choice".into(), word.into());
     Ok(())
+}
+
+/// Leaves one of the tools.
+fn leave(name: &str, out: &mut Fields) -> Result<(), Refusal> {
+    let tools = out.get_mut("tools").and_then(Value::as_array_mut);
+    let left = tools.map(|tools| {
+        tools.retain(|tool| tool["function"]["name"] == name);
+        tools.len()
+    });
+    if left.unwrap_or_default() > 0 {
+        return Ok(());
+    }
+    Err(Refusal::new("tool_choice", format!("`{name}` is none of the tools")))
 }
 
 /// A schema stands beside the type here.

@@ -1,0 +1,164 @@
+//! Cohere's shapes: conversations whole or as events, vectors, rankings, errors; and what it refuses.
+
+use serde_json::{Value, json};
+
+use super::{Ask, Family, Shape};
+
+const PROMPT_TOKENS: u32 = 12;
+
+/// The fields that a conversation may have.
+const FIELDS: [&str; 21] = [
+    "model",
+    "messages",
+    "stream",
+    "tools",
+    "tool_choice",
+    "strict_tools",
+    "documents",
+    "citation_options",
+    "response_format",
+    "safety_mode",
+    "max_tokens",
+    "stop_sequences",
+    "temperature",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "k",
+    "p",
+    "logprobs",
+    "thinking",
+    "priority",
+];
+
+pub struct Chat;
+
+impl Shape for Chat {
+    fn family(&self) -> Family {
+        Family::Cohere
+    }
+
+    fn whole(&self, ask: &Ask<'_>, text: &str) -> Value {
+        let mut message = json!({"role": "assistant", "content": [{"type": "text", "text": text}]});
+        if let Some((name, arguments)) = ask.call() {
+            message["tool_calls"] = json!([tool_call(name, arguments)]);
+        }
+        let mut answer = json!({"id": "mock", "finish_reason": finish(ask), "message": message});
+        if let Some(usage) = usage(ask) {
+            answer["usage"] = usage;
+        }
+        answer
+    }
+
+    fn opening(&self, _ask: &Ask<'_>) -> String {
+        let message = json!({"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []});
+        let begun = json!({"id": "mock", "type": "message-start", "delta": {"message": message}});
+        let text = json!({"message": {"content": {"type": "text", "text": ""}}});
+        event(&begun) + &event(&json!({"type": "content-start", "index": 0, "delta": text}))
+    }
+
+    fn piece(&self, _ask: &Ask<'_>, text: &str) -> String {
+        event(&json!({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}}))
+    }
+
+    fn closing(&self, ask: &Ask<'_>) -> String {
+        let mut last = event(&json!({"type": "content-end", "index": 0}));
+        if let Some((name, arguments)) = ask.call() {
+            let said = |kind: &str, call: Value| {
+                event(&json!({"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}}))
+            };
+            let more = |text: &str| said("tool-call-delta", json!({"function": {"arguments": text}}));
+            let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
+            last += &said("tool-call-start", tool_call(name, ""));
+            last += &(more(begin) + &more(end));
+            last += &event(&json!({"type": "tool-call-end", "index": 0}));
+        }
+        last
+    }
+
+    fn done(&self, ask: &Ask<'_>) -> String {
+        let mut delta = json!({"finish_reason": finish(ask)});
+        if let Some(usage) = usage(ask) {
+            delta["usage"] = usage;
+        }
+        event(&json!({"type": "message-end", "delta": delta}))
+    }
+
+    fn ping(&self) -> &'static str {
+        ": ping\n\n"
+    }
+
+    fn error_event(&self) -> String {
+        event(&json!({"type": "message-end", "delta": {"error": "The model is overloaded.", "finish_reason": "ERROR"}}))
+    }
+
+    fn malformed(&self) -> &'static str {
+        "event: content-delta\ndata: {\"type\":\"content-delta\",\"delta\":{\"message\":{\"cont\n\n"
+    }
+
+    fn fault(&self, body: &Value) -> Option<String> {
+        let fields = body.as_object()?;
+        if let Some(unknown) = fields.keys().find(|key| !FIELDS.contains(&key.as_str())) {
+            return Some(format!("unknown field: parameter '{unknown}' is not a valid field"));
+        }
+        let Some(turns) = body["messages"].as_array().filter(|turns| !turns.is_empty()) else {
+            return Some(
+                "invalid request: message must be at least 1 token long or tool results must be specified.".into(),
+            );
+        };
+        let called = turns.iter().filter_map(|turn| turn["tool_calls"].as_array()).flatten();
+        let called: Vec<_> = called.map(|call| &call["id"]).collect();
+        turns.iter().find_map(|turn| match turn["role"].as_str() {
+            Some("tool") if !called.contains(&&turn["tool_call_id"]) => {
+                Some("invalid request: tool call id not found in previous tool calls".into())
+            }
+            Some("tool" | "user" | "assistant" | "system") => None,
+            _ => Some("invalid request: all elements in messages must have a role.".into()),
+        })
+    }
+}
+
+fn finish(ask: &Ask<'_>) -> &'static str {
+    if ask.call().is_some() { "TOOL_CALL" } else { "COMPLETE" }
+}
+
+/// What is billed is less than what was read: a preamble is free.
+fn usage(ask: &Ask<'_>) -> Option<Value> {
+    let output = ask.behaviour.chunks;
+    (ask.behaviour.usage != Some(false)).then(|| {
+        json!({"billed_units": {"input_tokens": PROMPT_TOKENS - 5, "output_tokens": output},
+            "tokens": {"input_tokens": PROMPT_TOKENS, "output_tokens": output}})
+    })
+}
+
+fn tool_call(name: &str, arguments: &str) -> Value {
+    json!({"id": "call_mock", "type": "function", "function": {"name": name, "arguments": arguments}})
+}
+
+fn event(data: &Value) -> String {
+    format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or_default())
+}
+
+/// A vector for each text.
+pub fn embeddings(asked: &Value) -> Value {
+    let texts = asked["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let size = asked["output_dimension"].as_u64().map_or(8, |size| size.clamp(1, 8192));
+    let vector = || (0..size).map(|at| (at % 8) as f32 / 8.0 - 0.4375).collect::<Vec<_>>();
+    let vectors: Vec<_> = texts.iter().map(|_| vector()).collect();
+    json!({"id": "mock", "texts": texts, "embeddings": {"float": vectors}, "response_type": "embeddings_by_type",
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": PROMPT_TOKENS}}})
+}
+
+/// Documents in the order in which they came.
+pub fn rankings(asked: &Value) -> Value {
+    let all = asked["documents"].as_array().map_or(0, Vec::len);
+    let most = asked["top_n"].as_u64().map_or(all, |most| all.min(usize::try_from(most).unwrap_or(all)));
+    let results: Vec<_> =
+        (0..most).map(|at| json!({"index": at, "relevance_score": 1.0 / (at as f64 + 2.0)})).collect();
+    json!({"id": "mock", "results": results,
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}})
+}
+
+pub fn error(message: &str) -> Value {
+    json!({"id": "mock", "message": message})
+}

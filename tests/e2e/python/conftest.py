@@ -1,0 +1,35 @@
+"""What tests of official SDKs stand on: a provider that answers as it is told, and clients of the gateway that a test serves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anthropic
+import openai
+import pytest
+
+from tests.e2e.python.answering_provider import AnsweringProvider
+from tests.e2e.python.packages import KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.gateway import Gateway
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[AnsweringProvider]:
+    with AnsweringProvider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def chat(served: Gateway) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key=KEY, max_retries=0, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def claude(served: Gateway) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=served.base_url, api_key=KEY, max_retries=0, timeout=10) as client:
+        yield client
