@@ -239,8 +239,9 @@ fn part(part: Part, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
             }
             Ok(json!({"type": "image_url", "image_url": image}))
         }
-        Part::Document { source, name, cache } => {
+        Part::Document { source, name, cache, more } => {
             hint(cache.as_ref(), asked);
+            asked.lose_rest("document", &more);
             if name.is_some() && !matches!(source, Source::Data { .. }) {
                 asked.lose("filename");
             }

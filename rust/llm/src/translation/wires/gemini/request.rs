@@ -209,8 +209,9 @@ fn write_part(
             asked.lose_some("image_url.detail", detail.as_ref());
             place(source, "image/jpeg", path)?
         }
-        Part::Document { source, name, cache } => {
+        Part::Document { source, name, cache, more } => {
             hint(cache.as_ref(), asked);
+            asked.lose_rest("document", &more);
             asked.lose_some("filename", name.as_ref());
             place(source, "application/pdf", path)?
         }
@@ -276,6 +277,10 @@ fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
 fn place(source: Source, default: &str, path: &str) -> Result<Value, Refusal> {
     Ok(match source {
         Source::Data { mime, data } => json!({"inlineData": {"mimeType": mime, "data": data}}),
+        // What names no place holds the bytes themselves.
+        Source::Url { url, mime } if !url.contains(':') => {
+            json!({"inlineData": {"mimeType": mime.as_deref().unwrap_or(default), "data": url}})
+        }
         Source::Url { url, mime } => {
             let mime = mime.unwrap_or_else(|| of_extension(&url).unwrap_or(default).to_owned());
             json!({"fileData": {"mimeType": mime, "fileUri": url}})

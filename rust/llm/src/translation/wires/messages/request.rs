@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::thinking;
 use crate::translation::{
-    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, each_has},
-    call_ids,
+    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, decoded},
+    call_ids, citing,
     wires::chat::details,
 };
 
@@ -104,8 +104,9 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
             asked.lose_some("image_url.detail", detail.as_ref());
             (json!({"type": "image", "source": place(source)}), cache)
         }
-        Part::Document { source, name, cache } => {
+        Part::Document { source, name, cache, more } => {
             let mut block = json!({"type": "document", "source": place(source)});
+            more.into_iter().for_each(|(key, value)| block[key] = value);
             if let Some(name) = name {
                 block["title"] = name.into();
             }
@@ -159,16 +160,16 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
 
 fn said(text: &str, citations: Option<Value>, asked: &mut Asked) -> Value {
     let mut block = json!({"type": "text", "text": text});
-    match citations {
-        Some(own) if each_has(&own, "type") => block["citations"] = own,
-        others => asked.lose_some("citations", others.as_ref()),
+    match citations.as_ref().map(citing::again_to_anthropic) {
+        Some(Some(own)) => block["citations"] = own.into(),
+        told => asked.lose_some("citations", told.as_ref()),
     }
     block
 }
 
 fn place(source: Source) -> Value {
     match source {
-        Source::Data { mime, data } if mime == "text/plain" => match plain(&data) {
+        Source::Data { mime, data } if mime == "text/plain" => match decoded(&data) {
             Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
             None => json!({"type": "base64", "media_type": mime, "data": data}),
         },
@@ -177,12 +178,6 @@ fn place(source: Source) -> Value {
         Source::Text(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
         Source::File(id) => json!({"type": "file", "file_id": id}),
     }
-}
-
-/// The text behind base64.
-fn plain(data: &str) -> Option<String> {
-    use base64::{Engine, engine::general_purpose::STANDARD};
-    String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }
 
 fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
