@@ -398,3 +398,12 @@ fn a_version_of_anthropics_api_in_a_body_is_asked_for_where_nothing_else_names_o
     assert_eq!(told("vertex-ai", "vertex-2024-01-01"), (None, json!("vertex-2024-01-01"), String::new()));
     assert_eq!(told("vertex-ai", "2023-06-01"), (None, json!("vertex-2023-10-16"), "anthropic_version".into()));
 }
+
+#[test]
+fn the_most_effort_of_claude_is_the_most_that_others_know() {
+    let body = talk("gpt-5", &json!({"max_tokens": 9, "output_config": {"effort": "max"}}));
+    for (slug, effort, named) in [("openai", "high", "reasoning_effort"), ("deepseek", "max", "")] {
+        let (sent, lost) = said(slug, Operation::Messages, &body);
+        assert_eq!((&sent["reasoning_effort"], lost.as_str()), (&json!(effort), named), "{slug}");
+    }
+}
