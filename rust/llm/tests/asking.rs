@@ -407,3 +407,13 @@ fn the_most_effort_of_claude_is_the_most_that_others_know() {
         assert_eq!((&sent["reasoning_effort"], lost.as_str()), (&json!(effort), named), "{slug}");
     }
 }
+
+#[test]
+fn tools_that_anthropic_runs_are_refused_where_google_is_asked_and_googles_own_are_not() {
+    let with = |tool: Value| talk("gemini-2.5-flash", &json!({"max_tokens": 9, "tools": [tool]}));
+    let refusal =
+        refused("google", Operation::Messages, &with(json!({"type": "web_search_20250305", "name": "web_search"})));
+    assert_eq!(refusal, "tools[0].type: this provider has nothing like `web_search_20250305`");
+    let (sent, _) = said("google", CHAT, &with(json!({"type": "file_search", "file_search": {"stores": ["s"]}})));
+    assert_eq!(sent["tools"], json!([{"file_search": {"stores": ["s"]}}]));
+}

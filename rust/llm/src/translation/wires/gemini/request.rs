@@ -76,7 +76,7 @@ pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
-    tools(asked, &mut out);
+    tools(asked, &mut out)?;
     generation(asked, &mut out)?;
     for (key, name) in
         [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
@@ -314,11 +314,11 @@ fn hint(cache: Option<&Value>, asked: &mut Asked) {
     }
 }
 
-fn tools(asked: &mut Asked, out: &mut Fields) {
+fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     let mut functions = Vec::new();
     let mut native = Vec::new();
     let mut retrieval = None;
-    for tool in std::mem::take(&mut asked.tools) {
+    for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
         match tool {
             Tool::Function { name, schema, .. } if native_name(&name).is_some() => {
                 let own = native_name(&name).unwrap_or_default();
@@ -332,6 +332,12 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
                     asked.lose("strict");
                 }
                 functions.push(declaration(&name, description, &schema, asked));
+            }
+            Tool::Native { kind, .. } if is_dated(&kind) => {
+                return Err(Refusal::new(
+                    format!("tools[{at}].type"),
+                    format!("this provider has nothing like `{kind}`"),
+                ));
             }
             Tool::Native { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
@@ -360,6 +366,13 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
     if !config.is_empty() {
         out.insert("toolConfig".into(), config.into());
     }
+    Ok(())
+}
+
+/// Tools that Anthropic itself runs have a date in their names; Google's have none.
+fn is_dated(kind: &str) -> bool {
+    let date = kind.rsplit('_').next().unwrap_or_default();
+    date.len() == "20250305".len() && date.bytes().all(|one| one.is_ascii_digit())
 }
 
 /// What a tool of Google's own is told. Where a map is looked at stands beside the tools, for all of them.
