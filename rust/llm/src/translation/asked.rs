@@ -211,10 +211,10 @@ pub fn citations(fields: &mut Fields) -> Option<Value> {
 }
 
 /// What few are told of a document, in Anthropic's words, which are Converse's.
-pub fn of_document(fields: &mut Fields) -> Box<Fields> {
+pub fn of_document(fields: &mut Fields) -> Fields {
     let told = ["context", "citations"].into_iter().filter_map(|key| Some((key.to_owned(), fields.shift_remove(key)?)));
     let says = |(_, value): &(String, Value)| !value.is_null() && value["enabled"] != false;
-    Box::new(told.filter(says).collect())
+    told.filter(says).collect()
 }
 
 /// The texts among parts, a line each.

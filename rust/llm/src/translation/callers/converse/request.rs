@@ -211,7 +211,7 @@ fn document(mut fields: Fields, path: &str, lost: &mut Lost) -> Result<Part, Ref
     let mime = of_format(&string(&mut fields, "format").unwrap_or_else(|| "txt".into())).to_owned();
     let (source, more) = (source(&mut fields, mime, path)?, of_document(&mut fields));
     lost.rest("document", &fields);
-    Ok(Part::Document { source, name, cache: None, more })
+    Ok(Part::Document { source, name, cache: None, more: more.into() })
 }
 
 fn source(fields: &mut Fields, mime: String, path: &str) -> Result<Source, Refusal> {

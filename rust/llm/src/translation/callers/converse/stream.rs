@@ -142,7 +142,9 @@ impl Taker for Stream {
             Piece::Image { .. } => self.answering.lose("image"),
             Piece::Aside { place, name, json } => match citations(place, name, json) {
                 Some(citations) => {
-                    citations.iter().for_each(|citation| self.say(Kind::Text, &json!({"citation": citation})));
+                    for citation in citations {
+                        self.say(Kind::Text, &json!({"citation": citation}));
+                    }
                 }
                 None => self.answering.lose(name),
             },

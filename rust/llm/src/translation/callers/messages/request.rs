@@ -102,7 +102,7 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
         "image" => Part::Image { source: source(&mut fields, path)?, detail: None, cache },
         "document" => {
             let name = string(&mut fields, "title");
-            Part::Document { source: source(&mut fields, path)?, name, cache, more: of_document(&mut fields) }
+            Part::Document { source: source(&mut fields, path)?, name, cache, more: of_document(&mut fields).into() }
         }
         "tool_use" => Part::Call(Call {
             id: needed(&mut fields, "id", path)?,

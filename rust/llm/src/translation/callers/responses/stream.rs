@@ -109,10 +109,14 @@ impl Stream {
         self.follow();
         let at = self.begun - 1;
         let Item { id, annotations, .. } = &self.whole.items[at];
-        let events: Vec<_> = annotations.iter().enumerate().skip(told).map(|(index, annotation)| {
-            json!({"item_id": id, "output_index": at, "content_index": 0, "annotation_index": index, "annotation": annotation})
-        }).collect();
-        events.into_iter().for_each(|event| self.event("response.output_text.annotation.added", event));
+        let event = |(index, annotation)| {
+            json!({"item_id": id, "output_index": at, "content_index": 0, "annotation_index": index,
+                "annotation": annotation})
+        };
+        let events: Vec<_> = annotations.iter().enumerate().skip(told).map(event).collect();
+        for event in events {
+            self.event("response.output_text.annotation.added", event);
+        }
     }
 
     /// Names in a comment what cannot be told: the head of the answer is long gone.

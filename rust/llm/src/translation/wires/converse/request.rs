@@ -125,7 +125,9 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
         Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
         Part::Document { source, name, cache, more } => {
             let mut block = document(source, name).ok_or_else(|| refused("this document"))?;
-            more.into_iter().for_each(|(key, value)| block["document"][key] = value);
+            for (key, value) in *more {
+                block["document"][key] = value;
+            }
             (block, cache)
         }
         Part::Audio { .. } => return Err(refused("audio")),

@@ -139,8 +139,10 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
         // Nobody but Claude is told so how much to think.
         Vendor::Other if names_nobody(&asked.model) => asked.hand("thinking", &mut more, "thinking"),
         Vendor::Other => {
-            let known = OPENAI_LIKE.iter().filter(|(maker, _)| asked.model.contains(maker)).flat_map(|(_, keys)| *keys);
-            known.collect::<Vec<_>>().into_iter().for_each(|key| asked.hand(key, &mut more, key));
+            let known = OPENAI_LIKE.iter().find(|(maker, _)| asked.model.contains(maker));
+            for key in known.map(|(_, keys)| *keys).unwrap_or_default() {
+                asked.hand(key, &mut more, key);
+            }
         }
     }
     if !tools.is_empty() {

@@ -96,7 +96,7 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
     let (mut block, cache) = match part {
         // A text of nothing but space is refused.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
-        Part::Text { text, cache, citations } => (said(&text, citations, asked), cache),
+        Part::Text { text, cache, citations } => (said(&text, citations.as_ref(), asked), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
             return Err(Refusal::new(path, format!("this provider does not take {mime}")));
         }
@@ -105,12 +105,10 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
             (json!({"type": "image", "source": place(source)}), cache)
         }
         Part::Document { source, name, cache, more } => {
-            let mut block = json!({"type": "document", "source": place(source)});
-            more.into_iter().for_each(|(key, value)| block[key] = value);
-            if let Some(name) = name {
-                block["title"] = name.into();
-            }
-            (block, cache)
+            let named = name.map(|name| ("title".to_owned(), name.into()));
+            let mut block = Fields::from_iter([("type".into(), "document".into()), ("source".into(), place(source))]);
+            block.extend(named.into_iter().chain(*more));
+            (block.into(), cache)
         }
         Part::Audio { .. } => return Err(Refusal::new(path, "this provider does not take audio")),
         Part::Thinking { text, signature: Some(signature) } if !details::are_in(&signature) => {
@@ -158,9 +156,9 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
     Ok(Some(block))
 }
 
-fn said(text: &str, citations: Option<Value>, asked: &mut Asked) -> Value {
+fn said(text: &str, citations: Option<&Value>, asked: &mut Asked) -> Value {
     let mut block = json!({"type": "text", "text": text});
-    match citations.as_ref().map(citing::again_to_anthropic) {
+    match citations.map(citing::again_to_anthropic) {
         Some(Some(own)) => block["citations"] = own.into(),
         told => asked.lose_some("citations", told.as_ref()),
     }
