@@ -111,6 +111,7 @@ CHOSEN = (
         "the body, the form or the query names the `deployment_id` under `v1`, in Responses and in Realtime",
         "no path names it there; without one the model's name stays",
     ),
+    ("`azure-openai`, `azure-ai`", "are sent `service_tier` and `parallel_tool_calls`", "they take them by now"),
     (
         "`bedrock`",
         "hints about caching go to Claude everywhere, to Nova but for tools, to Llama and others nowhere",
@@ -125,6 +126,11 @@ CHOSEN = (
         "`anthropic`, `bedrock`, `vertex-ai`",
         "translated requests that end with the model's own words (Claude since 4.6) or say which tool it must call (since 5.1) are refused",
         "the models refuse them, and nothing stands for what is asked",
+    ),
+    (
+        "`anthropic`, `bedrock`",
+        "texts of an answer are one text in chat completions, with nothing between them",
+        "a stream cannot tell what comes, and says the same as the whole answer",
     ),
     (
         "`bytez`",
@@ -155,6 +161,7 @@ CHOSEN = (
         "`reasoning_details` stand in the place of a signature for who speaks no chat completions",
         "its models want them back as they were",
     ),
+    ("`openrouter`", "`stream_options`, and no `usage.include`", "it says what a stream cost either way"),
     (
         "`oracle`",
         "its OpenAI-like API",
@@ -167,6 +174,31 @@ CHOSEN = (
         "`workers-ai`",
         "`/ai/v1` for chats and embeddings",
         "tools, usage and reasons for the end; `/ai/run` tells none of them",
+    ),
+    (
+        "`mistral-ai`, `groq`, `cerebras`",
+        "hints about caching are left out, and named",
+        "they refuse them; others pass them over, or take them for models of Anthropic's",
+    ),
+    (
+        "`openai`, `azure-openai`",
+        "numbers beyond a scale go as they came",
+        "it is their own dialect, of which no byte changes: they say themselves what is wrong",
+    ),
+    (
+        "all",
+        "the limit of an answer is put to no scale",
+        "0 and -1 ask for no limit where there is that: as the least that is taken they would be an answer of one word",
+    ),
+    (
+        "those who are asked in translation",
+        "more than one answer (`n`) is refused",
+        "they give one, and several requests would cost several prompts",
+    ),
+    (
+        "those with OpenAI's API",
+        "what stands beside an answer (`citations`) stays for who is strict too",
+        "answers in the caller's dialect pass as they are",
     ),
     (
         "those with OpenAI's API",

@@ -81,6 +81,7 @@ fn render(c: &mut Criterion) {
             manner: Manner::AsItCame,
             content_type: None,
             betas: None,
+            version: None,
             next: None,
             length: Length::Known(412),
             issued: None,

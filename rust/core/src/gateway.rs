@@ -466,6 +466,7 @@ impl Gateway {
             manner: Manner::of(translation, facts.hides_usage || mends),
             content_type: content_type.as_deref(),
             betas: translation.and_then(|translation| translation.betas.as_deref()),
+            version: translation.and_then(|translation| translation.version.as_deref()),
             next: translation.and_then(|translation| translation.next.as_deref()),
             length,
             issued,

@@ -67,6 +67,8 @@ pub struct Said<'s> {
     pub content_type: Option<&'s str>,
     /// What of Anthropic's betas its body asked for.
     pub betas: Option<&'s str>,
+    /// Which version of Anthropic's API it asked for.
+    pub version: Option<&'s str>,
     /// Where the page of a list begins, if it is not the first.
     pub next: Option<&'s str>,
     pub length: Length,
@@ -101,7 +103,7 @@ pub fn head(call: &Call<'_>, target: &Target<'_>, said: Said<'_>, aliases: &[Str
         && head.headers.get(name).is_none()
         && !target.sets(name.as_bytes())
     {
-        field(&mut out, name.as_bytes(), value.as_bytes());
+        field(&mut out, name.as_bytes(), said.version.unwrap_or(value).as_bytes());
     }
     if let Some(betas) = said.betas.filter(|betas| !betas.is_empty()) {
         field(&mut out, b"anthropic-beta", betas.as_bytes());
@@ -413,6 +415,7 @@ mod tests {
             manner: Manner::AsItCame,
             content_type: None,
             betas: None,
+            version: None,
             next: None,
             length: Length::Known(2),
             issued: None,

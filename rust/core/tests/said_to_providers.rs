@@ -520,6 +520,31 @@ async fn what_providers_are_told_besides_comes_from_headers_and_configs_alike() 
 }
 
 #[tokio::test]
+async fn a_version_in_a_body_is_asked_for_in_a_header_unless_the_caller_has_one() {
+    let case = golden("anthropic/chatComplete/whole");
+    let mut body: Value = serde_json::from_slice(&fs::read(case.join("asked.json")).unwrap()).unwrap();
+    body["anthropic_version"] = "2023-01-01".into();
+    for (own, expected, named) in
+        [(None, "2023-01-01", false), (Some(("x-gateway-anthropic-version", "2024-02-02")), "2024-02-02", true)]
+    {
+        let played =
+            Played::answering(200, "application/json", fs::read(case.join("answered.json")).unwrap(), 50).await;
+        let mut asked = played.ask("anthropic", CHAT, body.to_string().into_bytes());
+        if let Some((name, value)) = own {
+            asked = asked.header(name, value);
+        }
+        let told = Played::rig().send(asked).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        let (head, sent) = played.sent();
+        assert_eq!(head.matches("anthropic-version: ").count(), 1, "{head}");
+        assert!(head.contains(&format!("anthropic-version: {expected}")), "{head}");
+        assert_eq!(sent.get("anthropic_version"), None);
+        let lost = told.header("x-gateway-not-translated").unwrap_or_default().to_owned();
+        assert_eq!(lost.contains("anthropic_version"), named, "{lost}");
+    }
+}
+
+#[tokio::test]
 async fn betas_in_a_body_are_asked_for_in_a_header_and_only_there() {
     let case = golden("anthropic/chatComplete/asks_for_more");
     let read = |file: &str| fs::read(case.join(file)).unwrap();

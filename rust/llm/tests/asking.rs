@@ -326,3 +326,94 @@ fn who_asks_in_claudes_own_words_by_an_arn_that_names_nobody_is_taken_at_their_w
         assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&more, expected), "{model}");
     }
 }
+
+#[test]
+fn what_a_provider_calls_by_a_name_of_its_own_is_taken_under_that_too() {
+    let (sent, lost) = said("cohere", CHAT, &talk("command-a", &json!({"k": 600})));
+    assert_eq!((&sent["k"], lost.as_str()), (&json!(500), "k"));
+    let (sent, lost) = said("predibase", CHAT, &talk("d:a", &json!({"top_k": 3, "best_of": 2})));
+    assert_eq!((&sent["top_k"], &sent["best_of"], lost.as_str()), (&json!(3), &json!(2), ""));
+    let (sent, lost) = said("bedrock", CHAT, &talk("cohere.command-r-v1:0", &json!({"logitBias": {"a": 1}})));
+    assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&json!({"logit_bias": {"a": 1}}), ""));
+}
+
+#[test]
+fn models_with_bodies_of_openais_are_told_its_words_on_bedrock_and_others_are_not() {
+    let more = json!({"response_format": {"type": "json_object"}, "reasoning_effort": "low"});
+    let told = |model: &str| {
+        let (sent, lost) = said("bedrock", CHAT, &talk(model, &more));
+        (sent["additionalModelRequestFields"].clone(), lost)
+    };
+    assert_eq!(told("openai.gpt-oss-120b-1:0"), (more.clone(), String::new()));
+    let format = json!({"response_format": {"type": "json_object"}});
+    assert_eq!(told("qwen.qwen3-32b-v1:0"), (format, "reasoning_effort".into()));
+    assert_eq!(told("us.meta.llama3-3-70b-instruct-v1:0"), (Value::Null, "reasoning_effort, response_format".into()));
+}
+
+#[test]
+fn cohere_is_told_by_how_many_tokens_to_think_where_its_model_thinks() {
+    for (model, effort, thinking, lost) in [
+        ("command-a-reasoning-08-2025", "medium", json!({"type": "enabled", "token_budget": 8192}), ""),
+        ("command-a-reasoning-08-2025", "none", json!({"type": "disabled"}), ""),
+        ("command-a-03-2025", "medium", Value::Null, "reasoning_effort"),
+    ] {
+        let (sent, named) = said("cohere", CHAT, &talk(model, &json!({"reasoning_effort": effort})));
+        assert_eq!((&sent["thinking"], named.as_str()), (&thinking, lost), "{model} {effort}");
+    }
+    let own = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 99}});
+    let (sent, lost) = said("cohere", CHAT, &talk("command-a-reasoning-08-2025", &own));
+    assert_eq!((&sent["thinking"]["token_budget"], lost.as_str()), (&json!(99), "reasoning_effort"));
+}
+
+#[test]
+fn an_image_that_is_no_url_is_its_bytes_to_google_and_a_text_that_is_no_base64_is_its_words() {
+    let seen = |url: &str| {
+        let content = json!([{"type": "image_url", "image_url": {"url": url}}]);
+        let (sent, _) =
+            said("google", CHAT, &json!({"model": "m", "messages": [{"role": "user", "content": content}]}));
+        sent["contents"][0]["parts"][0].clone()
+    };
+    assert_eq!(seen("iVBORw0KGgo/AA=="), json!({"inlineData": {"mimeType": "image/jpeg", "data": "iVBORw0KGgo/AA=="}}));
+    assert_eq!(seen("gs://b/a.png"), json!({"fileData": {"mimeType": "image/png", "fileUri": "gs://b/a.png"}}));
+    let read = |data: &str| {
+        let content = json!([{"type": "file", "file": {"file_data": data, "mime_type": "text/plain"}}]);
+        let body = json!({"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": content}]});
+        said("anthropic", CHAT, &body).0["messages"][0]["content"][0]["source"].clone()
+    };
+    for (data, text) in [("Hello, you.", "Hello, you."), ("aGk=", "hi"), ("test", "test")] {
+        assert_eq!(read(data), json!({"type": "text", "media_type": "text/plain", "data": text}));
+    }
+}
+
+#[test]
+fn a_version_of_anthropics_api_in_a_body_is_asked_for_where_nothing_else_names_one() {
+    let told = |slug: &str, said: &str| {
+        let body = talk("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": said}));
+        let (translation, sent) = asked(slug, CHAT, &body).unwrap();
+        (translation.version.clone(), sent["anthropic_version"].clone(), translation.lost.text())
+    };
+    assert_eq!(told("anthropic", "2023-01-01"), (Some("2023-01-01".into()), Value::Null, String::new()));
+    // That of a host is none of Anthropic's own, and the other way round.
+    assert_eq!(told("anthropic", "bedrock-2023-05-31"), (None, Value::Null, "anthropic_version".into()));
+    assert_eq!(told("vertex-ai", "vertex-2024-01-01"), (None, json!("vertex-2024-01-01"), String::new()));
+    assert_eq!(told("vertex-ai", "2023-06-01"), (None, json!("vertex-2023-10-16"), "anthropic_version".into()));
+}
+
+#[test]
+fn the_most_effort_of_claude_is_the_most_that_others_know() {
+    let body = talk("gpt-5", &json!({"max_tokens": 9, "output_config": {"effort": "max"}}));
+    for (slug, effort, named) in [("openai", "high", "reasoning_effort"), ("deepseek", "max", "")] {
+        let (sent, lost) = said(slug, Operation::Messages, &body);
+        assert_eq!((&sent["reasoning_effort"], lost.as_str()), (&json!(effort), named), "{slug}");
+    }
+}
+
+#[test]
+fn tools_that_anthropic_runs_are_refused_where_google_is_asked_and_googles_own_are_not() {
+    let with = |tool: Value| talk("gemini-2.5-flash", &json!({"max_tokens": 9, "tools": [tool]}));
+    let refusal =
+        refused("google", Operation::Messages, &with(json!({"type": "web_search_20250305", "name": "web_search"})));
+    assert_eq!(refusal, "tools[0].type: this provider has nothing like `web_search_20250305`");
+    let (sent, _) = said("google", CHAT, &with(json!({"type": "file_search", "file_search": {"stores": ["s"]}})));
+    assert_eq!(sent["tools"], json!([{"file_search": {"stores": ["s"]}}]));
+}

@@ -113,6 +113,30 @@ fn each_field_of_messages_that_is_not_taken_goes_and_is_named_but_in_the_role_th
 }
 
 #[test]
+fn hints_about_caching_are_taken_back_wherever_they_stand_and_named_where_they_are_refused() {
+    let hint = json!({"type": "ephemeral"});
+    let said_with = |hint: &Value| {
+        json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f"}, "cache_control": hint}],
+            "messages": [{"role": "system", "content": "a cache_control", "cache_control": hint},
+                {"role": "user", "content": [{"type": "text", "text": "b cache_control", "cache_control": hint}]}]})
+    };
+    let expected = json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}],
+        "messages": [{"role": "system", "content": "a cache_control"},
+            {"role": "user", "content": [{"type": "text", "text": "b cache_control"}]}]});
+    for slug in ["mistral-ai", "groq", "cerebras"] {
+        let wording = providers::find(slug).unwrap().wording(Operation::ChatComplete);
+        assert_eq!(said(wording, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
+        assert_eq!(said(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
+        assert_eq!(said(wording, &expected), (expected.clone(), String::new()), "{slug}");
+    }
+    // Others pass them on: some hosts of Claude take them.
+    for slug in ["openai", "openrouter"] {
+        let wording = providers::find(slug).unwrap().wording(Operation::ChatComplete);
+        assert_eq!(said(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
+    }
+}
+
+#[test]
 fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
     for (provider, _, wording) in every() {
         for (name, least, most) in wording.bounds {

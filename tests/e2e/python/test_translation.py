@@ -180,6 +180,24 @@ def test_the_anthropic_sdk_gets_the_same_whole_and_streamed(
     assert (streamed.usage.input_tokens, streamed.usage.output_tokens) == (30, 20)
 
 
+def test_the_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[..., anthropic.Anthropic]):
+    case = GOLDEN / "bedrock" / "messages" / "cited"
+    with Provider(case) as upstream:
+        whole = messages("bedrock", upstream.url).messages.create(**asked_messages(case))
+    assert upstream.sent == [json.loads((case / "sent.json").read_text())]
+    with (
+        Provider(case.with_name("cited_stream")) as upstream,
+        messages("bedrock", upstream.url).messages.stream(**asked_messages(case)) as stream,
+    ):
+        streamed = stream.get_final_message()
+    assert [block.to_dict() for block in whole.content] == [block.to_dict() for block in streamed.content]
+    texts = [block for block in whole.content if block.type == "text"]
+    cited = [(block.text, [citation.type for citation in block.citations or ()]) for block in texts]
+    page = "page_location"
+    assert cited[1:3] == [("it is the capital", [page, "web_search_result_location"]), (" of Norway", [page])]
+    assert (cited[0], cited[3]) == (("Yes: ", []), (".", []))
+
+
 @pytest.mark.parametrize("provider", [*CHAT, "deepseek"])
 def test_the_openai_sdk_gets_the_same_response_whole_and_streamed(chat: Callable[..., openai.OpenAI], provider: str):
     case = GOLDEN / provider / "createModelResponse" / "tools"

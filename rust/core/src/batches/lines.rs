@@ -34,6 +34,9 @@ pub fn said(line: Line<'_>) -> Result<Said, Problem> {
     if translation.betas.is_some_and(|betas| !betas.is_empty()) {
         translation.lost.add("anthropic_beta");
     }
+    if translation.version.is_some() {
+        translation.lost.add("anthropic_version");
+    }
     Ok(Said { body, lost: translation.lost.text() })
 }
 

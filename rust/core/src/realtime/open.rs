@@ -122,6 +122,7 @@ fn render(
         manner: Manner::AsItCame,
         content_type: None,
         betas: None,
+        version: None,
         next: None,
         length: Length::None,
         issued,

@@ -32,6 +32,8 @@ pub struct Wording {
     pub needless: &'static [&'static str],
     /// Fields of messages that are not taken: they are named. A role that has one all the same stands beside it, as JSON.
     pub unheard: &'static [(&'static str, &'static str)],
+    /// A field that is not taken in messages, their parts or tools, wherever it stands: it is named.
+    pub hint: Option<&'static str>,
     /// Fields whose nothing is another number there: one that says 0 goes, and nothing is lost by that.
     pub neutral: &'static [&'static str],
     /// Numbers, and where their scales begin and end, as JSON: what is beyond is put to the end of the scale, and named.
@@ -50,6 +52,7 @@ pub static SAME: Wording = Wording {
     drops: &[],
     needless: &[],
     unheard: &[],
+    hint: None,
     neutral: &[],
     bounds: &[],
     call_ids: None,
@@ -111,6 +114,7 @@ pub(super) static MISTRAL: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
+    hint: Some(CACHE),
     bounds: &[COOLER, TOP_P, PRESENCE, FREQUENCY],
     call_ids: Some(call_ids::MISTRAL),
     bridge: Some(r#"{"role":"assistant","content":"OK."}"#),
@@ -160,6 +164,7 @@ pub(super) static GROQ: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
+    hint: Some(CACHE),
     ..USUAL
 };
 /// Likewise.
@@ -188,6 +193,7 @@ pub(super) static CEREBRAS: Wording = Wording {
         ("reasoning_content", ""),
         ("refusal", ""),
     ],
+    hint: Some(CACHE),
     bounds: &[TEMPERATURE, TOP_P],
     ..USUAL
 };
@@ -244,11 +250,13 @@ const MODALITIES: &str = "modalities";
 const AUDIO: &str = "audio";
 const SEARCH: &str = "web_search_options";
 const SAFETY: &str = "safety_identifier";
+const CACHE: &str = "cache_control";
 const VERBOSITY: &str = "verbosity";
 /// Who says no to it wants something.
 const PARALLEL: &str = "parallel_tool_calls";
 
 const MESSAGES: &[u8] = b"messages";
+const TOOLS: &[u8] = b"tools";
 
 /// Which of the renamed fields a body has, by their places in the table: a bit each.
 #[derive(Default)]
@@ -311,6 +319,7 @@ impl Wording {
             || self.words.iter().any(|(name, ..)| name.as_bytes() == key)
             || self.drops.iter().chain(self.needless).any(|name| name.as_bytes() == key)
             || !self.is_deaf() && key == MESSAGES
+            || self.hint.is_some() && key == TOOLS
     }
 
     fn change(&self, key: &[u8], value: &[u8], said: &Said, lost: &mut Lost) -> Change {
@@ -344,6 +353,11 @@ impl Wording {
         if let Some((_, _, to)) = self.words.iter().find(is_said) {
             return Change::Becomes { key: None, value: Some(to.as_bytes().to_vec()) };
         }
+        if key == TOOLS
+            && let Some(told) = self.unhinted(value, lost)
+        {
+            return Change::Becomes { key: None, value: Some(told) };
+        }
         if key == MESSAGES && !(self.roles.is_empty() && self.is_deaf()) {
             let heard = edit::within(value, |message, key, said| self.heard(message, key, said, lost));
             let told = edit::reworded(&heard, "role", self.roles);
@@ -354,7 +368,21 @@ impl Wording {
 
     /// Whether fields of messages stay as they are, and nothing comes between two of them.
     fn is_deaf(&self) -> bool {
-        self.unheard.is_empty() && self.call_ids.is_none() && self.bridge.is_none()
+        self.unheard.is_empty() && self.hint.is_none() && self.call_ids.is_none() && self.bridge.is_none()
+    }
+
+    /// Objects in a list without the field that is taken nowhere; `None` where they have none.
+    fn unhinted(&self, items: &[u8], lost: &mut Lost) -> Option<Vec<u8>> {
+        let hint = self.hint?.as_bytes();
+        memmem::find(items, hint)?;
+        Some(edit::within(items, |_, key, said| if key == hint { self.forget(said, lost) } else { Change::Stays }))
+    }
+
+    fn forget(&self, said: &[u8], lost: &mut Lost) -> Change {
+        if let Some(hint) = self.hint.filter(|_| !says_nothing(said)) {
+            lost.add(hint);
+        }
+        Change::Goes
     }
 
     /// What becomes of a field of a message.
@@ -363,6 +391,11 @@ impl Wording {
             return Change::Goes;
         }
         match (self.call_ids, key) {
+            (_, b"content") => match self.unhinted(said, lost) {
+                Some(told) => Change::Becomes { key: None, value: Some(told) },
+                None => Change::Stays,
+            },
+            _ if self.hint.is_some_and(|hint| hint.as_bytes() == key) => self.forget(said, lost),
             (Some(form), b"tool_call_id") => called(form, said),
             (Some(form), b"tool_calls") => {
                 let calls =

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{lost::Lost, signatures::Kept};
@@ -40,6 +41,8 @@ pub struct Asked {
     pub lost: Lost,
     /// What of Anthropic's betas the body asks for, where they are asked for in a header.
     pub betas: Option<String>,
+    /// Which version of Anthropic's API it asks for, likewise.
+    pub version: Option<String>,
     /// Where signatures are that the caller's client did not keep.
     pub signatures: Option<Kept>,
 }
@@ -164,6 +167,8 @@ pub enum Part {
         source: Source,
         name: Option<String>,
         cache: Option<Value>,
+        /// What few are told of it: what it is about, and whether it is to be cited.
+        more: Box<Fields>,
     },
     Audio {
         data: String,
@@ -205,9 +210,11 @@ pub fn citations(fields: &mut Fields) -> Option<Value> {
     fields.shift_remove("citations").filter(|value| !says_nothing(value))
 }
 
-/// Whether everything in a list has a field: each has its own by which citations are told apart.
-pub fn each_has(list: &Value, key: &str) -> bool {
-    list.as_array().is_some_and(|items| items.iter().all(|item| item.get(key).is_some()))
+/// What few are told of a document, in Anthropic's words, which are Converse's.
+pub fn of_document(fields: &mut Fields) -> Fields {
+    let told = ["context", "citations"].into_iter().filter_map(|key| Some((key.to_owned(), fields.shift_remove(key)?)));
+    let says = |(_, value): &(String, Value)| !value.is_null() && value["enabled"] != false;
+    told.filter(says).collect()
 }
 
 /// The texts among parts, a line each.
@@ -266,6 +273,11 @@ impl Source {
             Self::Text(_) | Self::File(_) => None,
         }
     }
+}
+
+/// The text behind base64, if it is that.
+pub fn decoded(data: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }
 
 #[derive(Debug)]

@@ -7,6 +7,7 @@ mod answering;
 mod asked;
 pub(crate) mod call_ids;
 mod callers;
+mod citing;
 mod embedding;
 pub(crate) mod failing;
 mod finish;
@@ -126,6 +127,8 @@ pub struct Translation {
     page: Page,
     /// What of Anthropic's betas is asked for in a header, besides what the caller's own header says.
     pub betas: Option<String>,
+    /// Which version of Anthropic's API the body asks for, where nothing else does.
+    pub version: Option<String>,
     /// Where the page of a list of models begins that is asked for, if it is not the first.
     pub next: Option<String>,
     pub answering: Answering,
@@ -183,14 +186,17 @@ impl Translation {
         }
         let hides_usage =
             matches!(caller, Caller::Chat | Caller::Complete) && asked.stream && !includes_usage(question.body);
+        let is_told = question.beside.version.is_some() || question.beside.is_anthropics;
+        let told = is_told.then(|| asked.take("anthropic_version")).flatten();
         let mut body = wire.write(&mut asked)?;
-        let betas = asked.betas.take();
+        asked.lose_some("anthropic_version", told.as_ref());
+        let (betas, version) = (asked.betas.take(), asked.version.take());
         let mut lost = asked.into_lost();
         if let Some((reworded, unsaid)) = question.provider.wording(Operation::ChatComplete).say(&body) {
             lost.join(&unsaid);
             body = reworded;
         }
-        Ok((Self { hides_usage, betas, answering, lost, ..plain }, body))
+        Ok((Self { hides_usage, betas, version, answering, lost, ..plain }, body))
     }
 
     fn of_texts(question: &Question<'_>, wire: &'static dyn Wire, shape: Shape) -> Result<(Self, Vec<u8>), Refusal> {
@@ -288,9 +294,22 @@ impl Translation {
         };
         let operation = question.operation;
         let page = Page::default();
-        let (is_carried, hides_usage, betas, next) = (false, false, None, None);
+        let (is_carried, hides_usage, betas, version, next) = (false, false, None, None, None);
         let is_anthropics = question.beside.is_anthropics;
-        Self { caller, wire, operation, is_carried, is_anthropics, hides_usage, page, betas, next, answering, lost }
+        Self {
+            caller,
+            wire,
+            operation,
+            is_carried,
+            is_anthropics,
+            hides_usage,
+            page,
+            betas,
+            version,
+            next,
+            answering,
+            lost,
+        }
     }
 
     /// A whole answer in the caller's dialect.

@@ -366,6 +366,9 @@ fn conversation(frames: &[(String, Value)]) -> Value {
                 if delta["text"].is_string() {
                     append(&mut block["text"], &delta["text"]);
                 }
+                if delta["citation"].is_object() {
+                    append(&mut block["citations"], &json!([delta["citation"]]));
+                }
                 for key in ["text", "signature"] {
                     if delta["reasoningContent"][key].is_string() {
                         append(&mut block["reasoningContent"]["reasoningText"][key], &delta["reasoningContent"][key]);
@@ -386,7 +389,11 @@ fn conversation(frames: &[(String, Value)]) -> Value {
     for (index, json) in arguments {
         blocks.get_mut(&index).unwrap()["toolUse"]["input"] = serde_json::from_str(json.as_str().unwrap()).unwrap();
     }
-    let message = json!({"role": "assistant", "content": blocks.into_values().collect::<Value>()});
+    let cited = |mut block: Value| match block.as_object_mut().and_then(|block| block.shift_remove("citations")) {
+        Some(citations) => json!({"citationsContent": {"content": [block], "citations": citations}}),
+        None => block,
+    };
+    let message = json!({"role": "assistant", "content": blocks.into_values().map(cited).collect::<Value>()});
     json!({"output": {"message": message}, "stopReason": stop, "usage": usage})
 }
 
@@ -485,6 +492,9 @@ fn message(events: &[Value]) -> Value {
                 let delta = &event["delta"];
                 for key in ["text", "thinking", "signature"] {
                     append(&mut blocks[index][key], &delta[key]);
+                }
+                if delta["citation"].is_object() {
+                    append(&mut blocks[index]["citations"], &json!([delta["citation"]]));
                 }
                 blocks[index].as_object_mut().unwrap().retain(|_, value| !value.is_null());
                 if let Some(json) = delta["partial_json"].as_str() {

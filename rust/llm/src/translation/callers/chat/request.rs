@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::translation::{
     asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, citations, needed,
-        object, schema, some_object, string,
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, citations, decoded,
+        needed, object, schema, some_object, string,
     },
     lost::Lost,
 };
@@ -206,7 +206,7 @@ fn image(fields: &mut Fields, path: &str, cache: Option<Value>, lost: &mut Lost)
             if detail.is_some() {
                 lost.add("image_url.detail");
             }
-            Ok(Part::Document { source, name: None, cache })
+            Ok(Part::Document { source, name: None, cache, more: Box::default() })
         }
         _ => Ok(Part::Image { source, detail, cache }),
     }
@@ -217,14 +217,19 @@ fn file(mut file: Fields, path: &str, cache: Option<Value>, lost: &mut Lost) -> 
     let mime = string(&mut file, "mime_type");
     let source = if let Some(data) = string(&mut file, "file_data") {
         let mime = mime.unwrap_or_else(|| "application/pdf".into());
-        if data.starts_with("data:") { Source::of_url(data, None) } else { Source::Data { mime, data } }
+        match mime.as_str() {
+            _ if data.starts_with("data:") => Source::of_url(data, None),
+            // Some write out what a text says.
+            "text/plain" if decoded(&data).is_none() => Source::Text(data),
+            _ => Source::Data { mime, data },
+        }
     } else if let Some(url) = string(&mut file, "file_url") {
         Source::of_url(url, mime)
     } else {
         Source::File(needed(&mut file, "file_id", &format!("{path}.file"))?)
     };
     lost.rest("file", &file);
-    Ok(Part::Document { source, name, cache })
+    Ok(Part::Document { source, name, cache, more: Box::default() })
 }
 
 fn cache(fields: &mut Fields) -> Option<Value> {

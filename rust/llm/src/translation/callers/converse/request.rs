@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::seals;
 use crate::translation::{
     asked::{
-        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, needed, object, string,
+        Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, citations, needed,
+        object, of_document, string,
     },
     lost::Lost,
 };
@@ -176,6 +177,14 @@ fn block(kind: &str, value: Value, path: &str, lost: &mut Lost) -> Result<Part, 
             lost.rest(kind, &result);
             Ok(Part::Result { id, parts, is_error, cache: None })
         }
+        ("citationsContent", value) => {
+            let mut cited = object(value, &path)?;
+            let text = array(cited.shift_remove("content"), &format!("{path}.content"))?;
+            let text = text.iter().filter_map(|words| words["text"].as_str()).collect();
+            let part = Part::Text { text, cache: None, citations: citations(&mut cited) };
+            lost.rest(kind, &cited);
+            Ok(part)
+        }
         ("reasoningContent", value) => thought(object(value, &path)?, &path),
         _ => Err(Refusal::new(path, format!("this provider has nothing like `{kind}`"))),
     }
@@ -200,9 +209,9 @@ fn image(mut fields: Fields, path: &str, lost: &mut Lost) -> Result<Part, Refusa
 fn document(mut fields: Fields, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
     let name = string(&mut fields, "name");
     let mime = of_format(&string(&mut fields, "format").unwrap_or_else(|| "txt".into())).to_owned();
-    let source = source(&mut fields, mime, path)?;
+    let (source, more) = (source(&mut fields, mime, path)?, of_document(&mut fields));
     lost.rest("document", &fields);
-    Ok(Part::Document { source, name, cache: None })
+    Ok(Part::Document { source, name, cache: None, more: more.into() })
 }
 
 fn source(fields: &mut Fields, mime: String, path: &str) -> Result<Source, Refusal> {

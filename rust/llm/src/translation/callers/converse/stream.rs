@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{seals, usage};
+use super::{seals, usage, whole::citations};
 use crate::{
     dialect::{Dialect, bedrock},
     stream::aws_event_stream::encode,
@@ -22,6 +22,8 @@ pub struct Stream {
     is_begun: bool,
     blocks: usize,
     open: Option<Kind>,
+    /// What is said next is a block of its own.
+    is_apart: bool,
     /// Which block each call is.
     calls: Vec<usize>,
     usage: Usage,
@@ -44,6 +46,7 @@ impl Stream {
             is_begun: false,
             blocks: 0,
             open: None,
+            is_apart: false,
             calls: Vec::new(),
             usage: Usage::default(),
             finish: String::new(),
@@ -63,7 +66,8 @@ impl Stream {
 
     /// The block of this kind that is open, or a new one.
     fn open(&mut self, kind: Kind) -> usize {
-        if self.open != Some(kind) || kind == Kind::Call {
+        let is_apart = kind == Kind::Text && std::mem::take(&mut self.is_apart);
+        if self.open != Some(kind) || kind == Kind::Call || is_apart {
             self.begin();
             self.close();
             self.open = Some(kind);
@@ -120,7 +124,8 @@ impl Taker for Stream {
         }
         match piece {
             Piece::Start { .. } => self.begin(),
-            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") => (),
+            Piece::TextBlock => self.is_apart = true,
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
             Piece::Text(text) | Piece::Refusal(text) => self.say(Kind::Text, &json!({"text": text})),
             Piece::Thinking(text) => self.say(Kind::Thinking, &json!({"reasoningContent": {"text": text}})),
             Piece::Signature(text) => {
@@ -135,7 +140,15 @@ impl Taker for Stream {
             Piece::Seal(signature) => self.redact(&seals::of_text(signature)),
             // A frame has no place for a comment.
             Piece::Image { .. } => self.answering.lose("image"),
-            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
+            Piece::Aside { place, name, json } => match citations(place, name, json) {
+                Some(citations) => {
+                    for citation in citations {
+                        self.say(Kind::Text, &json!({"citation": citation}));
+                    }
+                }
+                None => self.answering.lose(name),
+            },
+            Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, signature } => {
                 if let Some(signature) = signature {
                     self.redact(&seals::of_call(signature));

@@ -7,17 +7,28 @@ use crate::{
     translation::{
         answering::Answering,
         asked::Fields,
-        finish,
-        piece::{Piece, Taker},
+        citing, finish,
+        piece::{Piece, Place, Taker},
         teller::Teller,
     },
     usage::Usage,
 };
 
+/// Beside a text until all of it is said.
+const CITATIONS: &str = "citations";
+
+/// Where a block of text is from, if it is that and this dialect can say it.
+pub(super) fn citations(place: Place, name: &str, json: &str) -> Option<Vec<Value>> {
+    let list = (place == Place::Block && name == CITATIONS).then(|| serde_json::from_str(json).ok()).flatten()?;
+    citing::to_converse(&list)
+}
+
 #[derive(Debug)]
 pub struct Whole {
     answering: Answering,
     blocks: Vec<Value>,
+    /// What is said next is a block of its own.
+    is_apart: bool,
     /// Which block each call is, and its arguments so far.
     calls: Vec<(usize, String)>,
     usage: Usage,
@@ -26,14 +37,36 @@ pub struct Whole {
 
 impl Whole {
     pub fn new(answering: Answering) -> Self {
-        Self { answering, blocks: Vec::new(), calls: Vec::new(), usage: Usage::default(), finish: String::new() }
+        Self {
+            answering,
+            blocks: Vec::new(),
+            is_apart: false,
+            calls: Vec::new(),
+            usage: Usage::default(),
+            finish: String::new(),
+        }
     }
 
     fn say(&mut self, text: &str) {
-        if let Some(Value::String(so_far)) = self.blocks.last_mut().and_then(|last| last.get_mut("text")) {
+        let is_apart = std::mem::take(&mut self.is_apart);
+        let last = self.blocks.last_mut().filter(|_| !is_apart);
+        if let Some(Value::String(so_far)) = last.and_then(|last| last.get_mut("text")) {
             return so_far.push_str(text);
         }
         self.blocks.push(json!({"text": text}));
+    }
+
+    /// Where the text is from that is said, or is about to be.
+    fn cite(&mut self, citations: Vec<Value>) {
+        if self.is_apart || self.blocks.last().is_none_or(|last| last.get("text").is_none()) {
+            self.say("");
+        }
+        if let Some(last) = self.blocks.last_mut() {
+            match &mut last[CITATIONS] {
+                Value::Array(told) => told.extend(citations),
+                none => *none = citations.into(),
+            }
+        }
     }
 
     /// The thought that is not signed yet.
@@ -53,8 +86,8 @@ impl Whole {
 impl Taker for Whole {
     fn take(&mut self, piece: Piece<'_>) {
         match piece {
+            Piece::TextBlock => self.is_apart = true,
             Piece::Text("")
-            | Piece::TextBlock
             | Piece::Refusal("")
             | Piece::Thinking("")
             | Piece::Start { .. }
@@ -73,7 +106,11 @@ impl Taker for Whole {
                 let format = mime.trim_start_matches("image/");
                 self.blocks.push(json!({"image": {"format": format, "source": {"bytes": data}}}));
             }
-            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
+            Piece::Aside { place, name, json } => match citations(place, name, json) {
+                Some(citations) => self.cite(citations),
+                None => self.answering.lose(name),
+            },
+            Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, signature } => {
                 self.blocks.extend(signature.map(seals::of_call));
                 self.calls.push((self.blocks.len(), String::new()));
@@ -96,6 +133,11 @@ impl Teller for Whole {
             // What is no object was cut by the provider's limit.
             let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
             self.blocks[block]["toolUse"]["input"] = input.into();
+        }
+        for block in &mut self.blocks {
+            if let Some(citations) = block.as_object_mut().and_then(|block| block.shift_remove(CITATIONS)) {
+                *block = json!({"citationsContent": {"content": [block.take()], "citations": citations}});
+            }
         }
         let message = json!({"role": "assistant", "content": std::mem::take(&mut self.blocks)});
         let told = json!({"output": {"message": message}, "stopReason": finish::to_bedrock(&self.finish),

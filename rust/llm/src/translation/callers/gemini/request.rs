@@ -277,7 +277,7 @@ fn of_mime(source: Source, data: &mut Fields, lost: &mut Lost) -> Part {
             Part::Audio { format: format.to_owned(), data }
         }
         (("image", _), source) => Part::Image { source, detail: None, cache: None },
-        (_, source) => Part::Document { source, name, cache: None },
+        (_, source) => Part::Document { source, name, cache: None, more: Box::default() },
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::translation::{
     asked::{
         Asked, Call, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, array, body, citations, needed,
-        object, schema, some_object, string,
+        object, of_document, schema, some_object, string,
     },
     lost::Lost,
 };
@@ -102,7 +102,7 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
         "image" => Part::Image { source: source(&mut fields, path)?, detail: None, cache },
         "document" => {
             let name = string(&mut fields, "title");
-            Part::Document { source: source(&mut fields, path)?, name, cache }
+            Part::Document { source: source(&mut fields, path)?, name, cache, more: of_document(&mut fields).into() }
         }
         "tool_use" => Part::Call(Call {
             id: needed(&mut fields, "id", path)?,

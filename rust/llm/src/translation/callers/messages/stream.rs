@@ -4,14 +4,18 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::{request::SEAL, usage, whole::image};
+use super::{
+    request::SEAL,
+    usage,
+    whole::{citations, image},
+};
 use crate::{
     dialect::{Dialect, messages},
     translation::{
         answering::{Answering, extend, merge},
         asked::Fields,
         failing, finish,
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         teller::Teller,
     },
     usage::Usage,
@@ -24,6 +28,8 @@ pub struct Stream {
     is_begun: bool,
     blocks: usize,
     open: Option<Kind>,
+    /// What is said next is a block of its own.
+    is_apart: bool,
     /// Which block each call is.
     calls: Vec<usize>,
     usage: Usage,
@@ -51,6 +57,7 @@ impl Stream {
             is_begun: false,
             blocks: 0,
             open: None,
+            is_apart: false,
             calls: Vec::new(),
             usage: Usage::default(),
             finish: None,
@@ -108,10 +115,37 @@ impl Stream {
     }
 
     fn text(&mut self, text: &str) {
-        if self.open != Some(Kind::Text) {
+        self.open_text();
+        self.delta(self.blocks - 1, "text_delta", "text", text);
+    }
+
+    fn open_text(&mut self) {
+        let is_apart = std::mem::take(&mut self.is_apart);
+        if self.open != Some(Kind::Text) || is_apart {
+            self.close();
             self.open(Kind::Text, &json!({"type": "text", "text": ""}));
         }
-        self.delta(self.blocks - 1, "text_delta", "text", text);
+    }
+
+    /// Where the text is from that is said, or is about to be.
+    fn cite(&mut self, citations: Vec<Value>) {
+        self.open_text();
+        let index = self.blocks - 1;
+        for citation in citations {
+            let delta = json!({"type": "citations_delta", "citation": citation});
+            let event = json!({"type": "content_block_delta", "index": index, "delta": delta});
+            self.event("content_block_delta", &event);
+        }
+    }
+
+    fn aside(&mut self, place: Place, name: &str, json: &str) {
+        if let Some(citations) = citations(place, name, json) {
+            self.cite(citations);
+        } else if self.answering.strict {
+            self.lose(name);
+        } else if let Ok(value) = serde_json::from_str(json) {
+            merge(&mut self.beside, name, value);
+        }
     }
 
     fn think(&mut self, text: &str) {
@@ -171,7 +205,8 @@ impl Taker for Stream {
         }
         match piece {
             Piece::Start { id, model } => self.begin(id, model),
-            Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") => (),
+            Piece::TextBlock => self.is_apart = true,
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
             Piece::Text(text) | Piece::Refusal(text) => self.text(text),
             Piece::Thinking(text) => self.think(text),
             Piece::Signature(signature) => self.sign(signature),
@@ -181,12 +216,8 @@ impl Taker for Stream {
             }
             Piece::Image { mime, data } if self.answering.images => self.show(&image(mime, data)),
             Piece::Image { .. } => self.lose("image"),
-            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } if self.answering.strict => self.lose(name),
-            Piece::Aside { name, json, .. } => {
-                if let Ok(value) = serde_json::from_str(json) {
-                    merge(&mut self.beside, name, value);
-                }
-            }
+            Piece::Aside { place, name, json } => self.aside(place, name, json),
+            Piece::Native { kind: name, .. } if self.answering.strict => self.lose(name),
             Piece::Native { json, .. } => {
                 if let Ok(block) = serde_json::from_str(json) {
                     self.show(&block);

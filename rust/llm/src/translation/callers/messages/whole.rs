@@ -7,8 +7,8 @@ use crate::{
     translation::{
         answering::{Answering, extend, merge},
         asked::Fields,
-        finish,
-        piece::{Piece, Taker},
+        citing, finish,
+        piece::{Piece, Place, Taker},
         teller::Teller,
     },
     usage::Usage,
@@ -20,6 +20,8 @@ pub struct Whole {
     id: String,
     model: String,
     blocks: Vec<Value>,
+    /// What is said next is a block of its own.
+    is_apart: bool,
     /// Which block each call is, and its arguments so far.
     calls: Vec<(usize, String)>,
     usage: Usage,
@@ -34,12 +36,19 @@ pub(super) fn image(mime: &str, data: &str) -> Value {
     json!({"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}})
 }
 
+/// Where a block of text is from, if it is that and this dialect can say it.
+pub(super) fn citations(place: Place, name: &str, json: &str) -> Option<Vec<Value>> {
+    let list = (place == Place::Block && name == "citations").then(|| serde_json::from_str(json).ok()).flatten()?;
+    citing::to_anthropic(&list)
+}
+
 impl Whole {
     pub fn new(answering: Answering) -> Self {
         Self {
             id: format!("msg_{}", answering.mark),
             model: answering.model.clone(),
             blocks: Vec::new(),
+            is_apart: false,
             calls: Vec::new(),
             usage: Usage::default(),
             finish: String::new(),
@@ -50,7 +59,10 @@ impl Whole {
     }
 
     fn add(&mut self, kind: &'static str, key: &'static str, text: &str) {
-        let is_open = |last: &&mut Value| last["type"] == kind && last["signature"].as_str().is_none_or(str::is_empty);
+        let is_apart = kind == "text" && std::mem::take(&mut self.is_apart);
+        let is_open = |last: &&mut Value| {
+            !is_apart && last["type"] == kind && last["signature"].as_str().is_none_or(str::is_empty)
+        };
         if let Some(last) = self.blocks.last_mut().filter(is_open)
             && let Some(Value::String(so_far)) = last.get_mut(key)
         {
@@ -61,6 +73,19 @@ impl Whole {
             block["signature"] = "".into();
         }
         self.blocks.push(block);
+    }
+
+    /// Where the text is from that is said, or is about to be.
+    fn cite(&mut self, citations: Vec<Value>) {
+        if self.is_apart || self.blocks.last().is_none_or(|last| last["type"] != "text") {
+            self.add("text", "text", "");
+        }
+        if let Some(last) = self.blocks.last_mut() {
+            match &mut last["citations"] {
+                Value::Array(told) => told.extend(citations),
+                none => *none = citations.into(),
+            }
+        }
     }
 
     fn sign(&mut self, signature: &str) {
@@ -91,12 +116,8 @@ impl Taker for Whole {
                     model.clone_into(&mut self.model);
                 }
             }
-            Piece::Text("")
-            | Piece::TextBlock
-            | Piece::Refusal("")
-            | Piece::Thinking("")
-            | Piece::Failed { .. }
-            | Piece::End => (),
+            Piece::TextBlock => self.is_apart = true,
+            Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") | Piece::Failed { .. } | Piece::End => (),
             Piece::Text(text) | Piece::Refusal(text) => self.add("text", "text", text),
             Piece::Thinking(text) => self.add("thinking", "thinking", text),
             Piece::Signature(signature) => self.sign(signature),
@@ -106,8 +127,10 @@ impl Taker for Whole {
             }
             Piece::Image { mime, data } if self.answering.images => self.blocks.push(image(mime, data)),
             Piece::Image { .. } => self.answering.lose("image"),
-            Piece::Aside { name, json, .. } => {
-                if let Some(value) = self.answering.kept(name, json) {
+            Piece::Aside { place, name, json } => {
+                if let Some(citations) = citations(place, name, json) {
+                    self.cite(citations);
+                } else if let Some(value) = self.answering.kept(name, json) {
                     merge(&mut self.beside, name, value);
                 }
             }

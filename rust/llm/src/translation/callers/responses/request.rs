@@ -210,7 +210,7 @@ fn part(value: Value, path: &str, lost: &mut Lost) -> Result<Part, Refusal> {
                 (None, Some(url)) => Source::Url { url, mime: None },
                 (None, None) => Source::File(needed(&mut fields, "file_id", path)?),
             };
-            Part::Document { source, name, cache: None }
+            Part::Document { source, name, cache: None, more: Box::default() }
         }
         other => {
             return Err(Refusal::new(format!("{path}.type"), format!("this provider has nothing like `{other}`")));

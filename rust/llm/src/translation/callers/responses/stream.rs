@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::whole::{Kind, Whole};
+use super::whole::{Item, Kind, Whole, annotations};
 use crate::translation::{
     answering::Answering,
     piece::{Piece, Taker},
@@ -104,9 +104,29 @@ impl Stream {
         self.event(&format!("{}.delta", text_of(kind).0), fields);
     }
 
+    /// Tells of where the text is from that was said last, what is new of it.
+    fn annotate(&mut self, told: usize) {
+        self.follow();
+        let at = self.begun - 1;
+        let Item { id, annotations, .. } = &self.whole.items[at];
+        let event = |(index, annotation)| {
+            json!({"item_id": id, "output_index": at, "content_index": 0, "annotation_index": index,
+                "annotation": annotation})
+        };
+        let events: Vec<_> = annotations.iter().enumerate().skip(told).map(event).collect();
+        for event in events {
+            self.event("response.output_text.annotation.added", event);
+        }
+    }
+
     /// Names in a comment what cannot be told: the head of the answer is long gone.
     fn lose(&mut self, piece: &Piece<'_>) {
         let (Piece::Aside { name, .. } | Piece::Native { kind: name, .. }) = piece else { return };
+        if let Piece::Aside { place, name, json } = piece
+            && annotations(*place, name, json).is_some()
+        {
+            return;
+        }
         let Answering { strict, unsaid, .. } = &self.whole.answering;
         if *strict && unsaid.add(name) {
             let _ = write!(self.out, ": not translated: {name}\n\n");
@@ -176,7 +196,16 @@ impl Taker for Stream {
             return;
         }
         self.lose(&piece);
+        let annotations = |whole: &Whole| whole.items.last().map_or(0, |last| last.annotations.len());
+        let (items, told) = (self.whole.items.len(), annotations(&self.whole));
         self.whole.take(piece);
+        if let Piece::Aside { .. } = piece {
+            let told = if self.whole.items.len() > items { 0 } else { told };
+            if annotations(&self.whole) > told {
+                self.annotate(told);
+            }
+            return;
+        }
         match piece {
             Piece::Start { .. } => self.begin(),
             Piece::Text("")

@@ -8,7 +8,7 @@ use crate::{
         answering::{Answering, merge},
         asked::Fields,
         failing, finish,
-        piece::{Piece, Taker},
+        piece::{Piece, Place, Taker},
         teller::Teller,
     },
     usage::Usage,
@@ -43,6 +43,8 @@ pub(super) struct Item {
     name: String,
     /// Of a call, or what seals a thought.
     signature: Option<String>,
+    /// Where what is said is from.
+    pub annotations: Vec<Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,9 +103,23 @@ impl Item {
         match self.kind {
             Kind::Refusal => json!({"type": "refusal", "refusal": self.text}),
             Kind::Reasoning => json!({"type": "summary_text", "text": self.text}),
-            _ => json!({"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}),
+            _ => json!({"type": "output_text", "text": self.text, "annotations": self.annotations, "logprobs": []}),
         }
     }
+}
+
+/// Where a text is from as chat completions say it, in words of this dialect; `None` where it is anything else.
+pub(super) fn annotations(place: Place, name: &str, json: &str) -> Option<Vec<Value>> {
+    let list =
+        (place == Place::Message && name == "annotations").then(|| serde_json::from_str::<Value>(json).ok())??;
+    let flat = |one: &Value| {
+        let mut told = Fields::from_iter([("type".to_owned(), "url_citation".into())]);
+        for key in ["start_index", "end_index", "url", "title"] {
+            told.insert(key.into(), one["url_citation"].get(key)?.clone());
+        }
+        Some(Value::Object(told))
+    };
+    list.as_array()?.iter().map(flat).collect()
 }
 
 impl Whole {
@@ -129,6 +145,7 @@ impl Whole {
             call_id: String::new(),
             name: String::new(),
             signature: None,
+            annotations: Vec::new(),
         });
         let last = self.items.len() - 1;
         &mut self.items[last]
@@ -226,8 +243,10 @@ impl Taker for Whole {
                 data.clone_into(&mut item.text);
                 mime.trim_start_matches("image/").clone_into(&mut item.name);
             }
-            Piece::Aside { name, json, .. } => {
-                if let Some(value) = self.answering.kept(name, json) {
+            Piece::Aside { place, name, json } => {
+                if let Some(annotations) = annotations(place, name, json) {
+                    self.open(Kind::Text).annotations.extend(annotations);
+                } else if let Some(value) = self.answering.kept(name, json) {
                     merge(&mut self.beside, name, value);
                 }
             }

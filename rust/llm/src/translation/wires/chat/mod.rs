@@ -26,6 +26,8 @@ pub struct Chat {
     /// Usage is part of a stream where it was asked for.
     asks_usage: bool,
     thoughts: Thoughts,
+    /// What it may be told that others may not.
+    more: &'static [&'static str],
 }
 
 /// What goes back to a model of what it thought, with what it said then.
@@ -44,6 +46,7 @@ pub static OPENAI: Chat = Chat {
     hottest: 2,
     asks_usage: true,
     thoughts: Thoughts::Stay,
+    more: &[],
 };
 /// As it was when others became compatible with it.
 pub static COMPATIBLE: Chat = Chat { limit: "max_tokens", ..OPENAI };
@@ -56,7 +59,7 @@ pub static DETAILED: Chat = Chat { thoughts: Thoughts::Details, ..COMPATIBLE };
 /// Models of others at Vertex AI: `meta.llama` is `meta/llama` there, and who else publishes says it in the path.
 pub static VERTEX: Chat = Chat { name: of_publisher, ..COMPATIBLE };
 /// A deployment and an adapter on top of it: the body names the adapter.
-pub static ADAPTED: Chat = Chat { name: of_adapter, hottest: 1, ..COMPATIBLE };
+pub static ADAPTED: Chat = Chat { name: of_adapter, hottest: 1, more: &["top_k", "best_of"], ..COMPATIBLE };
 
 /// Of those who host models of many makers: `OpenAI`'s newest refuse the old name of the limit, and others know no other.
 pub fn of_many(model: &str) -> &'static Chat {
@@ -88,6 +91,9 @@ impl Wire for Chat {
         asked.model = (self.name)(&asked.model);
         asked.bound("temperature", &(0..=self.hottest));
         let mut written = request::write(asked, self.limit, self.thoughts)?;
+        for key in self.more {
+            asked.hand(key, &mut written, key);
+        }
         if self.asks_usage && written.contains_key("stream") {
             written.insert("stream_options".into(), json!({"include_usage": true}));
         }

@@ -35,6 +35,9 @@ const KNOWN: &[&str] = &[
     "verbosity",
 ];
 
+/// An effort that Claude has, and that is refused by most others who know efforts.
+const MAX: &str = "max";
+
 /// `thoughts`: what the model is told again of those it had.
 pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Fields, Refusal> {
     // Of several answers one would be told.
@@ -68,6 +71,10 @@ pub fn write(asked: &mut Asked, limit: &str, thoughts: Thoughts) -> Result<Field
     if let Some(budget) = budget(asked).filter(|_| thoughts == Thoughts::Details) {
         asked.fields.shift_remove("thinking");
         out.insert("reasoning".into(), json!({"max_tokens": budget}));
+    }
+    if thoughts != Thoughts::Words && asked.fields.get("reasoning_effort").is_some_and(|word| word == MAX) {
+        asked.fields.insert("reasoning_effort".into(), "high".into());
+        asked.lose("reasoning_effort");
     }
     for key in KNOWN {
         asked.hand(key, &mut out, key);
@@ -239,8 +246,9 @@ fn part(part: Part, path: &str, asked: &mut Asked) -> Result<Value, Refusal> {
             }
             Ok(json!({"type": "image_url", "image_url": image}))
         }
-        Part::Document { source, name, cache } => {
+        Part::Document { source, name, cache, more } => {
             hint(cache.as_ref(), asked);
+            asked.lose_rest("document", &more);
             if name.is_some() && !matches!(source, Source::Data { .. }) {
                 asked.lose("filename");
             }

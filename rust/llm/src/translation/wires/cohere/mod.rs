@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     Broken, Found, Listener, Wire,
     chat::{self, request},
+    messages::thinking,
 };
 use crate::translation::{
     asked::{Asked, Choice, Fields, Refusal, Source, Tool, answer_schema},
@@ -38,6 +39,7 @@ const NAMES: &[(&str, &str)] = &[
 /// What only Cohere knows.
 const OWN: &[(&str, &str)] = &[
     ("top_k", "k"),
+    ("k", "k"),
     ("documents", "documents"),
     ("citation_options", "citation_options"),
     ("safety_mode", "safety_mode"),
@@ -50,9 +52,12 @@ impl Wire for Cohere {
         for key in ["frequency_penalty", "presence_penalty"] {
             asked.bound(key, &(0..=1));
         }
-        asked.bound("top_k", &(0..=500));
+        for key in ["top_k", "k"] {
+            asked.bound(key, &(0..=500));
+        }
         let choice = asked.choice.take();
         let is_strict = strict(asked);
+        effort(asked)?;
         let chat = request::write(asked, "max_tokens", chat::Thoughts::Stay)?;
         let mut out = Fields::new();
         for (key, value) in chat {
@@ -174,11 +179,24 @@ fn strict(asked: &mut Asked) -> bool {
     is_strict
 }
 
+/// Says to models that think by how many tokens they may, where the caller has one word for it.
+fn effort(asked: &mut Asked) -> Result<(), Refusal> {
+    if !asked.model.contains("reasoning") || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
+        return Ok(());
+    }
+    if let Some((_, budget)) = thinking::effort(asked)? {
+        let kind = if budget == 0 { "disabled" } else { "enabled" };
+        let budget = (budget > 0).then_some(budget);
+        asked.fields.insert("thinking".into(), json!({"type": kind, "budget_tokens": budget}));
+    }
+    Ok(())
+}
+
 fn think(thinking: &Value) -> Value {
     // It has these two words for it.
     let kind = if thinking["type"] == "disabled" { "disabled" } else { "enabled" };
     let mut told = json!({"type": kind});
-    if let Some(budget) = thinking.get("budget_tokens") {
+    if let Some(budget) = thinking.get("budget_tokens").filter(|budget| !budget.is_null()) {
         told["token_budget"] = budget.clone();
     }
     told

@@ -7,7 +7,8 @@ use super::{
     vendor::{self, Place, Vendor},
 };
 use crate::translation::{
-    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, each_has},
+    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool},
+    citing,
     wires::{chat::details, messages},
 };
 
@@ -110,20 +111,24 @@ fn write_part(part: Part, path: &str, asked: &mut Asked, out: &mut Vec<Value>) -
     let (block, cache) = match part {
         // A text of nothing but space is refused.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(()),
-        Part::Text { text, cache, citations: Some(citations) } if each_has(&citations, "location") => {
-            (json!({"citationsContent": {"content": [{"text": text}], "citations": citations}}), cache)
-        }
-        Part::Text { text, cache, citations } => {
-            asked.lose_some("citations", citations.as_ref());
-            (json!({"text": text}), cache)
-        }
+        Part::Text { text, cache, citations } => match citations.as_ref().map(citing::again_to_converse) {
+            Some(Some(own)) => (json!({"citationsContent": {"content": [{"text": text}], "citations": own}}), cache),
+            told => {
+                asked.lose_some("citations", told.as_ref());
+                (json!({"text": text}), cache)
+            }
+        },
         Part::Image { source: Source::Data { mime, data }, cache, detail } => {
             asked.lose_some("image_url.detail", detail.as_ref());
             (picture(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
         }
         Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
-        Part::Document { source, name, cache } => {
-            (document(source, name).ok_or_else(|| refused("this document"))?, cache)
+        Part::Document { source, name, cache, more } => {
+            let mut block = document(source, name).ok_or_else(|| refused("this document"))?;
+            for (key, value) in *more {
+                block["document"][key] = value;
+            }
+            (block, cache)
         }
         Part::Audio { .. } => return Err(refused("audio")),
         Part::Thinking { text, signature: Some(signature) } if !details::are_in(&signature) => {

@@ -35,6 +35,10 @@ pub fn ids(model: &str) -> call_ids::Form {
     if model.contains("mistral.") { call_ids::MISTRAL } else { call_ids::CLAUDE }
 }
 
+/// Makers whose models have bodies of `OpenAI`'s here, and what of those Converse itself has no word for.
+const OPENAI_LIKE: &[(&str, &[&str])] =
+    &[("openai.", &["response_format", "reasoning_effort"]), ("qwen.", &["response_format"])];
+
 /// Where in a request a hint about caching stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -119,6 +123,7 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
                 ("presence_penalty", "presence_penalty"),
                 ("frequency_penalty", "frequency_penalty"),
                 ("logit_bias", "logit_bias"),
+                ("logitBias", "logit_bias"),
             ] {
                 asked.hand(key, &mut more, name);
             }
@@ -133,7 +138,12 @@ pub fn write(asked: &mut Asked, tools: Vec<Value>, out: &mut Fields) {
         }
         // Nobody but Claude is told so how much to think.
         Vendor::Other if names_nobody(&asked.model) => asked.hand("thinking", &mut more, "thinking"),
-        Vendor::Other => (),
+        Vendor::Other => {
+            let known = OPENAI_LIKE.iter().find(|(maker, _)| asked.model.contains(maker));
+            for key in known.map(|(_, keys)| *keys).unwrap_or_default() {
+                asked.hand(key, &mut more, key);
+            }
+        }
     }
     if !tools.is_empty() {
         more.insert("tools".into(), tools.into());

@@ -76,7 +76,7 @@ pub fn write(asked: &mut Asked, names_calls: bool) -> Result<Fields, Refusal> {
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
-    tools(asked, &mut out);
+    tools(asked, &mut out)?;
     generation(asked, &mut out)?;
     for (key, name) in
         [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
@@ -209,8 +209,9 @@ fn write_part(
             asked.lose_some("image_url.detail", detail.as_ref());
             place(source, "image/jpeg", path)?
         }
-        Part::Document { source, name, cache } => {
+        Part::Document { source, name, cache, more } => {
             hint(cache.as_ref(), asked);
+            asked.lose_rest("document", &more);
             asked.lose_some("filename", name.as_ref());
             place(source, "application/pdf", path)?
         }
@@ -276,6 +277,10 @@ fn function_call(call: Call, path: &str) -> Result<Value, Refusal> {
 fn place(source: Source, default: &str, path: &str) -> Result<Value, Refusal> {
     Ok(match source {
         Source::Data { mime, data } => json!({"inlineData": {"mimeType": mime, "data": data}}),
+        // What names no place holds the bytes themselves.
+        Source::Url { url, mime } if !url.contains(':') => {
+            json!({"inlineData": {"mimeType": mime.as_deref().unwrap_or(default), "data": url}})
+        }
         Source::Url { url, mime } => {
             let mime = mime.unwrap_or_else(|| of_extension(&url).unwrap_or(default).to_owned());
             json!({"fileData": {"mimeType": mime, "fileUri": url}})
@@ -309,11 +314,11 @@ fn hint(cache: Option<&Value>, asked: &mut Asked) {
     }
 }
 
-fn tools(asked: &mut Asked, out: &mut Fields) {
+fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
     let mut functions = Vec::new();
     let mut native = Vec::new();
     let mut retrieval = None;
-    for tool in std::mem::take(&mut asked.tools) {
+    for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
         match tool {
             Tool::Function { name, schema, .. } if native_name(&name).is_some() => {
                 let own = native_name(&name).unwrap_or_default();
@@ -327,6 +332,12 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
                     asked.lose("strict");
                 }
                 functions.push(declaration(&name, description, &schema, asked));
+            }
+            Tool::Native { kind, .. } if is_dated(&kind) => {
+                return Err(Refusal::new(
+                    format!("tools[{at}].type"),
+                    format!("this provider has nothing like `{kind}`"),
+                ));
             }
             Tool::Native { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
@@ -355,6 +366,13 @@ fn tools(asked: &mut Asked, out: &mut Fields) {
     if !config.is_empty() {
         out.insert("toolConfig".into(), config.into());
     }
+    Ok(())
+}
+
+/// Tools that Anthropic itself runs have a date in their names; Google's have none.
+fn is_dated(kind: &str) -> bool {
+    let date = kind.rsplit('_').next().unwrap_or_default();
+    date.len() == "20250305".len() && date.bytes().all(|one| one.is_ascii_digit())
 }
 
 /// What a tool of Google's own is told. Where a map is looked at stands beside the tools, for all of them.

@@ -35,9 +35,20 @@ impl Wire for Messages {
         let answer = thinking::last_answer(asked);
         let mut body = request::write(asked)?;
         thinking::refuse_beginning(answer, &body)?;
-        if let Some(version) = self.version {
-            body.shift_remove("model");
-            body.insert("anthropic_version".into(), version.into());
+        let said = asked.fields.get("anthropic_version").and_then(Value::as_str).map(ToOwned::to_owned);
+        // A host's version has the host's name before the date.
+        let host = if self.version.is_some() { "vertex-" } else { "" };
+        let is_date = |text: &str| text.bytes().all(|one| one.is_ascii_digit() || one == b'-');
+        let said = said.filter(|said| said.strip_prefix(host).is_some_and(|date| !date.is_empty() && is_date(date)));
+        if said.is_some() {
+            asked.fields.shift_remove("anthropic_version");
+        }
+        match self.version {
+            Some(usual) => {
+                body.shift_remove("model");
+                body.insert("anthropic_version".into(), said.map_or_else(|| usual.into(), Value::from));
+            }
+            None => asked.version = said,
         }
         Ok(Value::Object(body).to_string().into_bytes())
     }

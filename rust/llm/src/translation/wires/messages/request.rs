@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::thinking;
 use crate::translation::{
-    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, each_has},
-    call_ids,
+    asked::{Asked, Choice, Fields, Message, Part, Refusal, Role, Source, Tool, answer_schema, decoded},
+    call_ids, citing,
     wires::chat::details,
 };
 
@@ -96,7 +96,7 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
     let (mut block, cache) = match part {
         // A text of nothing but space is refused.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
-        Part::Text { text, cache, citations } => (said(&text, citations, asked), cache),
+        Part::Text { text, cache, citations } => (said(&text, citations.as_ref(), asked), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
             return Err(Refusal::new(path, format!("this provider does not take {mime}")));
         }
@@ -104,12 +104,11 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
             asked.lose_some("image_url.detail", detail.as_ref());
             (json!({"type": "image", "source": place(source)}), cache)
         }
-        Part::Document { source, name, cache } => {
-            let mut block = json!({"type": "document", "source": place(source)});
-            if let Some(name) = name {
-                block["title"] = name.into();
-            }
-            (block, cache)
+        Part::Document { source, name, cache, more } => {
+            let named = name.map(|name| ("title".to_owned(), name.into()));
+            let mut block = Fields::from_iter([("type".into(), "document".into()), ("source".into(), place(source))]);
+            block.extend(named.into_iter().chain(*more));
+            (block.into(), cache)
         }
         Part::Audio { .. } => return Err(Refusal::new(path, "this provider does not take audio")),
         Part::Thinking { text, signature: Some(signature) } if !details::are_in(&signature) => {
@@ -157,18 +156,18 @@ fn block(part: Part, path: &str, asked: &mut Asked) -> Result<Option<Value>, Ref
     Ok(Some(block))
 }
 
-fn said(text: &str, citations: Option<Value>, asked: &mut Asked) -> Value {
+fn said(text: &str, citations: Option<&Value>, asked: &mut Asked) -> Value {
     let mut block = json!({"type": "text", "text": text});
-    match citations {
-        Some(own) if each_has(&own, "type") => block["citations"] = own,
-        others => asked.lose_some("citations", others.as_ref()),
+    match citations.map(citing::again_to_anthropic) {
+        Some(Some(own)) => block["citations"] = own.into(),
+        told => asked.lose_some("citations", told.as_ref()),
     }
     block
 }
 
 fn place(source: Source) -> Value {
     match source {
-        Source::Data { mime, data } if mime == "text/plain" => match plain(&data) {
+        Source::Data { mime, data } if mime == "text/plain" => match decoded(&data) {
             Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
             None => json!({"type": "base64", "media_type": mime, "data": data}),
         },
@@ -177,12 +176,6 @@ fn place(source: Source) -> Value {
         Source::Text(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
         Source::File(id) => json!({"type": "file", "file_id": id}),
     }
-}
-
-/// The text behind base64.
-fn plain(data: &str) -> Option<String> {
-    use base64::{Engine, engine::general_purpose::STANDARD};
-    String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }
 
 fn tools(asked: &mut Asked, out: &mut Fields) -> Result<(), Refusal> {
