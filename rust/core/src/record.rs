@@ -242,6 +242,7 @@ impl Record {
         self.facts.usage = self.facts.usage.or(self.facts.spent);
         self.facts.read_drawn();
         self.facts.settle_debt();
+        self.facts.count_searches();
         let metrics = &self.sink.metrics;
         let cost = self.cost();
         match &cost {
