@@ -238,8 +238,8 @@ def providers_page() -> str:
         table(["provider", "what", "why"], [list(row) for row in CHOSEN]),
         "## Lists of models",
         "`GET /v1/models` gives `id`, `object`, `created` and `owned_by` of each model, and `provider`, whoever is asked; all pages of a "
-        "list as one, but for Replicate, whose list is everybody's: `cursor` turns its pages. Of who has no list the catalogue says which of "
-        "its models may be used, where the gateway has a store.",
+        "list as one, but for Replicate, whose list is everybody's: of that the page that is asked for (`cursor`, which `/v1/proxy/models` "
+        "gives). Of who has no list the catalogue says which of its models may be used, where the gateway has a store.",
         "## Streams that are continued",
         "Whose models go on from the beginning of an answer (`recovery: continue`, [config.md](config.md)), and by which field they are told "
         "that it is one. Whatever models a config says `prefill` of are told likewise.",

@@ -162,7 +162,7 @@ async fn a_response_costs_its_tokens_and_what_its_provider_looked_up() {
     }
 }
 
-/// Who asks the models of OpenAI that search before they answer pays for one search, which no answer names.
+/// Who asks the models of `OpenAI` that search before they answer pays for one search, which no answer names.
 #[tokio::test]
 async fn a_chat_of_a_model_that_always_searches_costs_one_search() {
     let answer = json!({"id": "c", "object": "chat.completion", "model": "gpt-4o-search-preview-2025-03-11",

@@ -55,7 +55,11 @@ impl Provider for Compatible {
         self.options
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+    fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        if operation == Operation::Models && self.slug == "bytez" {
+            // Of the API that is not OpenAI's.
+            return Ok(Some("https://api.bytez.com/models/v2/list".to_owned()));
+        }
         Ok(options.get(ENDPOINT.key).map(|url| url.trim_end_matches('/').to_owned()))
     }
 

@@ -132,7 +132,15 @@ pub(super) static FIREWORKS: Wording = Wording {
 };
 /// Likewise, of completions.
 pub(super) static FIREWORKS_TEXT: Wording = Wording {
-    bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("logprobs", "0", "5"), ("n", "1", "128"), ("top_k", "1", "128")],
+    bounds: &[
+        TEMPERATURE,
+        TOP_P,
+        PRESENCE,
+        FREQUENCY,
+        ("logprobs", "0", "5"),
+        ("n", "1", "128"),
+        ("top_k", "1", "128"),
+    ],
     ..SAME
 };
 pub(super) static OLLAMA: Wording = Wording { renames: &[LIMIT, ("thinking", "think")], ..USUAL };

@@ -250,11 +250,9 @@ mod tests {
 
     #[test]
     fn a_form_of_vectors_that_is_not_told_is_named() {
-        for (format, shape, lost) in [
-            ("float", Shape::Numbers, ""),
-            ("base64", Shape::Packed, ""),
-            ("int8", Shape::Numbers, "encoding_format"),
-        ] {
+        for (format, shape, lost) in
+            [("float", Shape::Numbers, ""), ("base64", Shape::Packed, ""), ("int8", Shape::Numbers, "encoding_format")]
+        {
             let texts = Texts::read(json!({"input": "a", "encoding_format": format}).to_string().as_bytes()).unwrap();
             assert_eq!((texts.shape, texts.into_lost().text()), (shape, lost.into()), "{format}");
         }

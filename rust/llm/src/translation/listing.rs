@@ -46,7 +46,7 @@ pub fn normalised(answer: &[u8], provider: &str, dialect: Dialect) -> Option<Vec
 
 /// The models of a list, be it an array or an object around one, or around several as Deepgram's.
 pub fn bare(answer: &Value) -> Option<Vec<Listed>> {
-    let mut lists = ["data", "models", "results"].iter().filter_map(|key| answer[key].as_array());
+    let mut lists = ["data", "models", "results", "output"].iter().filter_map(|key| answer[key].as_array());
     if let Some(list) = lists.next().or_else(|| answer.as_array()) {
         return Some(list.iter().filter_map(one).collect());
     }
@@ -60,7 +60,7 @@ fn one(item: &Value) -> Option<Listed> {
     let made = &item["created_at"];
     let created = item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| moment::seconds(made.as_str()?));
     // Azure's registry has ids by which nobody asks.
-    let id = text(&["id", "canonical_name", "name"]).filter(|id| !id.starts_with("azureml://"));
+    let id = text(&["id", "modelId", "canonical_name", "name"]).filter(|id| !id.starts_with("azureml://"));
     let id = id.or_else(|| text(&["name"]))?;
     // Of who has models of many owners, both are the name.
     let owner = text(&["owner"]);
@@ -109,6 +109,7 @@ mod tests {
         for (list, id, owner) in [
             (r#"{"stt":[{"name":"general","canonical_name":"nova-3"}],"tts":[]}"#, "nova-3", "p"),
             (r#"{"next":null,"results":[{"owner":"o","name":"m"}]}"#, "o/m", "o"),
+            (r#"{"error":null,"output":[{"task":"chat","modelId":"o/m","name":"m"}]}"#, "o/m", "p"),
             (r#"[{"id":"azureml://registries/r/models/m/versions/1","name":"m","publisher":"P"}]"#, "m", "P"),
         ] {
             let told: Value = serde_json::from_str(&told(list).unwrap()).unwrap();
