@@ -267,7 +267,7 @@ def test_large_answers_and_arrays_of_gemini_cost_what_they_cost(
     ("model", "counted", "searches"),
     [(at("perplexity-ai"), {"num_search_queries": 4}, 4), (f"@openai/{SEARCHING}", {}, 1)],
 )
-def test_searches_of_chats_cost_what_they_cost_whether_the_answer_counts_them_or_not(  # noqa: PLR0913, PLR0917 - three are of the case
+def test_searches_of_chats_cost_what_they_cost_whether_the_answer_counts_them_or_not(
     there: AnsweringProvider,
     client: openai.OpenAI,
     costs: Callable[[int], list[object]],

@@ -152,7 +152,8 @@ mod tests {
             let completed = completed(Dialect::OpenAi, WHOSE, said.to_string().as_bytes());
             completed.map(|new| new.map(|new| serde_json::from_slice::<Value>(&new).unwrap()))
         };
-        let whole = json!({"error": {"message": "p error: m", "type": "t", "param": null, "code": "c"}, "provider": "p"});
+        let whole =
+            json!({"error": {"message": "p error: m", "type": "t", "param": null, "code": "c"}, "provider": "p"});
         assert_eq!(done(&whole), Ok(None));
         assert_eq!(done(&json!({"error": {"message": "m", "type": "t", "param": null, "code": "c"}})), Ok(Some(whole)));
         assert_eq!(
