@@ -49,7 +49,8 @@ async fn errors_of_every_shape_come_back_in_one_with_their_status_code_and_reque
 #[tokio::test]
 async fn errors_that_are_as_they_should_be_say_whose_they_are_and_those_of_a_passthrough_are_the_providers_bytes() {
     let good = r#"{"error": {"message":"m", "type":"t","param":null,"code":"c", "more": [1.0]} }"#;
-    let told = r#"{"error":{"message":"groq error: m","type":"t","param":null,"code":"c","more":[1.0]},"provider":"groq"}"#;
+    let told =
+        r#"{"error":{"message":"groq error: m","type":"t","param":null,"code":"c","more":[1.0]},"provider":"groq"}"#;
     let zipped = "application/json\r\ncontent-encoding: gzip";
     for (kind, body) in [
         (JSON, good.into()),

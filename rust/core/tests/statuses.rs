@@ -50,7 +50,8 @@ async fn errors_of_the_provider_pass_with_its_name() {
                     body.as_object_mut().unwrap().remove("request_id");
                 }
                 if path == CHAT {
-                    said["error"]["message"] = format!("mock error: {}", said["error"]["message"].as_str().unwrap()).into();
+                    said["error"]["message"] =
+                        format!("mock error: {}", said["error"]["message"].as_str().unwrap()).into();
                     said["provider"] = "mock".into();
                 }
                 assert_eq!((told.status, told_of), (status, said), "{path}");
