@@ -137,7 +137,22 @@ CHOSEN = (
         "`/models/v2/openai/v1`",
         "its OpenAI-like API has tools, streams and usage; `/models/v2/{model}` has none",
     ),
+    (
+        "`anthropic`, `cohere` and others without a path for them",
+        "completions are asked as chats: of one text, for one answer, without `echo` and `suffix`",
+        "what they had for that was withdrawn (`/v1/complete`, `/v1/generate`, `/ai/run`), or tells no usage",
+    ),
     ("`cohere`", "no `/v1/files`", "its datasets are made for batches, by `/v1/batch_datasets`"),
+    (
+        "`fireworks-ai`",
+        "`prompt` of an image; steps and sizes go as they came",
+        "its models differ in them: what one refuses another needs",
+    ),
+    (
+        "`google`, `palm`",
+        "the key in `x-goog-api-key`",
+        "addresses are written down on the way, and keys with them",
+    ),
     (
         "`google`, `vertex-ai`",
         "calls without signatures get those that the worker kept, or `skip_thought_signature_validator`, from the third generation on",
@@ -152,7 +167,7 @@ CHOSEN = (
     (
         "`huggingface`",
         "`router.huggingface.co/v1`",
-        "the old host was replaced; `x-gateway-huggingface-base-url` names another",
+        "the old host was replaced; `x-gateway-huggingface-base-url` names another, which is also asked for completions as they came",
     ),
     ("`monsterapi`", "`/chat/completions`", "its fields are OpenAI's there"),
     ("`ollama`", "`/v1/embeddings`", "several texts and usage; `/api/embeddings` takes one text and tells none"),
@@ -207,6 +222,11 @@ CHOSEN = (
     ),
     (
         "those with OpenAI's API",
+        "images: `n` goes as it came",
+        "who makes fewer at once says so; where an image is asked for in another way, what is bounded is named",
+    ),
+    (
+        "those with OpenAI's API",
         "nothing is put where a field is missing",
         "no default model, no limit of 128 tokens: who asks decides",
     ),
@@ -250,7 +270,8 @@ def providers_page() -> str:
         table(["provider", "what", "why"], [list(row) for row in CHOSEN]),
         "## Lists of models",
         "`GET /v1/models` gives `id`, `object`, `created` and `owned_by` of each model, and `provider`, whoever is asked; all pages of a "
-        "list as one. Of who has no list the catalogue says which of its models may be used, where the gateway has a store.",
+        "list as one, but for Replicate, whose list is everybody's: of that the page that is asked for (`cursor`, which `/v1/proxy/models` "
+        "gives). Of who has no list the catalogue says which of its models may be used, where the gateway has a store.",
         "## Streams that are continued",
         "Whose models go on from the beginning of an answer (`recovery: continue`, [config.md](config.md)), and by which field they are told "
         "that it is one. Whatever models a config says `prefill` of are told likewise.",

@@ -222,6 +222,7 @@ impl Record {
         let took = self.end(outcome);
         self.facts.paid.close();
         self.facts.settle_debt();
+        self.facts.count_searches();
         let metrics = &self.sink.metrics;
         let cost = self.facts.cost(self.created.as_secs());
         match &cost {

@@ -162,6 +162,43 @@ async fn a_response_costs_its_tokens_and_what_its_provider_looked_up() {
     }
 }
 
+/// Who asks the models of `OpenAI` that search before they answer pays for one search, which no answer names.
+#[tokio::test]
+async fn a_chat_of_a_model_that_always_searches_costs_one_search() {
+    let answer = json!({"id": "c", "object": "chat.completion", "model": "gpt-4o-search-preview-2025-03-11",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "so"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 30, "completion_tokens": 12, "total_tokens": 42}});
+    let chunk = json!({"id": "c", "object": "chat.completion.chunk", "model": "gpt-4o-search-preview-2025-03-11",
+        "choices": [{"index": 0, "delta": {"content": "so"}, "finish_reason": "stop"}], "usage": answer["usage"]});
+    let stream = format!("data: {chunk}\n\ndata: [DONE]\n\n");
+    let (searched, plain) = (json!([25_042_000, "v", 1]), json!([42_000, "v", null]));
+    for (path, provider, model, streamed, expected) in [
+        (CHAT, "openai", "gpt-4o-search-preview", false, &searched),
+        (CHAT, "openai", "gpt-4o-mini-search-preview-2025-03-11", true, &searched),
+        (MESSAGES, "openai", "gpt-5-search-api", false, &searched),
+        (MESSAGES, "openai", "gpt-5-search-api", true, &searched),
+        (CHAT, "openai", "gpt-4o", false, &plain),
+        // It says itself what it looked up.
+        (CHAT, "openrouter", "openai/gpt-4o-search-preview", false, &plain),
+    ] {
+        let bytes = if streamed { events(stream.as_bytes(), 50) } else { whole("200 OK", "", &answer.to_string()) };
+        let scripted = Scripted::answering(bytes).await;
+        let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+        // Twenty-five dollars for a thousand searches, one for a million tokens.
+        let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 1_000_000]],
+            "web_search": [[0, 25_000_000_000_u64]]}});
+        let said = json!([{"provider": provider, "model": model, "prices": [price]}]);
+        let row = json!({"slug": "o", "provider": provider, "api_key": "k", "custom_host": scripted.url()});
+        rig.apply(&json!({"epoch": "1", "prices": {"said": said}, "providers": [row]}));
+        let asked = Ask::new("POST", path).header("content-type", "application/json");
+        let told = rig.send(asked.header("x-gateway-provider", "@o").body(words(model, streamed))).await;
+        assert_eq!(told.status, 200, "{}", told.text());
+        let record = rig.record();
+        let found = json!([record["cost_nanodollars"], record["price_version"], record["usage"]["web_searches"]]);
+        assert_eq!(&found, expected, "{path} {model} {streamed}: {record:#}");
+    }
+}
+
 #[tokio::test]
 async fn images_cost_what_is_said_of_their_quality_and_size_however_many_tokens_they_were() {
     const IMAGES: &str = "/v1/images/generations";

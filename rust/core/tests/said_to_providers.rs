@@ -50,6 +50,28 @@ async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
     assert_eq!(pick(&played.sent().1, ["model", "temperature"]), json!(["slow", 0.5]));
 }
 
+/// The router of Hugging Face does nothing but chat; an endpoint of one's own continues texts.
+#[tokio::test]
+async fn an_endpoint_of_ones_own_is_asked_for_completions_as_they_came() {
+    let answer = br#"{"object":"text_completion","choices":[{"text":" so","index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}"#;
+    let played = Played::answering(200, "application/json", answer.to_vec(), 50).await;
+    let rig = Played::rig();
+    let url = played.provider.url();
+    for (key, path) in [("huggingface_base_url", "/v1/completions"), ("custom_host", "/v1/chat/completions")] {
+        let mut config = json!({"provider": "huggingface", "api_key": "k"});
+        config[key] = url.as_str().into();
+        let ask = Ask::new("POST", "/v1/completions").header("content-type", "application/json");
+        let body = r#"{"model":"tgi","prompt":"It is","max_tokens":3,"n":1}"#;
+        let told = rig.send(ask.header("x-gateway-config", &config.to_string()).body(body)).await;
+        let (head, sent) = played.sent();
+        assert!(head.starts_with(&format!("POST {path} HTTP/1.1")), "{head} {}", told.text());
+        assert_eq!(
+            (sent["prompt"] == "It is", told.body == answer),
+            (path == "/v1/completions", path == "/v1/completions")
+        );
+    }
+}
+
 #[tokio::test]
 async fn who_speaks_the_callers_own_dialect_gets_and_gives_the_very_bytes() {
     let body = br#"{ "contents" : [{"parts":[{"text":"Hi"}]}], "unknown": 1 }"#.to_vec();

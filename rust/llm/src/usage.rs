@@ -10,7 +10,7 @@ use memchr::memmem;
 use self::counts::raise;
 use self::tools::may_search;
 
-pub use self::tools::Tools;
+pub use self::tools::{Tools, always_searches};
 pub(crate) use self::{counts::Counts, tools::Lookout};
 use crate::dialect::{Dialect, scan::fields};
 pub use crate::stream::{

@@ -92,9 +92,11 @@ fn is_asked_so(operation: Operation, case: &str) -> bool {
 }
 
 /// Whose lists pass, each in a shape of its own until that is mended.
-const LISTS: [&str; 10] = [
+const LISTS: [&str; 13] = [
     "azure-openai",
+    "bytez",
     "cerebras",
+    "deepgram",
     "deepseek",
     "fireworks-ai",
     "groq",
@@ -102,6 +104,7 @@ const LISTS: [&str; 10] = [
     "moonshot",
     "openai",
     "openrouter",
+    "replicate",
     "x-ai",
 ];
 

@@ -32,6 +32,10 @@ MODELS = {
 }
 
 
+# It looks into the web before it answers, always.
+SEARCHING = "gpt-4o-search-preview"
+
+
 def cents(nanodollars: int) -> dict[str, float]:
     return {"price": nanodollars / 1e7}
 
@@ -48,7 +52,8 @@ DRAWN = {
 
 
 def tables(there: AnsweringProvider) -> dict[str, Any]:
-    priced = [(provider, model, PRICE) for provider, model in MODELS.items()] + [("openai", "image-new", DRAWN)]
+    priced = [(provider, model, PRICE) for provider, model in MODELS.items()]
+    priced += [("openai", "image-new", DRAWN), ("openai", SEARCHING, PRICE)]
     return {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": [
@@ -246,11 +251,20 @@ def test_large_answers_and_arrays_of_gemini_cost_what_they_cost(
     assert costs(4) == [(SUM, USED)] * 4
 
 
-def test_searches_that_perplexity_counts_cost_what_they_cost(
-    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+@pytest.mark.parametrize(
+    ("model", "counted", "searches"),
+    [(at("perplexity-ai"), {"num_search_queries": 4}, 4), (f"@openai/{SEARCHING}", {}, 1)],
+)
+def test_searches_of_chats_cost_what_they_cost_whether_the_answer_counts_them_or_not(
+    there: AnsweringProvider,
+    chat: openai.OpenAI,
+    costs: Callable[[int], list[object]],
+    model: str,
+    counted: dict[str, int],
+    searches: int,
 ):
-    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110, "num_search_queries": 4}
-    said = {"id": "1", "created": 1_700_000_000, "model": MODELS["perplexity-ai"]}
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110, **counted}
+    said = {"id": "1", "created": 1_700_000_000, "model": model.rpartition("/")[2]}
     choice = {"index": 0, "finish_reason": "stop"}
     answer = {"choices": [{**choice, "message": {"role": "assistant", "content": "much"}}], "usage": usage}
     chunk = {"choices": [{**choice, "delta": {"role": "assistant", "content": "much"}}], "usage": usage}
@@ -260,12 +274,12 @@ def test_searches_that_perplexity_counts_cost_what_they_cost(
         whole({**said, "object": "chat.completion", **answer}),
         events({**said, "object": "chat.completion.chunk", **chunk}),
     )
-    request: dict[str, Any] = {"model": at("perplexity-ai"), "messages": TURN}
+    request: dict[str, Any] = {"model": model, "messages": TURN}
     assert chat.chat.completions.create(**request).choices[0].message.content == "much"
     with chat.chat.completions.create(**request, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
-    used = {"input": 100, "output": 10, "web_searches": 4}
-    assert costs(2) == [(100 * IN + 10 * OUT + 4 * WEB, used)] * 2
+    used = {"input": 100, "output": 10, "web_searches": searches}
+    assert costs(2) == [(100 * IN + 10 * OUT + searches * WEB, used)] * 2
 
 
 def test_images_cost_what_is_said_of_their_quality_and_size_and_as_many_as_came(

@@ -9,8 +9,8 @@ use std::{
 use penstock_llm::{
     dialect::{Drawn, Form},
     operation::Operation,
-    translation::{Lost, Unsaid},
-    usage::{Mark, Usage},
+    translation::{Lost, Unsaid, is_talk},
+    usage::{Mark, Usage, always_searches},
 };
 
 use super::{
@@ -246,6 +246,18 @@ impl Facts {
     /// somebody else began, only the caller's dialect has the sum.
     pub(super) fn told_by_provider(&self) -> Option<Usage> {
         self.unsaid.as_ref().filter(|_| self.paid.spent.is_none())?.usage()
+    }
+
+    /// Counts what a model looks up of itself for a chat, whoever's dialect that was asked in.
+    pub(super) fn count_searches(&mut self) {
+        let is_chat = self.operation.is_some_and(|one| is_talk(one) && one != Operation::CreateModelResponse);
+        let is_answered = is_chat && (200..300).contains(&self.status);
+        if self.provider != "openai" || !is_answered || !always_searches(self.model_told()) {
+            return;
+        }
+        if let Some(usage) = &mut self.paid.usage {
+            usage.tools.web_searches = usage.tools.web_searches.max(1);
+        }
     }
 
     /// Why it went where it went, in a line that a header can hold.

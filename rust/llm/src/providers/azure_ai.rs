@@ -92,6 +92,8 @@ impl Provider for AzureAi {
         let is_of_others = OF_OTHERS.contains(&&url[origin.len()..]);
         Ok(Some(match of_maker(operation) {
             _ if is_of_resource(operation) => format!("{origin}/openai"),
+            // What models there are is known to the resource; what runs one alone has no list.
+            _ if operation == Operation::Models && is_resource(&origin) => format!("{origin}/openai"),
             _ if answers_itself(operation, options) && !is_anthropics(&url[origin.len()..]) => {
                 format!("{origin}/openai")
             }
@@ -149,7 +151,8 @@ impl Provider for AzureAi {
             return Ok(());
         }
         let is_claudes = is_claude(asked.model) || is_anthropics(asked.prefix);
-        if is_kept(asked.operation) || answers_itself(asked.operation, options) && !is_claudes {
+        let is_list = asked.operation == Operation::Models && asked.prefix == "/openai";
+        if is_list || is_kept(asked.operation) || answers_itself(asked.operation, options) && !is_claudes {
             let version = options.get("api_version").filter(|version| *version != "v1");
             let is_said = version.is_some() || asked.prefix.ends_with("/v1");
             out.extend_from_slice(if is_said { b"" } else { b"/v1" });
@@ -360,6 +363,9 @@ mod tests {
         assert_eq!(asked(create, path, "our-best", &[theirs, own]), found("/anthropic/v1/messages", true));
         let items = asked(Operation::ListResponseInputItems, "/responses/r-1/input_items", "", &[url]);
         assert_eq!(items, found("/openai/v1/responses/r-1/input_items", false));
+        assert_eq!(asked(Operation::Models, "/models", "", &[url]), found("/openai/v1/models", false));
+        let dated_list = asked(Operation::Models, "/models", "", &[url, dated]);
+        assert_eq!(dated_list, found("/openai/models?api-version=2025-04-01-preview", false));
         let kept = asked(Operation::GetModelResponse, "/responses/r-1", "", &[url, ("api_version", "v1")]);
         assert_eq!(kept, found("/openai/v1/responses/r-1", false));
     }

@@ -55,7 +55,11 @@ impl Provider for Compatible {
         self.options
     }
 
-    fn base(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
+    fn base(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
+        if operation == Operation::Models && self.slug == "bytez" {
+            // Of the API that is not OpenAI's.
+            return Ok(Some("https://api.bytez.com/models/v2/list".to_owned()));
+        }
         Ok(options.get(ENDPOINT.key).map(|url| url.trim_end_matches('/').to_owned()))
     }
 
@@ -103,8 +107,21 @@ impl Provider for Compatible {
         }
     }
 
+    fn wire_at(
+        &self,
+        operation: Operation,
+        model: &str,
+        (options, _prefix): (&Options, &str),
+    ) -> Option<&'static dyn Wire> {
+        if continues_itself(operation, options) { None } else { self.wire(operation, model) }
+    }
+
     fn write_target(&self, asked: &Asked<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         match self.paints {
+            _ if continues_itself(asked.operation, options) => {
+                let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
+                out.extend_from_slice(format!("{version}/completions").as_bytes());
+            }
             Some((_, path)) if asked.operation == Operation::ImageGenerate => {
                 // Names with slashes stand in the path as they are.
                 let model: Vec<_> = asked.model.split('/').map(segment::model).collect::<Result<_, _>>()?;
@@ -151,7 +168,7 @@ impl Compatible {
     }
 
     /// Likewise in completions.
-    const fn completes_in(self, words: &'static Wording) -> Self {
+    pub(super) const fn completes_in(self, words: &'static Wording) -> Self {
         Self { wordings: [self.wordings[0], words, self.wordings[2]], ..self }
     }
 
@@ -191,6 +208,11 @@ const ENDS_AS_OPENAI: [&str; 3] = ["cerebras", "groq", "mock"];
 
 /// Where an endpoint of one's own is, with a provider that runs some.
 const ENDPOINT: Known = known("huggingface_base_url", "huggingface-base-url");
+
+/// Whether one is asked to continue a text: what stands there otherwise does nothing but chat.
+fn continues_itself(operation: Operation, options: &Options) -> bool {
+    operation == Operation::Complete && options.get(ENDPOINT.key).is_some()
+}
 
 /// What is asked as a chat is text with a gap, to be filled in.
 const FIM: Known = known("mistral_fim_completion", "mistral-fim-completion");
@@ -376,5 +398,17 @@ mod tests {
         };
         assert_eq!(base(None), None);
         assert_eq!(base(Some("https://mine.example/")).as_deref(), Some("https://mine.example"));
+        let completes = |own: &[(&str, &str)], prefix: &'static str| {
+            let options = Options::of(row.options, own);
+            let asked = Asked { prefix, ..Asked::of(Operation::Complete, "/completions", "m") };
+            let mut out = Vec::new();
+            row.write_target(&asked, &options, &mut out).unwrap();
+            let is_told = row.wire_at(Operation::Complete, "m", (&options, "")).is_some();
+            (String::from_utf8(out).unwrap(), is_told)
+        };
+        let own = [("huggingface_base_url", "https://mine.example")];
+        assert_eq!(completes(&own, ""), ("/v1/completions".into(), false));
+        assert_eq!(completes(&own, "/v1"), ("/completions".into(), false));
+        assert_eq!(completes(&[], ""), ("/v1/chat/completions".into(), true));
     }
 }

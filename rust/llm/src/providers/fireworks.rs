@@ -6,7 +6,7 @@ use super::{
     compatible::{Compatible, paints, row},
     options::known,
     segment,
-    wording::{FIREWORKS, Wording},
+    wording::{FIREWORKS, FIREWORKS_TEXT, Wording},
 };
 use crate::{
     files::{Keeper, datasets},
@@ -36,7 +36,8 @@ const BATCHES: Group = &[
 
 static ROW: Compatible = paints(
     row("fireworks-ai", "https://api.fireworks.ai/inference/v1", "", &[CHAT, COMPLETE, EMBED, BATCHES, FILES])
-        .says(&FIREWORKS),
+        .says(&FIREWORKS)
+        .completes_in(&FIREWORKS_TEXT),
     &painting::FIREWORKS,
     "/image_generation/:model",
 );

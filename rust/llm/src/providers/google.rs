@@ -37,7 +37,9 @@ impl Provider for Google {
     fn write_target(&self, asked: &Asked<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
         let stated = asked.stated.google.map_or("/v1beta", |stated| stated.version);
         // Vertex AI's preview has a name of its own.
-        let version = if stated == "/v1alpha" { stated } else { "/v1beta" };
+        // What thinks as an experiment is known to the first version alone.
+        let is_alpha = stated == "/v1alpha" || asked.model.contains("gemini-2.0-flash-thinking-exp");
+        let version = if is_alpha { "/v1alpha" } else { "/v1beta" };
         // Who brought the version with the address says it once.
         let is_said = ["/v1beta", "/v1alpha"].iter().any(|version| asked.prefix.ends_with(version));
         let version = if is_said { "" } else { version };
@@ -123,6 +125,8 @@ mod tests {
     fn the_model_is_a_segment_of_the_path_whatever_it_is_called() {
         assert_eq!(target("gemini-2.5-pro", false).unwrap(), "/v1beta/models/gemini-2.5-pro:generateContent");
         assert!(target("models/gemini-2.5-pro", true).unwrap().ends_with("pro:streamGenerateContent?alt=sse"));
+        let thinks = "gemini-2.0-flash-thinking-exp-01-21";
+        assert_eq!(target(thinks, false).unwrap(), format!("/v1alpha/models/{thinks}:generateContent"));
         assert_eq!(target("a/../b?x", false).unwrap(), "/v1beta/models/a%2F..%2Fb%3Fx:generateContent");
         assert!(target("", false).unwrap_err().contains("no model") && target("..", false).is_err());
     }

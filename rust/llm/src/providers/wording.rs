@@ -134,6 +134,19 @@ pub(super) static FIREWORKS: Wording = Wording {
     bounds: &[TEMPERATURE, TOP_P, PRESENCE, FREQUENCY, ("n", "1", "128"), ("top_k", "1", "128")],
     ..SHORT
 };
+/// Likewise, of completions.
+pub(super) static FIREWORKS_TEXT: Wording = Wording {
+    bounds: &[
+        TEMPERATURE,
+        TOP_P,
+        PRESENCE,
+        FREQUENCY,
+        ("logprobs", "0", "5"),
+        ("n", "1", "128"),
+        ("top_k", "1", "128"),
+    ],
+    ..SAME
+};
 pub(super) static OLLAMA: Wording = Wording { renames: &[LIMIT, ("thinking", "think")], ..USUAL };
 pub(super) static OPENROUTER: Wording =
     Wording { renames: &[LIMIT, ("reasoning_effort", "reasoning.effort")], ..USUAL };

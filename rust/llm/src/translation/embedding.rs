@@ -76,6 +76,14 @@ impl Texts {
             Some(Value::Array(items)) => items.into_iter().enumerate().map(item).collect::<Result<_, _>>()?,
             _ => return Err(Refusal::new("input", "must be a string, or an array of strings and pictures")),
         };
+        let shape = match fields.get("encoding_format") {
+            Some(format) if format == "base64" => Shape::Packed,
+            _ => Shape::Numbers,
+        };
+        // Vectors come as numbers or as these bytes: who wants bits or small numbers is told that they got others.
+        if fields.get("encoding_format").is_some_and(|format| format == "float" || shape == Shape::Packed) {
+            fields.shift_remove("encoding_format");
+        }
         let mut inputs = Vec::new();
         if items.iter().all(|item| item.image.is_none() && item.video.is_none()) {
             inputs = std::mem::take(&mut items).into_iter().filter_map(|item| item.text).collect();
@@ -86,10 +94,7 @@ impl Texts {
             items,
             dimensions: fields.shift_remove("dimensions").filter(|dimensions| !dimensions.is_null()),
             path: "input",
-            shape: match fields.shift_remove("encoding_format") {
-                Some(format) if format == "base64" => Shape::Packed,
-                _ => Shape::Numbers,
-            },
+            shape,
             fields,
         })
     }
@@ -241,6 +246,16 @@ mod tests {
         assert_eq!(texts("RETRIEVAL_QUERY"), (Some("search_query".into()), String::new()));
         assert_eq!(texts("search_document"), (Some("search_document".into()), String::new()));
         assert_eq!(texts("FACT_VERIFICATION"), (None, "task_type".into()));
+    }
+
+    #[test]
+    fn a_form_of_vectors_that_is_not_told_is_named() {
+        for (format, shape, lost) in
+            [("float", Shape::Numbers, ""), ("base64", Shape::Packed, ""), ("int8", Shape::Numbers, "encoding_format")]
+        {
+            let texts = Texts::read(json!({"input": "a", "encoding_format": format}).to_string().as_bytes()).unwrap();
+            assert_eq!((texts.shape, texts.into_lost().text()), (shape, lost.into()), "{format}");
+        }
     }
 
     #[test]

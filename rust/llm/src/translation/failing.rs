@@ -17,6 +17,7 @@ pub(super) struct Whose<'a> {
 /// What an error said, told anew. Where nothing was found in it, its text stands for that.
 pub(super) fn told(dialect: Dialect, whose: Whose<'_>, found: Found, answer: &[u8]) -> Vec<u8> {
     let Whose { provider, status, request_id } = whose;
+    let found = filled(whose, found, answer);
     let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
     let text = if text.is_empty() { format!("status {status}") } else { text };
     let message = attributed(provider, &text);
@@ -28,6 +29,21 @@ pub(super) fn told(dialect: Dialect, whose: Whose<'_>, found: Found, answer: &[u
         Dialect::OpenAi => with_provider(chat::error_about(&failure, found.param.as_deref()), provider),
         dialect => error_body(dialect, &plain),
     }
+}
+
+/// The same with what two leave to the status, where an error of theirs is a text and nothing around it, and Oracle to its code.
+fn filled(whose: Whose<'_>, mut found: Found, answer: &[u8]) -> Found {
+    let status = || {
+        let said: Value = serde_json::from_slice(answer).unwrap_or_default();
+        said["error"].is_string().then(|| whose.status.to_string())
+    };
+    match whose.provider {
+        "bytez" => found.kind = found.kind.or_else(status),
+        "huggingface" => found.code = found.code.or_else(status),
+        "oracle" if found.kind.is_none() => found.kind.clone_from(&found.code),
+        _ => (),
+    }
+    found
 }
 
 /// What is in a kind or a code of a failure, whoever's, without its signs; and the status that it stands for.
@@ -147,6 +163,24 @@ mod tests {
         );
         for none in [json!({"error": "m"}), json!({"message": "m"}), json!({"error": {}}), json!([]), json!("m")] {
             assert_eq!(done(&none), Err(()), "{none}");
+        }
+    }
+
+    #[test]
+    fn what_one_provider_alone_leaves_out_is_filled_in() {
+        for (provider, answer, message, kind, code) in [
+            ("huggingface", r#"{"error":"no"}"#, "huggingface error: no", json!("invalid_request_error"), json!("400")),
+            ("huggingface", r#"{"detail":"no"}"#, "huggingface error: no", json!("invalid_request_error"), Value::Null),
+            ("bytez", r#"{"error":"no","output":null}"#, "bytez error: no", json!("400"), Value::Null),
+            ("x-ai", r#"{"code":"c","error":"no"}"#, "x-ai error: no", json!("invalid_request_error"), json!("c")),
+            ("oracle", r#"{"code":"c","message":"no"}"#, "oracle error: no", json!("c"), json!("c")),
+        ] {
+            let whose = Whose { provider, status: 400, request_id: None };
+            let found = crate::translation::wires::chat::error(answer.as_bytes());
+            let told = told(Dialect::OpenAi, whose, found, answer.as_bytes());
+            let told: Value = serde_json::from_slice(&told).unwrap();
+            let error = &told["error"];
+            assert_eq!((&error["message"], &error["type"], &error["code"]), (&message.into(), &kind, &code), "{told}");
         }
     }
 

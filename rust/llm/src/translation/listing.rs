@@ -44,20 +44,31 @@ pub fn normalised(answer: &[u8], provider: &str, dialect: Dialect) -> Option<Vec
     if is_same { None } else { Some(told_to_anthropics(&bare(&answer)?)) }
 }
 
-/// The models of a list, be it an array or an object around one.
+/// The models of a list, be it an array or an object around one, or around several as Deepgram's.
 pub fn bare(answer: &Value) -> Option<Vec<Listed>> {
-    let list = ["data", "models"].iter().find_map(|key| answer[key].as_array()).or_else(|| answer.as_array())?;
-    let one = |item: &Value| {
-        let text = |keys: [&str; 2]| keys.iter().find_map(|key| item[key].as_str()).map(ToOwned::to_owned);
-        let made = &item["created_at"];
-        let created = item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| moment::seconds(made.as_str()?));
-        Some(Listed {
-            id: text(["id", "name"])?,
-            created: created.unwrap_or_default(),
-            owner: text(["owned_by", "organization"]).unwrap_or_default(),
-        })
-    };
-    Some(list.iter().filter_map(one).collect())
+    let mut lists = ["data", "models", "results", "output"].iter().filter_map(|key| answer[key].as_array());
+    if let Some(list) = lists.next().or_else(|| answer.as_array()) {
+        return Some(list.iter().filter_map(one).collect());
+    }
+    let spoken: Vec<_> = ["stt", "tts"].iter().filter_map(|key| answer[key].as_array()).collect();
+    (!spoken.is_empty()).then(|| spoken.into_iter().flatten().filter_map(one).collect())
+}
+
+/// A model under the name by which it is asked for.
+fn one(item: &Value) -> Option<Listed> {
+    let text = |keys: &[&str]| keys.iter().find_map(|key| item[key].as_str()).map(ToOwned::to_owned);
+    let made = &item["created_at"];
+    let created = item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| moment::seconds(made.as_str()?));
+    // Azure's registry has ids by which nobody asks.
+    let id = text(&["id", "modelId", "canonical_name", "name"]).filter(|id| !id.starts_with("azureml://"));
+    let id = id.or_else(|| text(&["name"]))?;
+    // Of who has models of many owners, both are the name.
+    let owner = text(&["owner"]);
+    Some(Listed {
+        id: owner.as_ref().filter(|_| item.get("id").is_none()).map_or(id.clone(), |owner| format!("{owner}/{id}")),
+        created: created.unwrap_or_default(),
+        owner: text(&["owned_by", "organization", "publisher"]).or(owner).unwrap_or_default(),
+    })
 }
 
 /// Where the next page of a list begins, if there is one.
@@ -95,7 +106,17 @@ mod tests {
         let bare = r#"{"id":"m","object":"model","created":0,"owned_by":"p"}"#;
         assert_eq!(told(r#"{"models":[{"name":"m"},{"x":1}]}"#), list(bare));
         assert_eq!(told(r#"{"data":[]}"#), list(""));
-        for none in [r#"{"stt":[]}"#, "1", "", "[", r#"{"data":{"id":"m"}}"#] {
+        for (list, id, owner) in [
+            (r#"{"stt":[{"name":"general","canonical_name":"nova-3"}],"tts":[]}"#, "nova-3", "p"),
+            (r#"{"next":null,"results":[{"owner":"o","name":"m"}]}"#, "o/m", "o"),
+            (r#"{"error":null,"output":[{"task":"chat","modelId":"o/m","name":"m"}]}"#, "o/m", "p"),
+            (r#"[{"id":"azureml://registries/r/models/m/versions/1","name":"m","publisher":"P"}]"#, "m", "P"),
+        ] {
+            let told: Value = serde_json::from_str(&told(list).unwrap()).unwrap();
+            let first = &told["data"][0];
+            assert_eq!((first["id"].as_str(), first["owned_by"].as_str()), (Some(id), Some(owner)), "{list}");
+        }
+        for none in [r#"{"voices":[]}"#, "1", "", "[", r#"{"data":{"id":"m"}}"#] {
             assert_eq!(told(none), None, "{none}");
         }
     }

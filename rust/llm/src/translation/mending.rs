@@ -231,7 +231,7 @@ mod tests {
                 text(&mending.whole(said)),
                 r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o"}],"provider":"openai"}"#
             );
-            let other = Bytes::from_static(b"{\"stt\":[]}");
+            let other = Bytes::from_static(b"{\"voices\":[]}");
             assert_eq!(mending.whole(other.clone()), other);
         }
     }

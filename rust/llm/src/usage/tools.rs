@@ -8,6 +8,11 @@ use memchr::memmem::Finder;
 use super::{counts::count, value_start};
 use crate::dialect::scan::{closes_after, elements_from, fields};
 
+/// Whether a model of `OpenAI`'s looks into the web before it answers a chat, always and once: no answer says so.
+pub fn always_searches(model: &str) -> bool {
+    model.contains("-search-preview") || model.contains("-search-api")
+}
+
 /// Whoever names more searches than this pays for no more.
 const MOST_QUERIES: usize = 256;
 

@@ -88,6 +88,8 @@ fn hyperbolic(picture: &mut Picture) -> Result<Value, Refusal> {
 }
 
 fn segmind(picture: &mut Picture) -> Result<Value, Refusal> {
+    // Images come as bytes, whatever is said of that.
+    picture.fields.shift_remove("base64");
     let mut out = json!({"prompt": picture.prompt, "base64": true});
     picture.hand_count_within(10, &mut out, "samples");
     picture.hand_sides(&mut out, ("img_width", "img_height"));
@@ -140,6 +142,15 @@ fn workers(picture: &mut Picture) -> Result<Value, Refusal> {
     let mut out = json!({"prompt": picture.prompt});
     picture.hand_sides(&mut out, ("width", "height"));
     picture.hand_all(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
+    // Its models have two names for them, and look at their own.
+    let steps = ["steps", "num_steps"].iter().find_map(|name| out.get(*name)).cloned();
+    if let Some(steps) = steps {
+        for name in ["num_steps", "steps"] {
+            if out.get(name).is_none() {
+                out[name] = steps.clone();
+            }
+        }
+    }
     Ok(out)
 }
 

@@ -398,13 +398,21 @@ fn found(error: &Value) -> Found {
         message: text_of(&error["message"])
             .or(detail)
             .or_else(|| text_of(&fault["faultstring"]))
+            .or_else(|| text_of(&error["err_msg"]))
             .or_else(|| several(&error["errors"])),
         kind: text_of(&error["type"])
-            .or_else(|| text_of(&error["status"]))
+            // As a number it is no kind.
+            .or_else(|| error["status"].as_str().map(ToOwned::to_owned))
             .or_else(|| text_of(&error["detail"][0]["type"]))
             .or_else(|| text_of(&error["name"])),
-        param: text_of(&error["param"]),
-        code: text_of(&error["code"]).or_else(|| text_of(&fault["detail"]["errorcode"])),
+        // Stability's names stand beside an id, which says which error it was.
+        param: text_of(&error["param"]).or_else(|| {
+            let is_stabilitys = error["errors"].is_array() && error["name"].is_string();
+            text_of(&error["id"]).filter(|_| is_stabilitys)
+        }),
+        code: text_of(&error["code"])
+            .or_else(|| text_of(&fault["detail"]["errorcode"]))
+            .or_else(|| text_of(&error["err_code"])),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     },
     translation::{
         piece::{Piece, Place, Taker},
-        wires::{Broken, Found, Listener},
+        wires::{Broken, Listener},
     },
     usage::Counts,
 };
@@ -307,14 +307,4 @@ impl Hearing {
             taker.take(Piece::Arguments { call, json: "{}" });
         }
     }
-}
-
-pub fn error(answer: &[u8]) -> Found {
-    #[derive(Deserialize)]
-    struct Body<'a> {
-        #[serde(borrow)]
-        error: Error<'a>,
-    }
-    let Ok(Body { error }) = serde_json::from_slice(answer) else { return Found::default() };
-    Found { message: Some(error.message.into_owned()), kind: error.kind.map(Cow::into_owned), ..Found::default() }
 }

@@ -9,7 +9,7 @@ pub(super) use request::{end_in_words, most, native};
 
 use serde_json::Value;
 
-use super::{Broken, Found, Listener, Wire};
+use super::{Broken, Found, Listener, Wire, chat};
 use crate::{
     moment,
     operation::Operation,
@@ -87,6 +87,6 @@ impl Wire for Messages {
     }
 
     fn error(&self, answer: &[u8]) -> Found {
-        answer::error(answer)
+        chat::error(answer)
     }
 }
