@@ -60,8 +60,8 @@ def errors_page() -> str:
         "all else that is said stays). What is in another dialect's shape already passes as it came; so does everything with "
         "`passthrough` and on `/v1/proxy/`, what comes with 412, and what says more than 256 KiB. A good "
         "answer that the gateway reads, because it is told in another dialect or something of it is mended, and that is none "
-        "of its provider's, is `invalid_response` with the provider's status; what passes as it came passes also where it is "
-        "no JSON. These are the gateway's.",
+        "of its provider's, is `invalid_response` with the provider's status, and so is a page for a browser (`text/html`); "
+        "what passes as it came passes also where it is no JSON. These are the gateway's.",
         "## Requests to models",
         "The body has the shape that the client's dialect expects; words in braces are filled in.",
         table(["code", "status", "message"], sorted(data_plane())),

@@ -94,6 +94,38 @@ async fn an_error_that_says_too_much_to_be_read_on_the_way_passes_as_it_came() {
 }
 
 #[tokio::test]
+async fn a_page_for_a_browser_is_no_answer_unless_it_is_what_was_asked_for() {
+    let page = b"<html><h1>Welcome to nginx!</h1></html>";
+    for (kind, said) in [("text/html; charset=utf-8", "Welcome"), ("text/html\r\ncontent-encoding: gzip", "")] {
+        for stream in [false, true] {
+            let played = Played::answering(200, kind, page.to_vec(), 9).await;
+            let rig = Played::rig();
+            let told = rig.send(played.ask("groq", CHAT, words("m", stream).into_bytes())).await;
+            let message = told.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert!(message.starts_with("groq returned an invalid response: ") && message.contains(said), "{message}");
+            let record = rig.record();
+            assert_eq!((&record["error"], &record["is_success"]), (&json!("invalid_response"), &json!(false)));
+        }
+    }
+    let played = Played::answering(200, "text/html", page.to_vec(), 9).await;
+    let rig = Played::rig();
+    for raw in [
+        played.ask("groq", "/v1/proxy/chat/completions", words("m", false).into_bytes()),
+        played.ask("groq", "/v1/status", words("m", false).into_bytes()),
+        played.ask("openai", "/v1/files/file-1/content", Vec::new()).method("GET"),
+    ] {
+        let told = rig.send(raw).await;
+        assert_eq!((told.status, &told.body[..]), (200, &page[..]));
+    }
+    // Who has another target goes on to it.
+    let other = Played::answering(200, JSON, br#"{"choices":[]}"#.to_vec(), 9).await;
+    let target = |played: &Played| json!({"provider": "groq", "custom_host": played.provider.url(), "api_key": "k"});
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [target(&played), target(&other)]});
+    let told = rig.send(by_with(&config, CHAT, words("m", false).into_bytes())).await;
+    assert_eq!((told.status, told.text().as_str()), (200, r#"{"choices":[]}"#));
+}
+
+#[tokio::test]
 async fn what_a_limit_says_passes_untouched() {
     // Groq is asked in the caller's own dialect, Anthropic in another.
     for (provider, body) in [("groq", r#"{"odd":1}"#), ("anthropic", r#"{"odd":2}"#), ("groq", "<h1>spent</h1>")] {

@@ -17,7 +17,7 @@ use crate::{
     models::listing,
     target::Target,
     translation::{retyped, worked},
-    upstream::{self, AnswerBody, Incoming},
+    upstream::{self, AnswerBody, AnswerHead, Incoming},
 };
 
 /// Under these names providers say how they call a request.
@@ -46,7 +46,12 @@ pub fn of(call: &Call<'_>, target: &Target<'_>) -> Option<Mending> {
 
 /// Whether there is something to mend of this one.
 pub fn is_due(mending: Mending, incoming: &Incoming) -> bool {
-    incoming.head.status >= 400 || mending.mends()
+    incoming.head.status >= 400 || mending.mends() || is_page(mending, &incoming.head)
+}
+
+/// Whether it is a page for a browser, which no API answers with: somebody else did, in the provider's place.
+fn is_page(mending: Mending, head: &AnswerHead) -> bool {
+    head.status == 200 && !mending.may_be_page() && head.headers.is_kind("text/html")
 }
 
 /// The answer as the caller gets it.
@@ -60,6 +65,7 @@ pub async fn mend(mending: Mending, incoming: Incoming, deadline: &mut Deadline)
         400.. if is_plain || packed::is_packed(&head.headers) => {
             Box::pin(mend_error(mending, incoming, deadline)).await
         }
+        200 if is_page(mending, head) => Err(no_answer(mending, incoming, deadline).await?),
         200 if is_plain && is_events => {
             let Incoming { head, body } = incoming;
             Ok(Incoming { head, body: body.through(mending.stream()) })
@@ -86,6 +92,14 @@ async fn mend_whole(mending: Mending, incoming: Incoming, deadline: &mut Deadlin
         body = AnswerBody::whole(worked(length, work).await??);
     }
     Ok(Incoming { head, body })
+}
+
+/// A good answer that is none of its provider's.
+async fn no_answer(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Error> {
+    let Incoming { head, mut body } = incoming;
+    let said = deadline.bound(upstream::collect(&mut body, MOST_OF_ERROR)).await?.unwrap_or_default();
+    let said = if delivery::is_plain(&head.headers) { said } else { Bytes::new() };
+    Ok(Error::invalid_answer(mending.provider(), head.status, &said))
 }
 
 async fn mend_error(mending: Mending, incoming: Incoming, deadline: &mut Deadline) -> Result<Incoming> {

@@ -36,6 +36,8 @@ pub struct Mending {
     names: bool,
     /// It is a list of models, which everybody's are alike.
     lists: bool,
+    /// It may be anything: what is in a file.
+    is_any: bool,
 }
 
 impl Mending {
@@ -50,6 +52,7 @@ impl Mending {
             ends: strict && completes && provider.has_own_ends(),
             names: !strict && says_whose,
             lists: operation == Operation::Models && matches!(dialect, Dialect::OpenAi | Dialect::Anthropic),
+            is_any: operation == Operation::RetrieveFileContent,
         }
     }
 
@@ -60,6 +63,11 @@ impl Mending {
     /// Whether good answers are mended; else nobody looks at them.
     pub fn mends(self) -> bool {
         self.ends || self.names || self.lists
+    }
+
+    /// Whether a page for a browser is an answer too.
+    pub fn may_be_page(self) -> bool {
+        self.is_any
     }
 
     /// Whether it is lists of models that are.
