@@ -76,7 +76,9 @@ fn said(provider: &'static dyn Provider, operation: Operation, body: &Value) -> 
         mark: 7,
     };
     let (translation, sent) = Translation::of(&question, wire)?;
-    let sent = [sent, translation.betas.clone().unwrap_or_default().into()].concat();
+    // Some of it goes in header fields.
+    let fields = [&translation.betas, &translation.version].map(|field| field.clone().unwrap_or_default());
+    let sent = [sent, fields.concat().into()].concat();
     Ok((sent, translation.answering.unsaid.text(&translation.lost).unwrap_or_default()))
 }
 
