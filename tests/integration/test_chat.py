@@ -43,15 +43,13 @@ WHOLES = [
     "mock",
     "mock?answer_bytes=100000",
     "mock?answer_bytes=3000000",
-    "mock?fault=429",
-    "mock?fault=429&retry_after=7",
-    "mock?status=500",
     "mock?fault=malformed_chunk",
     "mock?fault=invalid_utf8",
     "mock?fault=gzip",
     "mock?fault=early_1xx",
     "mock?fault=redirect_metadata",
 ]
+ERRORS = ["mock?fault=429", "mock?fault=429&retry_after=7", "mock?status=500"]
 
 
 def same_through(served: Gateway, provider: Mock, path: str, body: bytes) -> None:
@@ -69,6 +67,18 @@ def same_through(served: Gateway, provider: Mock, path: str, body: bytes) -> Non
 @pytest.mark.parametrize("model", WHOLES)
 def test_a_whole_answer_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
     same_through(served, provider, path, asked(model))
+
+
+@pytest.mark.parametrize("model", ERRORS)
+def test_an_error_passes_byte_for_byte_to_callers_of_messages_and_with_its_providers_name_to_others(
+    served: Gateway, provider: Mock, model: str
+):
+    same_through(served, provider, MESSAGES, asked(model))
+    direct, answer = ask(provider.url, CHAT, asked(model), JSON), ask(served.base_url, CHAT, asked(model))
+    said = direct.json()
+    said["error"]["message"] = f"mock error: {said['error']['message']}"
+    assert (answer.status, answer.json()) == (direct.status, {**said, "provider": "mock"})
+    assert without_ours(answer) == without_ours(direct)
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])

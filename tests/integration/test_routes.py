@@ -44,7 +44,7 @@ STREAM = part("stream", b"true")
         ("GET", "/v1/files/file-1/content?mock-fault=gzip", {}, None),
         ("GET", "/v1/files/file-1/content?mock-status=204", {}, None),
         ("GET", "/v1/files/file-1/content?mock-status=304", {}, None),
-        ("GET", "/v1/files/file-1?mock-status=404", {}, None),
+        ("GET", "/v1/proxy/files/file-1?mock-status=404", {}, None),
         ("HEAD", "/v1/files/file-1/content", {}, None),
     ],
 )

@@ -126,6 +126,7 @@ def test_the_engine_is_told_what_it_must_know():
         "workers": Server().workers,
         "port": 8787,
         "header_timeout_ms": 10_000,
+        "header_bytes": 65_536,
         "keep_alive_ms": 75_000,
         "request_timeout_ms": 300_000,
         "dns_timeout_ms": 2000,
