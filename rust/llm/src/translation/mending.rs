@@ -36,8 +36,7 @@ pub struct Mending {
     names: bool,
     /// It is a list of models, which everybody's are alike.
     lists: bool,
-    /// It may be anything: what is in a file.
-    is_any: bool,
+    operation: Operation,
 }
 
 impl Mending {
@@ -52,7 +51,7 @@ impl Mending {
             ends: strict && completes && provider.has_own_ends(),
             names: !strict && says_whose,
             lists: operation == Operation::Models && matches!(dialect, Dialect::OpenAi | Dialect::Anthropic),
-            is_any: operation == Operation::RetrieveFileContent,
+            operation,
         }
     }
 
@@ -65,9 +64,9 @@ impl Mending {
         self.ends || self.names || self.lists
     }
 
-    /// Whether a page for a browser is an answer too.
+    /// Whether a page for a browser is an answer too, as whatever is in a file.
     pub fn may_be_page(self) -> bool {
-        self.is_any
+        self.operation == Operation::RetrieveFileContent
     }
 
     /// Whether it is lists of models that are.
