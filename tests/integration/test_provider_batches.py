@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -11,6 +13,7 @@ import pytest
 from tests.integration.batch_provider import BatchProvider
 from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
 from tests.integration.managed import Client, refused
+from tests.integration.serving import edges
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -132,6 +135,21 @@ def test_a_batch_is_not_handed_over_twice_where_the_providers_yes_was_never_hear
     here.start()
     ai = sdk(here.caller(caller.key))
     batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
+    assert there.count("POST", "/batches") == 1
+
+
+def test_a_batch_outlives_the_worker_that_handed_it_over(here: Restarted, there: BatchProvider):
+    caller = calling(here, there, "openai")
+    there.mute.set()
+    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1), line(2)), DAY)
+    at_the_provider(there)
+    (worker,) = edges(here.gateway)
+    os.kill(worker, signal.SIGKILL)
+    there.mute.clear()
+    there.finish()
+    wait("another worker", lambda: edges(here.gateway) != [worker] or None)
+    batch = ended(sdk(caller), batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
     assert there.count("POST", "/batches") == 1
 

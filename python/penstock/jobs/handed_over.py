@@ -37,6 +37,8 @@ PAGE = 200
 RAW = "raw:"
 # So often a provider is asked after a batch that should be over by now.
 LAST_QUESTIONS = 60
+# So often it is handed over anew where the answer to that was lost.
+MOST_LOSSES = 3
 PAUSE = 1.0
 
 
@@ -92,6 +94,7 @@ class HandedOver:
     async def _submit(self, given: Input) -> str | None:
         """Hand it over, and give what it is called there; nothing where its end was asked for before."""
         is_again = "tried" in self._job
+        losses = 0
         if not is_again:
             await self._note(tried=True)
         while not self.stop.is_set():
@@ -100,12 +103,18 @@ class HandedOver:
                 name = await self._provider.found() if is_again else None
                 return name or await self._provider.submit(given)
             except (AwayError, BusyError):
-                # Nothing was done; with a broken answer in its place nobody knows, and it is not tried again.
+                # Nothing was done.
                 await self._wait()
             except RefusedError:
                 raise
             except LostError as error:
-                raise RefusedError(f"it could not be handed over: {error.message}") from None
+                # Nobody knows what was done: a worker may have died in the middle, or an answer broke.
+                losses += 1
+                if losses > MOST_LOSSES or not self._provider.KNOWS_AGAIN:
+                    raise RefusedError(f"it could not be handed over: {error.message}") from None
+                log.warning("whether the batch %s was handed over is asked: %s", self._row_id, error.message)
+                is_again = True
+                await self._wait()
         return None
 
     async def _ended(self) -> Seen:

@@ -63,6 +63,7 @@ class Bedrock(Way):
     """Lines are said as Converse takes them, or as the model does where they are to be embedded."""
 
     OPTIONS = frozenset([ROLE])
+    KNOWS_AGAIN = True
 
     @classmethod
     def needs(cls, stated: Stated) -> dict[str, str]:

@@ -61,6 +61,8 @@ class Result(msgspec.Struct):
 class Fireworks(Way):
     """Chats go and come as they are; their model is said once."""
 
+    KNOWS_AGAIN = True
+
     @classmethod
     def needs(cls, stated: Stated) -> dict[str, str]:
         """Give the account."""

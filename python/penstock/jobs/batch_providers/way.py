@@ -71,6 +71,8 @@ class Way(Protocol):
 
     # What a batch may say in `provider_options`.
     OPTIONS: frozenset[str] = frozenset()
+    # Whether one that was handed over is known again: it is found, or the same question makes no second one.
+    KNOWS_AGAIN = False
     _talk: Talk
 
     def __init__(self, talk: Talk) -> None:
