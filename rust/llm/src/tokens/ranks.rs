@@ -7,8 +7,9 @@ pub const LONGEST: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 10;
 /// No such token.
 const NONE: u32 = u32::MAX;
-/// So many are compared at once.
-const LANES: usize = 16;
+/// So many are compared at once, in so many rows beside each other.
+const LANES: usize = 4;
+const ROWS: usize = 4;
 /// Ranks have fewer bits; as bits of a number it is one of those that every machine compares quickly.
 const NORMAL: u32 = 1 << 29;
 const KNOWN_BITS: usize = 1 << 21;
@@ -134,26 +135,18 @@ impl Ranks {
         for at in 1..length {
             parts.rank(at - 1, self.rank(&piece[at - 1..=at]));
         }
-        let mut next = parts.lowest();
+        let mut next = place(parts.lowest());
         while let Some(at) = next {
-            let rank = parts.ranked(at);
-            let end = parts.join(at);
+            let (before, end) = parts.join(at);
             left -= 1;
-            let mut least = NONE;
-            if end < length {
-                let joined = self.rank(&piece[at..parts.end(end)]);
-                parts.rank(at, joined);
-                least = joined;
+            let after = if end < length { self.rank(&piece[at..parts.end(end)]) } else { NONE };
+            let earlier = before.map(|before| (before, self.rank(&piece[before..end])));
+            // Before the new ranks are written: what was written just now cannot be read in bulk for a while.
+            let mut lowest = less(parts.lowest(), parts.rank(at, after));
+            if let Some((before, joined)) = earlier {
+                lowest = less(lowest, parts.rank(before, joined));
             }
-            if at > 0 {
-                let before = parts.before(at);
-                let joined = self.rank(&piece[before..end]);
-                parts.rank(before, joined);
-                least = least.min(joined);
-            }
-            // Of a run the next two make the same: what is lower now can only be new.
-            let is_again = end < length && least > rank && parts.ranked(end) == rank;
-            next = if is_again { Some(end) } else { parts.lowest() };
+            next = place(lowest);
         }
         left
     }
@@ -164,7 +157,7 @@ impl Ranks {
 pub struct Parts {
     /// The rank of what a part and the next one make with the part's place behind it, as bits: numbers of this kind are in
     /// the same order as their bits, and the least of four is found in one step.
-    ranked: Vec<[f32; LANES]>,
+    ranked: Vec<[[f32; LANES]; ROWS]>,
     ends: Vec<u16>,
     before: Vec<u16>,
 }
@@ -174,7 +167,7 @@ impl Parts {
     fn split(&mut self, length: usize) {
         let length = length as u16;
         self.ranked.clear();
-        self.ranked.resize(usize::from(length).div_ceil(LANES), [f32::INFINITY; LANES]);
+        self.ranked.resize(usize::from(length).div_ceil(ROWS * LANES), [[f32::INFINITY; LANES]; ROWS]);
         self.ends.clear();
         self.ends.extend(1..=length);
         self.before.clear();
@@ -185,51 +178,59 @@ impl Parts {
         self.ends[at].into()
     }
 
-    fn before(&self, at: usize) -> usize {
-        self.before[at].into()
-    }
-
-    /// Which token a part and the next one make; more than any where they make none.
-    fn ranked(&self, at: usize) -> u32 {
-        (self.ranked[at / LANES][at % LANES].to_bits() & !NORMAL) >> PLACE_BITS
-    }
-
-    fn rank(&mut self, at: usize, rank: u32) {
+    /// Writes which token a part and the next one make, and gives it as it is written.
+    fn rank(&mut self, at: usize, rank: u32) -> f32 {
         let bits = NORMAL | rank << PLACE_BITS | at as u32;
-        self.ranked[at / LANES][at % LANES] = if rank == NONE { f32::INFINITY } else { f32::from_bits(bits) };
+        let ranked = if rank == NONE { f32::INFINITY } else { f32::from_bits(bits) };
+        self.ranked[at / (ROWS * LANES)][at / LANES % ROWS][at % LANES] = ranked;
+        ranked
     }
 
-    /// The part to join with the next one.
-    fn lowest(&self) -> Option<usize> {
-        let less = |one: f32, other: f32| if one < other { one } else { other };
-        let mut lowest = [f32::INFINITY; LANES];
+    /// The lowest of what is written.
+    fn lowest(&self) -> f32 {
+        let mut lowest = [[f32::INFINITY; LANES]; ROWS];
         for some in &self.ranked {
-            for (lane, one) in lowest.iter_mut().zip(some) {
-                *lane = less(*one, *lane);
+            for (lowest, some) in lowest.iter_mut().zip(some) {
+                *lowest = lesser(*lowest, *some);
             }
         }
         // By halves: in a row each would wait for the one before.
-        for half in [8, 4, 2, 1] {
-            for lane in 0..half {
-                lowest[lane] = less(lowest[lane], lowest[lane + half]);
-            }
-        }
-        let lowest = lowest[0];
-        lowest.is_finite().then(|| lowest.to_bits() as usize & (LONGEST - 1))
+        let [one, two, three, four] = lowest;
+        let [one, two, three, four] = lesser(lesser(one, two), lesser(three, four));
+        less(less(one, two), less(three, four))
     }
 
-    /// Joins a part with the next one, and says where they end; what they make with their neighbours is not known then.
-    fn join(&mut self, at: usize) -> usize {
+    /// Joins a part with the next one, and says which one is before it and where it ends now; what it makes with these is
+    /// not known then.
+    fn join(&mut self, at: usize) -> (Option<usize>, usize) {
         let next = self.end(at);
         let end = self.end(next);
+        let before = (at > 0).then(|| self.before[at].into());
         self.ends[at] = end as u16;
         self.rank(next, NONE);
         self.rank(at, NONE);
+        if let Some(before) = before {
+            self.rank(before, NONE);
+        }
         if let Some(before) = self.before.get_mut(end) {
             *before = at as u16;
         }
-        end
+        (before, end)
     }
+}
+
+fn less(one: f32, other: f32) -> f32 {
+    if one < other { one } else { other }
+}
+
+/// Likewise of each two at the same place: the compiler makes one instruction of it.
+fn lesser(one: [f32; LANES], other: [f32; LANES]) -> [f32; LANES] {
+    std::array::from_fn(|lane| less(one[lane], other[lane]))
+}
+
+/// The part that what is lowest begins with.
+fn place(lowest: f32) -> Option<usize> {
+    lowest.is_finite().then(|| lowest.to_bits() as usize & (LONGEST - 1))
 }
 
 /// Marks such as `<|endoftext|>` have numbers, but merging never makes one.
