@@ -122,6 +122,9 @@ class BucketProvider(Listening):
                     self.objects[f"{self.signed}&part={number}"] = _avro(results[number::2] if results else [])
             elif "outputDatasetId" in self.jobs[0]:
                 self.objects[self.signed] = content
+            elif results is not None and "gcs-files" in self.folder():
+                name = self.folder().removeprefix("gs://")
+                httpx2.put(f"{self.s3}/{name}/predictions.jsonl", content=content, headers=OWNER).raise_for_status()
             elif results is not None:
                 self.objects[f"{self.folder().removeprefix('gs://')}/predictions.jsonl"] = content
             self.state = state
@@ -273,15 +276,27 @@ class _Answers(BaseHTTPRequestHandler):
             return 200, {"id": found[1]}
         if re.fullmatch("/datasets/[a-z0-9-]+-out:getDownloadEndpoint", path):
             return 200, {"filenameToSignedUrls": {"x/BIJOutputSet.jsonl": f"{there.url}{there.signed}"}}
-        if found := re.fullmatch(r"/batchInferenceJobs\?batchInferenceJobId=([a-z0-9-]+)", path):
+        return self._batch_of_fireworks(path, body)
+
+    def _batch_of_fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
+        there = self.provider
+        if path == "/batchInferenceJobs?pageSize=200":
+            return 200, {"batchInferenceJobs": [self._job_of_fireworks()]}
+        if found := re.fullmatch(r"/batchInferenceJobs(?:\?batchInferenceJobId=([a-z0-9-]+))?", path):
             there.jobs.append(json.loads(body))
-            return 200, {"name": f"accounts/acme/batchInferenceJobs/{found[1]}", "state": "JOB_STATE_PENDING"}
-        if self.command == "DELETE":
-            there.state = "deleted"
+            name = f"accounts/acme/batchInferenceJobs/{found[1] or 'j-1'}"
+            return 200, {**there.jobs[0], "name": name, "state": "JOB_STATE_PENDING"}
         if there.state == "deleted":
             return 404, {}
+        if self.command == "DELETE":
+            there.state = "deleted"
+        return 200, self._job_of_fireworks()
+
+    def _job_of_fireworks(self) -> dict[str, Any]:
+        there = self.provider
         progress = {"successfullyProcessedRequests": 1, "failedRequests": 0}
-        return 200, {"state": there.state, "jobProgress": progress, "status": {"message": there.why}}
+        job = {"name": "accounts/acme/batchInferenceJobs/j-1", **there.jobs[0]}
+        return {**job, "state": there.state, "jobProgress": progress, "status": {"message": there.why}}
 
     def _dataset_of_fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
         known = self.provider.datasets
@@ -306,17 +321,28 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _job(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
+        job = there.jobs[0] if there.jobs else {}
+        if path.startswith(f"{BEDROCK}s?") or path == f"{VERTEX}?pageSize=100":
+            one = {
+                **job,
+                "jobArn": ARN,
+                "name": f"{VERTEX.removeprefix('/v1/')}/77",
+                "status": there.state,
+                "state": there.state,
+            }
+            return 200, {"invocationJobSummaries": [one], "batchPredictionJobs": [one]}
         if path in {BEDROCK, VERTEX}:
             there.jobs.append(json.loads(body))
             return 200, {"jobArn": ARN, "name": f"{VERTEX.removeprefix('/v1/')}/77", "state": "JOB_STATE_PENDING"}
-        if path in {f"{BEDROCK}/{ARN}/stop", f"{VERTEX}/77:cancel"}:
+        if path in {f"{BEDROCK}/{ARN}/stop", f"{BEDROCK}/job1/stop", f"{VERTEX}/77:cancel"}:
             there.state = "Stopped" if "stop" in path else "JOB_STATE_CANCELLED"
             return 200, {}
-        if path == f"{BEDROCK}/{ARN}":
-            return 200, {"jobArn": ARN, "status": there.state, "message": there.why, "successRecordCount": 1}
+        if path in {f"{BEDROCK}/{ARN}", f"{BEDROCK}/job1"}:
+            return 200, {**job, "jobArn": ARN, "status": there.state, "message": there.why, "successRecordCount": 1}
         if path == f"{VERTEX}/77":
             stats = {"successfulCount": "1", "failedCount": "0"}
             place = {"gcsOutputDirectory": there.folder()}
             error = {"error": {"code": 3, "message": there.why}} if there.state.endswith("FAILED") else {}
-            return 200, {"state": there.state, "completionStats": stats, "outputInfo": place, **error}
+            name = {"name": f"{VERTEX.removeprefix('/v1/')}/77"}
+            return 200, {**job, **name, "state": there.state, "completionStats": stats, "outputInfo": place, **error}
         return 404, {"message": f"nothing at {path}"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
+import openai
 import pytest
 
 from tests.integration.amazon import moto
@@ -56,7 +58,8 @@ GOOGLE = {
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with moto(tmp_path_factory.mktemp("moto")) as url:
-        httpx2.put(f"{url}/s3-bucket").raise_for_status()
+        for bucket in ("s3-bucket", "gcs-files"):
+            httpx2.put(f"{url}/{bucket}").raise_for_status()
         yield url
 
 
@@ -461,3 +464,70 @@ def job_of(kind: Kind, model: str) -> dict[str, str]:
     if kind.slug == "bedrock":
         return {"modelId": model}
     return {"model": f"publishers/google/models/{model}" if kind.slug == "vertex-ai" else model}
+
+
+# Whose batches are run without the gateway's own: what is told of one's model, and of another bucket, which moto plays.
+DIRECT = {
+    "bedrock": {},
+    "vertex-ai": {"vertex_storage_bucket_name": "gcs-files"},
+    "fireworks-ai": {},
+}
+
+
+@pytest.mark.parametrize("slug", list(DIRECT))
+def test_a_batch_of_a_providers_own_is_one_of_openais_from_its_file_to_its_output(
+    slug: str, here: Restarted, there: BucketProvider
+):
+    kind = KINDS[slug]
+    caller = calling(here, there, kind, **DIRECT[slug])
+    ai = sdk(caller, provider="@m-w")
+    lines = [line(number, f"word {number}", model=kind.model) for number in (1, 2)]
+    file = ai.files.create(file=("lines.jsonl", jsonl(*lines)), purpose="batch")
+    batch = ai.batches.create(
+        input_file_id=file.id, endpoint=CHAT, completion_window=DAY, extra_body={"model": kind.model}
+    )
+    assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", CHAT)
+    assert (batch.input_file_id, batch.output_file_id, batch.completion_window) == (file.id, None, DAY)
+    assert ai.batches.retrieve(batch.id).id == batch.id
+    assert [one.id for one in ai.batches.list(limit=5)] == [batch.id]
+    output = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    early = output.get(f"/v1/batches/{batch.id}/output")
+    assert (early.status, early.json()["error"]["code"]) == (404, "no_output")
+    sent = there.lines()
+    there.finish(kind.done, [failure(kind, sent[1]), result(kind, sent[0])])
+    batch = ai.batches.retrieve(batch.id)
+    assert (batch.status, batch.request_counts.completed, batch.input_file_id) == ("completed", 1, file.id)
+    told = output.get(f"/v1/batches/{batch.id}/output")
+    found = {one["custom_id"]: one for one in map(json.loads, told.body.splitlines())}
+    first, second = found["line-1"]["response"], found["line-2"]["response"]
+    assert (first["status_code"], first["body"]["object"]) == (200, "chat.completion")
+    assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
+    assert first["body"]["usage"]["total_tokens"] == 15
+    assert (second["status_code"], "too busy" in second["body"]["error"]["message"]) == (429, True)
+    # As it was written there.
+    own = ai.files.content(batch.output_file_id or "").text
+    assert [json.loads(one) for one in own.splitlines()] == [failure(kind, sent[1]), result(kind, sent[0])]
+
+
+@pytest.mark.parametrize("slug", list(DIRECT))
+def test_a_batch_of_a_providers_own_is_cancelled(slug: str, here: Restarted, there: BucketProvider):
+    kind = KINDS[slug]
+    ai = sdk(calling(here, there, kind, **DIRECT[slug]), provider="@m-w")
+    file = ai.files.create(file=("lines.jsonl", jsonl(line(1, model=kind.model))), purpose="batch")
+    batch = ai.batches.create(
+        input_file_id=file.id, endpoint=CHAT, completion_window=DAY, extra_body={"model": kind.model}
+    )
+    ended = ai.batches.cancel(batch.id)
+    assert (ended.id, ended.status, ended.input_file_id) == (batch.id, "cancelled", file.id)
+
+
+def test_what_a_providers_own_batch_lacks_is_named_before_anything_is_sent(here: Restarted, there: BucketProvider):
+    ai = sdk(calling(here, there, KINDS["bedrock"]), provider="@m-w")
+    good: dict[str, Any] = {"input_file_id": "s3://s3-bucket/a", "endpoint": CHAT, "completion_window": DAY}
+    for wrong, named in (
+        ({}, "model"),
+        ({"completion_window": "immediate", "extra_body": {"model": CLAUDE}}, "completion_window"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=named):
+            ai.batches.create(**{**good, **wrong})
+    assert there.jobs == []

@@ -7,19 +7,25 @@ pub mod lines;
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
+use penstock_llm::translation::Translation;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::{
     answer::{Answer, Contents},
     body::Body,
+    call::Call,
     caller::{self, Caller},
     control,
+    delivery::Served,
     error::Error,
     gateway::{Gateway, Request},
     headers::{Control, Head},
+    record::Facts,
     shared::room::Share,
     snapshot::{Key, Snapshot},
+    target::Target,
+    translation,
 };
 
 /// The name under which a request asks for what the gateway keeps.
@@ -144,14 +150,10 @@ async fn output(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, head: Head, pat
         return batch;
     }
     match file_of(whole(batch.body).await) {
-        Ok(file) => {
-            let (id, blob) = match file {
-                Output::File(id) => (id, None),
-                // What its address is signed with is nobody's to read in a record.
-                Output::Blob(url) => (url.split('?').next().unwrap_or_default().to_owned(), Some(url.into())),
-            };
+        Ok((id, output)) => {
+            let output = Some(Box::new(output));
             let path = format!("/v1/files/{}/content", utf8_percent_encode(&id, SEGMENT));
-            gateway.walk_on(snapshot, Request { head: Head { path, blob, ..head }, body: Body::empty() }, None).await
+            gateway.walk_on(snapshot, Request { head: Head { path, output, ..head }, body: Body::empty() }, None).await
         }
         Err(status) => gateway.turned_away(&Error::NoOutput { status }, &head),
     }
@@ -161,28 +163,55 @@ fn again(head: &Head) -> Head {
     Head { method: head.method.clone(), query: head.query.clone(), peer: head.peer, ..Head::default() }
 }
 
-/// Where the output of a batch is.
-#[derive(Debug, PartialEq, Eq)]
-enum Output {
-    /// A file of its provider's, by its id.
-    File(String),
-    /// In a storage of its customer's, at this address.
-    Blob(String),
+/// Ends a batch at a provider that deletes it: what it was is looked at before, for nobody knows it after.
+pub(crate) async fn delete(
+    gateway: &Gateway,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    translation: Translation,
+    facts: &mut Facts,
+) -> Result<Served, Error> {
+    let [look, end] = ["GET", "DELETE"].map(|method| Head { method: method.into(), ..call.head.clone() });
+    let nothing = || (Body::empty(), Some(&translation));
+    let (mut found, mut deadline) = gateway.exchange(&translation::look(call, &look), target, nothing(), facts).await?;
+    if found.head.status < 300 {
+        let end = Call { route: call.route, head: &end, control: call.control };
+        let (ended, _) = deadline.bound(gateway.exchange(&end, target, nothing(), facts)).await?;
+        found = if ended.head.status < 300 { found } else { ended };
+    }
+    let told = translation::tell(call, translation, found, &mut deadline).await?;
+    Ok(Served::new(told, call.dialect(), deadline))
 }
 
-/// Where a batch's output is, or the state of a batch that has none.
-fn file_of(batch: Option<Bytes>) -> Result<Output, String> {
+/// What is known of a batch's output before it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// It is in a storage of its customer's, at this address.
+    Blob(String),
+    /// Its lines are in a file of its provider's, and for this endpoint and model.
+    Lines { endpoint: String, model: String },
+}
+
+/// What a batch's output is called, and what is known of it; or the state of a batch that has none.
+fn file_of(batch: Option<Bytes>) -> Result<(String, Output), String> {
     #[derive(Default, Deserialize)]
     struct Batch {
         #[serde(default)]
         status: String,
         output_file_id: Option<String>,
         output_blob: Option<String>,
+        endpoint: Option<String>,
+        model: Option<String>,
     }
     let batch: Batch = batch.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let said = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let file = said(batch.output_file_id).map(Output::File);
-    file.or_else(|| said(batch.output_blob).map(Output::Blob)).ok_or(batch.status)
+    if let Some(id) = said(batch.output_file_id) {
+        let (endpoint, model) = (batch.endpoint.unwrap_or_default(), batch.model.unwrap_or_default());
+        return Ok((id, Output::Lines { endpoint, model }));
+    }
+    let url = said(batch.output_blob).ok_or(batch.status)?;
+    // What its address is signed with is nobody's to read in a record.
+    Ok((url.split('?').next().unwrap_or_default().to_owned(), Output::Blob(url)))
 }
 
 /// All of an answer; `None` where it is too large, or broke off.
@@ -262,10 +291,14 @@ mod tests {
     #[test]
     fn the_output_is_in_the_file_that_the_batch_names() {
         let of = |batch: &'static str| file_of(Some(Bytes::from_static(batch.as_bytes())));
-        assert_eq!(of(r#"{"status":"completed","output_file_id":"file-1"}"#), Ok(Output::File("file-1".into())));
-        let blob = of(r#"{"output_file_id":null,"output_blob":"https://a/b"}"#);
-        assert_eq!(blob, Ok(Output::Blob("https://a/b".into())));
-        assert_eq!(of(r#"{"output_file_id":"f","output_blob":"https://a/b"}"#), Ok(Output::File("f".into())));
+        let lines = |endpoint: &str, model: &str| Output::Lines { endpoint: endpoint.into(), model: model.into() };
+        let plain = of(r#"{"status":"completed","output_file_id":"file-1"}"#);
+        assert_eq!(plain, Ok(("file-1".into(), lines("", ""))));
+        let url = "https://a/b?sig=1".to_owned();
+        let blob = of(r#"{"output_file_id":null,"output_blob":"https://a/b?sig=1"}"#);
+        assert_eq!(blob, Ok(("https://a/b".into(), Output::Blob(url))));
+        let both = of(r#"{"output_file_id":"f","output_blob":"https://a/b","endpoint":"/v1/x","model":"m"}"#);
+        assert_eq!(both, Ok(("f".into(), lines("/v1/x", "m"))));
         assert_eq!(of(r#"{"status":"validating","output_blob":""}"#), Err("validating".into()));
         assert_eq!(of(r#"{"status":"in_progress","output_file_id":null}"#), Err("in_progress".into()));
         assert_eq!((of("no"), file_of(None)), (Err(String::new()), Err(String::new())));

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::{
     answer::{Answer, mending},
-    batches::{self, admission, blob},
+    batches::{self, Output, admission, blob},
     body::{Body, Limits},
     call::{Bases, Call, Choice},
     caller::{self, Caller},
@@ -354,7 +354,7 @@ impl Gateway {
         if let (true, Some(keeper)) = (call.route.operation.is_of_files(), target.provider.keeper()) {
             return Box::pin(files::answer(self, call, (target, keeper), body, facts)).await;
         }
-        if let Some(url) = &call.head.blob {
+        if let Some(Output::Blob(url)) = call.head.output.as_deref() {
             return Box::pin(blob::read(self, call, (target, url), facts)).await;
         }
         if token_count::is_ours(call, target) {
@@ -403,6 +403,9 @@ impl Gateway {
         let (body, translation) = translation::say(call, target, body, (wire, &self.shared), facts).await?;
         if call.route.operation == Operation::Models {
             return listing::ask(self, call, target, translation, facts).await;
+        }
+        if translation.deletes() {
+            return batches::delete(self, call, target, translation, facts).await;
         }
         facts.hides_usage = translation.hides_usage;
         let (mut incoming, mut deadline) = self.exchange(call, target, (body, Some(&translation)), facts).await?;

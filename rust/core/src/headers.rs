@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use bytes::Bytes;
 
-use crate::trace::Trace;
+use crate::{batches::Output, trace::Trace};
 
 #[derive(Debug, Clone, Copy)]
 struct Span {
@@ -428,8 +428,8 @@ pub struct Head {
     pub headers: Headers,
     /// Who is at the other end of the connection; known of management requests alone.
     pub peer: Option<IpAddr>,
-    /// Where its provider said that it is, of what is asked for in the caller's name and is kept elsewhere.
-    pub blob: Option<Box<str>>,
+    /// What its provider said of the batch whose output is asked for in the caller's name.
+    pub output: Option<Box<Output>>,
 }
 
 impl Head {

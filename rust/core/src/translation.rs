@@ -49,7 +49,7 @@ pub async fn say(
     let is_anthropics = call.head.headers.text("anthropic-version").is_some();
     let meant = Some(provider.meant(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
     // Of jobs alone there is something to say that neither body nor path says.
-    let tuning = operation.tunes().then(|| (call.head.query.clone(), target.options.clone()));
+    let tuning = operation.is_of_jobs().then(|| (call.head.query.clone(), target.options.clone()));
     let signatures = wire.signs(meant.as_deref().unwrap_or(&model)).then(|| kept(shared, target, &model));
     let kept = signatures.clone().filter(|_| shared.redis.is_some());
     let said = move || {
@@ -122,14 +122,16 @@ fn wants_items(call: &Call<'_>) -> bool {
 /// The head of the question how a job stands that was cancelled: its caller is told, and providers that are said all else in their
 /// own words say nothing of it.
 pub fn head_of_look(call: &Call<'_>) -> Option<Head> {
-    let is_cancelled = call.route.operation == Operation::CancelFinetune;
+    let is_cancelled = matches!(call.route.operation, Operation::CancelFinetune | Operation::CancelBatch);
     is_cancelled.then(|| Head { method: "GET".into(), ..call.head.clone() })
 }
 
 /// That question.
 pub fn look<'c>(call: &Call<'c>, head: &'c Head) -> Call<'c> {
     let path = call.route.path.strip_suffix("/cancel").unwrap_or(call.route.path);
-    Call { route: Route { operation: Operation::RetrieveFinetune, path, ..call.route }, head, control: call.control }
+    let tunes = call.route.operation.tunes();
+    let operation = if tunes { Operation::RetrieveFinetune } else { Operation::RetrieveBatch };
+    Call { route: Route { operation, path, ..call.route }, head, control: call.control }
 }
 
 /// The answer as the caller's own provider would give it.

@@ -469,7 +469,6 @@ async fn files_of_fireworks_are_datasets_that_are_made_and_then_filled() {
         (upload("vision", "x"), "untranslatable_request"),
         (upload("batch", "x"), "untranslatable_request"),
         (of_fireworks(&keeper, "GET", "/v1/files/a%2Fb"), "invalid_provider_option"),
-        (of_fireworks(&keeper, "GET", "/v1/files/batch-1/content"), "unsupported_operation"),
     ] {
         assert_eq!(rig.send(ask).await.code(), code);
     }

@@ -247,6 +247,16 @@ impl Operation {
         )
     }
 
+    /// Whether it is about batches, but for what came out of one.
+    pub fn batches(self) -> bool {
+        matches!(self, Self::CreateBatch | Self::ListBatches | Self::RetrieveBatch | Self::CancelBatch)
+    }
+
+    /// Whether it is about work that a provider does in its own time.
+    pub fn is_of_jobs(self) -> bool {
+        self.tunes() || self.batches()
+    }
+
     /// Whether it is about files.
     pub fn is_of_files(self) -> bool {
         matches!(

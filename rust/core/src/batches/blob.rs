@@ -24,14 +24,14 @@ const VERSION: &str = "x-ms-version: 2021-12-02\r\n";
 const MOST_OF_REFUSAL: usize = 64 * 1024;
 
 /// Where a blob is, and what its address says of who may read it.
-struct Blob<'u> {
+pub struct Blob<'u> {
     /// With the whole path.
-    base: Base,
+    pub base: Base,
     query: &'u str,
 }
 
 impl<'u> Blob<'u> {
-    fn of(url: &'u str) -> std::result::Result<Self, String> {
+    pub fn of(url: &'u str) -> std::result::Result<Self, String> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         if !query.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
             return Err("its query is none".into());
@@ -43,6 +43,20 @@ impl<'u> Blob<'u> {
     fn is_of_storage(&self, upstream: &upstream::Upstream) -> bool {
         let Origin::Network { secure, host, .. } = &self.base.origin else { return false };
         *secure && providers::keeps_blobs(host) || upstream.trusts(host)
+    }
+
+    /// Whether nobody on the way reads what its address is signed with.
+    pub fn is_private(&self, upstream: &upstream::Upstream) -> bool {
+        let Origin::Network { secure, host, .. } = &self.base.origin else { return false };
+        *secure || upstream.trusts(host)
+    }
+
+    /// The question for it, with these header fields.
+    pub fn asked(&self, fields: &str) -> Outgoing {
+        let mark = if self.query.is_empty() { "" } else { "?" };
+        let (path, query, host) = (&self.base.prefix, self.query, self.base.origin.authority());
+        let head = format!("GET {path}{mark}{query} HTTP/1.1\r\nhost: {host}\r\n{fields}\r\n").into_bytes();
+        Outgoing { head, body: Body::empty(), shape: Shape { chunked: false, bodiless: false }, replayable: true }
     }
 
     /// Whether its address is a signature, beside which nobody shows a token.
@@ -71,13 +85,7 @@ pub async fn read(
         return Err(lacks(message.replace("{host}", &host)));
     }
     let token = if blob.is_signed() { None } else { Some(token(gateway, target).await?) };
-    let range = call.head.headers.text("range");
-    let outgoing = Outgoing {
-        head: head(&blob, token.as_deref(), range),
-        body: Body::empty(),
-        shape: Shape { chunked: false, bodiless: false },
-        replayable: true,
-    };
+    let outgoing = blob.asked(&fields(token.as_deref(), call.head.headers.text("range")));
     let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.grace);
     let sent = Instant::now();
     let sending = pin!(gateway.upstream.send(&blob.base.origin, outgoing));
@@ -107,12 +115,10 @@ async fn token(gateway: &Gateway, target: &Target<'_>) -> Result<String> {
 }
 
 /// Nothing of the caller's goes along but which part of it is asked for.
-fn head(blob: &Blob<'_>, token: Option<&str>, range: Option<&str>) -> Vec<u8> {
-    let mark = if blob.query.is_empty() { "" } else { "?" };
-    let (path, query, host) = (&blob.base.prefix, blob.query, blob.base.origin.authority());
+fn fields(token: Option<&str>, range: Option<&str>) -> String {
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
     let range = range.map(|range| format!("range: {range}\r\n")).unwrap_or_default();
-    format!("GET {path}{mark}{query} HTTP/1.1\r\nhost: {host}\r\n{VERSION}{token}{range}\r\n").into_bytes()
+    format!("{VERSION}{token}{range}")
 }
 
 /// What storage says instead, in `OpenAI`'s shape.

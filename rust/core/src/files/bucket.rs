@@ -1,6 +1,7 @@
 //! Files that are objects of a bucket: looked at, read, listed and deleted.
 
 use penstock_llm::{
+    dialect::Dialect,
     files::{self, Bucket, Place},
     operation::Operation,
 };
@@ -8,10 +9,14 @@ use penstock_llm::{
 use super::{
     LARGEST_LIST, asked, limit,
     parts::Parts,
+    results::{self, Results},
     talk::{self, Answered, Talk},
     upload,
 };
-use crate::{body::Body, call::Call, error::Result, record::Facts, rendering::question::Question, target::Reach};
+use crate::{
+    body::Body, call::Call, delivery::Served, error::Result, record::Facts, rendering::question::Question,
+    target::Reach,
+};
 
 /// As many files as a bucket tells at once.
 const MOST: usize = 1000;
@@ -61,10 +66,20 @@ async fn retrieve(talk: &Talk<'_>, asked: Asked<'_>) -> Answered {
 async fn content(talk: &Talk<'_>, asked: Asked<'_>) -> Answered {
     let (place, (call, bucket)) = (named(talk, asked)?, asked);
     let path = bucket.path(&place);
-    let range = call.head.headers.text("range").map(|range| ("range".to_owned(), range.to_owned()));
+    let results = Results::of(call, talk.target.provider.slug(), bucket.words);
+    // A part of a line could not be told.
+    let range = call
+        .head
+        .headers
+        .text("range")
+        .filter(|_| results.is_none())
+        .map(|range| ("range".to_owned(), range.to_owned()));
     let fields: Vec<_> = range.into_iter().collect();
     let (incoming, deadline) = talk.ask(Question { fields: &fields, ..Question::new("GET", &path) }).await?;
-    Ok(talk::passed_on(incoming, deadline))
+    Ok(match results {
+        Some(results) => Served::new(results::telling(results, incoming), Dialect::OpenAi, deadline),
+        None => talk::passed_on(incoming, deadline),
+    })
 }
 
 /// What is not there is as good as deleted to a bucket, but not to a caller.

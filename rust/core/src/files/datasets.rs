@@ -2,7 +2,9 @@
 
 use std::{pin::Pin, sync::Arc};
 
+use bytes::Bytes;
 use penstock_llm::{
+    dialect::Dialect,
     files::{self, File, datasets},
     operation::Operation,
 };
@@ -10,12 +12,14 @@ use tokio::sync::Notify;
 
 use super::{
     LARGEST_LIST, asked, limit,
+    results::{Results, through},
     talk::{Answered, Talk, broken},
     upload::{self, Named, Sink},
 };
 use crate::{
     body::{self, Body, End, Feeder},
     call::Call,
+    delivery::Served,
     record::Facts,
     rendering::question::Question,
     upstream::Incoming,
@@ -23,6 +27,8 @@ use crate::{
 
 /// As many as are told at once.
 const MOST: usize = 200;
+/// Of all files of a dataset but the first.
+const LARGEST_REST: usize = 16 * 1024 * 1024;
 const JSON: &str = "application/json";
 
 pub async fn answer(talk: &Talk<'_>, call: &Call<'_>, body: Body, facts: &mut Facts) -> Answered {
@@ -34,6 +40,7 @@ pub async fn answer(talk: &Talk<'_>, call: &Call<'_>, body: Body, facts: &mut Fa
             let id = call.route.path.rsplit('/').next().unwrap_or_default();
             Ok(talk.told(incoming, files::deleted(id)))
         }
+        Operation::RetrieveFileContent => content(talk, call).await,
         _ => {
             let (incoming, dataset) = read(talk, Question::new("GET", call.route.path)).await?;
             let file = datasets::file(&dataset).ok_or_else(|| broken("it names no dataset"))?;
@@ -61,6 +68,35 @@ async fn list(talk: &Talk<'_>, call: &Call<'_>) -> Answered {
     let rest = &all[after.unwrap_or_default()..];
     let part = &rest[..rest.len().min(most)];
     Ok(talk.told(incoming, files::listed(part, part.len() < rest.len())))
+}
+
+/// What is in the files of a dataset, one after the other. Only the first may be of any length.
+async fn content(talk: &Talk<'_>, call: &Call<'_>) -> Answered {
+    let (_, answer) = read(talk, Question::new("GET", call.route.path)).await?;
+    let urls = datasets::located(&answer);
+    let Some((first, others)) = urls.split_first() else { return Err(broken("it says nowhere what is in it").into()) };
+    let mut rest = Vec::new();
+    for url in others {
+        let (mut incoming, mut deadline) = talk.fetch(url).await?;
+        rest.push(b'\n');
+        rest.extend(
+            talk.read(&mut incoming, &mut deadline, LARGEST_REST.saturating_sub(rest.len())).await?.into_bytes(),
+        );
+    }
+    let (incoming, deadline) = talk.fetch(first).await?;
+    let mut results = Results::of(call, talk.target.provider.slug(), talk.keeper.words());
+    let mut rest = Some(rest);
+    let incoming = through(incoming, move |piece| {
+        let is_end = piece.is_none();
+        let piece = piece.or_else(|| rest.take().map(Bytes::from)).unwrap_or_default();
+        let Some(results) = &mut results else { return piece };
+        let mut told = results.told(Some(&piece));
+        if is_end {
+            told.extend(results.told(None));
+        }
+        told.into()
+    });
+    Ok(Served::new(incoming, Dialect::OpenAi, deadline))
 }
 
 /// The question that fills a dataset, on its way.

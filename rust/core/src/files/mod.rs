@@ -3,6 +3,7 @@
 mod bucket;
 mod datasets;
 mod parts;
+mod results;
 mod rows;
 mod talk;
 mod upload;

@@ -13,6 +13,7 @@ use penstock_llm::{
 };
 
 use crate::{
+    batches::blob::Blob,
     body::Body,
     deadline::Deadline,
     delivery::Served,
@@ -81,6 +82,23 @@ impl Talk<'_> {
         let incoming = deadline.bound(sending).await?;
         self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         Ok((incoming, deadline.answered()))
+    }
+
+    /// What is at an address elsewhere, which is signed: nobody's credential goes there.
+    pub async fn fetch(&self, url: &str) -> Answered<(Incoming, Deadline)> {
+        let wrong = |why: &str| self.lacks(format!("what is in this file is at no address that can be read: {why}"));
+        let blob = Blob::of(url).map_err(|why| wrong(&why))?;
+        if !blob.is_private(&self.gateway.upstream) {
+            return Err(wrong("it is not https").into());
+        }
+        let mut deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.gateway.grace);
+        let sending = pin!(self.gateway.upstream.send(&blob.base.origin, blob.asked("")));
+        let mut incoming = deadline.bound(sending).await?;
+        if incoming.head.status == 200 {
+            return Ok((incoming, deadline.answered()));
+        }
+        let answer = self.read(&mut incoming, &mut deadline, MOST_OF_REFUSAL).await.unwrap_or_default();
+        Err(self.refused(incoming, &answer))
     }
 
     /// An answer as text.

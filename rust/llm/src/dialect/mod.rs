@@ -17,7 +17,7 @@ pub mod upload;
 pub use background::begun;
 pub use drawing::{Drawing, Drawn};
 pub use form::Form;
-pub use lines::Lines;
+pub use lines::{Lines, TooLong};
 pub use peek::{Peek, peek};
 pub use scan::{MAX_DEPTH, PeekError, is_closed};
 pub use upload::Upload;

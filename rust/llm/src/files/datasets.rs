@@ -23,15 +23,16 @@ pub fn made(id: &str, name: &str) -> Vec<u8> {
     json!({"datasetId": id, "dataset": {"displayName": name, "userUploaded": {}}}).to_string().into_bytes()
 }
 
-/// What follows the account in the address of datasets, of one of them, and of what is in it.
-pub fn target(path: &str) -> Result<String, String> {
+/// What follows the account in the address of datasets, of one of them, and of what is in it: where that goes, or may be read.
+pub fn target(path: &str, reads: bool) -> Result<String, String> {
     let mut segments = path.split('/').skip(2);
     let Some(id) = segments.next() else { return Ok("datasets".into()) };
     let is_id = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if id.is_empty() || id.len() > LONGEST_ID || !id.bytes().all(is_id) {
         return Err(format!("the id of a file is that of a dataset: 1 to {LONGEST_ID} of a-z, 0-9 and -"));
     }
-    Ok(if segments.next().is_some() { format!("datasets/{id}:upload") } else { format!("datasets/{id}") })
+    let verb = if reads { ":getDownloadEndpoint" } else { ":upload" };
+    Ok(if segments.next().is_some() { format!("datasets/{id}{verb}") } else { format!("datasets/{id}") })
 }
 
 /// What is said of a dataset; how many bytes it has is not.
@@ -47,6 +48,14 @@ pub fn file(dataset: &Value) -> Option<File> {
 /// All datasets of an answer.
 pub fn files(answer: &Value) -> Vec<File> {
     answer["datasets"].as_array().into_iter().flatten().filter_map(file).collect()
+}
+
+/// Where the files of a dataset are for a while; those of lines that were refused come last.
+pub fn located(answer: &Value) -> Vec<&str> {
+    let files = answer["filenameToSignedUrls"].as_object();
+    let mut files: Vec<_> = files.into_iter().flatten().filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
+    files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
+    files.into_iter().map(|(_, url)| url).collect()
 }
 
 /// Code and words of a refusal.
@@ -79,10 +88,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_refused_is_read_last() {
+        let answer = json!({"filenameToSignedUrls": {"x/error-data.jsonl": "b", "x/BIJOutputSet.jsonl": "a", "y": 7}});
+        assert_eq!(located(&answer), ["a", "b"]);
+        assert!(located(&json!({})).is_empty());
+    }
+
+    #[test]
     fn an_id_is_a_segment_and_nothing_else() {
+        let target = |path| target(path, false);
         assert_eq!(target("/files").unwrap(), "datasets");
         assert_eq!(target("/files/d-1").unwrap(), "datasets/d-1");
         assert_eq!(target("/files/d-1/content").unwrap(), "datasets/d-1:upload");
+        assert_eq!(super::target("/files/d-1/content", true).unwrap(), "datasets/d-1:getDownloadEndpoint");
         for wrong in ["/files/", "/files/a:b", "/files/a%2Fb", "/files/..", "/files/A"] {
             assert!(target(wrong).is_err(), "{wrong}");
         }

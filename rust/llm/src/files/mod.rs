@@ -2,10 +2,12 @@
 
 mod bucket;
 pub mod datasets;
+mod results;
 mod rows;
 
 pub(crate) use bucket::{BAD_BUCKET, is_bucket};
 pub use bucket::{Bucket, FOLDER, GCS, Place, S3, completion};
+pub use results::Answered;
 pub use rows::{Row, Words};
 
 use std::borrow::Cow;

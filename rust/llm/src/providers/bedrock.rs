@@ -13,13 +13,13 @@ use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, converse::Converse, hosted, invoke, ranking, tuning},
+        wires::{Wire, batching, converse::Converse, hosted, invoke, ranking, tuning},
     },
 };
 
 pub(super) struct Bedrock;
 
-const OPTIONS: [Known; 19] = joined(
+const OPTIONS: [Known; 20] = joined(
     aws::OPTIONS,
     [
         known("aws_bedrock_model", "aws-bedrock-model"),
@@ -31,6 +31,7 @@ const OPTIONS: [Known; 19] = joined(
         known("provider_file_name", "provider-file-name"),
         known("amz_server_side_encryption", "amz-server-side-encryption"),
         known("amz_server_side_encryption_aws_kms_key_id", "amz-server-side-encryption-aws-kms-key-id"),
+        known("aws_batch_role_arn", "aws-batch-role-arn"),
         // Not the role that is taken on here: Bedrock itself takes this one on.
         known("aws_customization_role_arn", "aws-customization-role-arn"),
     ],
@@ -59,7 +60,7 @@ impl Provider for Bedrock {
             Operation::Models | Operation::CreateBatchJob | Operation::RetrieveBatchJob | Operation::CancelBatchJob => {
                 "bedrock"
             }
-            _ if operation.tunes() => "bedrock",
+            _ if operation.is_of_jobs() => "bedrock",
             operation => self.storage(operation).unwrap_or("bedrock-runtime"),
         };
         Ok(Some(format!("https://{host}.{}.amazonaws.com", region(options)?)))
@@ -70,6 +71,7 @@ impl Provider for Bedrock {
             own if is_in(self.offers(), own) => None,
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.tunes() => Some(&tuning::BEDROCK),
+            _ if operation.batches() => Some(&batching::BEDROCK),
             Operation::Messages | Operation::MessagesCountTokens if is_claude(model) => Some(&hosted::BEDROCK),
             Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => Some(&Converse),
             _ if operation.embeds() => invoke::embedding(model).map(|wire| wire as &dyn Wire),
@@ -86,6 +88,9 @@ impl Provider for Bedrock {
         }
         if asked.operation.tunes() {
             return write_job(asked, out);
+        }
+        if asked.operation.batches() {
+            return write_batch(asked, out);
         }
         if FILES.contains(&asked.operation) {
             out.extend_from_slice(files::S3.target(asked, options)?.as_bytes());
@@ -202,6 +207,20 @@ fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
             }
         }
     }
+    Ok(())
+}
+
+/// Likewise a job over many lines.
+fn write_batch(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    let path = match asked.operation {
+        Operation::ListBatches => {
+            "/model-invocation-jobs?maxResults=1000&sortBy=CreationTime&sortOrder=Descending".to_owned()
+        }
+        Operation::CreateBatch => "/model-invocation-job".to_owned(),
+        Operation::CancelBatch => format!("/model-invocation-job/{}/stop", super::job(asked.path)?),
+        _ => format!("/model-invocation-job/{}", super::job(asked.path)?),
+    };
+    out.extend_from_slice(path.as_bytes());
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     files::{Keeper, datasets},
     operation::Operation,
-    translation::wires::{Wire, painting, tuning},
+    translation::wires::{Wire, batching, painting, tuning},
 };
 
 pub(super) struct Fireworks;
@@ -22,8 +22,7 @@ const OPTIONS: [Known; 3] = [
     known("file_purpose", "file-purpose"),
 ];
 
-/// Files, but for what is in them: where that is, a dataset says for a while.
-const FILES: Group = &[Operation::ListFiles, Operation::UploadFile, Operation::RetrieveFile, Operation::DeleteFile];
+const FILES: Group = super::FILES;
 /// Batches in its own words.
 const BATCHES: Group = &[
     Operation::CreateBatchJob,
@@ -83,6 +82,7 @@ impl Provider for Fireworks {
         match operation {
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.tunes() => Some(&tuning::FIREWORKS),
+            _ if operation.batches() => Some(&batching::FIREWORKS),
             _ => ROW.wire(operation, model),
         }
     }
@@ -94,7 +94,7 @@ impl Provider for Fireworks {
         let account = options.get("fireworks_account_id").ok_or("no account: send x-gateway-fireworks-account-id")?;
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
         let below = match asked.operation {
-            operation if operation.tunes() => tuned(asked)?,
+            operation if operation.is_of_jobs() => job(asked)?,
             operation if FILES.contains(&operation) => filed(asked)?,
             _ => batched(asked),
         };
@@ -104,21 +104,23 @@ impl Provider for Fireworks {
 }
 
 fn is_of_account(operation: Operation) -> bool {
-    operation.tunes() || BATCHES.contains(&operation) || FILES.contains(&operation)
+    operation.is_of_jobs() || BATCHES.contains(&operation) || FILES.contains(&operation)
 }
 
 /// A dataset, what is in it, or all of them.
 fn filed(asked: &Asked<'_>) -> Result<String, String> {
     let mark = if asked.query.is_empty() { "" } else { "?" };
-    Ok(format!("{}{mark}{}", datasets::target(asked.path)?, asked.query))
+    let reads = asked.operation == Operation::RetrieveFileContent;
+    Ok(format!("{}{mark}{}", datasets::target(asked.path, reads)?, asked.query))
 }
 
-/// A job of fine-tuning, or all of them: which part of a list is told is decided here.
-fn tuned(asked: &Asked<'_>) -> Result<String, String> {
-    let jobs = "supervisedFineTuningJobs";
+/// A job of fine-tuning or a batch, or all of them: which part of a list is told is decided here.
+fn job(asked: &Asked<'_>) -> Result<String, String> {
+    let jobs = if asked.operation.tunes() { "supervisedFineTuningJobs" } else { "batchInferenceJobs" };
     Ok(match asked.operation {
-        Operation::ListFinetunes => format!("{jobs}?pageSize=200"),
-        Operation::CreateFinetune => jobs.to_owned(),
+        Operation::ListFinetunes | Operation::ListBatches => format!("{jobs}?pageSize=200"),
+        Operation::CreateFinetune | Operation::CreateBatch => jobs.to_owned(),
+        // A batch is ended by deleting it.
         Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job(asked.path)?),
         _ => format!("{jobs}/{}", super::job(asked.path)?),
     })

@@ -35,6 +35,7 @@ pub(crate) use continuing::version_of_claude;
 pub use grant::{ExternalAccount, Federated, Grant, Keys, Machine, Role, Source, Voucher};
 pub use hosts::{keeps_blobs, names_host};
 pub use options::{Form, Known, Options};
+pub(crate) use vertex_ai::full_name as vertex_model;
 pub use wording::Wording;
 
 use std::borrow::Cow;
@@ -417,7 +418,8 @@ fn openai_path(operation: Operation) -> &'static str {
 
 /// The id of a job in a path such as `/fine_tuning/jobs/:id/cancel`, as it came.
 fn job(path: &str) -> Result<&str, String> {
-    let id = path.strip_prefix("/fine_tuning/jobs/").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let below = path.strip_prefix("/fine_tuning/jobs/").or_else(|| path.strip_prefix("/batches/"));
+    let id = below.and_then(|rest| rest.split('/').next()).unwrap_or_default();
     if matches!(id, "" | "." | "..") { Err("the path must name a job".into()) } else { Ok(id) }
 }
 

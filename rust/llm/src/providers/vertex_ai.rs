@@ -12,7 +12,7 @@ use crate::{
     operation::Operation,
     translation::{
         self,
-        wires::{Wire, chat, gemini, hosted, messages, ranking, tuning, vectors},
+        wires::{Wire, batching, chat, gemini, hosted, messages, ranking, tuning, vectors},
     },
 };
 
@@ -122,6 +122,7 @@ impl Provider for VertexAi {
         }
         let wire: &'static dyn Wire = match (operation, publisher) {
             (operation, _) if operation.tunes() => &tuning::VERTEX,
+            (operation, _) if operation.batches() => &batching::VERTEX,
             (Operation::Models, _) => &gemini::VERTEX,
             (operation, "google") if operation.counts_tokens() => &gemini::VERTEX,
             (Operation::Messages, "anthropic") => &hosted::VERTEX,
@@ -174,8 +175,9 @@ impl Provider for VertexAi {
             return write_google(asked, version, options, out);
         }
         let place = place(options)?;
-        if asked.operation.tunes() {
-            out.extend_from_slice(format!("{version}/{place}/tuningJobs").as_bytes());
+        if asked.operation.is_of_jobs() {
+            let kind = if asked.operation.tunes() { "tuningJobs" } else { "batchPredictionJobs" };
+            out.extend_from_slice(format!("{version}/{place}/{kind}").as_bytes());
             return write_job(asked, out);
         }
         let (publisher, model) = publisher(asked.model);
@@ -220,13 +222,14 @@ fn project(options: &Options) -> Result<String, String> {
     Ok(segment::escaped(&stated.ok_or("no project: send x-gateway-vertex-project-id")?))
 }
 
-/// A tuning job, or all of them: which part of a list is told is decided here.
+/// A job of a kind, or all of them: which part of a list is told is decided here.
 fn write_job(asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     match asked.operation {
-        Operation::ListFinetunes => out.extend_from_slice(b"?pageSize=100"),
-        Operation::CreateFinetune => (),
+        Operation::ListFinetunes | Operation::ListBatches => out.extend_from_slice(b"?pageSize=100"),
+        Operation::CreateFinetune | Operation::CreateBatch => (),
         operation => {
-            let verb = if operation == Operation::CancelFinetune { ":cancel" } else { "" };
+            let is_end = matches!(operation, Operation::CancelFinetune | Operation::CancelBatch);
+            let verb = if is_end { ":cancel" } else { "" };
             out.extend_from_slice(format!("/{}{verb}", super::job(asked.path)?).as_bytes());
         }
     }
@@ -252,6 +255,15 @@ fn own_project(options: &Options) -> Option<String> {
 fn region(options: &Options) -> Result<&str, String> {
     let region = options.get("vertex_region").ok_or("no region: send x-gateway-vertex-region")?;
     if segment::is_label(region) { Ok(region) } else { Err("vertex_region must be letters, digits and dashes".into()) }
+}
+
+/// A model as jobs over many lines call it, which may do so themselves.
+pub(crate) fn full_name(model: &str) -> String {
+    if model.contains('/') {
+        return model.to_owned();
+    }
+    let (publisher, model) = publisher(model);
+    format!("publishers/{publisher}/models/{model}")
 }
 
 /// Whose model it is, and its name. Google's go without saying.

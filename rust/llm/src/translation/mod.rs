@@ -5,6 +5,7 @@
 
 mod answering;
 mod asked;
+mod batching;
 pub(crate) mod call_ids;
 mod callers;
 mod citing;
@@ -35,6 +36,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use self::{
     asked::Fields,
+    batching::Run,
     embedding::{Shape, Texts},
     failing::Whose,
     in_turn::InTurn,
@@ -103,6 +105,8 @@ enum Caller {
     List,
     /// Jobs of fine-tuning.
     Tune,
+    /// Batches.
+    Batch,
 }
 
 /// What is said of a count.
@@ -163,7 +167,7 @@ impl Translation {
             Caller::Draw => return Self::of_picture(question, wire),
             Caller::Rank => return Self::of_ranking(question, wire),
             Caller::Count(counted) => return Self::of_count(question, wire, counted),
-            Caller::Tune => return Self::of_job(question, wire),
+            Caller::Tune | Caller::Batch => return Self::of_job(question, (caller, wire)),
             Caller::List => return Ok((Self::new(question, (caller, wire), Lost::default()), Vec::new())),
         };
         let images = !question.strict || asked.asks_for_images();
@@ -261,9 +265,19 @@ impl Translation {
     }
 
     /// What is asked of a job that is there says nothing in its body.
-    fn of_job(question: &Question<'_>, wire: &'static dyn Wire) -> Result<(Self, Vec<u8>), Refusal> {
+    fn of_job(
+        question: &Question<'_>,
+        (caller, wire): (Caller, &'static dyn Wire),
+    ) -> Result<(Self, Vec<u8>), Refusal> {
         let page = Page::read(question.operation, question.beside.query)?;
-        let plain = Self { page, ..Self::new(question, (Caller::Tune, wire), Lost::default()) };
+        let plain = Self { page, ..Self::new(question, (caller, wire), Lost::default()) };
+        if question.operation == Operation::CreateBatch {
+            let mut run = Run::read(question)?;
+            let echo = run.echo();
+            let body = wire.run(&mut run)?;
+            let answering = Answering { echo, ..plain.answering };
+            return Ok((Self { answering, lost: run.into_lost(), ..plain }, body));
+        }
         if question.operation != Operation::CreateFinetune {
             return Ok((plain, Vec::new()));
         }
@@ -347,6 +361,9 @@ impl Translation {
                 let answer = if answer.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
                 return tuning::told(self.wire, &answer, &self.answering, (self.operation, &self.page));
             }
+            Caller::Batch => {
+                return batching::told(self.wire, &read()?, &self.answering, (self.operation, &self.page));
+            }
             Caller::Chat => Box::new(callers::chat::Whole::new(self.answering.clone())),
             Caller::Complete => Box::new(callers::complete::Whole::new(self.answering.clone())),
             Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(self.answering.clone())),
@@ -357,6 +374,11 @@ impl Translation {
         let mut teller = Noting::new(teller, &self.answering);
         self.wire.read(answer, &mut teller)?;
         Ok(teller.told())
+    }
+
+    /// Whether what it ends is deleted.
+    pub fn deletes(&self) -> bool {
+        self.operation == Operation::CancelBatch && self.wire.deletes()
     }
 
     /// Whether images are what was asked for.
@@ -407,7 +429,8 @@ impl Translation {
             | Caller::Rank
             | Caller::Count(_)
             | Caller::List
-            | Caller::Tune => Box::new(callers::chat::Stream::new(self.answering.clone())),
+            | Caller::Tune
+            | Caller::Batch => Box::new(callers::chat::Stream::new(self.answering.clone())),
             Caller::Messages => Box::new(InTurn::new(callers::messages::Stream::new(self.answering.clone()))),
             Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
             Caller::Converse => Box::new(InTurn::new(callers::converse::Stream::new(self.answering.clone()))),
@@ -451,7 +474,15 @@ impl Translation {
 pub fn is_talk(operation: Operation) -> bool {
     !matches!(
         caller(operation),
-        None | Some(Caller::Embed(_) | Caller::Draw | Caller::Rank | Caller::Count(_) | Caller::List | Caller::Tune)
+        None | Some(
+            Caller::Embed(_)
+                | Caller::Draw
+                | Caller::Rank
+                | Caller::Count(_)
+                | Caller::List
+                | Caller::Tune
+                | Caller::Batch
+        )
     )
 }
 
@@ -474,6 +505,7 @@ fn caller(operation: Operation) -> Option<Caller> {
         Operation::CountConverse => Some(Caller::Count(Counted::Converse)),
         Operation::Models => Some(Caller::List),
         _ if operation.tunes() => Some(Caller::Tune),
+        _ if operation.batches() => Some(Caller::Batch),
         _ => None,
     }
 }

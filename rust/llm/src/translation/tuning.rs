@@ -117,7 +117,7 @@ impl<'a> Tune<'a> {
 }
 
 /// A file as the provider's jobs call it, where it is said by the id that its upload gave it.
-fn address(question: &Question<'_>, file: String) -> String {
+pub fn address(question: &Question<'_>, file: String) -> String {
     question.provider.keeper().and_then(Keeper::bucket).and_then(|bucket| bucket.address_of(&file)).unwrap_or(file)
 }
 
@@ -206,11 +206,7 @@ pub fn told(
     (operation, page): (Operation, &Page),
 ) -> Result<Vec<u8>, Broken> {
     let told = match operation {
-        Operation::ListFinetunes => {
-            let Jobs { jobs, has_more } = wire.jobs(answer).ok_or_else(|| Broken("it has no jobs".into()))?;
-            let jobs: Option<Vec<_>> = jobs.iter().map(|one| Some(job(wire.tuned(one)?, answering))).collect();
-            page.cut(jobs.ok_or_else(unlike)?, has_more)
-        }
+        Operation::ListFinetunes => listed(wire, answer, page, |one| wire.tuned(one).map(|said| job(said, answering)))?,
         Operation::ListFinetuneCheckpoints => {
             let id = wire.tuned(answer).ok_or_else(unlike)?.shift_remove("id").unwrap_or_default();
             let told = |mut fields: Fields| {
@@ -223,6 +219,18 @@ pub fn told(
         _ => job(wire.tuned(answer).ok_or_else(unlike)?, answering),
     };
     Ok(told.to_string().into_bytes())
+}
+
+/// The part of a list that is asked for, each job told as it is alone.
+pub fn listed(
+    wire: &dyn Wire,
+    answer: &Value,
+    page: &Page,
+    told: impl Fn(&Value) -> Option<Value>,
+) -> Result<Value, Broken> {
+    let Jobs { jobs, has_more } = wire.jobs(answer).ok_or_else(|| Broken("it has no jobs".into()))?;
+    let jobs: Option<Vec<_>> = jobs.iter().map(told).collect();
+    Ok(page.cut(jobs.ok_or_else(unlike)?, has_more))
 }
 
 fn unlike() -> Broken {

@@ -1,5 +1,6 @@
 //! The ways in which providers are spoken to: requests out, answers, streams and errors in.
 
+pub mod batching;
 pub mod chat;
 pub mod cohere;
 pub mod converse;
@@ -18,6 +19,7 @@ use serde_json::Value;
 use super::{
     Question,
     asked::{Asked, Fields, Refusal},
+    batching::Run,
     embedding::{Texts, Vectors},
     listing::Listed,
     picture::{Drawn, Picture},
@@ -122,9 +124,24 @@ pub trait Wire: Sync {
         Err(Refusal::new("$", "this provider fine-tunes nothing"))
     }
 
+    /// The body that begins a batch.
+    fn run(&self, _run: &mut Run<'_>) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::new("$", "this provider runs no batches"))
+    }
+
+    /// What is said of a batch, under `OpenAI`'s names; why it failed as `why`, and when it was over as `ended`.
+    fn ran(&self, _job: &Value) -> Option<Fields> {
+        None
+    }
+
     /// What is said of a job, under `OpenAI`'s names.
     fn tuned(&self, _job: &Value) -> Option<Fields> {
         None
+    }
+
+    /// Whether a batch is ended by deleting it, so that nothing is known of it after that.
+    fn deletes(&self) -> bool {
+        false
     }
 
     /// The jobs of a list, and whether there are more than fit.

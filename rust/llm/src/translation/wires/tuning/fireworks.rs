@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{failure, hand, last, moment, said, status_of};
+use super::{failure, hand, last, moment, of_account, said, status_of};
 use crate::translation::{
     asked::{Fields, Refusal},
     tuning::Tune,
@@ -20,23 +20,18 @@ const SETTINGS: [(&str, &str); 6] = [
 pub fn tune(tune: &mut Tune<'_>) -> Result<Value, Refusal> {
     tune.refuse_method(&["supervised"])?;
     let account = tune.said("", "fireworks_account_id").unwrap_or_default();
-    let of_account = |kind: &str, id: &str| {
-        if id.contains('/') { id.to_owned() } else { format!("accounts/{account}/{kind}/{id}") }
-    };
     let mut body = Fields::new();
-    body.insert("dataset".into(), of_account("datasets", &tune.training_file).into());
+    body.insert("dataset".into(), of_account(&account, "datasets", &tune.training_file).into());
     if let Some(file) = &tune.validation_file {
-        body.insert("evaluationDataset".into(), of_account("datasets", file).into());
+        body.insert("evaluationDataset".into(), of_account(&account, "datasets", file).into());
     }
     if let Some(suffix) = &tune.suffix {
         body.insert("displayName".into(), suffix.as_str().into());
     }
     // Theirs need no account.
-    let model =
-        if tune.model.contains('/') { tune.model.clone() } else { format!("accounts/fireworks/models/{}", tune.model) };
-    body.insert("baseModel".into(), model.into());
+    body.insert("baseModel".into(), of_account("fireworks", "models", &tune.model).into());
     if let Some(output) = tune.said("output_model", "") {
-        body.insert("outputModel".into(), of_account("models", &output).into());
+        body.insert("outputModel".into(), of_account(&account, "models", &output).into());
     }
     // Beside the settings is where some clients say it.
     hand(&mut tune.fields, "learning_rate", &mut body, "learningRate");

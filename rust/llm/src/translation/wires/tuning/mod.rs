@@ -57,6 +57,11 @@ impl Wire for Tuning {
     }
 }
 
+/// The full name of what belongs to an account at Fireworks.
+pub fn of_account(account: &str, kind: &str, id: &str) -> String {
+    if id.contains('/') { id.to_owned() } else { format!("accounts/{account}/{kind}/{id}") }
+}
+
 /// Moves a setting under the name that it has here.
 fn hand(from: &mut Fields, key: &str, to: &mut Fields, name: &str) {
     if let Some(value) = from.shift_remove(key) {
@@ -65,18 +70,18 @@ fn hand(from: &mut Fields, key: &str, to: &mut Fields, name: &str) {
 }
 
 /// What of a job's fields has a value.
-fn said<const N: usize>(fields: [(&str, Value); N]) -> Fields {
+pub fn said<const N: usize>(fields: [(&str, Value); N]) -> Fields {
     let said = fields.into_iter().filter(|(_, value)| !value.is_null());
     said.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// The last segment of a resource's name.
-fn last(name: &Value) -> Option<&str> {
+pub fn last(name: &Value) -> Option<&str> {
     name.as_str()?.rsplit('/').next().filter(|last| !last.is_empty())
 }
 
 /// In seconds since 1970, where it is one.
-fn moment(text: &Value) -> Value {
+pub fn moment(text: &Value) -> Value {
     text.as_str().and_then(crate::moment::seconds).map_or(Value::Null, Value::from)
 }
 
