@@ -274,8 +274,10 @@ class _Answers(BaseHTTPRequestHandler):
         if found := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
             there.objects[found[1]] = body
             return 200, {"id": found[1]}
-        if re.fullmatch("/datasets/[a-z0-9-]+-out:getDownloadEndpoint", path):
-            return 200, {"filenameToSignedUrls": {"x/BIJOutputSet.jsonl": f"{there.url}{there.signed}"}}
+        if re.fullmatch("/datasets/[a-z0-9-]+:getDownloadEndpoint", path):
+            files = {"x/error-data.jsonl": f"{there.signed}&errors=1", "x/BIJOutputSet.jsonl": there.signed}
+            there_is = {name: f"{there.url}{place}" for name, place in files.items() if place in there.objects}
+            return 200, {"filenameToSignedUrls": there_is}
         return self._batch_of_fireworks(path, body)
 
     def _batch_of_fireworks(self, path: str, body: bytes) -> tuple[int, Any]:

@@ -239,7 +239,14 @@ def test_files_of_fireworks_are_datasets(served: Gateway, there: BucketProvider)
         assert ai.files.delete(made.id).deleted
         with pytest.raises(openai.NotFoundError, match="no dataset"):
             ai.files.retrieve(made.id)
-        with pytest.raises(openai.InternalServerError, match="retrieveFileContent is not supported by fireworks-ai"):
+        # In files elsewhere, of which that with what failed is read last.
+        there.objects[there.signed] = b"one\ntwo\n"
+        assert ai.files.content(large.id).content.split() == [b"one", b"two"]
+        there.objects[f"{there.signed}&errors=1"] = b"three\n"
+        assert ai.files.content(large.id).content.split() == [b"one", b"two", b"three"]
+        there.objects.pop(there.signed)
+        there.objects.pop(f"{there.signed}&errors=1")
+        with pytest.raises(openai.InternalServerError, match="it says nowhere what is in it"):
             ai.files.content(large.id)
         with pytest.raises(openai.BadRequestError, match="purpose: `vision`"):
             ai.files.create(file=b"x", purpose="vision")
