@@ -4,7 +4,7 @@
 use std::{ops::Range, sync::LazyLock};
 
 use bytes::Bytes;
-use memchr::memmem::Finder;
+use memchr::{memchr2, memmem::Finder};
 use serde_json::{Map, Value};
 
 use super::sse;
@@ -29,6 +29,9 @@ pub fn is_said_when_asked(
     matches!(operation, Operation::ChatComplete | Operation::Complete)
         && provider.takes_stream_options(version, options)
 }
+
+/// As much as is said behind it by who fills up chunks, so that their length tells nothing of the text.
+const MOST_BEHIND: usize = 128;
 
 const ASKED: &[u8] = br#""stream_options":{"include_usage":true},"#;
 
@@ -71,15 +74,38 @@ pub fn hide(events: Bytes) -> Bytes {
     if events.starts_with(sse::BOM) {
         left.extend_from_slice(sse::BOM);
     }
-    for event in sse::split(&events).filter(|event| !is_usage_alone(event)) {
-        let mut copied = 0;
-        for said in said_in(event) {
-            left.extend_from_slice(&event[copied..said.start]);
-            copied = said.end;
-        }
-        left.extend_from_slice(&event[copied..]);
-    }
+    sse::split(&events).for_each(|event| keep(event, &mut left));
     left.into()
+}
+
+fn keep(event: &[u8], left: &mut Vec<u8>) {
+    let Some(at) = USAGE.find(event) else { return left.extend_from_slice(event) };
+    if let Some(said) = nothing_known(event, at) {
+        left.extend_from_slice(&event[..said.start]);
+        return left.extend_from_slice(&event[said.end..]);
+    }
+    if is_usage_alone(event) {
+        return;
+    }
+    let mut copied = 0;
+    for said in said_in(event) {
+        left.extend_from_slice(&event[copied..said.start]);
+        copied = said.end;
+    }
+    left.extend_from_slice(&event[copied..]);
+}
+
+/// Where an event says that nothing is known yet, as nearly all do at their end: it need not be read for that, for the brace
+/// behind it is the last one. Where anything else begins or ends behind it, it is read.
+fn nothing_known(event: &[u8], at: usize) -> Option<Range<usize>> {
+    let start = at.checked_sub(1).filter(|start| event[*start] == b',')?;
+    let rest = event[at + USAGE.needle().len()..].strip_prefix(b":null")?;
+    let behind = rest.strip_suffix(b"}\n\n")?;
+    let is_plain = behind.len() <= MOST_BEHIND
+        && !behind.iter().any(|byte| matches!(byte, b'{' | b'}' | b'[' | b']' | b'\n' | b'\r'))
+        && USAGE.find(behind).is_none();
+    let is_line = event.starts_with(b"data:") && memchr2(b'\n', b'\r', &event[..start]).is_none();
+    (is_plain && is_line).then(|| start..event.len() - rest.len())
 }
 
 fn is_usage_alone(event: &[u8]) -> bool {
@@ -94,9 +120,6 @@ fn is_usage_alone(event: &[u8]) -> bool {
 /// at the top of an event belongs to something else.
 fn said_in(event: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    if USAGE.find(event).is_none() {
-        return found;
-    }
     for line in event.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"data:")) {
         let json = line[5..].trim_ascii();
         let from = json.as_ptr().addr() - event.as_ptr().addr();
@@ -163,6 +186,25 @@ mod tests {
             data: {\"choices\":[{\"usage\":{\"a\":1}}],\"x_groq\":{\"usage\":{\"a\":1}}}\n\n\
             data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
         assert_eq!(hide(Bytes::from_static(said.as_bytes())), left);
+    }
+
+    #[test]
+    fn what_is_not_read_is_left_as_what_is_read() {
+        for (said, left) in [
+            (r#"{"a":1,"usage":null}"#, r#"{"a":1}"#),
+            (r#"{"a":1,"usage":null,"obfuscation":"xY7"}"#, r#"{"a":1,"obfuscation":"xY7"}"#),
+            (r#"{"a":1,"usage":null,"b":"}"}"#, r#"{"a":1,"b":"}"}"#),
+            (r#"{"a":1,"usage":null,"b":{}}"#, r#"{"a":1,"b":{}}"#),
+            (r#"{"a":1,"usage":null,"usage":null}"#, r#"{"a":1}"#),
+            (r#"{"a":{"b":1,"usage":null}}"#, r#"{"a":{"b":1,"usage":null}}"#),
+            (r#"{"a":[{"b":1,"usage":null}]}"#, r#"{"a":[{"b":1,"usage":null}]}"#),
+            (r#"{"a":",\"usage\":null}","usage":null}"#, r#"{"a":",\"usage\":null}"}"#),
+            (r#"{"a":",\"usage\":null"}"#, r#"{"a":",\"usage\":null"}"#),
+        ] {
+            let [said, left] = [said, left].map(|json| format!("data: {json}\n\n"));
+            assert_eq!(hide(said.clone().into()), left);
+            assert_eq!(hide(format!("{said}data: [DONE]\n\n").into()), format!("{left}data: [DONE]\n\n"));
+        }
     }
 
     #[test]
