@@ -27,7 +27,7 @@ from tests.integration.managed import Client, good, refused
 from tests.processes import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.gateway import Mock
 
@@ -519,6 +519,74 @@ def test_a_batch_of_a_providers_own_is_cancelled(slug: str, here: Restarted, the
     )
     ended = ai.batches.cancel(batch.id)
     assert (ended.id, ended.status, ended.input_file_id) == (batch.id, "cancelled", file.id)
+
+
+def test_who_has_no_batches_of_openais_names_the_gateways_own(here: Restarted, there: BucketProvider):
+    ai = sdk(calling(here, there, KINDS["cohere"]), provider="@m-w")
+    given = ("lines.jsonl", jsonl(line(1, model=COMMAND)))
+    made: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT, "completion_window": DAY}
+    for ask in (
+        lambda: ai.files.create(file=given, purpose="batch"),
+        lambda: ai.files.content("d-out"),
+        lambda: ai.batches.create(**made),
+        lambda: ai.batches.list(),
+        lambda: ai.batches.retrieve("b-1"),
+        lambda: ai.batches.cancel("b-1"),
+    ):
+        with pytest.raises(openai.APIStatusError, match="gateway_options of the batch") as wrong:
+            ask()
+        assert wrong.value.code == "unsupported_operation"
+    assert there.asked == []
+    # The way that is named.
+    batch = begun(ai, given[1], DAY)
+    wait("the job", lambda: there.jobs or None)
+    there.finish("BATCH_STATUS_COMPLETED", [result(KINDS["cohere"], sent) for sent in there.lines()])
+    assert ended(ai, batch.id).status == "completed"
+
+
+def refusal(ask: Callable[[], object]) -> tuple[int, str]:
+    try:
+        ask()
+    except openai.APIStatusError as error:
+        return error.status_code, str(error.code)
+    return 200, ""
+
+
+@pytest.mark.parametrize("slug", list(DIRECT))
+def test_where_some_models_alone_may_be_used_no_file_batch_or_tuning_is_of_another(
+    slug: str, here: Restarted, there: BucketProvider
+):
+    kind, name, admin = KINDS[slug], f"b{next(NUMBERS)}", Client(here.gateway)
+    said = {**kind.configurations, "custom_host": there.url, **DIRECT[slug]}
+    caller = workspace(admin, name, kind.slug, "m-w", **said)
+    allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
+    good(admin.put(f"/v1/integrations/m-{name}/models", allowed))
+    ai, other = sdk(caller, provider="@m-w"), kind.model + "-other"
+    uri = {"bedrock": "s3://s3-bucket/penstock/a", "vertex-ai": "gs://gcs-files/penstock/a"}.get(slug, "batch-a")
+    made: dict[str, Any] = {"input_file_id": uri, "endpoint": CHAT, "completion_window": DAY}
+
+    def tuned() -> object:
+        return ai.fine_tuning.jobs.create(model=other, training_file=uri, suffix="s")
+
+    def uploaded(row: dict[str, Any]) -> object:
+        return ai.files.create(file=("lines.jsonl", jsonl(row)), purpose="batch")
+
+    no = (403, "model_not_allowed")
+    wait("the models at the edge", lambda: refusal(tuned) == no or None)
+    there.asked.clear()
+    there.jobs.clear()
+    assert refusal(lambda: uploaded(line(1, model=other))) == no
+    if slug == "fireworks-ai":
+        assert refusal(lambda: uploaded({"custom_id": "a", "body": {"model": other, "messages": []}})) == no
+    assert refusal(lambda: ai.batches.create(**made, extra_body={"model": other})) == no
+    assert refusal(lambda: ai.batches.create(**made, extra_body={"provider_options": {"model": kind.model}}))[0] == 400
+    untold = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    assert untold.post("/v1/fine_tuning/jobs", {"training_file": uri}).status == 403
+    assert there.asked == []
+    # Whatever is said beside it, the job is of the model that was looked at.
+    beside = {"model": other, "modelId": other}
+    ai.batches.create(**made, extra_body={"model": kind.model, "provider_options": beside, **{"modelId": other}})
+    assert [kind.model in json.dumps(job) and other not in json.dumps(job) for job in there.jobs] == [True]
 
 
 def test_what_a_providers_own_batch_lacks_is_named_before_anything_is_sent(here: Restarted, there: BucketProvider):

@@ -245,6 +245,19 @@ def test_where_one_model_alone_may_be_used_neither_files_nor_batches_name_anothe
         ai.batches.create(input_file_id="file-in", **made)
     assert refusal.value.code == "model_not_allowed"
     assert there.asked == [("GET", "/files/file-in/content")]
+    there.asked.clear()
+    with pytest.raises(openai.PermissionDeniedError):
+        ai.fine_tuning.jobs.create(model="gpt-other", training_file="file-in")
+    # Which model its provider takes where none is named nobody here knows.
+    itself = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    for path, asked in (
+        ("/v1/fine_tuning/jobs", {"training_file": "file-in"}),
+        ("/v1/responses", {"prompt": {"id": "pmpt_1"}}),
+        ("/v1/images/generations", {"prompt": "a cat"}),
+    ):
+        answer = itself.post(path, asked)
+        assert (answer.status, answer.json()["error"]["code"]) == (403, "model_not_allowed"), path
+    assert there.asked == []
     file = ai.files.create(file=("lines.jsonl", jsonl(line(1), line(2))), purpose="batch")
     assert ai.batches.create(input_file_id=file.id, **made).id == "b-1"
     # Those of the gateway itself go the same way.
@@ -278,6 +291,46 @@ def test_who_runs_a_batch_must_be_known_before_it_is_made(here: Restarted, there
     refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 404, "AB02", "nobody")
     options = {"x-gateway-virtual-key": "m-w"}
     refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "groq", "anthropic")
+
+
+def test_who_has_openais_batches_runs_them_by_openais_sdk_and_for_the_gateway(here: Restarted, there: BatchProvider):
+    caller = calling(here, there, "kluster-ai")
+    ai = sdk(caller, provider="@m-w")
+    lines = jsonl(line(1), line(2))
+    file = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
+    assert (file.id, there.files["file-in"]) == ("file-in", lines.strip(b"\n") + b"\n")
+    made: dict[str, Any] = {"endpoint": CHAT, "completion_window": DAY, "metadata": {"why": "a test"}}
+    batch = ai.batches.create(input_file_id=file.id, **made)
+    assert there.batches["b-1"]["made"] == {"input_file_id": "file-in", **made}
+    there.finish()
+    batch = ai.batches.retrieve(batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2)
+    assert list(answers(ai, batch.output_file_id)) == ["line-1", "line-2"]
+    assert ai.batches.cancel(batch.id).status == "cancelled"
+    there.batches.clear()
+    batch = begun(ai, lines, DAY)
+    at_the_provider(there)
+    there.finish()
+    batch = ended(ai, batch.id)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
+
+
+@pytest.mark.parametrize("name", ["gateway", "portkey"])
+def test_the_gateways_own_files_and_batches_are_asked_for_by_its_name_or_that_of_another(
+    name: str, here: Restarted, there: BatchProvider
+):
+    # As who comes from another gateway has it in each request.
+    base, there_is = f"{here.gateway.base_url}/v1", {"x-portkey-provider": name}
+    with openai.OpenAI(
+        api_key=calling(here, there, "openai").key, base_url=base, default_headers=there_is, max_retries=0
+    ) as ai:
+        file = ai.files.create(file=("lines.jsonl", jsonl(line(1))), purpose="batch")
+        assert (file.id[:8], [one.id for one in ai.files.list()]) == ("gw_file_", [file.id])
+        options = {"gateway_options": {"x-portkey-provider": "@m-w"}}
+        batch = ai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=DAY, extra_body=options)
+        at_the_provider(there)
+        there.finish()
+        assert (ended(ai, batch.id).status, [one.id for one in ai.batches.list()]) == ("completed", [batch.id])
 
 
 def test_the_output_of_a_batch_that_its_provider_keeps_is_one_question(here: Restarted):

@@ -27,7 +27,7 @@ ACTIVE = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
 OVER = (COMPLETED, CANCELLED, EXPIRED, FAILED)
 IMMEDIATE = "immediate"
 
-PREFIX, OURS = "x-gateway-", "gateway"
+PREFIX = "x-gateway-"
 # Where callers put a provider's credential, and what they say to a provider about whose account pays.
 CARRIED = frozenset(
     [
@@ -143,7 +143,8 @@ def carried(
         ours = _ours(name, prefixes)
         if ours or name in CARRIED:
             found[ours or name] = value
-    if found.get(f"{PREFIX}provider") == OURS:
+    # By our own name, or by that of the other whose header fields are taken for ours.
+    if found.get(f"{PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
         del found[f"{PREFIX}provider"]
     found.update(_checked(options, prefixes))
     # Last: nobody else's key is used.

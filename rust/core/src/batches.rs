@@ -58,9 +58,15 @@ pub fn asks_for_ours(snapshot: &Snapshot, head: &Head, aliases: &[String]) -> bo
     }
     let control = Control::read(&head.headers, aliases);
     match control.provider {
-        Some(name) => name == OURS,
+        Some(name) => is_our_name(name, aliases),
         None => control.virtual_key.is_none() && control.config.is_none() && !has_config(snapshot, head, &control),
     }
+}
+
+/// Whether a provider is called as the gateway is: by its own name, or by that of the other whose header fields it takes for its own.
+fn is_our_name(name: &str, aliases: &[String]) -> bool {
+    let other = |alias: &String| alias.strip_prefix("x-").and_then(|alias| alias.strip_suffix('-')) == Some(name);
+    name == OURS || aliases.iter().any(other)
 }
 
 fn is_our_id(id: &str) -> bool {
@@ -259,6 +265,12 @@ mod tests {
             assert!(!ours("/v1/batches", &[named]), "{named:?}");
         }
         assert!(!ours("/v1/filesystem", &[]) && !ours("/v1/vector_stores/v/files", &[]));
+        let named = |name: &str, aliases: &[&str]| {
+            let aliases: Vec<_> = aliases.iter().map(|&alias| alias.to_owned()).collect();
+            asks_for_ours(&snapshot, &head("GET", "/v1/files", &[("x-gateway-provider", name)]), &aliases)
+        };
+        assert!(named("portkey", &["x-portkey-"]) && named("gateway", &[]));
+        assert!(!named("portkey", &[]) && !named("x-portkey-", &["x-portkey-"]) && !named("portkey", &["x-other-"]));
         let storeless = Snapshot::compile(br#"{"epoch":"1"}"#).unwrap();
         assert!(!asks_for_ours(&storeless, &head("GET", "/v1/files", &[]), &[]));
     }

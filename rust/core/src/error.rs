@@ -1,6 +1,9 @@
 //! Every error of the data plane: what it is called, its status, whose fault it is, and how it is told to the caller.
 
-use penstock_llm::dialect::{self, Dialect, Failure};
+use penstock_llm::{
+    dialect::{self, Dialect, Failure},
+    operation::Operation,
+};
 
 use crate::{
     headers::{Answered, Headers, Whole},
@@ -290,7 +293,9 @@ impl Error {
             Self::LinesUnreadable { message } => format!("which models this batch names cannot be read: {message}"),
             Self::NoOutput { status } if status.is_empty() => "this batch has no output".into(),
             Self::NoOutput { status } => format!("this batch has no output: it is {status}"),
-            Self::Unsupported { operation, provider } => format!("{operation} is not supported by {provider}"),
+            Self::Unsupported { operation, provider } => {
+                format!("{operation} is not supported by {provider}{}", other_way(operation))
+            }
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Unread { milliseconds } => {
                 format!("the answer was not read for {milliseconds} ms (server.write_stall_ms)")
@@ -367,6 +372,18 @@ impl Error {
             _ => serde_json::json!({"status": "failure", "message": message, "error": error}),
         };
         body.to_string().into_bytes()
+    }
+}
+
+/// Files and batches there are at every provider, where the gateway keeps them itself.
+fn other_way(operation: &str) -> &'static str {
+    let is_it = |one: &&Operation| one.id() == operation;
+    let is_ours = |one: &Operation| one.is_of_files() || one.batches() || *one == Operation::GetBatchOutput;
+    if Operation::ALL.iter().find(is_it).is_some_and(is_ours) {
+        "; hint: with a store the gateway has files and batches of its own, which any provider answers: name none in \
+         x-gateway-provider, or `gateway`, and this one in gateway_options of the batch (docs/batches.md)"
+    } else {
+        ""
     }
 }
 

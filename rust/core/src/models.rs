@@ -198,7 +198,14 @@ impl<'s> Target<'s> {
         }
         // Who names it elsewhere is looked at before anything is sent.
         let is_looked_at = self.reads_lines(call).is_some() || self.ends_messages(call);
-        !models.are_restricted() || is_looked_at || !may_name_one(call)
+        !models.are_restricted() || is_looked_at || self.is_pinned(call) || !may_name_one(call)
+    }
+
+    /// Whether something else than its body says which model a request asks. That is looked at by itself.
+    fn is_pinned(&self, call: &Call<'_>) -> bool {
+        let operation = call.route.operation;
+        let is_of_body = operation == Operation::Proxy || operation.tunes();
+        !is_of_body && self.provider.pinned(&self.options, call.route.stated).is_some()
     }
 
     /// Whatever a body names, another model may be asked: by an option, or by the path. What was saved says is meant.
@@ -248,12 +255,15 @@ impl<'s> Target<'s> {
     }
 }
 
-/// Whether a request of which no model is known yet may ask one all the same: in a form, or in what passes through unread.
+/// Whether a request of which no model is known yet may ask one all the same: in a form, in what passes through unread, or where its
+/// provider takes one that nobody named, such as that of a prompt that it keeps.
 fn may_name_one(call: &Call<'_>) -> bool {
     match call.route.operation {
         Operation::Proxy => call.head.takes_body(),
         Operation::UploadFile | Operation::PutBatchObject | Operation::UploadBatchDataset => false,
-        operation => operation.takes() == Some(Takes::Form),
+        // A batch whose lines are not looked at is none without its model; a dataset has none.
+        Operation::CreateBatch | Operation::CreateBatchDataset => false,
+        operation => operation.takes() != Some(Takes::Nothing),
     }
 }
 

@@ -92,3 +92,39 @@ async fn a_deployment_in_the_place_of_a_models_own_must_be_one_that_may_be_used(
         assert!(line.starts_with(&format!("POST /deployments/{deployment}/chat/completions?")), "{model}: {line}");
     }
 }
+
+#[tokio::test]
+async fn a_request_that_names_no_model_asks_none_where_only_some_may_be_used() {
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let rig = Played::rig();
+    let row = |slug: &str, provider: &str, options: Value| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "options": options, "custom_host": played.provider.url()});
+    let usual = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "usual"});
+    let models = |id: &str, allow_all: bool, enabled: bool| json!({"id": id, "allow_all": allow_all, "models": [{"slug": "m", "enabled": enabled}]});
+    rig.apply(&json!({"epoch": "1",
+        "providers": [row("some", "openai", json!({})), row("most", "openai", json!({})), row("all", "openai", json!({})),
+            row("az", "azure-openai", usual)],
+        "models": [models("some", false, true), models("most", true, false), models("all", true, true), models("az", false, true)]}));
+    let ask = |at: &str, path: &str, body: &str| {
+        let ask = Ask::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
+        ask.header("content-type", "application/json").body(body.to_owned())
+    };
+    let unnamed = [
+        ("/v1/responses", r#"{"prompt":{"id":"pmpt_1"}}"#),
+        ("/v1/images/generations", r#"{"prompt":"a cat"}"#),
+        ("/v1/fine_tuning/jobs", r#"{"training_file":"file-1"}"#),
+        (CHAT, r#"{"messages":[{"role":"user","content":"hi"}]}"#),
+    ];
+    for (path, body) in unnamed {
+        for at in ["some", "most"] {
+            let told = rig.send(ask(at, path, body)).await;
+            assert_eq!((told.status, told.code().as_str()), (403, "model_not_allowed"), "{at} {path}: {}", told.text());
+        }
+    }
+    assert_eq!(played.provider.connections(), 0);
+    for (path, body) in unnamed {
+        assert_eq!(rig.send(ask("all", path, body)).await.status, 200, "{path}");
+    }
+    // A deployment that was saved is asked, whatever the body names.
+    assert_eq!(rig.send(ask("az", CHAT, unnamed[3].1)).await.status, 200);
+    assert!(played.sent().0.starts_with("POST /deployments/usual/chat/completions?"));
+}

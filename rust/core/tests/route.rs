@@ -201,6 +201,11 @@ async fn what_a_provider_does_not_offer_is_refused_by_name() {
         )
         .await;
     assert_eq!((told.status, &told.json()["message"]), (500, &json!("embed is not supported by groq")));
+    for (method, path) in [("GET", "/v1/files"), ("GET", "/v1/batches/b/output"), ("POST", "/v1/batches/b/cancel")] {
+        let told = rig.send(Ask::new(method, path).header("x-gateway-provider", "groq")).await;
+        let message = told.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert!(told.status == 500 && message.contains("gateway_options of the batch"), "{path}: {}", told.text());
+    }
 }
 
 #[tokio::test]

@@ -72,6 +72,7 @@ impl Rows {
         let row: Row<'_> = serde_json::from_slice(line)
             .map_err(|error| at(number, "", &format!("it is no JSON object of a batch: {error}")))?;
         if self.words.are_of(&row) {
+            self.look(&row).map_err(|refusal| at(number, &refusal.path, &refusal.message))?;
             self.out.extend_from_slice(line);
         } else {
             let said = self.said(&row).map_err(|refusal| at(number, &refusal.path, &refusal.message))?;
@@ -100,6 +101,13 @@ impl Rows {
         let said = lines::said(line).map_err(|problem| Refusal::new(problem.path, problem.message))?;
         said.lost.split(", ").filter(|name| !name.is_empty()).for_each(|name| self.lost.add(name));
         self.words.row(custom_id, &said.body).map_err(|message| Refusal::new("", message))
+    }
+
+    /// A line that is a request in the provider's own words may name a model too.
+    fn look(&mut self, row: &Row<'_>) -> Result<(), Refusal> {
+        let (Some(only), Some(body)) = (self.words.plain(), row.body) else { return Ok(()) };
+        let peek = dialect::peek(body.get().as_bytes()).map_err(|found| Refusal::new("body", found.message))?;
+        peek.model.map_or(Ok(()), |model| self.refuse_other(&model, only))
     }
 
     fn refuse_other(&mut self, model: &str, url: &str) -> Result<(), Refusal> {

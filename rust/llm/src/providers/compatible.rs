@@ -271,7 +271,7 @@ pub(super) static ROWS: &[Compatible] = &[
     row("inference-net", "https://api.inference.net/v1", "", &[CHAT]),
     row("iointelligence", "https://api.intelligence.io.solutions/api/v1", "", &[CHAT, EMBED, RESPOND]),
     row("jina", "https://api.jina.ai/v1", "", &[EMBED, RERANK]),
-    row("kluster-ai", "https://api.kluster.ai/v1", "", &[CHAT, EMBED, FILES]),
+    row("kluster-ai", "https://api.kluster.ai/v1", "", &[CHAT, EMBED, FILES, BATCHES]),
     row("krutrim", "https://cloud.olakrutrim.com/v1", "", &[CHAT]),
     row("lambda", "https://api.lambdalabs.com/v1", "", &[CHAT, COMPLETE]),
     row("lemonfox-ai", "https://api.lemonfox.ai/v1", "", &[CHAT, IMAGE, TRANSCRIBE]).says(&LEMONFOX),
