@@ -529,7 +529,7 @@ def test_who_has_no_batches_of_openais_names_the_gateways_own(here: Restarted, t
         lambda: ai.files.create(file=given, purpose="batch"),
         lambda: ai.files.content("d-out"),
         lambda: ai.batches.create(**made),
-        lambda: ai.batches.list(),
+        ai.batches.list,
         lambda: ai.batches.retrieve("b-1"),
         lambda: ai.batches.cancel("b-1"),
     ):
@@ -585,7 +585,7 @@ def test_where_some_models_alone_may_be_used_no_file_batch_or_tuning_is_of_anoth
     assert there.asked == []
     # Whatever is said beside it, the job is of the model that was looked at.
     beside = {"model": other, "modelId": other}
-    ai.batches.create(**made, extra_body={"model": kind.model, "provider_options": beside, **{"modelId": other}})
+    ai.batches.create(**made, extra_body={"model": kind.model, "provider_options": beside, "modelId": other})
     assert [kind.model in json.dumps(job) and other not in json.dumps(job) for job in there.jobs] == [True]
 
 

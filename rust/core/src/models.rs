@@ -1,5 +1,6 @@
 //! What is said of single models: which may be used, where they are; and when the catalogue is asked for.
 
+mod grading;
 pub(crate) mod listing;
 
 use std::{
@@ -188,6 +189,11 @@ impl<'s> Target<'s> {
         } else if !self.may_ask(call, models, model) {
             return Err(Error::ModelRefused { model: model.to_owned() });
         }
+        if call.route.operation == Operation::CreateFinetune && models.are_restricted() {
+            for grader in grading::models(body).ok_or_else(|| Error::ModelRefused { model: String::new() })? {
+                models.admit_job(&[grader])?;
+            }
+        }
         self.admit_pinned(call, saved, said)
     }
 
@@ -260,10 +266,14 @@ impl<'s> Target<'s> {
 fn may_name_one(call: &Call<'_>) -> bool {
     match call.route.operation {
         Operation::Proxy => call.head.takes_body(),
-        Operation::UploadFile | Operation::PutBatchObject | Operation::UploadBatchDataset => false,
-        // A batch whose lines are not looked at is none without its model; a dataset has none.
-        Operation::CreateBatch | Operation::CreateBatchDataset => false,
-        operation => operation.takes() != Some(Takes::Nothing),
+        // What becomes of these a job says; and a batch whose lines are not looked at is none without its model.
+        Operation::UploadFile
+        | Operation::PutBatchObject
+        | Operation::CreateBatchDataset
+        | Operation::UploadBatchDataset
+        | Operation::CreateBatch => false,
+        // Each message on a socket is looked at when it comes.
+        operation => operation.takes() == Some(Takes::Form) || (operation.takes_json() && call.head.takes_body()),
     }
 }
 

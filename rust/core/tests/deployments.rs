@@ -114,6 +114,9 @@ async fn a_request_that_names_no_model_asks_none_where_only_some_may_be_used() {
         ("/v1/fine_tuning/jobs", r#"{"training_file":"file-1"}"#),
         (CHAT, r#"{"messages":[{"role":"user","content":"hi"}]}"#),
     ];
+    let graded = r#"{"model":"m","training_file":"f","method":{"type":"reinforcement","reinforcement":{"grader":{"type":"score_model","model":"n"}}}}"#;
+    let told = rig.send(ask("some", unnamed[2].0, graded)).await;
+    assert_eq!((told.status, told.code().as_str()), (403, "model_not_allowed"), "{}", told.text());
     for (path, body) in unnamed {
         for at in ["some", "most"] {
             let told = rig.send(ask(at, path, body)).await;
@@ -124,6 +127,10 @@ async fn a_request_that_names_no_model_asks_none_where_only_some_may_be_used() {
     for (path, body) in unnamed {
         assert_eq!(rig.send(ask("all", path, body)).await.status, 200, "{path}");
     }
+    assert_eq!(
+        rig.send(ask("some", unnamed[2].0, &graded.replace(r#""model":"n""#, r#""model":"m""#))).await.status,
+        200
+    );
     // A deployment that was saved is asked, whatever the body names.
     assert_eq!(rig.send(ask("az", CHAT, unnamed[3].1)).await.status, 200);
     assert!(played.sent().0.starts_with("POST /deployments/usual/chat/completions?"));

@@ -227,6 +227,7 @@ async fn a_message_that_names_a_model_that_may_not_be_used_ends_the_session() {
         r#""mod\u0065l":"bad""#,
         r#""model":"good","model":"bad""#,
         r#""model":"good","response":{"model":"bad"}"#,
+        r#""prompt":{"id":"pmpt_1"}"#,
     ] {
         let mut talk = open(&rig, ask()).await;
         talk.send(Message::text(create(more))).await;

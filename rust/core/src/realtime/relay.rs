@@ -34,6 +34,8 @@ use crate::{
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Longest reason of a close frame, in bytes.
 const LONGEST_REASON: usize = 123;
+/// Messages that ask for an answer.
+const CREATE: &str = "response.create";
 
 /// A WebSocket whose provider has agreed to it.
 pub struct Session {
@@ -48,6 +50,8 @@ struct Ward(Option<Arc<Models>>);
 /// Where a message may name a model. Whoever names two of one name is not understood.
 #[derive(Deserialize)]
 struct Named<'m> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<Cow<'m, str>>,
     #[serde(borrow)]
     model: Option<Cow<'m, str>>,
     #[serde(borrow)]
@@ -72,9 +76,13 @@ impl Ward {
             (Message::Binary(bytes), Some(_)) => bytes,
             _ => return Ok(()),
         };
-        let Named { model, response } = serde_json::from_slice(said)
+        let Named { kind, model, response } = serde_json::from_slice(said)
             .map_err(|error| Error::BodyInvalid { at: error.column(), message: "a message is not one JSON object" })?;
-        let named = model.into_iter().chain(response.and_then(|within| within.model));
+        let mut named = model.into_iter().chain(response.and_then(|within| within.model)).peekable();
+        if named.peek().is_none() && kind.is_some_and(|kind| kind == CREATE) {
+            // Its provider may take one that nobody named, such as that of a prompt that it keeps.
+            return Err(Error::ModelRefused { model: String::new() });
+        }
         for model in named {
             if !self.0.as_ref().is_none_or(|models| models.admits(&model)) {
                 return Err(Error::ModelRefused { model: model.into_owned() });

@@ -1,0 +1,113 @@
+//! Models that a job of fine-tuning asks besides the one that it tunes: those that grade what that one says.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
+};
+
+/// As far as a job says how it is done. Graders stand within that, and within each other.
+#[derive(Deserialize)]
+struct Job {
+    #[serde(default)]
+    method: Named,
+}
+
+/// Every text that stands as `model` somewhere, however often in one object.
+#[derive(Default)]
+struct Named(Vec<String>);
+
+/// Those that a job names; `None` where it cannot be read.
+pub fn models(job: &[u8]) -> Option<Vec<String>> {
+    serde_json::from_slice::<Job>(job).ok().map(|job| job.method.0)
+}
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut found = Vec::new();
+        Search { found: &mut found, is_model: false }.deserialize(deserializer)?;
+        Ok(Self(found))
+    }
+}
+
+/// Looks through a value, which stands as `model` or as something else.
+struct Search<'f> {
+    found: &'f mut Vec<String>,
+    is_model: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Search<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Search<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        if self.is_model {
+            self.found.push(text.to_owned());
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            map.next_value_seed(Search { found: &mut *self.found, is_model: key == "model" })?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Search { found: &mut *self.found, is_model: false })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_grades_is_found_wherever_it_stands() {
+        let of = |job: &str| models(job.as_bytes()).map(|found| found.join(" "));
+        let grader =
+            r#"{"type":"score_model","model":"a","mod\u0065l":"b","input":[{"model":"c"},1,1.5,-1,true,null]}"#;
+        let multi = format!(r#"{{"type":"multi","graders":{{"one":{grader}}}}}"#);
+        let job =
+            format!(r#"{{"model":"x","metadata":{{"model":"y"}},"method":{{"reinforcement":{{"grader":{multi}}}}}}}"#);
+        assert_eq!(of(&job).as_deref(), Some("a b c"));
+        for none in [r#"{"model":"x"}"#, r#"{"method":null}"#, r#"{"method":{"type":"supervised"}}"#] {
+            assert_eq!(of(none).as_deref(), Some(""), "{none}");
+        }
+        assert_eq!((of("["), of(r#"{"method":{},"method":{"model":"a"}}"#)), (None, None));
+    }
+}
