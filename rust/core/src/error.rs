@@ -294,7 +294,8 @@ impl Error {
             Self::NoOutput { status } if status.is_empty() => "this batch has no output".into(),
             Self::NoOutput { status } => format!("this batch has no output: it is {status}"),
             Self::Unsupported { operation, provider } => {
-                format!("{operation} is not supported by {provider}{}", other_way(operation))
+                let hint = other_way(operation);
+                format!("{operation} is not supported by {provider}{hint}")
             }
             Self::Timeout { milliseconds } => format!("request exceeded the timeout of {milliseconds} ms"),
             Self::Unread { milliseconds } => {
