@@ -8,7 +8,7 @@
 mod golden_cases;
 
 use bytes::Bytes;
-use golden_cases::{Answered, Case, cases, passing, reassembled};
+use golden_cases::{Answered, Case, cases, in_one_text, passing, reassembled};
 use penstock_llm::stream::include_usage;
 use proptest::prelude::*;
 
@@ -139,7 +139,7 @@ const ALONE: [&str; 13] = [
 
 #[test]
 fn a_stream_put_together_again_is_the_whole_answer() {
-    let mut alone = Vec::new();
+    let (mut alone, mut late) = (Vec::new(), 0);
     for case in cases() {
         let Answered::Stream(bytes) = case.answered() else { continue };
         let Some(whole) = case.sibling() else {
@@ -154,11 +154,35 @@ fn a_stream_put_together_again_is_the_whole_answer() {
         let mut transcoder = streamed.stream();
         let mut returned = transcoder.push(bytes).to_vec();
         returned.extend_from_slice(&transcoder.finish());
-        let expected = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
-        assert_eq!(reassembled(&case.operation, &returned), reassembled_whole(expected), "{}", case.name());
+        let expected: serde_json::Value = serde_json::from_slice(&translation.whole(&answer).unwrap()).unwrap();
+        let (mut found, mut expected) = (reassembled(&case.operation, &returned), reassembled_whole(expected));
+        if LATE.contains(&case.name().as_str()) {
+            late += 1;
+            (found, expected) = (in_one_text(found), in_one_text(expected));
+        }
+        assert_eq!(found, expected, "{}", case.name());
     }
+    assert_eq!(late, LATE.len());
     assert_eq!(alone, ALONE, "a stream has a case of the same name that is answered whole");
 }
+
+/// What is cited is known there when its words have been told, and a block that was told is not cut any more.
+const LATE: [&str; 14] = [
+    "cohere/converseStream/cited_stream",
+    "cohere/messages/citations_stream",
+    "cohere/messages/cited_stream",
+    "cohere/messages/loose_citations_stream",
+    "cohere/messages/loose_cited_stream",
+    "cometapi/converseStream/cited_stream",
+    "cometapi/messages/cited_stream",
+    "google/converseStream/cited_stream",
+    "google/messages/cited_stream",
+    "google/messages/loose_cited_stream",
+    "perplexity-ai/converseStream/cited_stream",
+    "perplexity-ai/messages/cited_stream",
+    "perplexity-ai/messages/loose_citations_stream",
+    "perplexity-ai/messages/loose_cited_stream",
+];
 
 /// Without what only one of the two has.
 fn reassembled_whole(mut whole: serde_json::Value) -> serde_json::Value {

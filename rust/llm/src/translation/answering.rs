@@ -1,8 +1,10 @@
 //! What must be known of a request to answer it in its caller's dialect.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
-use super::{asked::Fields, lost::Unsaid, signatures::Kept};
+use super::{asked::Fields, citing::Cites, lost::Unsaid, signatures::Kept};
 
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each says yes or no to something of its own")]
@@ -22,6 +24,8 @@ pub struct Answering {
     pub images: bool,
     /// What a response repeats of its request.
     pub echo: Fields,
+    /// What the caller calls the documents that it gave to be cited.
+    pub documents: Arc<[String]>,
     /// What of the answer the caller could not be told.
     pub unsaid: Unsaid,
     /// Where signatures of calls are kept, if this model signs them.
@@ -42,6 +46,11 @@ impl Answering {
     /// Likewise, but for what chat completions have a place for, which is told in any case.
     pub fn kept_of_choice(&self, name: &str, json: &str) -> Option<Value> {
         if is_of_chat(name, json) { serde_json::from_str(json).ok() } else { self.kept(name, json) }
+    }
+
+    /// Notes what of citations the caller is not told, where the rest of them is not shown; gives what is new of that.
+    pub fn lose_of(&self, cites: &Cites<'_>, is_told: bool) -> Vec<String> {
+        cites.unsaid(is_told).filter(|name| self.unsaid.add(name)).map(ToOwned::to_owned).collect()
     }
 
     /// What stands beside the words, for who is not strict; to others it is lost.

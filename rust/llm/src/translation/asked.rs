@@ -1,6 +1,6 @@
 //! A request to a model, whoever wrote it: messages, tools, and parameters under the names of chat completions.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
@@ -114,6 +114,14 @@ impl Asked {
     pub fn asks_for_images(&self) -> bool {
         let kinds = self.fields.get("modalities").and_then(Value::as_array);
         kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "image"))
+    }
+
+    /// What the documents are called that are given beside the messages: who gives them no names has them numbered.
+    pub fn documents(&self) -> Arc<[String]> {
+        let given = self.fields.get("documents").and_then(Value::as_array).into_iter().flatten();
+        let name =
+            |(at, one): (usize, &Value)| one["id"].as_str().map_or_else(|| format!("doc:{at}"), ToOwned::to_owned);
+        given.enumerate().map(name).collect()
     }
 
     /// What nobody took.

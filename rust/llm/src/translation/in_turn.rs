@@ -173,6 +173,7 @@ impl<T: Teller> Taker for InTurn<T> {
             | Piece::Usage(_)
             | Piece::Finish { .. }
             | Piece::Aside { .. }
+            | Piece::Cites(_)
             | Piece::Failed { .. } => {
                 self.teller.take(piece);
             }

@@ -32,11 +32,14 @@ pub use mending::Mending;
 pub use signatures::{Kept, Signatures};
 pub use transcoder::Transcoder;
 
+use std::sync::Arc;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use self::{
     asked::Fields,
     batching::Run,
+    citing::ByBlock,
     embedding::{Shape, Texts},
     failing::Whose,
     in_turn::InTurn,
@@ -177,7 +180,8 @@ impl Translation {
         };
         let blocks = images || shows_thoughts;
         let plain = Self::new(question, (caller, wire), Lost::default());
-        let answering = Answering { model: asked.model.clone(), blocks, images, echo, ..plain.answering };
+        let (model, documents) = (asked.model.clone(), asked.documents());
+        let answering = Answering { model, blocks, images, echo, documents, ..plain.answering };
         if let Some(meant) = question.beside.meant {
             meant.clone_into(&mut asked.model);
         }
@@ -303,6 +307,7 @@ impl Translation {
             blocks: false,
             images: false,
             echo: Fields::default(),
+            documents: Arc::default(),
             unsaid: Unsaid::default(),
             signatures: question.beside.signatures.filter(|_| wire.signs(meant)).cloned(),
         };
@@ -364,12 +369,12 @@ impl Translation {
             Caller::Batch => {
                 return batching::told(self.wire, &read()?, &self.answering, (self.operation, &self.page));
             }
-            Caller::Chat => Box::new(callers::chat::Whole::new(self.answering.clone())),
+            Caller::Chat => Box::new(ByBlock::new(callers::chat::Whole::new(self.answering.clone()))),
             Caller::Complete => Box::new(callers::complete::Whole::new(self.answering.clone())),
             Caller::Messages | Caller::Invoke => Box::new(callers::messages::Whole::new(self.answering.clone())),
             Caller::Gemini => Box::new(callers::gemini::Whole::new(self.answering.clone())),
             Caller::Converse => Box::new(callers::converse::Whole::new(self.answering.clone())),
-            Caller::Responses => Box::new(callers::responses::Whole::new(self.answering.clone())),
+            Caller::Responses => Box::new(ByBlock::new(callers::responses::Whole::new(self.answering.clone()))),
         };
         let mut teller = Noting::new(teller, &self.answering);
         self.wire.read(answer, &mut teller)?;
@@ -430,12 +435,12 @@ impl Translation {
             | Caller::Count(_)
             | Caller::List
             | Caller::Tune
-            | Caller::Batch => Box::new(callers::chat::Stream::new(self.answering.clone())),
+            | Caller::Batch => Box::new(ByBlock::new(callers::chat::Stream::new(self.answering.clone()))),
             Caller::Messages => Box::new(InTurn::new(callers::messages::Stream::new(self.answering.clone()))),
             Caller::Gemini => Box::new(callers::gemini::Stream::new(self.answering.clone())),
             Caller::Converse => Box::new(InTurn::new(callers::converse::Stream::new(self.answering.clone()))),
             Caller::Invoke => Box::new(InTurn::new(callers::converse::invoke::Stream::new(self.answering.clone()))),
-            Caller::Responses => Box::new(callers::responses::Stream::new(self.answering.clone())),
+            Caller::Responses => Box::new(ByBlock::new(callers::responses::Stream::new(self.answering.clone()))),
         };
         let teller = Noting::new(teller, &self.answering);
         Transcoder::new(self.wire.frames(), self.wire.listener(), teller)

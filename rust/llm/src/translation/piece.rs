@@ -1,5 +1,6 @@
 //! What an answer consists of, whoever gives it and however it comes: whole or streamed, it is the same pieces.
 
+use super::citing::Cites;
 use crate::usage::Usage;
 
 /// The next of an answer. Text comes in runs of any size.
@@ -41,6 +42,8 @@ pub enum Piece<'a> {
         name: &'a str,
         json: &'a str,
     },
+    /// Where stretches of what was said are from.
+    Cites(Cites<'a>),
     /// A block that only its provider knows, as JSON.
     Native {
         kind: &'a str,
@@ -60,6 +63,16 @@ pub enum Piece<'a> {
     },
     /// It came to its proper end.
     End,
+}
+
+impl Piece<'_> {
+    /// As who has no words for citations takes it.
+    pub fn plain(self) -> Self {
+        match self {
+            Self::Cites(Cites { place, name, json, .. }) => Self::Aside { place, name, json },
+            other => other,
+        }
+    }
 }
 
 /// What an aside belongs to.

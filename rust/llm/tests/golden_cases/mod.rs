@@ -310,6 +310,43 @@ pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
     }
 }
 
+/// Texts that follow each other as one, with all that they are from.
+pub fn in_one_text(mut answer: Value) -> Value {
+    let at = if answer["content"].is_array() { "/content" } else { "/output/message/content" };
+    let blocks = answer.pointer_mut(at).unwrap();
+    let mut joined: Vec<Value> = Vec::new();
+    for mut block in std::mem::take(blocks.as_array_mut().unwrap()) {
+        let cited = block["citationsContent"].take();
+        if cited.is_object() {
+            block = json!({"text": cited["content"][0]["text"], "citations": cited["citations"]});
+        }
+        block.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let is_text = block["text"].is_string();
+        let Some(last) = joined.last_mut().filter(|last| is_text && last["text"].is_string()) else {
+            joined.push(block);
+            continue;
+        };
+        last["text"] = format!("{}{}", last["text"].as_str().unwrap(), block["text"].as_str().unwrap()).into();
+        for citation in block["citations"].as_array().into_iter().flatten() {
+            if last["citations"].is_null() {
+                last["citations"] = json!([]);
+            }
+            let known = last["citations"].as_array_mut().unwrap();
+            if !known.contains(citation) {
+                known.push(citation.clone());
+            }
+        }
+    }
+    for block in &mut joined {
+        if let Some(citations) = block["citations"].as_array_mut() {
+            citations.sort_by_key(ToString::to_string);
+        }
+        block.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    }
+    *blocks = joined.into();
+    answer
+}
+
 fn text_completion(events: &[Value]) -> Value {
     let mut told = events.iter().filter(|event| event["choices"][0].is_object());
     let mut whole = told.next().unwrap().clone();

@@ -9,6 +9,7 @@ use crate::{
     dialect::{Dialect, Failure, chat},
     translation::{
         answering::{Answering, is_of_chat},
+        citing::{ANNOTATIONS, Cited, Cites},
         failing, finish,
         piece::{Piece, Place, Taker},
         teller::Teller,
@@ -109,7 +110,26 @@ impl Stream {
     /// Names in a comment what cannot be told: the head of the answer is long gone.
     fn lose(&mut self, name: &str) {
         if self.answering.unsaid.add(name) {
-            let _ = write!(self.out, ": not translated: {name}\n\n");
+            self.comment(name);
+        }
+    }
+
+    fn comment(&mut self, name: &str) {
+        let _ = write!(self.out, ": not translated: {name}\n\n");
+    }
+
+    fn cites(&mut self, cites: &Cites<'_>) {
+        let told: Vec<_> = cites.cited.iter().filter_map(Cited::to_chat).collect();
+        let is_told = told.len() == cites.cited.len();
+        if !told.is_empty() {
+            self.event(&choice(&json!({ANNOTATIONS: told})));
+        }
+        if self.answering.strict {
+            for name in self.answering.lose_of(cites, is_told) {
+                self.comment(&name);
+            }
+        } else if let Some((place, name, json)) = cites.beside_annotations() {
+            self.add(place, name, json);
         }
     }
 
@@ -215,6 +235,7 @@ impl Taker for Stream {
                 self.event(&choice(&json!({"extra_content": {"google": {"thought_signature": signature}}})));
             }
             Piece::Aside { place, name, json } => self.add(place, name, json),
+            Piece::Cites(cites) => self.cites(&cites),
             Piece::Native { kind, .. } if self.answering.strict => self.lose(kind),
             Piece::Native { json, .. } => {
                 if let Ok(block) = serde_json::from_str(json) {

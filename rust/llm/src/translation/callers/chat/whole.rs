@@ -7,6 +7,7 @@ use crate::{
     translation::{
         answering::{Answering, extend, merge},
         asked::Fields,
+        citing::{ANNOTATIONS, Cited, Cites},
         finish,
         piece::{Piece, Place, Taker},
         teller::Teller,
@@ -118,6 +119,19 @@ impl Whole {
         merge(fields, name, value);
     }
 
+    fn cites(&mut self, cites: &Cites<'_>) {
+        let told: Vec<_> = cites.cited.iter().filter_map(Cited::to_chat).collect();
+        let is_told = told.len() == cites.cited.len();
+        if !told.is_empty() {
+            merge(&mut self.beside.message, ANNOTATIONS, told.into());
+        }
+        if self.answering.strict {
+            self.answering.lose_of(cites, is_told);
+        } else if let Some((place, name, json)) = cites.beside_annotations() {
+            self.add(place, name, json);
+        }
+    }
+
     fn message(&mut self) -> Value {
         let mut message = json!({"role": "assistant", "content": self.text.take(), "refusal": self.refusal.take()});
         if !self.blocks.is_empty() {
@@ -180,6 +194,7 @@ impl Taker for Whole {
                 }
             }
             Piece::Aside { place, name, json } => self.add(place, name, json),
+            Piece::Cites(cites) => self.cites(&cites),
             Piece::Native { kind, json } => {
                 if let Some(block) = self.answering.kept(kind, json) {
                     self.blocks.push(block);

@@ -76,7 +76,7 @@ impl Taker for Stream {
         if self.over {
             return;
         }
-        match piece {
+        match piece.plain() {
             Piece::Start { id, model } => {
                 for (known, told) in [(&mut self.id, id), (&mut self.model, model)] {
                     if !told.is_empty() {

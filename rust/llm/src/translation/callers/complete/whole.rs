@@ -42,7 +42,7 @@ impl Whole {
 
 impl Taker for Whole {
     fn take(&mut self, piece: Piece<'_>) {
-        match piece {
+        match piece.plain() {
             Piece::Start { id, model } => {
                 for (known, told) in [(&mut self.id, id), (&mut self.model, model)] {
                     if !told.is_empty() {

@@ -8,6 +8,7 @@ use crate::{
     stream::aws_event_stream::encode,
     translation::{
         answering::Answering,
+        citing::{Cited, Cites},
         failing, finish,
         piece::{Piece, Taker},
         teller::Teller,
@@ -24,6 +25,8 @@ pub struct Stream {
     open: Option<Kind>,
     /// What is said next is a block of its own.
     is_apart: bool,
+    /// Where the block is from that is open, as it was told after its words: it ends before more of them.
+    cited: Vec<Value>,
     /// Which block each call is.
     calls: Vec<usize>,
     usage: Usage,
@@ -47,6 +50,7 @@ impl Stream {
             blocks: 0,
             open: None,
             is_apart: false,
+            cited: Vec::new(),
             calls: Vec::new(),
             usage: Usage::default(),
             finish: String::new(),
@@ -77,6 +81,7 @@ impl Stream {
     }
 
     fn close(&mut self) {
+        self.cited.clear();
         if self.open.take().is_some() {
             let index = self.blocks - 1;
             self.frame("contentBlockStop", &json!({"contentBlockIndex": index}));
@@ -90,6 +95,20 @@ impl Stream {
     fn say(&mut self, kind: Kind, delta: &Value) {
         let index = self.open(kind);
         self.delta(index, delta);
+    }
+
+    /// What was said already stays in its block, which all that it is from is told with.
+    fn cites(&mut self, cites: &Cites<'_>) {
+        let is_open = self.open == Some(Kind::Text) && !self.is_apart;
+        let told = |one: &Cited| one.to_converse(&self.answering.documents).filter(|_| is_open);
+        let sources: Vec<_> = cites.cited.iter().filter_map(told).collect();
+        self.answering.lose_of(cites, sources.len() == cites.cited.len());
+        for source in sources {
+            if !self.cited.contains(&source) {
+                self.say(Kind::Text, &json!({"citation": source}));
+                self.cited.push(source);
+            }
+        }
     }
 
     /// A block of its own that nobody may read.
@@ -126,7 +145,10 @@ impl Taker for Stream {
             Piece::Start { .. } => self.begin(),
             Piece::TextBlock => self.is_apart = true,
             Piece::Text("") | Piece::Refusal("") | Piece::Thinking("") => (),
-            Piece::Text(text) | Piece::Refusal(text) => self.say(Kind::Text, &json!({"text": text})),
+            Piece::Text(text) | Piece::Refusal(text) => {
+                self.is_apart |= !self.cited.is_empty();
+                self.say(Kind::Text, &json!({"text": text}));
+            }
             Piece::Thinking(text) => self.say(Kind::Thinking, &json!({"reasoningContent": {"text": text}})),
             Piece::Signature(text) => {
                 if self.open != Some(Kind::Thinking) {
@@ -148,6 +170,7 @@ impl Taker for Stream {
                 }
                 None => self.answering.lose(name),
             },
+            Piece::Cites(cites) => self.cites(&cites),
             Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, signature } => {
                 if let Some(signature) = signature {

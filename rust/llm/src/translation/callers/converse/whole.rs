@@ -1,5 +1,7 @@
 //! Writes a whole conversation's next message.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
 
 use super::{seals, usage};
@@ -7,7 +9,8 @@ use crate::{
     translation::{
         answering::Answering,
         asked::Fields,
-        citing, finish,
+        citing::{self, Cited, Cites},
+        finish,
         piece::{Piece, Place, Taker},
         teller::Teller,
     },
@@ -31,6 +34,8 @@ pub struct Whole {
     is_apart: bool,
     /// Which block each call is, and its arguments so far.
     calls: Vec<(usize, String)>,
+    /// Which stretches of all texts are from where.
+    cited: Vec<(Range<usize>, Value)>,
     usage: Usage,
     finish: String,
 }
@@ -42,6 +47,7 @@ impl Whole {
             blocks: Vec::new(),
             is_apart: false,
             calls: Vec::new(),
+            cited: Vec::new(),
             usage: Usage::default(),
             finish: String::new(),
         }
@@ -67,6 +73,13 @@ impl Whole {
                 none => *none = citations.into(),
             }
         }
+    }
+
+    fn cites(&mut self, cites: &Cites<'_>) {
+        let before = self.cited.len();
+        let told = |one: &Cited| Some((one.claim.clone(), one.to_converse(&self.answering.documents)?));
+        self.cited.extend(cites.cited.iter().filter_map(told));
+        self.answering.lose_of(cites, self.cited.len() - before == cites.cited.len());
     }
 
     /// The thought that is not signed yet.
@@ -110,6 +123,7 @@ impl Taker for Whole {
                 Some(citations) => self.cite(citations),
                 None => self.answering.lose(name),
             },
+            Piece::Cites(cites) => self.cites(&cites),
             Piece::Native { kind: name, .. } => self.answering.lose(name),
             Piece::Call { id, name, signature } => {
                 self.blocks.extend(signature.map(seals::of_call));
@@ -133,6 +147,9 @@ impl Teller for Whole {
             // What is no object was cut by the provider's limit.
             let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
             self.blocks[block]["toolUse"]["input"] = input.into();
+        }
+        if !self.cited.is_empty() {
+            self.blocks = citing::cut(std::mem::take(&mut self.blocks), std::mem::take(&mut self.cited));
         }
         for block in &mut self.blocks {
             if let Some(citations) = block.as_object_mut().and_then(|block| block.shift_remove(CITATIONS)) {

@@ -9,6 +9,7 @@ use crate::{
     dialect::{Dialect, gemini},
     translation::{
         answering::Answering,
+        citing::Cites,
         failing,
         piece::{Piece, Taker},
         teller::Teller,
@@ -91,7 +92,9 @@ impl Taker for Stream {
             Piece::Seal(signature) => self.say(parts::seal(signature)),
             Piece::Image { mime, data } => self.say(parts::image(mime, data)),
             // A comment would be too much: Google's own clients take every line for JSON.
-            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
+            Piece::Aside { name, .. } | Piece::Cites(Cites { name, .. }) | Piece::Native { kind: name, .. } => {
+                self.answering.lose(name);
+            }
             Piece::Call { id, name, signature } => self.calls.push(Calling::new(id, name, signature)),
             Piece::Arguments { call, json } => {
                 if let Some(call) = self.calls.get_mut(call) {

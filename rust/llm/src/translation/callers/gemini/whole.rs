@@ -6,6 +6,7 @@ use super::parts::{self, Calling, Said};
 use crate::{
     translation::{
         answering::Answering,
+        citing::Cites,
         piece::{Piece, Taker},
         teller::Teller,
     },
@@ -72,7 +73,9 @@ impl Taker for Whole {
             Piece::Thinking(_) | Piece::Signature(_) | Piece::Redacted(_) => (),
             Piece::Seal(signature) => self.add(parts::seal(signature)),
             Piece::Image { mime, data } => self.parts.push(parts::image(mime, data)),
-            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => self.answering.lose(name),
+            Piece::Aside { name, .. } | Piece::Cites(Cites { name, .. }) | Piece::Native { kind: name, .. } => {
+                self.answering.lose(name);
+            }
             Piece::Call { id, name, signature } => {
                 self.calls.push((self.parts.len(), Calling::new(id, name, signature)));
                 self.parts.push(Value::Null);

@@ -14,6 +14,7 @@ use crate::{
     translation::{
         answering::{Answering, extend, merge},
         asked::Fields,
+        citing::Cites,
         failing, finish,
         piece::{Piece, Place, Taker},
         teller::Teller,
@@ -30,6 +31,8 @@ pub struct Stream {
     open: Option<Kind>,
     /// What is said next is a block of its own.
     is_apart: bool,
+    /// Where the block is from that is open, as it was told after its words: it ends before more of them.
+    cited: Vec<Value>,
     /// Which block each call is.
     calls: Vec<usize>,
     usage: Usage,
@@ -58,6 +61,7 @@ impl Stream {
             blocks: 0,
             open: None,
             is_apart: false,
+            cited: Vec::new(),
             calls: Vec::new(),
             usage: Usage::default(),
             finish: None,
@@ -99,6 +103,7 @@ impl Stream {
     }
 
     fn close(&mut self) {
+        self.cited.clear();
         if self.open.take().is_some() {
             let index = self.blocks - 1;
             self.event("content_block_stop", &json!({"type": "content_block_stop", "index": index}));
@@ -115,6 +120,7 @@ impl Stream {
     }
 
     fn text(&mut self, text: &str) {
+        self.is_apart |= !self.cited.is_empty();
         self.open_text();
         self.delta(self.blocks - 1, "text_delta", "text", text);
     }
@@ -135,6 +141,26 @@ impl Stream {
             let delta = json!({"type": "citations_delta", "citation": citation});
             let event = json!({"type": "content_block_delta", "index": index, "delta": delta});
             self.event("content_block_delta", &event);
+        }
+    }
+
+    /// What was said already stays in its block, which all that it is from is told with.
+    fn cites(&mut self, cites: &Cites<'_>) {
+        let is_open = self.open == Some(Kind::Text) && !self.is_apart;
+        if is_open {
+            for source in cites.to_anthropic(&self.answering.documents) {
+                if !self.cited.contains(&source) {
+                    self.cited.push(source.clone());
+                    self.cite(vec![source]);
+                }
+            }
+        }
+        if self.answering.strict {
+            for name in self.answering.lose_of(cites, is_open || cites.cited.is_empty()) {
+                self.comment(&name);
+            }
+        } else {
+            self.aside(cites.place, cites.name, cites.json);
         }
     }
 
@@ -172,8 +198,12 @@ impl Stream {
     /// Names in a comment what cannot be told: the head of the answer is long gone.
     fn lose(&mut self, name: &str) {
         if self.answering.unsaid.add(name) {
-            let _ = write!(self.out, ": not translated: {name}\n\n");
+            self.comment(name);
         }
+    }
+
+    fn comment(&mut self, name: &str) {
+        let _ = write!(self.out, ": not translated: {name}\n\n");
     }
 
     fn call(&mut self, id: &str, name: &str, signature: Option<&str>) {
@@ -217,6 +247,7 @@ impl Taker for Stream {
             Piece::Image { mime, data } if self.answering.images => self.show(&image(mime, data)),
             Piece::Image { .. } => self.lose("image"),
             Piece::Aside { place, name, json } => self.aside(place, name, json),
+            Piece::Cites(cites) => self.cites(&cites),
             Piece::Native { kind: name, .. } if self.answering.strict => self.lose(name),
             Piece::Native { json, .. } => {
                 if let Ok(block) = serde_json::from_str(json) {

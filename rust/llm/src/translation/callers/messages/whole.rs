@@ -1,5 +1,7 @@
 //! Writes a whole message.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
 
 use super::{request::SEAL, usage};
@@ -7,7 +9,8 @@ use crate::{
     translation::{
         answering::{Answering, extend, merge},
         asked::Fields,
-        citing, finish,
+        citing::{self, Cites},
+        finish,
         piece::{Piece, Place, Taker},
         teller::Teller,
     },
@@ -24,6 +27,8 @@ pub struct Whole {
     is_apart: bool,
     /// Which block each call is, and its arguments so far.
     calls: Vec<(usize, String)>,
+    /// Which stretches of all texts are from where.
+    cited: Vec<(Range<usize>, Value)>,
     usage: Usage,
     finish: String,
     stop_sequence: Option<String>,
@@ -50,6 +55,7 @@ impl Whole {
             blocks: Vec::new(),
             is_apart: false,
             calls: Vec::new(),
+            cited: Vec::new(),
             usage: Usage::default(),
             finish: String::new(),
             stop_sequence: None,
@@ -85,6 +91,16 @@ impl Whole {
                 Value::Array(told) => told.extend(citations),
                 none => *none = citations.into(),
             }
+        }
+    }
+
+    fn cites(&mut self, cites: &Cites<'_>) {
+        let claims = cites.cited.iter().map(|one| one.claim.clone());
+        self.cited.extend(claims.zip(cites.to_anthropic(&self.answering.documents)));
+        if self.answering.strict {
+            self.answering.lose_of(cites, true);
+        } else if let Some(value) = self.answering.kept(cites.name, cites.json) {
+            merge(&mut self.beside, cites.name, value);
         }
     }
 
@@ -134,6 +150,7 @@ impl Taker for Whole {
                     merge(&mut self.beside, name, value);
                 }
             }
+            Piece::Cites(cites) => self.cites(&cites),
             Piece::Native { kind, json } => self.blocks.extend(self.answering.kept(kind, json)),
             Piece::Call { id, name, signature } => self.call(id, name, signature),
             Piece::Arguments { call, json } => {
@@ -159,8 +176,12 @@ impl Teller for Whole {
                 block["input"] = input.into();
             }
         }
+        let mut content = std::mem::take(&mut self.blocks);
+        if !self.cited.is_empty() {
+            content = citing::cut(content, std::mem::take(&mut self.cited));
+        }
         let mut answer = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
-            "content": std::mem::take(&mut self.blocks), "stop_reason": finish::to_anthropic(&self.finish),
+            "content": content, "stop_reason": finish::to_anthropic(&self.finish),
             "stop_sequence": self.stop_sequence, "usage": usage(&self.usage)});
         extend(&mut answer, &mut self.beside);
         answer.to_string().into_bytes()

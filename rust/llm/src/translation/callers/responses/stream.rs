@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::whole::{Item, Kind, Whole, annotations};
+use super::whole::{Item, Kind, Whole, all_are_told};
 use crate::translation::{
     answering::Answering,
     piece::{Piece, Taker},
@@ -104,31 +104,33 @@ impl Stream {
         self.event(&format!("{}.delta", text_of(kind).0), fields);
     }
 
-    /// Tells of where the text is from that was said last, what is new of it.
-    fn annotate(&mut self, told: usize) {
-        self.follow();
-        let at = self.begun - 1;
-        let Item { id, annotations, .. } = &self.whole.items[at];
-        let event = |(index, annotation)| {
-            json!({"item_id": id, "output_index": at, "content_index": 0, "annotation_index": index,
-                "annotation": annotation})
-        };
-        let events: Vec<_> = annotations.iter().enumerate().skip(told).map(event).collect();
-        for event in events {
-            self.event("response.output_text.annotation.added", event);
+    /// Tells of where the texts are from that are not over, what is new of it: `told` is how many each had.
+    fn annotate(&mut self, told: &[usize]) {
+        for (at, told) in told.iter().enumerate().take(self.begun) {
+            if self.done[at] {
+                continue;
+            }
+            let Item { id, annotations, .. } = &self.whole.items[at];
+            let event = |(index, annotation)| {
+                json!({"item_id": id, "output_index": at, "content_index": 0, "annotation_index": index,
+                    "annotation": annotation})
+            };
+            let events: Vec<_> = annotations.iter().enumerate().skip(*told).map(event).collect();
+            for event in events {
+                self.event("response.output_text.annotation.added", event);
+            }
         }
     }
 
     /// Names in a comment what cannot be told: the head of the answer is long gone.
     fn lose(&mut self, piece: &Piece<'_>) {
-        let (Piece::Aside { name, .. } | Piece::Native { kind: name, .. }) = piece else { return };
-        if let Piece::Aside { place, name, json } = piece
-            && annotations(*place, name, json).is_some()
-        {
-            return;
-        }
-        let Answering { strict, unsaid, .. } = &self.whole.answering;
-        if *strict && unsaid.add(name) {
+        let Answering { strict: true, unsaid, .. } = &self.whole.answering else { return };
+        let names = match piece {
+            Piece::Aside { name, .. } | Piece::Native { kind: name, .. } => vec![*name],
+            Piece::Cites(cites) => cites.unsaid(all_are_told(cites)).collect(),
+            _ => return,
+        };
+        for name in names.into_iter().filter(|name| unsaid.add(name)) {
             let _ = write!(self.out, ": not translated: {name}\n\n");
         }
     }
@@ -196,16 +198,12 @@ impl Taker for Stream {
             return;
         }
         self.lose(&piece);
-        let annotations = |whole: &Whole| whole.items.last().map_or(0, |last| last.annotations.len());
-        let (items, told) = (self.whole.items.len(), annotations(&self.whole));
-        self.whole.take(piece);
-        if let Piece::Aside { .. } = piece {
-            let told = if self.whole.items.len() > items { 0 } else { told };
-            if annotations(&self.whole) > told {
-                self.annotate(told);
-            }
-            return;
+        if let Piece::Cites(_) = piece {
+            let told: Vec<_> = self.whole.items.iter().map(|item| item.annotations.len()).collect();
+            self.whole.take(piece);
+            return self.annotate(&told);
         }
+        self.whole.take(piece);
         match piece {
             Piece::Start { .. } => self.begin(),
             Piece::Text("")
@@ -215,6 +213,7 @@ impl Taker for Stream {
             | Piece::Usage(_)
             | Piece::Finish { .. }
             | Piece::Aside { .. }
+            | Piece::Cites(_)
             | Piece::Native { .. } => (),
             Piece::Text(text) | Piece::Refusal(text) | Piece::Thinking(text) => {
                 self.follow();

@@ -7,8 +7,9 @@ use crate::{
     translation::{
         answering::{Answering, merge},
         asked::Fields,
+        citing::Cites,
         failing, finish,
-        piece::{Piece, Place, Taker},
+        piece::{Piece, Taker},
         teller::Teller,
     },
     usage::Usage,
@@ -43,6 +44,8 @@ pub(super) struct Item {
     name: String,
     /// Of a call, or what seals a thought.
     signature: Option<String>,
+    /// How many characters that is, of what is said.
+    chars: usize,
     /// Where what is said is from.
     pub annotations: Vec<Value>,
 }
@@ -108,20 +111,6 @@ impl Item {
     }
 }
 
-/// Where a text is from as chat completions say it, in words of this dialect; `None` where it is anything else.
-pub(super) fn annotations(place: Place, name: &str, json: &str) -> Option<Vec<Value>> {
-    let list =
-        (place == Place::Message && name == "annotations").then(|| serde_json::from_str::<Value>(json).ok())??;
-    let flat = |one: &Value| {
-        let mut told = Fields::from_iter([("type".to_owned(), "url_citation".into())]);
-        for key in ["start_index", "end_index", "url", "title"] {
-            told.insert(key.into(), one["url_citation"].get(key)?.clone());
-        }
-        Some(Value::Object(told))
-    };
-    list.as_array()?.iter().map(flat).collect()
-}
-
 impl Whole {
     pub fn new(answering: Answering) -> Self {
         Self {
@@ -142,6 +131,7 @@ impl Whole {
             kind,
             id,
             text: String::new(),
+            chars: 0,
             call_id: String::new(),
             name: String::new(),
             signature: None,
@@ -159,6 +149,31 @@ impl Whole {
         }
         let last = self.items.len() - 1;
         &mut self.items[last]
+    }
+
+    fn annotate(&mut self, cites: &Cites<'_>) {
+        if !cites.cited.is_empty() && !self.items.iter().any(|item| item.kind == Kind::Text) {
+            self.add(Kind::Text);
+        }
+        for one in cites.cited {
+            let mut before = 0;
+            let mut texts = self.items.iter_mut().filter(|item| item.kind == Kind::Text).peekable();
+            while let Some(item) = texts.next() {
+                // What ends nowhere is told with the last.
+                if one.mark.end <= before + item.chars || texts.peek().is_none() {
+                    item.annotations.extend(one.to_response(before));
+                    break;
+                }
+                before += item.chars;
+            }
+        }
+        if self.answering.strict {
+            self.answering.lose_of(cites, all_are_told(cites));
+        } else if let Some((_, name, json)) = cites.beside_annotations()
+            && let Some(value) = self.answering.kept(name, json)
+        {
+            merge(&mut self.beside, name, value);
+        }
     }
 
     /// Where the call of this number is among the items.
@@ -204,6 +219,11 @@ impl Whole {
     }
 }
 
+/// Whether this dialect has words for each of them.
+pub(super) fn all_are_told(cites: &Cites<'_>) -> bool {
+    cites.cited.iter().all(|one| one.to_response(0).is_some())
+}
+
 fn usage(of: &Usage) -> Value {
     let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
     let mut usage = json!({
@@ -232,7 +252,11 @@ impl Taker for Whole {
                 }
             }
             Piece::Text("") | Piece::TextBlock | Piece::Refusal("") | Piece::Thinking("") | Piece::End => (),
-            Piece::Text(text) => self.open(Kind::Text).text.push_str(text),
+            Piece::Text(text) => {
+                let item = self.open(Kind::Text);
+                item.chars += text.chars().count();
+                item.text.push_str(text);
+            }
             Piece::Refusal(text) => self.open(Kind::Refusal).text.push_str(text),
             Piece::Thinking(text) => self.open(Kind::Reasoning).text.push_str(text),
             Piece::Signature(signature) => self.open(Kind::Reasoning).signature = Some(signature.to_owned()),
@@ -243,10 +267,9 @@ impl Taker for Whole {
                 data.clone_into(&mut item.text);
                 mime.trim_start_matches("image/").clone_into(&mut item.name);
             }
-            Piece::Aside { place, name, json } => {
-                if let Some(annotations) = annotations(place, name, json) {
-                    self.open(Kind::Text).annotations.extend(annotations);
-                } else if let Some(value) = self.answering.kept(name, json) {
+            Piece::Cites(cites) => self.annotate(&cites),
+            Piece::Aside { name, json, .. } => {
+                if let Some(value) = self.answering.kept(name, json) {
                     merge(&mut self.beside, name, value);
                 }
             }

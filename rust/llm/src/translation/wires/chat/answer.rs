@@ -5,12 +5,13 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{Thoughts, details::Details};
+use super::{Thoughts, citations::Citing, details::Details};
 use crate::{
     dialect::Dialect,
     translation::{
         asked::Source,
         call_ids,
+        citing::Spoken,
         piece::{Piece, Place, Taker},
         wires::{Broken, Found, Listener},
     },
@@ -136,8 +137,7 @@ pub struct Hearing {
     id: String,
     counts: Counts,
     calls: Vec<Known>,
-    /// What stands beside the answer: chunks repeat it.
-    beside: Vec<(&'static str, String)>,
+    citing: Citing,
     /// What is to come back of its thoughts, where they are said in more than words.
     details: Option<Details>,
 }
@@ -204,8 +204,7 @@ impl Hearing {
         }
         for (name, json) in [("citations", answer.citations), ("search_results", answer.search_results)] {
             let Some(json) = json.filter(|json| says_something(json)) else { continue };
-            self.beside.retain(|(known, _)| *known != name);
-            self.beside.push((name, json.get().to_owned()));
+            self.citing.keep(name, json);
         }
     }
 
@@ -218,7 +217,7 @@ impl Hearing {
         }
         self.seal(said, taker);
         if let Some(content) = said.content {
-            speak(content, taker);
+            speak(content, &mut self.citing.said, taker);
         }
         if let Some(refusal) = said.refusal.as_deref().filter(|text| !text.is_empty()) {
             taker.take(Piece::Refusal(refusal));
@@ -226,10 +225,11 @@ impl Hearing {
         for call in said.tool_calls.iter().flatten() {
             self.call(call, taker);
         }
-        for (name, json) in [("annotations", said.annotations), ("audio", said.audio)] {
-            if let Some(json) = json.filter(|json| says_something(json)) {
-                taker.take(Piece::Aside { place: Place::Message, name, json: json.get() });
-            }
+        if let Some(json) = said.annotations.filter(|json| says_something(json)) {
+            self.citing.annotate(json.get(), taker);
+        }
+        if let Some(json) = said.audio.filter(|json| says_something(json)) {
+            taker.take(Piece::Aside { place: Place::Message, name: "audio", json: json.get() });
         }
         for image in said.images.iter().flatten() {
             show(image, taker);
@@ -294,9 +294,7 @@ impl Hearing {
         if let Some(details) = &mut self.details {
             details.tell(taker);
         }
-        for (name, json) in &self.beside {
-            taker.take(Piece::Aside { place: Place::Answer, name, json });
-        }
+        self.citing.tell(taker);
         if let Some(usage) = self.counts.settle(Dialect::OpenAi) {
             taker.take(Piece::Usage(usage));
         }
@@ -327,9 +325,10 @@ fn show(image: &Value, taker: &mut dyn Taker) {
 }
 
 /// What is said: a text, or parts of which some may be thoughts.
-fn speak(content: &RawValue, taker: &mut dyn Taker) {
+fn speak(content: &RawValue, spoken: &mut Spoken, taker: &mut dyn Taker) {
     if !content.get().contains("\"thinking\"") || content.get().starts_with('"') {
         if let Some(said) = text(content) {
+            spoken.push(&said);
             taker.take(Piece::Text(&said));
         }
         return;
@@ -344,6 +343,7 @@ fn speak(content: &RawValue, taker: &mut dyn Taker) {
             taker.take(Piece::Thinking(&thought));
         }
         if let Some(said) = part["text"].as_str().filter(|text| !text.is_empty()) {
+            spoken.push(said);
             taker.take(Piece::Text(said));
         }
     }

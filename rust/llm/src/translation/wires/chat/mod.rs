@@ -1,6 +1,7 @@
 //! `OpenAI`'s chat completions, as everybody takes them who is compatible.
 
 mod answer;
+mod citations;
 pub(super) mod details;
 pub(super) mod request;
 

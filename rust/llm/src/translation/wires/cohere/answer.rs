@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::citations::Citing;
 use crate::{
     dialect::Dialect,
     translation::{
@@ -18,7 +19,9 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
     if let Some(plan) = message.get("tool_plan").map(text).filter(|plan| !plan.is_empty()) {
         taker.take(Piece::Thinking(plan));
     }
-    for part in items(message.get("content")) {
+    let mut citing = Citing::default();
+    for (at, part) in (0..).zip(items(message.get("content"))) {
+        citing.hear(at, text(&part["text"]));
         say(part, taker);
     }
     for (at, call) in items(message.get("tool_calls")).iter().enumerate() {
@@ -26,19 +29,10 @@ pub fn read(answer: &[u8], taker: &mut dyn Taker) -> Result<(), Broken> {
         let arguments = text(&call["function"]["arguments"]);
         taker.take(Piece::Arguments { call: at, json: if arguments.is_empty() { "{}" } else { arguments } });
     }
-    cite(message.get("citations"), taker);
+    citing.tell(message.get("citations").unwrap_or(&Value::Null), taker);
     beside("logprobs", &answer["logprobs"], Place::Choice, taker);
     end(&answer, taker);
     Ok(())
-}
-
-/// Where what was said is from.
-fn cite(citations: Option<&Value>, taker: &mut dyn Taker) {
-    match citations {
-        Some(one @ Value::Object(_)) => beside("citations", &json!([one]), Place::Message, taker),
-        Some(all) => beside("citations", all, Place::Message, taker),
-        None => (),
-    }
 }
 
 fn beside(name: &str, value: &Value, place: Place, taker: &mut dyn Taker) {
@@ -82,6 +76,7 @@ fn end(answer: &Value, taker: &mut dyn Taker) {
 pub struct Hearing {
     /// Whether something of the arguments of each call came.
     calls: Vec<bool>,
+    citing: Citing,
 }
 
 impl Listener for Hearing {
@@ -92,12 +87,13 @@ impl Listener for Hearing {
         match text(&event["type"]) {
             "message-start" => taker.take(Piece::Start { id: text(&event["id"]), model: "" }),
             "content-start" | "content-delta" => {
+                self.citing.hear(event["index"].as_u64().unwrap_or_default(), text(&message["content"]["text"]));
                 say(&message["content"], taker);
                 if event["logprobs"].is_object() {
                     beside("logprobs", &json!([event["logprobs"]]), Place::Choice, taker);
                 }
             }
-            "citation-start" => cite(message.get("citations"), taker),
+            "citation-start" => self.citing.tell(&message["citations"], taker),
             "tool-plan-delta" => taker.take(Piece::Thinking(text(&message["tool_plan"]))),
             "tool-call-start" => {
                 begin(&message["tool_calls"], taker);

@@ -1,6 +1,7 @@
 //! Cohere's chat, version 2: chat completions with other names, answers of its own.
 
 mod answer;
+mod citations;
 
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{logprobs, request::OWN_PARTS};
+use super::{grounding::Grounding, logprobs, request::OWN_PARTS};
 use crate::{
     dialect::Dialect,
     translation::{
@@ -137,6 +137,7 @@ pub struct Hearing {
     id: String,
     counts: Counts,
     finish: Option<String>,
+    grounding: Grounding,
 }
 
 impl Listener for Hearing {
@@ -178,11 +179,25 @@ impl Hearing {
             self.counts.read_grounding(metadata.get().as_bytes());
         }
         if let Some(candidate) = answer.candidates.first() {
-            for part in candidate.content.iter().flat_map(|content| &content.parts) {
+            self.grounding.begin();
+            let parts = candidate.content.iter().flat_map(|content| &content.parts);
+            let mut seal = None;
+            for part in parts {
+                if let Some(seal) = seal {
+                    taker.take(Piece::Seal(seal));
+                }
                 self.part(part, taker);
+                // That of a call is told with the call.
+                seal = part.thought_signature.as_deref().filter(|_| part.function_call.is_none());
             }
             for (name, json) in candidate.beside() {
-                taker.take(Piece::Aside { place: Place::Choice, name, json });
+                if !self.grounding.tell(name, json, taker) {
+                    taker.take(Piece::Aside { place: Place::Choice, name, json });
+                }
+            }
+            // It ends the text, and what that is from is told with it.
+            if let Some(seal) = seal {
+                taker.take(Piece::Seal(seal));
             }
             if let Some(json) = candidate.logprobs_result.and_then(|json| logprobs::told(json.get())) {
                 taker.take(Piece::Aside { place: Place::Choice, name: "logprobs", json: &json });
@@ -206,6 +221,7 @@ impl Hearing {
         if let Some(call) = &part.function_call {
             self.call(call, part.thought_signature.as_deref(), taker);
         }
+        self.grounding.hear(part.text.as_deref().filter(|_| !part.thought).unwrap_or_default());
         match part.text.as_deref() {
             None | Some("") => (),
             Some(text) if part.thought => taker.take(Piece::Thinking(text)),
@@ -218,10 +234,6 @@ impl Hearing {
             if let Some(json) = json {
                 taker.take(Piece::Native { kind, json: &format!("{{\"type\":\"{kind}\",\"{kind}\":{}}}", json.get()) });
             }
-        }
-        // That of a call is told with the call.
-        if let (Some(signature), None) = (part.thought_signature.as_deref(), &part.function_call) {
-            taker.take(Piece::Seal(signature));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Google's Gemini, as AI Studio and Vertex AI take it.
 
 mod answer;
+mod grounding;
 mod logprobs;
 mod request;
 mod schema;

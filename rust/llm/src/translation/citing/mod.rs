@@ -1,4 +1,13 @@
-//! Where a text is from, in Anthropic's words and in those that Converse has for the same places.
+//! Where a text is from, in Anthropic's words and in those that Converse has for the same places; what else there is of it is
+//! in the files beside this one.
+
+mod by_block;
+mod cited;
+mod spoken;
+
+pub use by_block::ByBlock;
+pub use cited::{ANNOTATIONS, Cited, Cites, cut, of_chat, page, result};
+pub use spoken::{MOST_CITED, Spoken};
 
 use serde_json::{Value, json};
 
@@ -32,7 +41,8 @@ pub fn to_converse(list: &Value) -> Option<Vec<Value>> {
 
 /// Likewise, to be said again: pages of the web are proved by what only whoever cited them has.
 pub fn again_to_anthropic(list: &Value) -> Option<Vec<Value>> {
-    let is_of_the_web = |one: &Value| one["location"].get("web").is_some();
+    let is_unproved = |one: &Value| one["type"] == PAGE_OF_THE_WEB && one["encrypted_index"] == "";
+    let is_of_the_web = |one: &Value| one["location"].get("web").is_some() || is_unproved(one);
     if list.as_array()?.iter().any(is_of_the_web) { None } else { to_anthropic(list) }
 }
 
@@ -46,13 +56,7 @@ fn anthropics(citation: &Value) -> Option<Value> {
     let mut told = Fields::new();
     let mut tell = |key: &str, value: &Value| drop(told.insert(key.to_owned(), value.clone()));
     if place == "web" {
-        tell("type", &PAGE_OF_THE_WEB.into());
-        tell("cited_text", &cited.into());
-        tell("url", &at["url"]);
-        tell("title", &citation["title"]);
-        // Nothing seals it here.
-        tell("encrypted_index", &"".into());
-        return Some(told.into());
+        return Some(page(at["url"].as_str().unwrap_or_default(), &citation["title"], &cited));
     }
     let (kind, _, names) = PLACES.iter().find(|(_, own, _)| own == place)?;
     let is_found = *kind == "search_result_location";
@@ -87,7 +91,7 @@ fn converses(citation: &Value) -> Option<Value> {
             told.insert(key.into(), value.clone());
         }
     }
-    if let Some(text) = citation["cited_text"].as_str() {
+    if let Some(text) = citation["cited_text"].as_str().filter(|text| !text.is_empty()) {
         told.insert("sourceContent".into(), json!([{"text": text}]));
     }
     told.insert("location".into(), location);
@@ -156,6 +160,7 @@ mod tests {
         assert_eq!(told[0]["location"], json!({"web": {"url": "u"}}));
         assert_eq!((again_to_converse(&cited), again_to_anthropic(&told.into())), (None, None));
         assert_eq!(again_to_anthropic(&cited), Some(cited.as_array().unwrap().clone()));
+        assert_eq!(again_to_anthropic(&json!([page("u", &json!("t"), "c")])), None, "it was never sealed");
     }
 
     #[test]
