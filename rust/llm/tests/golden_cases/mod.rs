@@ -465,6 +465,9 @@ fn completion(events: &[Value]) -> Value {
     if message["content"] == "" {
         message["content"] = Value::Null;
     }
+    for (at, one) in message.get_mut("annotations").and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+        assert_eq!(one.as_object_mut().unwrap().shift_remove("index"), Some(at.into()));
+    }
     if !blocks.is_empty() {
         message["content_blocks"] = blocks.into_values().collect();
     }

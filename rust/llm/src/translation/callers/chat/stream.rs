@@ -27,6 +27,8 @@ pub struct Stream {
     head: Vec<u8>,
     answering: Answering,
     calls: usize,
+    /// How many annotations were told.
+    cited: usize,
     /// Blocks so far, and what the last one holds.
     block: Option<(usize, &'static str)>,
     /// What is said next is a block of its own.
@@ -43,6 +45,7 @@ impl Stream {
             head: Vec::new(),
             answering,
             calls: 0,
+            cited: 0,
             block: None,
             is_apart: false,
             usage: None,
@@ -119,8 +122,13 @@ impl Stream {
     }
 
     fn cites(&mut self, cites: &Cites<'_>) {
-        let told: Vec<_> = cites.cited.iter().filter_map(Cited::to_chat).collect();
+        let mut told: Vec<_> = cites.cited.iter().filter_map(Cited::to_chat).collect();
         let is_told = told.len() == cites.cited.len();
+        for one in &mut told {
+            // OpenAI, which tells all in one chunk, has none; its SDKs put lists of several chunks together by it alone.
+            one["index"] = self.cited.into();
+            self.cited += 1;
+        }
         if !told.is_empty() {
             self.event(&choice(&json!({ANNOTATIONS: told})));
         }
