@@ -4,8 +4,8 @@
 mod harness;
 
 use harness::{
-    Ask, CHAT, MESSAGES, Rig, chat, pick, post,
-    scripted::{Scripted, events, gzipped, packed, whole},
+    Ask, CHAT, MESSAGES, Rig, by_with, chat, pick, post,
+    scripted::{EVENTS_HEAD, Scripted, chunks, events, gzipped, packed, request, whole},
     stream, words,
 };
 use penstock_mock::Server;
@@ -196,6 +196,37 @@ async fn a_chat_of_a_model_that_always_searches_costs_one_search() {
         let record = rig.record();
         let found = json!([record["cost_nanodollars"], record["price_version"], record["usage"]["web_searches"]]);
         assert_eq!(&found, expected, "{path} {model} {streamed}: {record:#}");
+    }
+}
+
+/// Of two that are raced who answers is paid for, and of two that say one answer both.
+#[tokio::test]
+async fn who_searches_is_paid_for_once_for_each_answer_or_beginning_that_is_told() {
+    let chunk = |text: &str, end: Value| {
+        let said = json!([{"index": 0, "delta": {"content": text}, "finish_reason": end}]);
+        format!("data: {}\n\n", json!({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": said}))
+    };
+    let whole_answer = chunk("so", "stop".into()) + "data: [DONE]\n\n";
+    let silent = Scripted::start(|mut stream, _| async move {
+        request(&mut stream).await;
+        std::future::pending::<()>().await;
+    });
+    let (silent, well) = (silent.await, Scripted::answering(events(whole_answer.as_bytes(), 50)).await);
+    let half = chunks(chunk("so, ", Value::Null).as_bytes(), 50);
+    let cut = Scripted::closing([EVENTS_HEAD.as_bytes(), &half].concat()).await;
+    let at = |host: &Scripted| {
+        json!({"provider": "openai", "api_key": "k", "custom_host": host.url(),
+            "recovery": {"mode": "continue", "prefill": true},
+            "override_params": {"model": "gpt-4o-search-preview"}})
+    };
+    let raced = json!({"mode": "fallback", "hedge": {"after_ms": 20, "max_ratio": 1}});
+    for (strategy, first, searches) in [(raced, &silent, 1), (json!({"mode": "fallback"}), &cut, 2)] {
+        let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+        let config = json!({"strategy": strategy, "targets": [at(first), at(&well)]});
+        let told = rig.send(by_with(&config, CHAT, words("m", true))).await;
+        assert!(told.text().ends_with("data: [DONE]\n\n"), "{}", told.text());
+        let record = rig.record();
+        assert_eq!(record["usage"]["web_searches"], searches, "{record:#}");
     }
 }
 

@@ -248,15 +248,18 @@ impl Facts {
         self.unsaid.as_ref().filter(|_| self.paid.spent.is_none())?.usage()
     }
 
-    /// Counts what a model looks up of itself for a chat, whoever's dialect that was asked in.
-    pub(super) fn count_searches(&mut self) {
+    /// How often the model looks something up of itself for this chat, whoever's dialect it was asked in: no answer says so.
+    pub fn own_searches(&self) -> u64 {
         let is_chat = self.operation.is_some_and(|one| is_talk(one) && one != Operation::CreateModelResponse);
-        let is_answered = is_chat && (200..300).contains(&self.status);
-        if self.provider != "openai" || !is_answered || !always_searches(self.model_told()) {
-            return;
-        }
+        u64::from(is_chat && self.provider == "openai" && always_searches(self.model_told()))
+    }
+
+    /// Counts that, and what was looked up for what others began to answer.
+    pub(super) fn count_searches(&mut self) {
+        let is_answered = (200..300).contains(&self.status);
+        let (own, before) = (if is_answered { self.own_searches() } else { 0 }, self.paid.searched);
         if let Some(usage) = &mut self.paid.usage {
-            usage.tools.web_searches = usage.tools.web_searches.max(1);
+            usage.tools.web_searches = usage.tools.web_searches.max(own).saturating_add(before);
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Payment {
     pub shares: Option<Box<Shares>>,
     /// What streams cost that broke off before the one that goes on: counted here.
     pub spent: Option<Usage>,
+    /// What their models looked up of themselves for a chat.
+    pub searched: u64,
     /// Which images it asks for, and how many came.
     pub drawing: Option<Box<Drawing>>,
     pub drawn: Option<u64>,

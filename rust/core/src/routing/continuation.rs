@@ -122,10 +122,12 @@ impl Continuation {
         // What one target begins and another ends is no answer to be given again.
         facts.filling = None;
         self.seams += 1;
+        let searched = facts.own_searches();
         let Rest { served, asked, at, repeated } = self.found(error, facts).await?;
         self.count(facts.model.clone()).await;
         let Spent { input, output } = self.spent;
         facts.paid.spent = Some(Usage { input, output, estimated: true, ..Usage::default() });
+        facts.paid.searched += searched;
         let operation = Route::of(&self.head.method, &self.head.path)?.asked_for(&self.head.method);
         facts.asked = Some(self.gateway.sink.counting.keep(operation, &asked));
         self.gateway.sink.metrics.continued.add(1);
