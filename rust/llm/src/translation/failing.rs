@@ -112,7 +112,9 @@ fn complete(said: &mut Value, whose: Whose<'_>) -> Result<bool, ()> {
     let error = said.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
     let Some(Value::String(message)) = error.get_mut("message") else { return Err(()) };
     *message = attributed(whose.provider, message);
-    error.entry("type").or_insert_with(|| chat::kind_of(whose.status).into());
+    // Google's word for it, as whoever speaks through it has it too.
+    let own = error.get("status").filter(|status| status.is_string()).cloned();
+    error.entry("type").or_insert_with(|| own.unwrap_or_else(|| chat::kind_of(whose.status).into()));
     error.entry("param").or_insert(Value::Null);
     let code = error.entry("code").or_insert(Value::Null);
     if code.is_number() {
@@ -160,6 +162,11 @@ mod tests {
             done(&json!({"error": {"code": 401, "message": "m", "innererror": {"code": "x"}}, "provider": "Novita"})),
             Ok(Some(json!({"error": {"code": "401", "message": "p error: m", "innererror": {"code": "x"},
                 "type": "authentication_error", "param": null}, "provider": "Novita"})))
+        );
+        assert_eq!(
+            done(&json!({"error": {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED"}})),
+            Ok(Some(json!({"error": {"code": "429", "message": "p error: m", "status": "RESOURCE_EXHAUSTED",
+                "type": "RESOURCE_EXHAUSTED", "param": null}, "provider": "p"})))
         );
         for none in [json!({"error": "m"}), json!({"message": "m"}), json!({"error": {}}), json!([]), json!("m")] {
             assert_eq!(done(&none), Err(()), "{none}");
