@@ -107,6 +107,20 @@ async fn an_error_on_a_later_page_is_the_answer_and_a_list_without_end_is_none()
 }
 
 #[tokio::test]
+async fn of_more_models_than_are_read_those_are_asked_for_that_chat_unless_the_caller_says_which() {
+    let list = json!({"error": null, "output": [{"modelId": "a/b", "task": "chat"}]});
+    let (provider, lines) = paged(vec![(200, list)]).await;
+    let rig = Played::rig();
+    let told = rig.send(ask("bytez", &provider.url())).await.json();
+    assert_eq!((&told["object"], &told["data"][0]["id"]), (&json!("list"), &json!("a/b")), "{told}");
+    let other = Ask::new("GET", "/v1/models?task=summarization").header("x-gateway-provider", "bytez");
+    rig.send(other.header("x-gateway-custom-host", &provider.url())).await;
+    let lines = lines.lock().unwrap().clone();
+    let ends: Vec<_> = lines.iter().filter_map(|line| line.split_once("/models?").map(|(_, end)| end)).collect();
+    assert_eq!(ends, ["task=chat HTTP/1.1", "task=summarization HTTP/1.1"], "{lines:?}");
+}
+
+#[tokio::test]
 async fn a_list_that_is_too_large_to_be_read_passes_as_it_came_or_is_refused() {
     let list = |name: &str, count: usize| {
         let model = |at: usize| json!({name: format!("models/{at}"), "description": "d".repeat(1000)});

@@ -128,6 +128,10 @@ impl Provider for Compatible {
                 out.extend_from_slice(self.version.as_bytes());
                 out.extend_from_slice(path.replace(MODEL, &model.join("/")).as_bytes());
             }
+            _ if asked.operation == Operation::Models && self.slug == "bytez" && asked.query.is_empty() => {
+                // All that it can run are more models than are read, and these are the ones that its chats know.
+                write_path(self, &Asked { query: "task=chat", ..*asked }, out);
+            }
             _ if asked.operation.embeds() && self.sees(asked.model) => {
                 let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
                 out.extend_from_slice(format!("{version}/multimodalembeddings").as_bytes());
