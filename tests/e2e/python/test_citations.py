@@ -1,0 +1,190 @@
+"""Where an answer is from reaches official SDKs in their own words, whole and streamed, of providers whose answers are golden files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.e2e.python.answering_provider import Answer
+from tests.e2e.python.packages import KEY
+from tests.gateway import ROOT, Gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import anthropic
+    import openai
+
+    from tests.e2e.python.answering_provider import AnsweringProvider
+
+GOLDEN = ROOT / "rust" / "llm" / "tests" / "golden"
+QUESTION = "Where is Oslo?"
+TURN: Any = {"role": "user", "content": QUESTION}
+DOCUMENTS = [{"id": "doc:0", "data": {"title": "Oslo"}}, {"id": "d1", "data": {"title": "Map"}}]
+# What readers see as cited, and where it is from, in the order of the text.
+SEEN = {
+    "google": [
+        ("Ålesund is in Norway.", "https://a.example"),
+        ("Oslo", "https://b.example"),
+        ("Oslo is its capital.", "gs://maps/oslo.txt"),
+        ("Oslo is its capital.", "https://a.example"),
+    ],
+    "cohere": [("Oslo", "https://a.example/oslo")],
+    "perplexity-ai": [("[1]", "https://a.example"), ("[2]", "https://b.example"), ("[2]", "https://b.example")],
+    "cometapi": [("([a](https://a.example))", "https://a.example")],
+}
+# Which words are from where, for who has blocks of text.
+CLAIMED = {
+    "google": [
+        ("Ålesund is in Norway.", ["https://a.example"]),
+        ("Oslo is its capital.", ["gs://maps/oslo.txt", "https://a.example", "https://b.example"]),
+    ],
+    "cohere": [("Ålesund", ["d1"]), ("Oslo", ["atlas_1:2", "https://a.example/oslo"])],
+    "perplexity-ai": [
+        ("It is in Norway[1][2]", ["https://a.example", "https://b.example"]),
+        ("Oslo is its capital.[2]", ["https://b.example"]),
+    ],
+    "cometapi": [("It's in Oslo ([a](https://a.example))", ["https://a.example"])],
+}
+PROVIDERS = list(SEEN)
+# Those with a chat of their own; that of the others passes as it comes.
+TRANSLATED = ["google", "cohere"]
+# Perplexity has responses of its own.
+WITHOUT_RESPONSES = [*TRANSLATED, "cometapi"]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -> Iterator[Gateway]:
+    providers = [{"slug": one, "provider": one, "api_key": "sk", "custom_host": there.url} for one in PROVIDERS]
+    tables = {
+        "keys": [{"name": "k", "id": "k-1", "key": KEY}],
+        "providers": providers,
+        "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
+    }
+    running = Gateway(tmp_path_factory.mktemp("cited"), tables, {})
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def amazon(served: Gateway) -> Any:
+    return boto3.client(
+        "bedrock-runtime",
+        endpoint_url=served.base_url,
+        region_name="us-east-1",
+        aws_access_key_id=KEY,
+        aws_secret_access_key="not looked at",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def answers(there: AnsweringProvider, provider: str, *, streams: bool) -> None:
+    """Let the provider answer whatever is asked with what it said of Oslo, which is the same in the cases of all callers."""
+    name = "answered.sse" if streams else "answered.json"
+    kind = "text/event-stream" if streams else "application/json"
+    case = GOLDEN / provider / "messages" / ("cited_stream" if streams else "cited")
+    there.answer("POST", "", Answer((case / name).read_bytes(), kind))
+
+
+def model(provider: str) -> str:
+    return f"@{provider}/m-1"
+
+
+def beside(provider: str) -> dict[str, Any]:
+    return {"documents": DOCUMENTS} if provider == "cohere" else {}
+
+
+@pytest.mark.parametrize("provider", TRANSLATED)
+@pytest.mark.parametrize("streams", [False, True])
+def test_openais_sdk_finds_in_a_chat_what_is_cited(
+    there: AnsweringProvider, chat: openai.OpenAI, provider: str, streams: bool
+):
+    answers(there, provider, streams=streams)
+    request: dict[str, Any] = {"model": model(provider), "messages": [TURN], "extra_body": beside(provider)}
+    if streams:
+        with chat.chat.completions.stream(**request) as stream:
+            message = stream.get_final_completion().choices[0].message
+    else:
+        message = chat.chat.completions.create(**request).choices[0].message
+    text = message.content or ""
+    cited = [one.url_citation for one in message.annotations or () if one.type == "url_citation"]
+    # As OpenAI's own examples cut it: characters, the end not included.
+    assert sorted((text[one.start_index : one.end_index], one.url) for one in cited) == sorted(SEEN[provider])
+
+
+@pytest.mark.parametrize("provider", WITHOUT_RESPONSES)
+@pytest.mark.parametrize("streams", [False, True])
+def test_openais_sdk_finds_in_a_response_what_is_cited(
+    there: AnsweringProvider, chat: openai.OpenAI, provider: str, streams: bool
+):
+    answers(there, provider, streams=streams)
+    request: dict[str, Any] = {"model": model(provider), "input": QUESTION, "extra_body": beside(provider)}
+    added = 0
+    if streams:
+        with chat.responses.stream(**request) as stream:
+            added = sum(event.type == "response.output_text.annotation.added" for event in stream)
+            answer: Any = stream.get_final_response()
+    else:
+        answer = chat.responses.create(**request)
+    parts = [part for item in answer.output if item.type == "message" for part in item.content]
+    cited = [(part.text[one.start_index : one.end_index], one.url) for part in parts for one in part.annotations]
+    assert sorted(cited) == sorted(SEEN[provider])
+    assert added == (len(cited) if streams else 0)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_anthropics_sdk_has_what_is_cited_as_blocks(
+    there: AnsweringProvider, claude: anthropic.Anthropic, provider: str
+):
+    request: dict[str, Any] = {"model": model(provider), "max_tokens": 64, "messages": [TURN]}
+    request["extra_body"] = beside(provider)
+    answers(there, provider, streams=False)
+    whole = claude.messages.create(**request)
+    answers(there, provider, streams=True)
+    with claude.messages.stream(**request) as stream:
+        streamed = stream.get_final_message()
+    blocks, told = ([block for block in one.content if block.type == "text"] for one in (whole, streamed))
+
+    def source(citation: Any) -> str:
+        return citation.url if citation.type == "web_search_result_location" else citation.source
+
+    cited = [
+        (block.text.strip(), sorted({source(one) for one in block.citations})) for block in blocks if block.citations
+    ]
+    assert cited == CLAIMED[provider]
+    # A block that was told cannot be cut: a citation may come with more words than are cited.
+    assert "".join(block.text for block in told) == "".join(block.text for block in blocks)
+    told_of = [(block.text, {source(one) for one in block.citations}) for block in told if block.citations]
+    assert set().union(*(sources for _, sources in told_of)) == {one for _, sources in cited for one in sources}
+    for words, sources in cited:
+        last = words.split()[-1]
+        assert any(last in text and set(sources) <= its for text, its in told_of)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_amazons_sdk_has_what_is_cited_as_blocks(there: AnsweringProvider, amazon: Any, provider: str):
+    turn = {"role": "user", "content": [{"text": QUESTION}]}
+    request = {"modelId": model(provider), "messages": [turn], "additionalModelRequestFields": beside(provider)}
+    answers(there, provider, streams=False)
+    content = amazon.converse(**request)["output"]["message"]["content"]
+    answers(there, provider, streams=True)
+    events = list(amazon.converse_stream(**request)["stream"])
+
+    def source(citation: Any) -> str:
+        web = citation["location"].get("web")
+        return web["url"] if web else citation["source"]
+
+    blocks = [block["citationsContent"] for block in content if "citationsContent" in block]
+    parts = [part for block in content for part in block.get("citationsContent", {}).get("content", [block])]
+    texts = [part["text"] for part in parts if "text" in part]
+    cited = [
+        (block["content"][0]["text"].strip(), sorted({source(one) for one in block["citations"]})) for block in blocks
+    ]
+    assert cited == CLAIMED[provider]
+    deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
+    assert "".join(delta["text"] for delta in deltas if "text" in delta) == "".join(texts)
+    told = {source(delta["citation"]) for delta in deltas if "citation" in delta}
+    assert told == {one for _, sources in cited for one in sources}
