@@ -123,6 +123,11 @@ CHOSEN = (
         "that decides how it is asked, and what it costs; where it is not allowed, Converse takes all of them",
     ),
     (
+        "`anthropic` and others with its API",
+        "`anthropic-version: 2023-06-01` where nobody says another; no `anthropic-beta`",
+        "a version must be there; the beta that older gateways put there (`messages-2023-12-15`) has long been the API itself, and a beta that nobody asked for changes answers",
+    ),
+    (
         "`anthropic`, `bedrock`, `vertex-ai`",
         "translated requests that end with the model's own words (Claude since 4.6) or say which tool it must call (since 5.1) are refused",
         "the models refuse them, and nothing stands for what is asked",
@@ -136,6 +141,11 @@ CHOSEN = (
         "`bytez`",
         "`/models/v2/openai/v1`",
         "its OpenAI-like API has tools, streams and usage; `/models/v2/{model}` has none",
+    ),
+    (
+        "`bytez`",
+        "its list of models is asked for those that chat (`task=chat`), unless the caller asks for others (`?task=…`)",
+        "all that it can run are well over a hundred thousand; a list larger than 4 MiB is not read, and passes as it came",
     ),
     (
         "`anthropic`, `cohere` and others without a path for them",
@@ -232,6 +242,61 @@ CHOSEN = (
     ),
 )
 
+# Where an answer is from, as each kind of caller is told.
+CITED = (
+    (
+        "pages of the web (Gemini's `web` and `maps`, Perplexity's numbers, `url_citation`, Claude's searches)",
+        "`web_search_result_location`",
+        "`web`",
+        "`url_citation`",
+    ),
+    (
+        "what the caller or its tools gave (Cohere's documents and tools, Gemini's `retrievedContext`)",
+        (
+            "`search_result_location`: the place of the document among those that were given, its name or address"
+            " as `source`"
+        ),
+        "`searchResultLocation`",
+        "`url_citation` where it has an address",
+    ),
+    (
+        "a file of the caller's (`file_id`)",
+        "as Claude says it",
+        "as Bedrock says it",
+        "`file_citation` for Responses; chats have no word for it",
+    ),
+)
+
+
+def citations() -> list[str]:
+    """Say how callers are told where an answer is from."""
+    return [
+        "## Where an answer is from",
+        (
+            "Citations are told in the caller's own words, and what has none there is named in "
+            "`x-gateway-not-translated`. Who is not strict has them beside the answer too, as the provider says "
+            "them. What passes in its own dialect has them as they came."
+        ),
+        table(["from", "Messages", "Converse", "Responses, chats"], [list(row) for row in CITED]),
+        (
+            "`start_index` and `end_index` count characters (code points) of the text, the end not included, as "
+            "OpenAI's examples cut it in Python; Gemini's bytes are counted anew. A number or a link in the text "
+            "(`[1]`) is what annotations point at, and Messages and Converse are told the sentence before it with"
+            " it."
+        ),
+        (
+            "A whole answer is cut into blocks where it is cited; pieces that overlap are one block. In a stream "
+            "a block that was told cannot be cut any more: a citation that comes behind its words is told with "
+            "the block that is open, before it ends, and what is said next is a block of its own. Such a block "
+            "may begin before what is cited, as it does with Perplexity and Gemini, who say at the end where all "
+            "of it is from. Responses and chats have the exact places in streams too."
+        ),
+        (
+            "What nobody sealed has an empty `encrypted_index`. In translation it is not said to Anthropic again;"
+            " a conversation that passes to Anthropic as it came must leave such citations out."
+        ),
+    ]
+
 
 def providers_page() -> str:
     """List the providers that the engine knows, what they offer and what they can be told."""
@@ -268,6 +333,7 @@ def providers_page() -> str:
         "`rust/llm/src/providers/wording.rs`.",
         "Where several of a provider's APIs could be asked, and where it could be told more or less, this is what was chosen:",
         table(["provider", "what", "why"], [list(row) for row in CHOSEN]),
+        *citations(),
         "## Lists of models",
         "`GET /v1/models` gives `id`, `object`, `created` and `owned_by` of each model, and `provider`, whoever is asked; all pages of a "
         "list as one, but for Replicate, whose list is everybody's: of that the page that is asked for (`cursor`, which `/v1/proxy/models` "
