@@ -8,6 +8,12 @@ use super::cited::{Cited, page};
 
 /// Of what is longer, nothing is found.
 const MOST: usize = 1024 * 1024;
+/// How far apart the places are whose characters were counted, in bytes: no more is counted to find one.
+const STEP: usize = 4096;
+/// A sentence is no longer, in bytes.
+const LONGEST_CLAIM: usize = 8 * 1024;
+/// Words that are not where they should be are looked for in what is no longer.
+const MOST_SEARCHED: usize = 64 * 1024;
 /// So many stretches are found, and no more.
 pub const MOST_CITED: usize = 1024;
 /// What ends a sentence, where nothing or a space follows.
@@ -19,13 +25,23 @@ const ENDS_ALWAYS: [char; 4] = ['\n', '。', '！', '？'];
 pub struct Spoken {
     text: String,
     is_too_long: bool,
+    /// Places in it, in bytes, and how many characters stand before each.
+    places: Vec<(usize, usize)>,
 }
 
 impl Spoken {
     pub fn push(&mut self, text: &str) {
         self.is_too_long |= self.text.len() + text.len() > MOST;
-        if !self.is_too_long {
-            self.text.push_str(text);
+        if self.is_too_long {
+            return;
+        }
+        self.text.push_str(text);
+        let (mut bytes, mut chars) = self.places.last().copied().unwrap_or_default();
+        while self.text.len() - bytes > STEP {
+            let to = self.text.floor_char_boundary(bytes + STEP);
+            chars += self.text[bytes..to].chars().count();
+            bytes = to;
+            self.places.push((bytes, chars));
         }
     }
 
@@ -39,7 +55,7 @@ impl Spoken {
 
     /// How many characters were said.
     pub fn chars(&self) -> usize {
-        self.text.chars().count()
+        self.before(self.text.len())
     }
 
     /// Whether a stretch of bytes is there and says this.
@@ -52,38 +68,52 @@ impl Spoken {
     pub fn of_bytes(&self, at: Range<usize>, said: Option<&str>) -> Option<Range<usize>> {
         let text = self.text();
         let at = Some(at).filter(|at| self.says(at, said)).or_else(|| {
-            let said = said.filter(|said| !said.is_empty())?;
+            let said = said.filter(|said| !said.is_empty() && text.len() <= MOST_SEARCHED)?;
             let start = text.find(said).filter(|at| text.rfind(said) == Some(*at))?;
             Some(start..start + said.len())
         })?;
-        Some(self.counted(&at))
+        Some(self.before(at.start)..self.before(at.end))
     }
 
     /// Likewise of characters.
     pub fn of_chars(&self, at: Range<usize>, said: Option<&str>) -> Option<Range<usize>> {
-        let byte = |at: usize| {
-            let mut places = self.text().char_indices().map(|(at, _)| at).chain([self.text().len()]);
-            places.nth(at).unwrap_or(usize::MAX)
-        };
-        self.of_bytes(byte(at.start)..byte(at.end), said)
+        let [start, end] = [at.start, at.end].map(|at| self.byte(at).unwrap_or(usize::MAX));
+        self.of_bytes(start..end, said)
     }
 
-    fn counted(&self, at: &Range<usize>) -> Range<usize> {
-        let start = self.text[..at.start].chars().count();
-        start..start + self.text[at.clone()].chars().count()
+    /// How many characters stand before a byte.
+    fn before(&self, at: usize) -> usize {
+        let (bytes, chars) = self.place(|(bytes, _)| *bytes <= at);
+        chars + self.text[bytes..at].chars().count()
+    }
+
+    /// At which byte a character begins, or the text ends.
+    fn byte(&self, at: usize) -> Option<usize> {
+        let (bytes, chars) = self.place(|(_, chars)| *chars <= at);
+        let rest = self.text().get(bytes..)?;
+        let mut places = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+        places.nth(at - chars).map(|at| bytes + at)
+    }
+
+    /// The last place of which something holds, as it does of those before.
+    fn place(&self, is_before: impl Fn(&(usize, usize)) -> bool) -> (usize, usize) {
+        let behind = self.places.partition_point(is_before);
+        behind.checked_sub(1).map_or((0, 0), |last| self.places[last])
     }
 
     /// For a mark in characters, where the words begin that it stands behind: with their sentence, but behind `floor`.
     pub fn claim(&self, mark: &Range<usize>, floor: usize) -> usize {
-        let Some((at, _)) = self.text().char_indices().nth(mark.start) else { return mark.start };
-        let words = self.text[..at].trim_end().trim_end_matches(ENDS).trim_end_matches(ENDS_ALWAYS);
+        let places = self.byte(mark.start).zip(self.byte(floor)).filter(|(at, floor)| floor < at);
+        let Some((at, floor)) = places else { return mark.start };
+        let floor = floor.max(self.text.floor_char_boundary(at.saturating_sub(LONGEST_CLAIM)));
+        let words = self.text[floor..at].trim_end().trim_end_matches(ENDS).trim_end_matches(ENDS_ALWAYS);
         let is_end = |&(at, one): &(usize, char)| {
             let next = words[at + one.len_utf8()..].chars().next();
             ENDS_ALWAYS.contains(&one) || ENDS.contains(&one) && next.is_none_or(char::is_whitespace)
         };
         let end = words.char_indices().rev().find(is_end).map_or(0, |(at, one)| at + one.len_utf8());
         let begins = end + (words[end..].len() - words[end..].trim_start().len());
-        self.text[..begins].chars().count().max(floor).min(mark.start)
+        self.before(floor + begins).min(mark.start)
     }
 
     /// What stands behind marks such as `[1]`, each of which is the number of a page; and whether every page has a mark.
@@ -138,6 +168,36 @@ mod tests {
         assert_eq!(told, [("It is in Norway[1]", "[1]"), ("It is in Norway[1][2]", "[2]"), ("Bergen is.[2]", "[2]"),]);
         assert!(is_all);
         assert!(!spoken("nothing [2]").marked(&pages).1);
+    }
+
+    #[test]
+    fn places_in_a_long_text_are_those_that_are_counted_from_its_beginning() {
+        let word = "é𝄞ab. ";
+        let mut said = Spoken::default();
+        (0..50).for_each(|_| said.push(&word.repeat(40)));
+        let counted = |at: usize| said.text[..at].chars().count();
+        for (byte, one) in said.text.char_indices().step_by(97) {
+            let char = counted(byte);
+            assert_eq!((said.before(byte), said.byte(char)), (char, Some(byte)));
+            assert_eq!(said.of_bytes(byte..byte + one.len_utf8(), None), Some(char..char + 1));
+        }
+        let all = said.chars();
+        assert_eq!((all, said.byte(all), said.byte(all + 1)), (50 * 40 * 6, Some(said.len()), None));
+        assert_eq!(said.claim(&(all - 2..all), 0), all - 6);
+    }
+
+    #[test]
+    fn many_marks_of_a_long_text_are_found_soon() {
+        let mut said = spoken(&"𝄞 ".repeat(MOST / 6));
+        said.push("[1]");
+        let all = said.chars();
+        let began = std::time::Instant::now();
+        for at in 0..MOST_CITED {
+            let far = all - 1 - at;
+            assert_eq!(said.of_chars(far..far + 1, None), Some(far..far + 1));
+            assert!(said.claim(&(far..all), 0) <= far);
+        }
+        assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
     }
 
     #[test]
