@@ -16,22 +16,24 @@ class Notes:
         self._bytes = 0
         self._most = most
 
-    def put(self, name: str, said: str) -> None:
-        """Keep one."""
-        self._drop(name)
+    def put(self, name: str, said: str) -> str | None:
+        """Keep one, and give what was said under its name before."""
+        before = self._drop(name)
         self._said[name] = said
         self._bytes += _size(name, said)
         while self._bytes > self._most:
             self._drop(next(iter(self._said)))
+        return before
 
     def find(self, name: str) -> str | None:
         """Give what was said last under a name."""
         return self._said.get(name)
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str) -> str | None:
         said = self._said.pop(name, None)
         if said is not None:
             self._bytes -= _size(name, said)
+        return said
 
 
 def _size(name: str, said: str) -> int:

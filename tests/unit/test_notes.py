@@ -7,9 +7,9 @@ from penstock.notes import Notes
 
 def test_the_last_word_counts_and_the_oldest_go_first():
     notes = Notes(most=1000)
-    notes.put("a", "said")
+    assert notes.put("a", "said") is None
     assert (notes.find("a"), notes.find("b")) == ("said", None)
-    notes.put("a", "")
+    assert notes.put("a", "") == "said"
     assert notes.find("a") == ""
     for name in "bcd":
         notes.put(name, "x")

@@ -32,18 +32,23 @@ class Note(msgspec.Struct):
     said: str
 
 
-@post("/notes", status_code=204)
-async def take_note(request: Request[Any, Any, Any], notes: NamedDependency[Notes]) -> None:
-    """Keep it for them."""
+@post("/notes")
+async def take_note(request: Request[Any, Any, Any], notes: NamedDependency[Notes]) -> Response[bytes]:
+    """Keep it for them, and give what it takes the place of."""
     note = msgspec.json.decode(await request.body(), type=Note)
-    notes.put(note.name, note.said)
+    return _told(notes.put(note.name, note.said))
 
 
 @get("/notes")
 async def give_note(name: FromQuery[str], notes: NamedDependency[Notes]) -> Response[bytes]:
     """Give what was said under a name; where nothing was, say that there is nothing."""
-    said = notes.find(name)
-    return Response(b"", status_code=204) if said is None else Response(said.encode(), media_type="text/plain")
+    return _told(notes.find(name))
+
+
+def _told(said: str | None) -> Response[bytes]:
+    if said is None:
+        return Response(b"", status_code=204)
+    return Response(said.encode(), status_code=200, media_type="text/plain")
 
 
 @get("/snapshot")

@@ -210,9 +210,10 @@ async fn run_errands(gateway: &Gateway) {
     let Some(mut errands) = errands else { return };
     while let Some(errand) = errands.recv().await {
         match errand {
-            Errand::Note { name, said } => {
+            Errand::Note { name, said, told } => {
                 let note = serde_json::json!({"name": name, "said": said}).to_string();
-                post(gateway, NOTES, note.into()).await;
+                let before = left(gateway, note.into()).await;
+                told.map(|told| told.send(before));
             }
             // Whoever has gone need not be told.
             Errand::Look { told, .. } if told.is_closed() => (),
@@ -223,7 +224,15 @@ async fn run_errands(gateway: &Gateway) {
 
 async fn noted(gateway: &Gateway, name: &str) -> Option<String> {
     let target = format!("{NOTES}?name={}", utf8_percent_encode(name, batches::SEGMENT));
-    let question = Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() };
+    note(gateway, Question { method: "GET", target: &target, fields: &Headers::default(), body: Bytes::new() }).await
+}
+
+/// Leaves a note, and says what it takes the place of.
+async fn left(gateway: &Gateway, body: Bytes) -> Option<String> {
+    note(gateway, Question { method: "POST", target: NOTES, fields: &Headers::default(), body }).await
+}
+
+async fn note(gateway: &Gateway, question: Question<'_>) -> Option<String> {
     let Incoming { head, mut body } = ask(gateway, question).await.ok()?;
     let said = upstream::collect(&mut body, LARGEST_NOTE).await.ok()??;
     (head.status == 200).then(|| String::from_utf8_lossy(&said).into_owned())

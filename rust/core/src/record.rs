@@ -19,6 +19,7 @@ use penstock_llm::{
     dialect::Dialect,
     usage::{Mark, Usage},
 };
+use tokio::runtime::Handle;
 use uuid::{Builder, Uuid};
 
 pub use facts::{Detail, Events, Facts};
@@ -189,6 +190,17 @@ impl Record {
 
     /// The last thing that happens to a request.
     pub fn close(mut self, outcome: Outcome) {
+        if self.facts.is_disputed()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            self.end(outcome);
+            // Its caller has the answer meanwhile.
+            runtime.spawn(async move {
+                self.facts.settle_dispute().await;
+                self.emit(outcome);
+            });
+            return;
+        }
         self.emit(outcome);
     }
 

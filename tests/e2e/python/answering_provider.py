@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -15,10 +16,12 @@ class Answer(NamedTuple):
 
     body: bytes
     kind: str = "application/json"
+    together: threading.Barrier | None = None
+    """It waits until as many ask as this says."""
 
 
-def whole(answer: object) -> Answer:
-    return Answer(json.dumps(answer).encode())
+def whole(answer: object, together: threading.Barrier | None = None) -> Answer:
+    return Answer(json.dumps(answer).encode(), together=together)
 
 
 def events(*said: dict[str, Any]) -> Answer:
@@ -69,6 +72,8 @@ class _Answers(BaseHTTPRequestHandler):
                 self.provider.sent.append(json.loads(body or b"null"))
             left = self.provider.find(self.command, path)
             found = left.pop(0) if len(left) > 1 else (left or [None])[0]
+        if found and found.together:
+            found.together.wait(timeout=10)
         status, answer = (200, found) if found else (404, whole({"error": {"message": f"nothing at {path}"}}))
         self.send_response(status)
         self.send_header("content-type", answer.kind)

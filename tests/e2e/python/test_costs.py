@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -11,9 +14,12 @@ import pytest
 from tests.e2e.python.answering_provider import events, whole
 from tests.e2e.python.packages import KEY, said
 from tests.gateway import Gateway
+from tests.integration.nodes import connected
+from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import anthropic
     import openai
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
 # Nano-dollars for one, which is a ten-millionth of a cent.
 IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
 IMAGES = {"standard": {"1024x1024": 40_000_000}, "high": {"1024x1536": 80_000_000}}
+# As many connections are opened until each worker has one.
+MOST_CONNECTIONS = 64
 TURN = [{"role": "user", "content": "what is new?"}]
 MODELS = {
     "openai": "gpt-new",
@@ -319,36 +327,61 @@ def test_a_response_in_the_background_is_paid_for_once_when_somebody_sees_what_i
     assert costs(5) == [(None, None), (None, None), paid, (None, None), (None, None)]
 
 
-def test_workers_of_one_node_know_of_each_others_responses_in_the_background(
-    there: AnsweringProvider, gateway: Callable[..., Gateway]
+@pytest.fixture(params=["of one node", "with Redis"])
+def workers(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    there: AnsweringProvider,
+    gateway: Callable[..., Gateway],
+) -> Iterator[tuple[Gateway, list[httpx2.Client]]]:
+    """A gateway with two workers, and a connection to each."""
+    with ExitStack() as stack:
+        asked = {**tables(there), "server": {"workers": 2}}
+        if request.param == "with Redis":
+            redis = RedisServer(tmp_path)
+            stack.callback(redis.stop)
+            asked |= {"redis": {"url": redis.url}, "metrics": {"enabled": True}}
+        running = gateway(asked)
+        if "redis" in asked:
+            connected(running, workers=2)
+        found: dict[int, httpx2.Client] = {}
+        # Of connections some come to the one and some to the other.
+        for number in range(MOST_CONNECTIONS):
+            headers = {"x-gateway-provider": "@openai", "authorization": f"Bearer {KEY}"}
+            client = stack.enter_context(httpx2.Client(base_url=f"{running.base_url}/v1", headers=headers))
+            client.get("/responses/none")
+            found.setdefault(running.records(number + 1)[-1]["worker"], client)
+            if len(found) == 2:
+                break
+        yield running, [client for _, client in sorted(found.items())]
+
+
+def test_workers_know_of_each_others_responses_in_the_background(
+    there: AnsweringProvider, workers: tuple[Gateway, list[httpx2.Client]]
 ):
+    running, (here, elsewhere) = workers
     begun, done = response(status="queued", background=True, output=[], usage=None), response(background=True)
     there.answer("POST", "/responses", whole(begun))
-    there.answer("GET", "/responses/resp_1", whole(done))
-    running = gateway({**tables(there), "server": {"workers": 2}})
-    headers = {"x-gateway-provider": "@openai", "authorization": f"Bearer {KEY}"}
-
-    def client(trace: str) -> httpx2.Client:
-        """Keep one connection, which stays with one worker."""
-        return httpx2.Client(base_url=f"{running.base_url}/v1", headers={**headers, "x-gateway-trace-id": trace})
 
     def ask(of: httpx2.Client, method: str = "GET") -> None:
         path, body = ("/responses", {"model": at("openai"), "input": "?", "background": True})
         told = of.post(path, json=body) if method == "POST" else of.get(f"{path}/resp_1")
         assert told.status_code == httpx2.codes.OK, told.text
 
-    # Of connections some come to the one and some to the other.
-    clients = {f"c-{number}": client(f"c-{number}") for number in range(32)}
-    for one in clients.values():
-        ask(one)
-    workers = {record["trace_id"]: record["worker"] for record in running.records(len(clients))}
-    here = next(clients[trace] for trace, worker in workers.items() if worker == 1)
-    there_too = next(clients[trace] for trace, worker in workers.items() if worker == 2)
-    for method, of in (("POST", here), ("GET", there_too), ("GET", there_too), ("GET", here)):
-        ask(of, method)
-    records = running.records(len(clients) + 4)
-    costs = [(record["worker"], record.get("cost_nanodollars")) for record in records[len(clients) :]]
+    def costs(*asked: tuple[httpx2.Client, str]) -> list[tuple[int, int | None]]:
+        before = len(running.records())
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda one: ask(*one), asked))
+        told = running.records(before + len(asked))[before:]
+        return [(record["worker"], record.get("cost_nanodollars")) for record in told]
+
+    there.answer("GET", "/responses/resp_1", whole(done))
     paid = 100 * IN + 10 * OUT + WEB + FILES
-    assert sorted(costs, key=str) == sorted([(1, None), (2, paid), (2, None), (1, None)], key=str)
-    for one in clients.values():
-        one.close()
+    asked = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
+    assert [costs(one) for one in asked] == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
+    # Neither had been paid for when they were asked.
+    for _ in range(5):
+        costs((here, "POST"))
+        there.answer("GET", "/responses/resp_1", whole(done, threading.Barrier(2)))
+        both = costs((here, "GET"), (elsewhere, "GET"))
+        assert sorted(cost or 0 for _, cost in both) == [0, paid], both

@@ -51,6 +51,22 @@ impl Facts {
         true
     }
 
+    /// Whether somebody else may be told the same at this moment, at another worker.
+    pub(super) fn is_disputed(&self) -> bool {
+        let Some(Later::Earlier(Some(debt))) = &self.paid.later else { return false };
+        self.paid.usage.is_some() && debt.is_shared()
+    }
+
+    /// Only the first of them all pays.
+    pub(super) async fn settle_dispute(&mut self) {
+        if let Some(Later::Earlier(debt)) = &mut self.paid.later
+            && let Some(owed) = debt.as_ref()
+            && !owed.is_first().await
+        {
+            *debt = None;
+        }
+    }
+
     /// What was used earlier counts for who pays for it, at the price of the model that was asked for then.
     pub(super) fn settle_debt(&mut self) {
         let Some(Later::Earlier(debt)) = self.paid.later.take() else { return };

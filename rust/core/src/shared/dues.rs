@@ -37,6 +37,15 @@ impl Others {
         }
     }
 
+    /// Leaves a note, and says what was noted there before.
+    async fn swap(&self, name: String, said: &str) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Redis(redis) => redis.swap(&name, said).await,
+            Self::Neighbours(neighbours) => neighbours.swap(name, said.to_owned()).await,
+        }
+    }
+
     /// What one of them noted last.
     async fn noted(&self, name: String) -> Option<String> {
         match self {
@@ -100,6 +109,16 @@ pub struct Debt {
 }
 
 impl Debt {
+    /// Whether somebody else may pay for it too.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self.dues.others, Others::None)
+    }
+
+    /// Tells all others that it is paid for now; whether nobody did so before. Who hears nothing of others is the first.
+    pub async fn is_first(&self) -> bool {
+        self.dues.others.swap(name(&self.key), PAID).await.is_none_or(|before| before != PAID)
+    }
+
     /// The model, and its own name where it has another; `None` where somebody else was faster.
     pub fn pay(self) -> Option<(String, Option<String>)> {
         let Self { dues, key } = self;

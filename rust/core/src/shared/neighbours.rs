@@ -21,8 +21,16 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// What is to be done at the control process, one after the other: who looks behind a note of its own finds it.
 #[derive(Debug)]
 pub enum Errand {
-    Note { name: String, said: String },
-    Look { name: String, told: oneshot::Sender<Option<String>> },
+    /// Whoever wants to know is told what it takes the place of.
+    Note {
+        name: String,
+        said: String,
+        told: Option<oneshot::Sender<Option<String>>>,
+    },
+    Look {
+        name: String,
+        told: oneshot::Sender<Option<String>>,
+    },
 }
 
 #[derive(Debug)]
@@ -42,13 +50,22 @@ impl Default for Neighbours {
 impl Neighbours {
     /// Leaves a note for others.
     pub fn note(&self, name: String, said: String) {
-        self.send(Errand::Note { name, said });
+        self.send(Errand::Note { name, said, told: None });
+    }
+
+    /// Likewise, and says what was noted there before; nothing where that is not said in time. A request waits for this.
+    pub async fn swap(&self, name: String, said: String) -> Option<String> {
+        self.ask(|told| Errand::Note { name, said, told: Some(told) }).await
     }
 
     /// What others noted; nothing where that is not said in time. A request waits for this.
     pub async fn noted(&self, name: String) -> Option<String> {
+        self.ask(|told| Errand::Look { name, told }).await
+    }
+
+    async fn ask(&self, errand: impl FnOnce(oneshot::Sender<Option<String>>) -> Errand) -> Option<String> {
         let (told, hears) = oneshot::channel();
-        if !self.send(Errand::Look { name, told }) {
+        if !self.send(errand(told)) {
             return None;
         }
         timeout(PATIENCE, hears).await.ok()?.ok()?

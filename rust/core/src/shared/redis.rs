@@ -238,6 +238,17 @@ impl Redis {
         self.order(Order::Note { name, said: said.into() });
     }
 
+    /// Likewise, and says what was noted there before; nothing where Redis does not say so in time. A request waits for this.
+    pub async fn swap(&self, name: &str, said: &str) -> Option<String> {
+        if !self.is_there() {
+            return None;
+        }
+        let mut asked = pipe();
+        let age = NOTED.as_millis() as u64;
+        asked.cmd("SET").arg(self.name(name)).arg(said).arg("PX").arg(age).arg("GET");
+        self.ask::<(Option<String>,)>(&asked).await?.0
+    }
+
     /// What others noted under these names; nothing where it does not say so in time. A request waits for this.
     pub async fn noted(&self, names: &[String]) -> Vec<Option<String>> {
         if !self.is_there() || names.is_empty() {
