@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from http.server import BaseHTTPRequestHandler
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from tests.integration.batch_provider import Listening
+
+if TYPE_CHECKING:
+    import threading
 
 
 class Answer(NamedTuple):
