@@ -24,7 +24,7 @@ KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
 ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
 TOKEN = "sk-provider"
 FIREWORKS = "/v1/accounts/acme"
-COHERE, DATASETS = "/v2/batches", "/v1/datasets"
+COHERE, DATASETS, EMBED_JOBS = "/v2/batches", "/v1/datasets", "/v1/embed-jobs"
 BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
 # Whether that is right moto does not ask, only for whom it is.
 OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"}
@@ -93,7 +93,7 @@ class BucketProvider(Listening):
     def lines(self) -> list[dict[str, Any]]:
         """What the job is to read, from where it was said to be."""
         job = self.jobs[0]
-        if dataset := job.get("inputDatasetId") or job.get("input_dataset_id"):
+        if dataset := job.get("inputDatasetId") or job.get("input_dataset_id") or job.get("dataset_id"):
             form = self.objects[dataset.rpartition("/")[2]]
             return [json.loads(line) for line in form.split(b"\r\n\r\n")[-1].rpartition(b"\r\n--")[0].splitlines()]
         source = job.get("inputDataConfig") or job["inputConfig"]
@@ -234,6 +234,8 @@ class _Answers(BaseHTTPRequestHandler):
             return self._object(path.removeprefix("/"), body)
         if path.startswith("/signed/"):
             return 200, self.provider.objects[path]
+        if path.startswith(EMBED_JOBS):
+            return self._embed_job(path.removeprefix(EMBED_JOBS), body)
         if path.startswith((COHERE, DATASETS)):
             return self._cohere(path, body)
         return self._fireworks(path, body) if path.startswith(FIREWORKS) else self._job(path, body)
@@ -254,12 +256,56 @@ class _Answers(BaseHTTPRequestHandler):
             there.objects["d-in"] = body
             there.kinds.append((found[1], found[2]))
             return 200, {"id": "d-in"}
+        if self.command == "POST" or path.partition("?")[0] in {"", *(f"/{name}" for name in there.datasets)}:
+            return self._dataset_of_texts(path, body)
         if path == "/d-in":
             status = there.validation[0] if len(there.validation) == 1 else there.validation.pop(0)
             return 200, {"dataset": {"id": "d-in", "validation_status": status, "validation_error": there.why}}
         parts = [{"id": f"p-{n}", "name": "part", "url": f"{there.url}{there.signed}&part={n}"} for n in (0, 1)]
         found = {"id": "d-out", "validation_status": "validated", "dataset_parts": parts}
         return (200, {"dataset": found}) if path == "/d-out" else (404, {"message": f"nothing at {path}"})
+
+    def _dataset_of_texts(self, path: str, body: bytes) -> tuple[int, Any]:
+        there, known = self.provider, self.provider.datasets
+        if found := re.fullmatch(r"\?name=([\w .]+)&type=(embed-input)&optional_fields=custom_id", path):
+            name = f"texts-{len(known) + 1}"
+            there.objects[name] = body
+            known[name] = {"id": name, "name": found[1], "dataset_type": found[2], "created_at": MADE_AT}
+            return 200, {"id": name}
+        if self.command == "POST":
+            return 400, {"message": f"no dataset is made so: {path}"}
+        if self.command == "DELETE":
+            known.pop(path[1:])
+            return 200, {}
+        status = there.validation[0] if len(there.validation) == 1 else there.validation.pop(0)
+        looked = {"validation_status": status, "validation_error": there.why if status == "failed" else None}
+        if path == "?limit=200":
+            return 200, {"datasets": [{**one, **looked} for one in known.values()]}
+        parts = [{"id": "p", "size_bytes": len(there.objects[path[1:]]), "url": f"{there.url}{there.signed}"}]
+        return 200, {"dataset": {**known[path[1:]], **looked, "dataset_parts": parts}}
+
+    def _embed_job(self, path: str, body: bytes) -> tuple[int, Any]:
+        there = self.provider
+        if self.command == "POST" and not path:
+            made = json.loads(body)
+            if made["dataset_id"] not in there.datasets or there.validation != ["validated"]:
+                return 400, {"message": f"dataset {made['dataset_id']} is not validated"}
+            there.jobs.append(made)
+            return 200, {"job_id": "e-1", "meta": {"api_version": {"version": "1"}}}
+        if path == "/e-1/cancel":
+            there.state = "cancelled"
+            return 200, b""
+        made = there.jobs[0]
+        state = "processing" if there.state == "running" else there.state
+        job = {"job_id": "e-1", "status": state, "created_at": MADE_AT, "input_dataset_id": made["dataset_id"]}
+        job |= {
+            "model": made["model"],
+            "truncate": "END",
+            "output_dataset_id": "d-out" if state == "complete" else None,
+        }
+        return (
+            (200, {"embed_jobs": [job]}) if not path else (200, job) if path == "/e-1" else (404, {"message": "no job"})
+        )
 
     def _batch(self) -> dict[str, Any]:
         there = self.provider

@@ -5,7 +5,7 @@ use std::{pin::Pin, sync::Arc};
 use bytes::Bytes;
 use penstock_llm::{
     dialect::Dialect,
-    files::{self, File, datasets},
+    files::{self, Datasets, File, State, datasets},
     operation::Operation,
 };
 use tokio::sync::Notify;
@@ -19,6 +19,7 @@ use super::{
 use crate::{
     body::{self, Body, End, Feeder},
     call::Call,
+    deadline::Deadline,
     delivery::Served,
     record::Facts,
     rendering::question::Question,
@@ -29,21 +30,24 @@ use crate::{
 const MOST: usize = 200;
 /// Of all files of a dataset but the first.
 const LARGEST_REST: usize = 16 * 1024 * 1024;
+/// What tells the answers of a batch at Cohere.
+const OTHER_WAY: &str = "hint: it is as it is at the provider (GET /v1/batch_datasets/:id says where its files are), and \
+    batches of the gateway's own are answered in OpenAI's shape (docs/batches.md)";
 const JSON: &str = "application/json";
 
-pub async fn answer(talk: &Talk<'_>, call: &Call<'_>, body: Body, facts: &mut Facts) -> Answered {
+pub async fn answer(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets), body: Body, facts: &mut Facts) -> Answered {
     match talk.operation {
-        Operation::UploadFile => upload::upload(talk, call, body, facts, Dataset::new(talk)).await,
-        Operation::ListFiles => list(talk, call).await,
+        Operation::UploadFile => upload::upload(talk, call, body, facts, Dataset::new(talk, kind)).await,
+        Operation::ListFiles => list(talk, (call, kind)).await,
         Operation::DeleteFile => {
             let (incoming, _) = talk.ask(Question::new("DELETE", call.route.path)).await?;
             let id = call.route.path.rsplit('/').next().unwrap_or_default();
             Ok(talk.told(incoming, files::deleted(id)))
         }
-        Operation::RetrieveFileContent => content(talk, call).await,
+        Operation::RetrieveFileContent => content(talk, (call, kind)).await,
         _ => {
             let (incoming, dataset) = read(talk, Question::new("GET", call.route.path)).await?;
-            let file = datasets::file(&dataset).ok_or_else(|| broken("it names no dataset"))?;
+            let file = kind.file(&dataset).ok_or_else(|| broken("it names no dataset"))?;
             Ok(talk.told(incoming, file.told()))
         }
     }
@@ -52,18 +56,22 @@ pub async fn answer(talk: &Talk<'_>, call: &Call<'_>, body: Body, facts: &mut Fa
 /// An answer in JSON.
 async fn read(talk: &Talk<'_>, question: Question<'_>) -> Answered<(Incoming, serde_json::Value)> {
     let (mut incoming, mut deadline) = talk.ask(question).await?;
-    let answer = talk.read(&mut incoming, &mut deadline, LARGEST_LIST).await?;
-    let answer = serde_json::from_str(&answer).map_err(|error| broken(&format!("it cannot be read: {error}")))?;
+    let answer = read_answer(talk, &mut incoming, &mut deadline).await?;
     Ok((incoming, answer))
 }
 
+async fn read_answer(talk: &Talk<'_>, incoming: &mut Incoming, deadline: &mut Deadline) -> Answered<serde_json::Value> {
+    let answer = talk.read(incoming, deadline, LARGEST_LIST).await?;
+    Ok(serde_json::from_str(&answer).map_err(|error| broken(&format!("it cannot be read: {error}")))?)
+}
+
 /// The part that is asked for of what is told at once.
-async fn list(talk: &Talk<'_>, call: &Call<'_>) -> Answered {
+async fn list(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answered {
     let most = limit(talk, call, MOST)?;
-    let query = format!("pageSize={MOST}");
+    let query = kind.listed(MOST);
     let (incoming, answer) = read(talk, Question { query: &query, ..Question::new("GET", "/files") }).await?;
     let is_asked = |file: &File| asked(call, "purpose").is_none_or(|purpose| purpose == file.purpose);
-    let all: Vec<_> = datasets::files(&answer).into_iter().filter(is_asked).collect();
+    let all: Vec<_> = kind.files(&answer).into_iter().filter(is_asked).collect();
     let after = asked(call, "after").map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
     let rest = &all[after.unwrap_or_default()..];
     let part = &rest[..rest.len().min(most)];
@@ -71,9 +79,14 @@ async fn list(talk: &Talk<'_>, call: &Call<'_>) -> Answered {
 }
 
 /// What is in the files of a dataset, one after the other. Only the first may be of any length.
-async fn content(talk: &Talk<'_>, call: &Call<'_>) -> Answered {
+async fn content(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answered {
+    if kind == Datasets::Cohere {
+        let id = call.route.path.split('/').nth(2).unwrap_or_default();
+        let message = format!("names the dataset {id}, whose files are Avro, which is not read here; {OTHER_WAY}");
+        return Err(talk.unsaid("file_id", message).into());
+    }
     let (_, answer) = read(talk, Question::new("GET", call.route.path)).await?;
-    let urls = datasets::located(&answer);
+    let urls = kind.located(&answer);
     let Some((first, others)) = urls.split_first() else { return Err(broken("it says nowhere what is in it").into()) };
     let mut rest = Vec::new();
     for url in others {
@@ -100,11 +113,13 @@ async fn content(talk: &Talk<'_>, call: &Call<'_>) -> Answered {
 }
 
 /// The question that fills a dataset, on its way.
-type Asking<'d> = Pin<Box<dyn Future<Output = Answered<Incoming>> + Send + 'd>>;
+type Asking<'d> = Pin<Box<dyn Future<Output = Answered<(Incoming, Deadline)>> + Send + 'd>>;
 
 /// A dataset that is being filled.
 struct Dataset<'d> {
     talk: &'d Talk<'d>,
+    kind: Datasets,
+    /// Where it is known before it is filled.
     id: Option<String>,
     name: String,
     purpose: String,
@@ -121,19 +136,37 @@ struct Filling<'d> {
 }
 
 impl<'d> Dataset<'d> {
-    fn new(talk: &'d Talk<'d>) -> Self {
-        Self { talk, id: None, name: String::new(), purpose: String::new(), filling: None, bytes: 0 }
+    fn new(talk: &'d Talk<'d>, kind: Datasets) -> Self {
+        Self { talk, kind, id: None, name: String::new(), purpose: String::new(), filling: None, bytes: 0 }
     }
 
-    fn fill(&self, path: String) -> Filling<'d> {
+    /// Makes a dataset; where one is filled, as what, and what is said with it.
+    async fn make(&mut self, file: &Named) -> Answered<(String, String, &'static str)> {
+        let talk = self.talk;
+        let wrong = |message| talk.unsaid(upload::PURPOSE, message);
+        if self.kind == Datasets::Cohere {
+            // It is made of what it is filled with.
+            let query = datasets::described(file.purpose, &file.name).map_err(wrong)?;
+            return Ok(("/files".into(), query, "data"));
+        }
+        let id = datasets::id(file.purpose, &file.unique).map_err(wrong)?;
+        let fields = [("content-type".to_owned(), JSON.to_owned())];
+        let body = Body::Whole(datasets::made(&id, &file.name).into());
+        talk.ask(Question { fields: &fields, body, ..Question::new("POST", "/files") }).await?;
+        let path = format!("/files/{id}/content");
+        self.id = Some(id);
+        Ok((path, String::new(), "file"))
+    }
+
+    fn fill(&self, (path, query): (String, String), unique: &str) -> Filling<'d> {
         let (room, talk) = (Arc::new(Notify::new()), self.talk);
         let resumed = Arc::clone(&room);
         let (feeder, feed) = body::feed(move || resumed.notify_one());
-        let boundary = format!("penstock-{}", path.rsplit('-').next().unwrap_or_default().trim_end_matches("/content"));
+        let boundary = format!("penstock-{unique}");
         let fields = [("content-type".to_owned(), format!("multipart/form-data; boundary={boundary}"))];
         let asking = Box::pin(async move {
             let body = Body::Fed(feed, None);
-            Ok(talk.ask(Question { fields: &fields, body, ..Question::new("POST", &path) }).await?.0)
+            talk.ask(Question { query: &query, fields: &fields, body, ..Question::new("POST", &path) }).await
         });
         Filling { feeder, room, boundary, asking }
     }
@@ -158,18 +191,16 @@ impl Filling<'_> {
 
 impl Sink for Dataset<'_> {
     async fn begin(&mut self, file: &Named) -> Answered<()> {
-        let talk = self.talk;
-        let id = datasets::id(file.purpose, &file.unique).map_err(|message| talk.unsaid(upload::PURPOSE, message))?;
-        let fields = [("content-type".to_owned(), JSON.to_owned())];
-        let body = Body::Whole(datasets::made(&id, &file.name).into());
-        talk.ask(Question { fields: &fields, body, ..Question::new("POST", "/files") }).await?;
-        let mut filling = self.fill(format!("/files/{id}/content"));
-        let head =
-            "content-disposition: form-data; name=\"file\"; filename=\"file.jsonl\"\r\ncontent-type: application/jsonl";
-        let head = format!("--{}\r\n{head}\r\n\r\n", filling.boundary);
+        let (path, query, field) = self.make(file).await?;
+        let mut filling = self.fill((path, query), &file.unique);
+        let head = format!(
+            "--{}\r\ncontent-disposition: form-data; name=\"{field}\"; filename=\"file.jsonl\"\r\n\
+             content-type: application/jsonl\r\n\r\n",
+            filling.boundary
+        );
         filling.push(head.into_bytes()).await?;
         (self.name, self.purpose) = (file.name.clone(), file.purpose.to_owned());
-        (self.id, self.filling) = (Some(id), Some(filling));
+        self.filling = Some(filling);
         Ok(())
     }
 
@@ -186,10 +217,17 @@ impl Sink for Dataset<'_> {
         let tail = format!("\r\n--{}--\r\n", filling.boundary);
         filling.feeder.push(tail.into_bytes().into());
         filling.feeder.end(End::Complete);
-        let incoming = filling.asking.await?;
-        let (id, name, purpose) = (self.id.clone().unwrap_or_default(), self.name.clone(), self.purpose.clone());
+        let (mut incoming, mut deadline) = filling.asking.await?;
+        let id = match self.id.clone() {
+            Some(id) => id,
+            None => {
+                let made = read_answer(self.talk, &mut incoming, &mut deadline).await?;
+                made["id"].as_str().ok_or_else(|| broken("it names no dataset"))?.to_owned()
+            }
+        };
+        let (name, purpose) = (self.name.clone(), self.purpose.clone());
         let created = upload::now().as_secs();
-        let file = File { id, bytes: self.bytes, created, name, purpose, is_ready: false };
+        let file = File { id, bytes: self.bytes, created, name, purpose, state: State::Coming };
         Ok(self.talk.told(incoming, file.told()))
     }
 

@@ -32,7 +32,7 @@ pub async fn answer(
     let talk = Talk { gateway, target, operation, keeper, waited: AtomicU64::new(0) };
     let answered = match keeper {
         Keeper::Bucket(bucket) => bucket::answer(&talk, (call, bucket), body, facts).await,
-        Keeper::Datasets => datasets::answer(&talk, call, body, facts).await,
+        Keeper::Datasets(kind) => datasets::answer(&talk, (call, kind), body, facts).await,
     };
     facts.upstream = Some(Duration::from_nanos(talk.waited.into_inner()));
     match answered {

@@ -95,6 +95,7 @@ impl Rows {
             if url != only {
                 return Err(Refusal::new("url", format!("it is `{url}`: batches are of {only} here")));
             }
+            self.words.unsaid(body).iter().for_each(|name| self.lost.add(name));
             return self.words.row(custom_id, body).map_err(|message| Refusal::new("body", message));
         }
         let line = Line { provider: self.provider, path: url, body };

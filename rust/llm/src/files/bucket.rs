@@ -2,7 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::{File, UNKNOWN, rows::Words};
+use super::{File, State, UNKNOWN, rows::Words};
 use crate::{
     moment,
     providers::{Asked, Options, segment},
@@ -195,7 +195,7 @@ impl Bucket {
     /// A file of which this is known.
     pub fn shown(&self, place: &Place, purpose: Option<&str>, (bytes, created): (u64, u64)) -> File {
         let purpose = purpose.or_else(|| place.purpose()).unwrap_or(UNKNOWN).to_owned();
-        File { id: self.id(place), bytes, created, name: place.name().to_owned(), purpose, is_ready: true }
+        File { id: self.id(place), bytes, created, name: place.name().to_owned(), purpose, state: State::Ready }
     }
 
     /// What is asked of the bucket for a list of files, for all purposes or one: so many of them, from behind one of them on.

@@ -1,61 +1,172 @@
-//! Files that are datasets of an account at Fireworks: for fine-tuning and batches, by names that say which.
+//! Files that are datasets: of an account at Fireworks, for fine-tuning and batches, by names that say which, and of Cohere, for
+//! embed jobs.
 
 use serde_json::{Value, json};
 
-use super::{File, UNKNOWN};
-use crate::{moment, translation::wires::chat};
+use super::{File, State, UNKNOWN, Words};
+use crate::{
+    moment,
+    operation::Operation,
+    providers::{Asked, segment},
+    translation::wires::chat,
+};
 
-/// What a dataset may be for.
-const PURPOSES: [&str; 2] = ["fine-tune", "batch"];
+/// Whose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Datasets {
+    Cohere,
+    Fireworks,
+}
+
+/// What a dataset at Fireworks may be for.
+const PURPOSES: [&str; 2] = ["fine-tune", BATCH];
+const BATCH: &str = "batch";
+/// What Cohere calls a dataset of texts, and what became of one.
+const INPUT: &str = "embed-input";
+const OUTPUTS: [&str; 2] = ["embed-result", "embed-output"];
 /// As long as an id may be.
 const LONGEST_ID: usize = 63;
+const LONGEST_ID_OF_COHERE: usize = 256;
 
-/// What a file is called there; an error says what it cannot be for.
+/// What a file is called at Fireworks; an error says what it cannot be for.
 pub fn id(purpose: &str, unique: &str) -> Result<String, String> {
     if PURPOSES.contains(&purpose) {
         return Ok(format!("{purpose}-{unique}"));
     }
-    Err(format!("`{purpose}` is nothing that files are for here: it must be {}", PURPOSES.join(" or ")))
+    Err(unlike(purpose, &PURPOSES.join(" or ")))
 }
 
-/// What makes a dataset that is filled after that.
+/// What makes a dataset at Fireworks that is filled after that.
 pub fn made(id: &str, name: &str) -> Vec<u8> {
     json!({"datasetId": id, "dataset": {"displayName": name, "userUploaded": {}}}).to_string().into_bytes()
 }
 
-/// What follows the account in the address of datasets, of one of them, and of what is in it: where that goes, or may be read.
-pub fn target(path: &str, reads: bool) -> Result<String, String> {
-    let mut segments = path.split('/').skip(2);
-    let Some(id) = segments.next() else { return Ok("datasets".into()) };
-    let is_id = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if id.is_empty() || id.len() > LONGEST_ID || !id.bytes().all(is_id) {
-        return Err(format!("the id of a file is that of a dataset: 1 to {LONGEST_ID} of a-z, 0-9 and -"));
+/// What is said at Cohere of a dataset that comes with its texts: what each text is called is kept with it.
+pub fn described(purpose: &str, name: &str) -> Result<String, String> {
+    if purpose != BATCH {
+        return Err(unlike(purpose, BATCH));
     }
-    let verb = if reads { ":getDownloadEndpoint" } else { ":upload" };
-    Ok(if segments.next().is_some() { format!("datasets/{id}{verb}") } else { format!("datasets/{id}") })
+    Ok(format!("name={}&type={INPUT}&optional_fields=custom_id", segment::escaped(name)))
 }
 
-/// What is said of a dataset; how many bytes it has is not.
-pub fn file(dataset: &Value) -> Option<File> {
+fn unlike(purpose: &str, known: &str) -> String {
+    format!("`{purpose}` is nothing that files are for here: it must be {known}")
+}
+
+impl Datasets {
+    pub fn words(self) -> Words {
+        match self {
+            Self::Cohere => Words::Cohere,
+            Self::Fireworks => Words::Fireworks,
+        }
+    }
+
+    /// What follows the account in the address of datasets, of one of them, and of what is in it: where that goes, or may be read.
+    pub fn target(self, asked: &Asked<'_>) -> Result<String, String> {
+        let mark = if asked.query.is_empty() { "" } else { "?" };
+        let reads = asked.operation == Operation::RetrieveFileContent;
+        Ok(format!("{}{mark}{}", self.path(asked.path, reads)?, asked.query))
+    }
+
+    fn path(self, path: &str, reads: bool) -> Result<String, String> {
+        let mut segments = path.split('/').skip(2);
+        let Some(id) = segments.next() else { return Ok("datasets".into()) };
+        self.refuse_other(id)?;
+        let verb = match self {
+            // Where its files are is said with it.
+            Self::Cohere => "",
+            Self::Fireworks if reads => ":getDownloadEndpoint",
+            Self::Fireworks => ":upload",
+        };
+        Ok(if segments.next().is_some() { format!("datasets/{id}{verb}") } else { format!("datasets/{id}") })
+    }
+
+    fn refuse_other(self, id: &str) -> Result<(), String> {
+        let (longest, letters, is_letter): (_, _, fn(u8) -> bool) = match self {
+            Self::Cohere => {
+                (LONGEST_ID_OF_COHERE, "a-z, A-Z, 0-9, - and _", |byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            }
+            Self::Fireworks => {
+                (LONGEST_ID, "a-z, 0-9 and -", |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            }
+        };
+        if !id.is_empty() && id.len() <= longest && id.bytes().all(|byte| byte == b'-' || is_letter(byte)) {
+            return Ok(());
+        }
+        Err(format!("the id of a file is that of a dataset: 1 to {longest} of {letters}"))
+    }
+
+    /// The query by which so many are told at once.
+    pub fn listed(self, most: usize) -> String {
+        match self {
+            Self::Cohere => format!("limit={most}"),
+            Self::Fireworks => format!("pageSize={most}"),
+        }
+    }
+
+    /// What an answer says of the dataset that was asked for.
+    pub fn file(self, answer: &Value) -> Option<File> {
+        match self {
+            Self::Cohere => of_cohere(&answer["dataset"]),
+            Self::Fireworks => of_fireworks(answer),
+        }
+    }
+
+    /// All datasets of an answer.
+    pub fn files(self, answer: &Value) -> Vec<File> {
+        let one = match self {
+            Self::Cohere => of_cohere,
+            Self::Fireworks => of_fireworks,
+        };
+        answer["datasets"].as_array().into_iter().flatten().filter_map(one).collect()
+    }
+
+    /// Where the files of a dataset are for a while; those of lines that were refused come last.
+    pub fn located(self, answer: &Value) -> Vec<&str> {
+        if self == Self::Cohere {
+            let parts = answer["dataset"]["dataset_parts"].as_array();
+            return parts.into_iter().flatten().filter_map(|part| part["url"].as_str()).collect();
+        }
+        let files = answer["filenameToSignedUrls"].as_object();
+        let mut files: Vec<_> =
+            files.into_iter().flatten().filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
+        files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
+        files.into_iter().map(|(_, url)| url).collect()
+    }
+}
+
+/// How many bytes it has is not said.
+fn of_fireworks(dataset: &Value) -> Option<File> {
     let id = dataset["name"].as_str()?.rsplit('/').next()?.to_owned();
     let name = dataset["displayName"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
     let created = dataset["createTime"].as_str().and_then(moment::seconds).unwrap_or_default();
     let purpose = PURPOSES.iter().find(|purpose| id.starts_with(&format!("{purpose}-"))).unwrap_or(&UNKNOWN);
     let purpose = (*purpose).to_owned();
-    Some(File { id, bytes: 0, created, name, purpose, is_ready: dataset["state"] == "READY" })
+    let state = if dataset["state"] == "READY" { State::Ready } else { State::Coming };
+    Some(File { id, bytes: 0, created, name, purpose, state })
 }
 
-/// All datasets of an answer.
-pub fn files(answer: &Value) -> Vec<File> {
-    answer["datasets"].as_array().into_iter().flatten().filter_map(file).collect()
-}
-
-/// Where the files of a dataset are for a while; those of lines that were refused come last.
-pub fn located(answer: &Value) -> Vec<&str> {
-    let files = answer["filenameToSignedUrls"].as_object();
-    let mut files: Vec<_> = files.into_iter().flatten().filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
-    files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
-    files.into_iter().map(|(_, url)| url).collect()
+/// Cohere looks at what is in one before jobs may read it.
+fn of_cohere(dataset: &Value) -> Option<File> {
+    let id = dataset["id"].as_str()?.to_owned();
+    let name = dataset["name"].as_str().filter(|name| !name.is_empty()).unwrap_or(&id).to_owned();
+    let created = dataset["created_at"].as_str().and_then(moment::seconds).unwrap_or_default();
+    let purpose = match dataset["dataset_type"].as_str() {
+        Some(INPUT) => BATCH,
+        Some(kind) if OUTPUTS.contains(&kind) => "batch_output",
+        _ => UNKNOWN,
+    };
+    let state = match dataset["validation_status"].as_str() {
+        Some("validated") => State::Ready,
+        Some("failed" | "skipped") => {
+            let why = dataset["validation_error"].as_str().filter(|why| !why.is_empty());
+            State::Wrong(why.unwrap_or("it was not found good").to_owned())
+        }
+        _ => State::Coming,
+    };
+    let parts = dataset["dataset_parts"].as_array().into_iter().flatten();
+    let bytes = parts.filter_map(|part| part["size_bytes"].as_u64()).sum();
+    Some(File { id, bytes, created, name, purpose: purpose.to_owned(), state })
 }
 
 /// Code and words of a refusal.
@@ -74,15 +185,16 @@ mod tests {
             json!({"name": format!("accounts/a/datasets/{id}"), "state": "READY",
             "createTime": "2023-11-14T22:13:20Z", "displayName": "a.jsonl"})
         };
-        let made = file(&name(&id("fine-tune", "u1").unwrap())).unwrap();
+        let made = of_fireworks(&name(&id("fine-tune", "u1").unwrap())).unwrap();
         assert_eq!(
             (made.id.as_str(), made.purpose.as_str(), made.created),
             ("fine-tune-u1", "fine-tune", 1_700_000_000)
         );
-        assert!(made.is_ready && made.name == "a.jsonl");
-        let list =
-            files(&json!({"datasets": [name("x"), {}, {"name": "accounts/a/datasets/batch-1", "state": "UPLOADING"}]}));
-        let purposes: Vec<_> = list.iter().map(|file| (file.purpose.as_str(), file.is_ready)).collect();
+        assert!(made.state == State::Ready && made.name == "a.jsonl");
+        let list = Datasets::Fireworks.files(
+            &json!({"datasets": [name("x"), {}, {"name": "accounts/a/datasets/batch-1", "state": "UPLOADING"}]}),
+        );
+        let purposes: Vec<_> = list.iter().map(|file| (file.purpose.as_str(), file.state == State::Ready)).collect();
         assert_eq!(purposes, [("user_data", true), ("batch", false)]);
         assert!(id("vision", "u").unwrap_err().contains("fine-tune or batch"));
     }
@@ -90,19 +202,46 @@ mod tests {
     #[test]
     fn what_was_refused_is_read_last() {
         let answer = json!({"filenameToSignedUrls": {"x/error-data.jsonl": "b", "x/BIJOutputSet.jsonl": "a", "y": 7}});
-        assert_eq!(located(&answer), ["a", "b"]);
-        assert!(located(&json!({})).is_empty());
+        assert_eq!(Datasets::Fireworks.located(&answer), ["a", "b"]);
+        assert!(Datasets::Fireworks.located(&json!({})).is_empty());
     }
 
     #[test]
     fn an_id_is_a_segment_and_nothing_else() {
-        let target = |path| target(path, false);
+        let target = |path| Datasets::Fireworks.path(path, false);
         assert_eq!(target("/files").unwrap(), "datasets");
         assert_eq!(target("/files/d-1").unwrap(), "datasets/d-1");
         assert_eq!(target("/files/d-1/content").unwrap(), "datasets/d-1:upload");
-        assert_eq!(super::target("/files/d-1/content", true).unwrap(), "datasets/d-1:getDownloadEndpoint");
+        assert_eq!(Datasets::Fireworks.path("/files/d-1/content", true).unwrap(), "datasets/d-1:getDownloadEndpoint");
         for wrong in ["/files/", "/files/a:b", "/files/a%2Fb", "/files/..", "/files/A"] {
             assert!(target(wrong).is_err(), "{wrong}");
         }
+        let target = |path| Datasets::Cohere.path(path, true);
+        assert_eq!(target("/files/My_set-1/content").unwrap(), "datasets/My_set-1");
+        for wrong in ["/files/", "/files/a.b", "/files/a%2Fb", "/files/..", "/files/a?b"] {
+            assert!(target(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn cohere_says_what_it_found_when_it_looked_at_a_dataset() {
+        let name = |kind: &str, status: &str| {
+            json!({"dataset": {"id": "d", "name": "a.jsonl", "created_at": "2023-11-14T22:13:20Z", "dataset_type": kind,
+            "validation_status": status, "validation_error": "no text", "dataset_parts": [{"size_bytes": 3, "url": "u"},
+            {"size_bytes": 4}]}})
+        };
+        let file = |kind, status| Datasets::Cohere.file(&name(kind, status)).unwrap();
+        let made = file(INPUT, "queued");
+        assert_eq!((made.bytes, made.created, &*made.name), (7, 1_700_000_000, "a.jsonl"));
+        assert_eq!((&*made.purpose, made.state), (BATCH, State::Coming));
+        assert_eq!(file(OUTPUTS[0], "validated").purpose, "batch_output");
+        assert_eq!(file("other", "validated").state, State::Ready);
+        assert_eq!(file(INPUT, "failed").state, State::Wrong("no text".into()));
+        assert_eq!(Datasets::Cohere.located(&name(INPUT, "validated")), ["u"]);
+        assert_eq!(
+            described(BATCH, "a b.jsonl").unwrap(),
+            "name=a%20b.jsonl&type=embed-input&optional_fields=custom_id"
+        );
+        assert!(described("fine-tune", "a").unwrap_err().contains("must be batch"));
     }
 }

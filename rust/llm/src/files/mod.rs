@@ -7,6 +7,7 @@ mod rows;
 
 pub(crate) use bucket::{BAD_BUCKET, is_bucket};
 pub use bucket::{Bucket, FOLDER, GCS, Place, S3, completion};
+pub use datasets::Datasets;
 pub use results::Answered;
 pub use rows::{Row, Words};
 
@@ -38,8 +39,7 @@ const PURPOSES: [&str; 9] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeper {
     Bucket(&'static Bucket),
-    /// Of Fireworks.
-    Datasets,
+    Datasets(Datasets),
 }
 
 impl Keeper {
@@ -49,7 +49,10 @@ impl Keeper {
 
     /// In which the lines of a batch are kept.
     pub fn words(self) -> Words {
-        self.bucket().map_or(Words::Fireworks, |bucket| bucket.words)
+        match self {
+            Self::Bucket(bucket) => bucket.words,
+            Self::Datasets(datasets) => datasets.words(),
+        }
     }
 
     /// The header field in which an answer names its request.
@@ -67,16 +70,29 @@ pub struct File {
     pub created: u64,
     pub name: String,
     pub purpose: String,
+    pub state: State,
+}
+
+/// How far a file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    Coming,
     /// All of it has come, and was found good.
-    pub is_ready: bool,
+    Ready,
+    /// It was not, for a reason.
+    Wrong(String),
 }
 
 impl File {
     fn shown(&self) -> Value {
-        let status = if self.is_ready { "processed" } else { "uploaded" };
+        let (status, why) = match &self.state {
+            State::Coming => ("uploaded", None),
+            State::Ready => ("processed", None),
+            State::Wrong(why) => ("error", Some(why)),
+        };
         json!({
             "id": self.id, "object": "file", "bytes": self.bytes, "created_at": self.created, "filename": self.name,
-            "purpose": self.purpose, "status": status, "status_details": null, "expires_at": null,
+            "purpose": self.purpose, "status": status, "status_details": why, "expires_at": null,
         })
     }
 
@@ -139,7 +155,7 @@ mod tests {
             created: 2,
             name: "n".into(),
             purpose: "batch".into(),
-            is_ready: true,
+            state: State::Ready,
         };
         let list = read(&listed(&[file("a"), file("b")], true));
         assert_eq!((&list["first_id"], &list["last_id"], &list["has_more"]), (&"a".into(), &"b".into(), &true.into()));

@@ -14,6 +14,8 @@ pub struct Row<'r> {
     model_input: Option<&'r RawValue>,
     #[serde(borrow)]
     request: Option<&'r RawValue>,
+    #[serde(borrow)]
+    text: Option<&'r RawValue>,
 }
 
 /// Whose words.
@@ -22,6 +24,7 @@ pub enum Words {
     Bedrock,
     Vertex,
     Fireworks,
+    Cohere,
 }
 
 /// Labels are no longer.
@@ -30,7 +33,11 @@ const LONGEST_LABEL: usize = 63;
 impl Words {
     /// The one endpoint whose bodies are kept as they came; `None` where each is said in the words of its model.
     pub fn plain(self) -> Option<&'static str> {
-        (self == Self::Fireworks).then_some("/v1/chat/completions")
+        match self {
+            Self::Bedrock | Self::Vertex => None,
+            Self::Fireworks => Some("/v1/chat/completions"),
+            Self::Cohere => Some("/v1/embeddings"),
+        }
     }
 
     /// Whether a line is in them already.
@@ -39,7 +46,22 @@ impl Words {
             Self::Bedrock => row.model_input.is_some(),
             Self::Vertex => row.request.is_some(),
             Self::Fireworks => row.url.is_none() && row.body.is_some(),
+            Self::Cohere => row.text.is_some(),
         }
+    }
+
+    /// What of a body a line has no room for, because the job says it of all lines.
+    pub fn unsaid(self, body: &[u8]) -> Vec<String> {
+        if self != Self::Cohere {
+            return Vec::new();
+        }
+        let said: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(body).unwrap_or_default();
+        let is_unsaid = |(key, value): &(String, serde_json::Value)| match &**key {
+            "model" | "input" => false,
+            "encoding_format" => *value != "float" && !value.is_null(),
+            _ => !value.is_null(),
+        };
+        said.into_iter().filter(is_unsaid).map(|(key, _)| key).collect()
     }
 
     /// The line for this body, which is in the words of the model.
@@ -51,8 +73,24 @@ impl Words {
             Self::Vertex if is_claude(body) => [b"{\"custom_id\":", &*id, b",\"request\":", body, b"}"].concat(),
             Self::Vertex => [b"{\"request\":", &*labelled(custom_id, body)?, b"}"].concat(),
             Self::Fireworks => [b"{\"custom_id\":", &*id, b",\"body\":", &*nameless(body)?, b"}"].concat(),
+            Self::Cohere => [b"{\"custom_id\":", &*id, b",\"text\":", &*text(body)?, b"}"].concat(),
         })
     }
+}
+
+/// The one text that a line embeds.
+fn text(body: &[u8]) -> Result<Vec<u8>, String> {
+    #[derive(Deserialize)]
+    struct Texts<'r> {
+        #[serde(borrow)]
+        input: Option<&'r RawValue>,
+    }
+    let texts: Texts<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let said = texts.input.map(RawValue::get).unwrap_or_default();
+    let one = serde_json::from_str::<[String; 1]>(said).map(|[text]| text);
+    let text = serde_json::from_str::<String>(said).or(one);
+    let text = text.map_err(|_| "input must be one text: an embed job embeds one for each line".to_owned())?;
+    serde_json::to_vec(&text).map_err(|error| error.to_string())
 }
 
 /// Of a job that names the model itself.
@@ -107,6 +145,12 @@ mod tests {
         assert_eq!(gemini, r#"{"request":{"contents":[],"labels":{"x":"y","custom_id":"a-1"}}}"#);
         let chat = row(Words::Fireworks, "A", r#"{"model":"m","messages":[]}"#);
         assert_eq!(chat, r#"{"custom_id":"A","body":{"messages":[]}}"#);
+        let text = row(Words::Cohere, "a", r#"{"model":"m","input":"one \u00e9","input_type":"x","user":null}"#);
+        assert_eq!(text, r#"{"custom_id":"a","text":"one é"}"#);
+        assert_eq!(row(Words::Cohere, "a", r#"{"input":["x"]}"#), r#"{"custom_id":"a","text":"x"}"#);
+        for several in [r#"{"input":["x","y"]}"#, r#"{"input":[1,2]}"#, "{}"] {
+            assert!(Words::Cohere.row("a", several.as_bytes()).unwrap_err().contains("one text"), "{several}");
+        }
         for id in ["", "A", "a b", &"a".repeat(64)] {
             assert!(Words::Vertex.row(id, b"{}").unwrap_err().contains("custom_id"), "{id}");
         }
@@ -118,6 +162,14 @@ mod tests {
         let (ours, amazons, googles) =
             (read(r#"{"custom_id":"a","body":{}}"#), read(r#"{"modelInput":{}}"#), read(r#"{"request":{}}"#));
         assert!(!Words::Bedrock.are_of(&ours) && Words::Bedrock.are_of(&amazons) && !Words::Bedrock.are_of(&googles));
+        let (texts, vectors) = (
+            read(r#"{"text":"x"}"#),
+            br#"{"model":"m","input":"x","encoding_format":"float","user":"u",
+            "input_type":"search_query","dimensions":null}"#,
+        );
+        assert!(Words::Cohere.are_of(&texts) && !Words::Cohere.are_of(&ours));
+        assert_eq!(Words::Cohere.unsaid(vectors), ["user", "input_type"]);
+        assert!(Words::Fireworks.unsaid(vectors).is_empty());
         assert!(!Words::Vertex.are_of(&ours) && !Words::Vertex.are_of(&amazons) && Words::Vertex.are_of(&googles));
     }
 }

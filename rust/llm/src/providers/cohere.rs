@@ -1,11 +1,12 @@
-//! Cohere: its own chat, reranking as others have it from there, and batches over datasets.
+//! Cohere: its own chat, reranking as others have it from there, and batches over datasets, which are its files.
 
-use super::{Asked, Group, Options, Provider, RERANK, write_path};
+use super::{Asked, FILES, Group, Options, Provider, RERANK, write_path};
 use crate::{
+    files::{Datasets, Keeper},
     operation::Operation,
     translation::{
         self,
-        wires::{self, Wire},
+        wires::{self, Wire, batching},
     },
 };
 
@@ -34,7 +35,11 @@ impl Provider for Cohere {
     }
 
     fn offers(&self) -> &'static [Group] {
-        &[RERANK, BATCHES]
+        &[RERANK, BATCHES, FILES]
+    }
+
+    fn keeper(&self) -> Option<Keeper> {
+        Some(Keeper::Datasets(Datasets::Cohere))
     }
 
     fn path(&self, operation: Operation) -> Option<&'static str> {
@@ -42,6 +47,9 @@ impl Provider for Cohere {
     }
 
     fn wire(&self, operation: Operation, _model: &str) -> Option<&'static dyn Wire> {
+        if operation.batches() {
+            return Some(&batching::COHERE);
+        }
         let is_known = operation == Operation::Models || operation.embeds() || translation::is_talk(operation);
         is_known.then_some(&wires::cohere::Cohere)
     }
@@ -53,11 +61,26 @@ impl Provider for Cohere {
                 out.extend_from_slice(b"/v1/models?page_size=1000");
                 super::lists::write_next(asked, "page_token", out);
             }
+            operation if FILES.contains(&operation) => {
+                out.extend_from_slice(b"/v1/");
+                out.extend_from_slice(Datasets::Cohere.target(asked)?.as_bytes());
+            }
+            operation if operation.batches() => out.extend_from_slice(job(asked)?.as_bytes()),
             operation if BATCHES.contains(&operation) => out.extend_from_slice(batched(asked).as_bytes()),
             _ => write_path(self, asked, out),
         }
         Ok(())
     }
+}
+
+/// A job that embeds what is in a dataset, or all of them.
+fn job(asked: &Asked<'_>) -> Result<String, String> {
+    let jobs = "/v1/embed-jobs";
+    Ok(match asked.operation {
+        Operation::CreateBatch | Operation::ListBatches => jobs.to_owned(),
+        Operation::CancelBatch => format!("{jobs}/{}/cancel", super::job(asked.path)?),
+        _ => format!("{jobs}/{}", super::job(asked.path)?),
+    })
 }
 
 /// A batch, or a dataset of one, which is of the version before.

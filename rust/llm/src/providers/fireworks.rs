@@ -9,7 +9,7 @@ use super::{
     wording::{FIREWORKS, FIREWORKS_TEXT, Wording},
 };
 use crate::{
-    files::{Keeper, datasets},
+    files::{Datasets, Keeper},
     operation::Operation,
     translation::wires::{Wire, batching, painting, tuning},
 };
@@ -67,7 +67,7 @@ impl Provider for Fireworks {
     }
 
     fn keeper(&self) -> Option<Keeper> {
-        Some(Keeper::Datasets)
+        Some(Keeper::Datasets(Datasets::Fireworks))
     }
 
     fn has_own_ends(&self) -> bool {
@@ -95,7 +95,7 @@ impl Provider for Fireworks {
         let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
         let below = match asked.operation {
             operation if operation.is_of_jobs() => job(asked)?,
-            operation if FILES.contains(&operation) => filed(asked)?,
+            operation if FILES.contains(&operation) => Datasets::Fireworks.target(asked)?,
             _ => batched(asked),
         };
         out.extend_from_slice(format!("{version}/accounts/{}/{below}", segment::escaped(account)).as_bytes());
@@ -105,13 +105,6 @@ impl Provider for Fireworks {
 
 fn is_of_account(operation: Operation) -> bool {
     operation.is_of_jobs() || BATCHES.contains(&operation) || FILES.contains(&operation)
-}
-
-/// A dataset, what is in it, or all of them.
-fn filed(asked: &Asked<'_>) -> Result<String, String> {
-    let mark = if asked.query.is_empty() { "" } else { "?" };
-    let reads = asked.operation == Operation::RetrieveFileContent;
-    Ok(format!("{}{mark}{}", datasets::target(asked.path, reads)?, asked.query))
 }
 
 /// A job of fine-tuning or a batch, or all of them: which part of a list is told is decided here.

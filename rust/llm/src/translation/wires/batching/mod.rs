@@ -1,6 +1,7 @@
 //! Batches where they are not asked for as `OpenAI` has them.
 
 mod bedrock;
+mod cohere;
 mod fireworks;
 mod vertex;
 
@@ -20,11 +21,13 @@ use crate::translation::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Batching {
     Bedrock,
+    Cohere,
     Fireworks,
     Vertex,
 }
 
 pub static BEDROCK: Batching = Batching::Bedrock;
+pub static COHERE: Batching = Batching::Cohere;
 pub static FIREWORKS: Batching = Batching::Fireworks;
 pub static VERTEX: Batching = Batching::Vertex;
 
@@ -32,6 +35,7 @@ impl Wire for Batching {
     fn run(&self, run: &mut Run<'_>) -> Result<Vec<u8>, Refusal> {
         let body = match self {
             Self::Bedrock => bedrock::run(run),
+            Self::Cohere => cohere::run(run),
             Self::Fireworks => fireworks::run(run),
             Self::Vertex => vertex::run(run),
         };
@@ -41,6 +45,7 @@ impl Wire for Batching {
     fn ran(&self, job: &Value) -> Option<Fields> {
         match self {
             Self::Bedrock => bedrock::ran(job),
+            Self::Cohere => cohere::ran(job),
             Self::Fireworks => fireworks::ran(job),
             Self::Vertex => vertex::ran(job),
         }
@@ -54,6 +59,7 @@ impl Wire for Batching {
         answer.as_object()?;
         Some(match self {
             Self::Bedrock => Jobs::of(answer, "invocationJobSummaries", "nextToken"),
+            Self::Cohere => Jobs::of(answer, "embed_jobs", "next_page_token"),
             Self::Fireworks => Jobs::of(answer, "batchInferenceJobs", "nextPageToken"),
             Self::Vertex => Jobs::of(answer, "batchPredictionJobs", "nextPageToken"),
         })
