@@ -152,7 +152,11 @@ CHOSEN = (
         "completions are asked as chats: of one text, for one answer, without `echo` and `suffix`",
         "what they had for that was withdrawn (`/v1/complete`, `/v1/generate`, `/ai/run`), or tells no usage",
     ),
-    ("`cohere`", "no `/v1/files`", "its datasets are made for batches, by `/v1/batch_datasets`"),
+    (
+        "`cohere`",
+        "`/v1/batches/{id}/output` names the dataset of an embed job and does not tell it",
+        "its files are Avro, which the gateway's own batches read",
+    ),
     (
         "`fireworks-ai`",
         "`prompt` of an image; steps and sizes go as they came",

@@ -522,7 +522,7 @@ def test_a_batch_of_a_providers_own_is_cancelled(slug: str, here: Restarted, the
 
 
 def test_who_has_no_batches_of_openais_names_the_gateways_own(here: Restarted, there: BucketProvider):
-    caller = workspace(Client(here.gateway), f"b{next(NUMBERS)}", "anthropic", "m-w", custom_host=there.url)
+    caller = workspace(Client(here.gateway), f"b{next(NUMBERS)}", "perplexity-ai", "m-w", custom_host=there.url)
     ai = sdk(caller, provider="@m-w")
     given = ("lines.jsonl", jsonl(line(1, model=COMMAND)))
     made: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT, "completion_window": DAY}

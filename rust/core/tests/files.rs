@@ -502,6 +502,47 @@ async fn a_large_dataset_is_filled_as_it_comes_and_is_none_where_that_fails() {
     }
 }
 
+/// Long enough that its file is begun before its end has come.
+fn texts(last: &str) -> Body {
+    let row = |id: usize, model: &str| {
+        let body = json!({"model": model, "input": "x".repeat(1000)});
+        json!({"custom_id": id.to_string(), "url": "/v1/embeddings", "body": body}).to_string() + "\n"
+    };
+    let content: String = (0..400).map(|id| row(id, "m")).chain([row(400, last)]).collect();
+    let whole = Bytes::from(form(&[field("purpose", "batch"), file(&content)]));
+    let (feeder, feed) = feed(|| ());
+    for at in (0..whole.len()).step_by(50_000) {
+        feeder.push(whole.slice(at..whole.len().min(at + 50_000)));
+    }
+    feeder.end(End::Complete);
+    Body::Fed(feed, None)
+}
+
+#[tokio::test]
+async fn a_dataset_of_cohere_is_made_of_what_it_is_filled_with_or_not_at_all() {
+    let keeper = Keeper::start("POST", 200, r#"{"id":"a-1"}"#).await;
+    let rig = Played::rig();
+    let ask = |method, path| {
+        Ask::new(method, path)
+            .header("x-gateway-provider", "cohere")
+            .header("authorization", "Bearer sk-1")
+            .header("x-gateway-custom-host", &keeper.provider.url())
+    };
+    let upload = |last| ask("POST", "/v1/files").header("content-type", FORM).with(texts(last));
+    let told = rig.send(upload("other")).await;
+    assert_eq!((told.status, told.text().contains("line 401")), (400, true), "{}", told.text());
+    assert_eq!(keeper.lines(), Vec::<String>::new());
+    let told = rig.send(upload("m")).await;
+    assert_eq!((told.status, &told.json()["id"]), (200, &json!("a-1")), "{}", told.text());
+    assert_eq!(keeper.lines(), ["POST /v1/datasets?name=a.jsonl&type=embed-input&optional_fields=custom_id"]);
+    let body = String::from_utf8_lossy(&keeper.seen.lock().unwrap()[0].1).into_owned();
+    assert!(body.contains("name=\"data\"") && body.contains("{\"custom_id\":\"400\",\"text\":\"xxx"), "{body}");
+    for path in ["/v1/files/a-1/content", "/v1/files/a%2Fb", "/v1/files/.."] {
+        assert_eq!(rig.send(ask("GET", path)).await.status, 400, "{path}");
+    }
+    assert_eq!(keeper.lines().len(), 1);
+}
+
 #[tokio::test]
 async fn files_are_listed_where_the_gateway_keeps_them() {
     let xml = "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>penstock/files/batch/u/a.jsonl</Key>\

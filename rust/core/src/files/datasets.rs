@@ -86,7 +86,7 @@ async fn content(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answer
         return Err(talk.unsaid("file_id", message).into());
     }
     let (_, answer) = read(talk, Question::new("GET", call.route.path)).await?;
-    let urls = kind.located(&answer);
+    let urls = datasets::located(&answer);
     let Some((first, others)) = urls.split_first() else { return Err(broken("it says nowhere what is in it").into()) };
     let mut rest = Vec::new();
     for url in others {

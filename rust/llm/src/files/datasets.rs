@@ -120,19 +120,14 @@ impl Datasets {
         };
         answer["datasets"].as_array().into_iter().flatten().filter_map(one).collect()
     }
+}
 
-    /// Where the files of a dataset are for a while; those of lines that were refused come last.
-    pub fn located(self, answer: &Value) -> Vec<&str> {
-        if self == Self::Cohere {
-            let parts = answer["dataset"]["dataset_parts"].as_array();
-            return parts.into_iter().flatten().filter_map(|part| part["url"].as_str()).collect();
-        }
-        let files = answer["filenameToSignedUrls"].as_object();
-        let mut files: Vec<_> =
-            files.into_iter().flatten().filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
-        files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
-        files.into_iter().map(|(_, url)| url).collect()
-    }
+/// Where the files of a dataset at Fireworks are for a while; those of lines that were refused come last.
+pub fn located(answer: &Value) -> Vec<&str> {
+    let files = answer["filenameToSignedUrls"].as_object();
+    let mut files: Vec<_> = files.into_iter().flatten().filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
+    files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
+    files.into_iter().map(|(_, url)| url).collect()
 }
 
 /// How many bytes it has is not said.
@@ -202,8 +197,8 @@ mod tests {
     #[test]
     fn what_was_refused_is_read_last() {
         let answer = json!({"filenameToSignedUrls": {"x/error-data.jsonl": "b", "x/BIJOutputSet.jsonl": "a", "y": 7}});
-        assert_eq!(Datasets::Fireworks.located(&answer), ["a", "b"]);
-        assert!(Datasets::Fireworks.located(&json!({})).is_empty());
+        assert_eq!(located(&answer), ["a", "b"]);
+        assert!(located(&json!({})).is_empty());
     }
 
     #[test]
@@ -227,7 +222,7 @@ mod tests {
     fn cohere_says_what_it_found_when_it_looked_at_a_dataset() {
         let name = |kind: &str, status: &str| {
             json!({"dataset": {"id": "d", "name": "a.jsonl", "created_at": "2023-11-14T22:13:20Z", "dataset_type": kind,
-            "validation_status": status, "validation_error": "no text", "dataset_parts": [{"size_bytes": 3, "url": "u"},
+            "validation_status": status, "validation_error": "no text", "dataset_parts": [{"size_bytes": 3},
             {"size_bytes": 4}]}})
         };
         let file = |kind, status| Datasets::Cohere.file(&name(kind, status)).unwrap();
@@ -237,7 +232,6 @@ mod tests {
         assert_eq!(file(OUTPUTS[0], "validated").purpose, "batch_output");
         assert_eq!(file("other", "validated").state, State::Ready);
         assert_eq!(file(INPUT, "failed").state, State::Wrong("no text".into()));
-        assert_eq!(Datasets::Cohere.located(&name(INPUT, "validated")), ["u"]);
         assert_eq!(
             described(BATCH, "a b.jsonl").unwrap(),
             "name=a%20b.jsonl&type=embed-input&optional_fields=custom_id"

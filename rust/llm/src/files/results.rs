@@ -32,8 +32,6 @@ struct Line<'r> {
     request: Option<Request>,
     status: Option<String>,
     error: Option<Value>,
-    embeddings: Option<Value>,
-    embedding: Option<Value>,
 }
 
 /// A request as it is said again with its answer.
@@ -59,7 +57,8 @@ impl Words {
             Self::Bedrock => Ok(of_bedrock(line)),
             Self::Vertex => Ok(of_vertex(line)),
             Self::Fireworks => Ok(of_fireworks(line)),
-            Self::Cohere => Ok(of_cohere(line)),
+            // They are files of Avro.
+            Self::Cohere => Err(Broken("its answers are no lines".into())),
         }
     }
 }
@@ -102,19 +101,6 @@ fn of_fireworks(line: Line<'_>) -> Answered<'_> {
     Answered { custom_id, status, body: serde_json::json!({"error": error}).to_string().into(), is_plain: true }
 }
 
-/// Every text has its numbers, or its job failed.
-fn of_cohere(line: Line<'_>) -> Answered<'_> {
-    let custom_id = line.custom_id.unwrap_or_default();
-    let numbers = line.embeddings.map(|mut found| if found.is_object() { found["float"].take() } else { found });
-    let numbers = numbers.or(line.embedding).filter(Value::is_array);
-    let Some(numbers) = numbers else {
-        let body = r#"{"message":"it has no embedding of floats"}"#.into();
-        return Answered { custom_id, status: UNSAID, body, is_plain: false };
-    };
-    let body = serde_json::json!({"id": "", "embeddings": {"float": [numbers]}}).to_string().into();
-    Answered { custom_id, status: 200, body, is_plain: false }
-}
-
 fn status(code: &Value) -> u16 {
     code.as_u64().filter(|code| ERRORS.contains(code)).and_then(|code| code.try_into().ok()).unwrap_or(UNSAID)
 }
@@ -151,11 +137,6 @@ mod tests {
         assert_eq!(read(Words::Fireworks, chat), said("a", 200, r#"{"id":"c"}"#));
         let bad = r#"{"custom_id":"a","error":{"code":12,"message":"m"}}"#;
         assert_eq!(read(Words::Fireworks, bad), said("a", 500, r#"{"error":{"code":12,"message":"m"}}"#));
-        let numbers = r#"{"custom_id":"a","text":"t","embeddings":{"float":[0.5,1]}}"#;
-        let told = said("a", 200, r#"{"id":"","embeddings":{"float":[[0.5,1]]}}"#);
-        assert_eq!(read(Words::Cohere, numbers), told);
-        assert_eq!(read(Words::Cohere, r#"{"custom_id":"a","text":"t","embedding":[0.5,1]}"#), told);
-        assert_eq!(read(Words::Cohere, r#"{"text":"t","embeddings":{"int8":[1]}}"#).1, 500);
         assert!(Words::Bedrock.answered(b"<html>").is_err());
     }
 }
