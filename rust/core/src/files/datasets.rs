@@ -218,12 +218,11 @@ impl Sink for Dataset<'_> {
         filling.feeder.push(tail.into_bytes().into());
         filling.feeder.end(End::Complete);
         let (mut incoming, mut deadline) = filling.asking.await?;
-        let id = match self.id.clone() {
-            Some(id) => id,
-            None => {
-                let made = read_answer(self.talk, &mut incoming, &mut deadline).await?;
-                made["id"].as_str().ok_or_else(|| broken("it names no dataset"))?.to_owned()
-            }
+        let id = if let Some(id) = self.id.clone() {
+            id
+        } else {
+            let made = read_answer(self.talk, &mut incoming, &mut deadline).await?;
+            made["id"].as_str().ok_or_else(|| broken("it names no dataset"))?.to_owned()
         };
         let (name, purpose) = (self.name.clone(), self.purpose.clone());
         let created = upload::now().as_secs();
