@@ -9,6 +9,7 @@ use std::{
 };
 
 use penstock_llm::{
+    dialect,
     operation::{Operation, Takes},
     providers::{self, Known},
 };
@@ -36,6 +37,8 @@ pub type Fields = Vec<(String, String)>;
 pub struct Models {
     /// Whether models may be used of which nothing is said.
     allow_all: bool,
+    /// Whether it is said of one that it may not.
+    forbids_some: bool,
     said: HashMap<String, SavedModel>,
     /// By what its prices differ from the usual ones.
     adjustment: Option<Arc<Adjustment>>,
@@ -80,7 +83,7 @@ struct PublishedModel {
 impl Models {
     /// Whether there is a model that may not be used.
     pub fn are_restricted(&self) -> bool {
-        !self.allow_all || self.said.values().any(|model| !model.enabled)
+        !self.allow_all || self.forbids_some
     }
 
     /// Whether a model may be used.
@@ -91,6 +94,15 @@ impl Models {
     /// What was saved of a model's prices.
     pub fn priced(&self, model: &str) -> Option<Priced> {
         self.said.get(model).and_then(|said| said.priced.clone())
+    }
+
+    /// Refuses a request that asks a model which may not be used besides the one that it names.
+    pub fn admit_beside(&self, request: &[u8]) -> Result<()> {
+        if !self.are_restricted() {
+            return Ok(());
+        }
+        let refused = dialect::beside(request).into_iter().find(|model| !self.admits(model));
+        refused.map_or(Ok(()), |model| Err(Error::ModelRefused { model }))
     }
 
     /// Refuses a job for a model that may not be used. It names its model as its provider does, for which callers may say this.
@@ -121,7 +133,8 @@ impl Models {
         let path = format!("{path}.adjustment");
         let adjusted = |adjustment| Arc::new(Adjustment::compile(adjustment, &path, problems));
         let keep_fields = said.values().any(SavedModel::keeps_fields);
-        Self { allow_all: published.allow_all, said, adjustment: published.adjustment.map(adjusted), keep_fields }
+        let (allow_all, forbids_some) = (published.allow_all, said.values().any(|model| !model.enabled));
+        Self { allow_all, forbids_some, said, adjustment: published.adjustment.map(adjusted), keep_fields }
     }
 }
 
@@ -194,6 +207,7 @@ impl<'s> Target<'s> {
                 models.admit_job(&[grader])?;
             }
         }
+        models.admit_beside(body)?;
         self.admit_pinned(call, saved, said)
     }
 

@@ -22,6 +22,13 @@ fn line(model: &str) -> String {
         + "\n"
 }
 
+/// One whose model is asked along with another, which draws for it.
+fn drawing(model: &str) -> String {
+    let tool = json!({"type": "image_generation", "model": model});
+    let body = json!({"model": "good", "input": "a cat", "tools": [tool]});
+    json!({"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": body}).to_string() + "\n"
+}
+
 fn part(head: &str, value: &str) -> String {
     format!("--b-1\r\ncontent-disposition: form-data; {head}\r\n\r\n{value}\r\n")
 }
@@ -75,6 +82,7 @@ async fn a_file_with_a_line_for_another_model_goes_nowhere() {
     for (at, lines, code) in [
         ("some", line("good") + &line("other"), "model_not_allowed"),
         ("most", line("other") + &line("bad"), "model_not_allowed"),
+        ("some", line("good") + &drawing("other"), "model_not_allowed"),
         ("some", "no lines".into(), "unreadable_batch"),
         ("some", line(""), "unreadable_batch"),
     ] {

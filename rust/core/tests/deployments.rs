@@ -135,3 +135,47 @@ async fn a_request_that_names_no_model_asks_none_where_only_some_may_be_used() {
     assert_eq!(rig.send(ask("az", CHAT, unnamed[3].1)).await.status, 200);
     assert!(played.sent().0.starts_with("POST /deployments/usual/chat/completions?"));
 }
+
+#[tokio::test]
+async fn a_model_that_works_for_another_must_be_one_that_may_be_used() {
+    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let rig = Played::rig();
+    let row = |slug: &str, provider: &str| json!({"slug": slug, "provider": provider, "api_key": "k", "models": slug, "custom_host": played.provider.url()});
+    let models = |id: &str, allow_all: bool, others: bool| {
+        let rows: Vec<_> = ["n", "o"].iter().map(|slug| json!({"slug": slug, "enabled": others})).collect();
+        let good = [json!({"slug": "m", "enabled": true}), json!({"slug": "p", "enabled": true})];
+        json!({"id": id, "allow_all": allow_all, "models": good.into_iter().chain(rows).collect::<Vec<_>>()})
+    };
+    rig.apply(&json!({"epoch": "1",
+        "providers": [row("some", "openai"), row("most", "openrouter"), row("all", "openai"), row("claude", "anthropic")],
+        "models": [models("some", false, false), models("most", true, false), models("all", true, true),
+            models("claude", false, false)]}));
+    let ask = |at: &str, path: &str, body: &str| {
+        let ask = Ask::new("POST", path).header("x-gateway-provider", &format!("@{at}"));
+        ask.header("content-type", "application/json").body(body.to_owned())
+    };
+    let (draws, instead) = (
+        r#"{"model":"m","input":"a cat","tools":[{"type":"image_generation","model":"n"}]}"#,
+        r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"models":["p","n"]}"#,
+    );
+    let advised = r#"{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"advisor","name":"a","model":"n"}]}"#;
+    let together = format!(r#"{{"requests":[{{"custom_id":"a","params":{advised}}}]}}"#);
+    let asked = [
+        ("some", "/v1/responses", draws),
+        ("some", "/v1/proxy/responses", draws),
+        ("most", CHAT, instead),
+        ("claude", MESSAGES, advised),
+        ("claude", "/v1/messages/batches", &together),
+    ];
+    for (at, path, body) in asked {
+        let told = rig.send(ask(at, path, body)).await;
+        let is_named = told.text().contains("the model `n` may not be used here");
+        assert!(told.status == 403 && is_named, "{at} {path}: {} {}", told.status, told.text());
+    }
+    assert_eq!(played.provider.connections(), 0);
+    for (at, path, body) in asked {
+        let told = rig.send(ask(at, path, &body.replace(r#""n""#, r#""p""#))).await;
+        assert_eq!(told.status, 200, "{at} {path}: {}", told.text());
+    }
+    assert_eq!(rig.send(ask("all", "/v1/responses", draws)).await.status, 200);
+}

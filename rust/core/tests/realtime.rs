@@ -228,6 +228,8 @@ async fn a_message_that_names_a_model_that_may_not_be_used_ends_the_session() {
         r#""model":"good","model":"bad""#,
         r#""model":"good","response":{"model":"bad"}"#,
         r#""prompt":{"id":"pmpt_1"}"#,
+        r#""model":"good","tools":[{"type":"image_generation","model":"bad"}]"#,
+        r#""response":{"model":"good","tools":[{"type":"image_generation","model":"bad"}]}"#,
     ] {
         let mut talk = open(&rig, ask()).await;
         talk.send(Message::text(create(more))).await;

@@ -88,7 +88,7 @@ impl Ward {
                 return Err(Error::ModelRefused { model: model.into_owned() });
             }
         }
-        Ok(())
+        self.0.as_ref().map_or(Ok(()), |models| models.admit_beside(said))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The lines of a batch, as they come in a form or a file: which model each names.
 
 use super::{
-    Lines, Upload,
+    Lines, Upload, beside,
     lines::TooLong,
     peek,
     scan::{PeekError, elements_from, fields},
@@ -29,8 +29,8 @@ pub fn look(number: usize, line: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
     if line.trim_ascii().is_empty() {
         return Ok(());
     }
-    let model = model_in(line, "body").map_err(|message| Fault::Unreadable(format!("line {number}: {message}")))?;
-    if admit(&model) { Ok(()) } else { Err(Fault::Model(model)) }
+    let models = models_in(line, "body").map_err(|message| Fault::Unreadable(format!("line {number}: {message}")))?;
+    models.into_iter().find(|model| !admit(model)).map_or(Ok(()), |model| Err(Fault::Model(model)))
 }
 
 /// Looks at a batch of messages, whose requests come together.
@@ -48,9 +48,11 @@ pub fn messages(batch: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
     let (mut number, mut fault) = (0, None);
     let read = elements_from(batch, at.start, |item| {
         number += 1;
-        fault = match model_in(&batch[item.clone()], "params") {
-            Ok(model) if admit(&model) => return Ok(()),
-            Ok(model) => Some(Fault::Model(model)),
+        fault = match models_in(&batch[item.clone()], "params") {
+            Ok(models) => match models.into_iter().find(|model| !admit(model)) {
+                Some(model) => Some(Fault::Model(model)),
+                None => return Ok(()),
+            },
             Err(message) => Some(Fault::Unreadable(format!("request {number}: {message}"))),
         };
         Err(PeekError { at: item.start, message: "it is refused" })
@@ -61,8 +63,9 @@ pub fn messages(batch: &[u8], admit: Admit<'_>) -> Result<(), Fault> {
     }
 }
 
-/// The model in this part of a request. Of two such parts the provider might read another one than is looked at here.
-fn model_in(request: &[u8], part: &str) -> Result<String, String> {
+/// The model in this part of a request, and those beside it. Of two such parts the provider might read another one than is looked
+/// at here.
+fn models_in(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::with_capacity(1);
     fields(request, |key, at| {
         if key == part.as_bytes() {
@@ -72,8 +75,10 @@ fn model_in(request: &[u8], part: &str) -> Result<String, String> {
     })
     .map_err(|error| error.to_string())?;
     let [at] = <[_; 1]>::try_from(found).map_err(|_| format!("it must have one {part}"))?;
-    let peek = peek(&request[at]).map_err(|error| format!("{part}: {error}"))?;
-    peek.model.filter(|model| !model.is_empty()).ok_or_else(|| format!("it must name its model in {part}.model"))
+    let peek = peek(&request[at.clone()]).map_err(|error| format!("{part}: {error}"))?;
+    let named = peek.model.filter(|model| !model.is_empty());
+    let named = named.ok_or_else(|| format!("it must name its model in {part}.model"))?;
+    Ok([named].into_iter().chain(beside(&request[at])).collect())
 }
 
 /// A form that brings a file. What is wrong with its lines counts where the file is for a batch, which the form may say after it.

@@ -3,6 +3,7 @@
 mod background;
 pub mod batch_lines;
 pub mod bedrock;
+mod beside;
 pub mod chat;
 mod drawing;
 pub mod edit;
@@ -15,6 +16,7 @@ pub(crate) mod scan;
 pub mod upload;
 
 pub use background::begun;
+pub use beside::beside;
 pub use drawing::{Drawing, Drawn};
 pub use form::Form;
 pub use lines::{Lines, TooLong};
