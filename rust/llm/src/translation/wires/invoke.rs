@@ -148,8 +148,11 @@ impl Wire for Invoke {
             Self::StableImage => {
                 picture.refuse_several()?;
                 let mut out = json!({"prompt": picture.prompt});
+                let is = |part: &str| picture.model.contains(part);
+                let kind = (is(".sd3"), is("-core"));
+                painting::made_of(picture, kind, &mut out)?;
                 picture.hand_ratio(&mut out, "aspect_ratio", &painting::STABLE);
-                let more = ["negative_prompt", "aspect_ratio", "seed", "mode", "image", "strength", "output_format"];
+                let more = ["negative_prompt", "aspect_ratio", "seed", "mode", "strength", "output_format"];
                 picture.hand_all(&more, &mut out);
                 out
             }

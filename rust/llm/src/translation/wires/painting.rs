@@ -163,20 +163,7 @@ fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
     let mut out = json!({"prompt": picture.prompt});
     // Of one path, several models.
     let is_sd3 = picture.model.starts_with("sd3");
-    if let Some(image) = picture.fields.shift_remove(IMAGE).filter(|image| !image.is_null()) {
-        if picture.model == "core" {
-            return Err(Refusal::new(IMAGE, "this model makes images of words alone"));
-        }
-        out[IMAGE] = data(&image)?.into();
-        if is_sd3 {
-            out["mode"] = "image-to-image".into();
-            // It is as wide and as high as the one that it is made of.
-            let is_shaped = picture.size.take().is_some() | picture.fields.shift_remove("aspect_ratio").is_some();
-            if is_shaped {
-                picture.lost.add("aspect_ratio");
-            }
-        }
-    }
+    made_of(picture, (is_sd3, picture.model == "core"), &mut out)?;
     picture.hand_ratio(&mut out, "aspect_ratio", &STABLE);
     picture.hand_all(
         &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
@@ -186,6 +173,24 @@ fn stable(picture: &mut Picture) -> Result<Value, Refusal> {
         out["model"] = picture.model.as_str().into();
     }
     Ok(out)
+}
+
+/// What an image is made of besides words, where it is, by Stability's models here and at Amazon.
+pub(super) fn made_of(picture: &mut Picture, (is_sd3, is_core): (bool, bool), out: &mut Value) -> Result<(), Refusal> {
+    let Some(image) = picture.fields.shift_remove(IMAGE).filter(|image| !image.is_null()) else { return Ok(()) };
+    if is_core {
+        return Err(Refusal::new(IMAGE, "this model makes images of words alone"));
+    }
+    out[IMAGE] = data(&image)?.into();
+    if is_sd3 {
+        out["mode"] = "image-to-image".into();
+        // It is as wide and as high as the one that it is made of.
+        let is_shaped = picture.size.take().is_some() | picture.fields.shift_remove("aspect_ratio").is_some();
+        if is_shaped {
+            picture.lost.add("aspect_ratio");
+        }
+    }
+    Ok(())
 }
 
 /// An image as base64, or as an address that holds its bytes.
