@@ -138,6 +138,16 @@ CHOSEN = (
         "a stream cannot tell what comes, and says the same as the whole answer",
     ),
     (
+        "`anthropic`",
+        "no `anthropic-beta` where nobody asks for one",
+        "what was the beta of messages (`messages-2023-12-15`) is their API",
+    ),
+    (
+        "`bedrock`",
+        "`converse` for all that chat; completions and the first models of Cohere and AI21 too",
+        "Converse takes those of them that are left; `invoke` has a body and a stream for each maker",
+    ),
+    (
         "`bytez`",
         "`/models/v2/openai/v1`",
         "its OpenAI-like API has tools, streams and usage; `/models/v2/{model}` has none",
@@ -168,6 +178,11 @@ CHOSEN = (
         "addresses are written down on the way, and keys with them",
     ),
     (
+        "`google`",
+        "`batchEmbedContents` for `/v1/embeddings`",
+        "a vector for each text; `embedContent` gives one for all",
+    ),
+    (
         "`google`, `vertex-ai`",
         "calls without signatures get those that the worker kept, or `skip_thought_signature_validator`, from the third generation on",
         "histories of other models, and of clients that drop signatures, are refused otherwise",
@@ -183,7 +198,7 @@ CHOSEN = (
         "`router.huggingface.co/v1`",
         "the old host was replaced; `x-gateway-huggingface-base-url` names another, which is also asked for completions as they came",
     ),
-    ("`monsterapi`", "`/chat/completions`", "its fields are OpenAI's there"),
+    ("`monsterapi`", "`/chat/completions`", "its fields are OpenAI's there; what else it takes (`top_k`) goes as it came"),
     ("`ollama`", "`/v1/embeddings`", "several texts and usage; `/api/embeddings` takes one text and tells none"),
     (
         "`openrouter`",
@@ -197,6 +212,7 @@ CHOSEN = (
         "tools, streams and usage need no words of Oracle's; requests are signed as all of theirs",
     ),
     ("`palm`", "raw paths alone", "its models are gone"),
+    ("`qdrant`", "the key alone in `api-key`", "it takes none behind `Bearer` there"),
     ("`reka-ai`", "`/v1/chat/completions`", "messages of all roles and streams; `/chat` knows two speakers"),
     ("`sambanova`", "is sent `tools`, `tool_choice` and `response_format`", "it takes them by now"),
     (
