@@ -198,7 +198,11 @@ CHOSEN = (
         "`router.huggingface.co/v1`",
         "the old host was replaced; `x-gateway-huggingface-base-url` names another, which is also asked for completions as they came",
     ),
-    ("`monsterapi`", "`/chat/completions`", "its fields are OpenAI's there; what else it takes (`top_k`) goes as it came"),
+    (
+        "`monsterapi`",
+        "`/chat/completions`",
+        "its fields are OpenAI's there; what else it takes (`top_k`) goes as it came",
+    ),
     ("`ollama`", "`/v1/embeddings`", "several texts and usage; `/api/embeddings` takes one text and tells none"),
     (
         "`openrouter`",
