@@ -72,13 +72,25 @@ fn ask(method: &str, path: &str) -> Ask {
     Ask::new(method, path).header("content-type", "application/json").header("x-gateway-provider", "mock").body(body)
 }
 
+/// The only record since the last look. It may wait until others were asked who pays.
+async fn record(rig: &Rig) -> Value {
+    let mut records = Vec::new();
+    until("a record", || {
+        records.extend(rig.records());
+        !records.is_empty()
+    })
+    .await;
+    assert_eq!(records.len(), 1, "{records:#?}");
+    records.remove(0)
+}
+
 /// What each of these requests cost, and by which model.
 async fn costs(rig: &Rig, asks: &[(&str, &str)]) -> Vec<Value> {
     let mut costs = Vec::new();
     for (method, path) in asks {
         let told = rig.send(ask(method, path)).await;
         assert_eq!(told.status, 200, "{}", told.text());
-        let record = rig.record();
+        let record = record(rig).await;
         costs.push(json!([record.get("cost_nanodollars"), record.get("total_units"), record["ai_model"]]));
     }
     costs

@@ -58,6 +58,12 @@ impl Cited {
         Self { mark: claim.clone(), claim, source, document: None }
     }
 
+    /// How many bytes are said of where it is from.
+    pub fn weight(&self) -> usize {
+        let said = self.source.as_object().into_iter().flat_map(Fields::values);
+        said.filter_map(Value::as_str).map(str::len).sum()
+    }
+
     /// Where from, and which of the caller's documents that is.
     pub fn source(&self, documents: &[String]) -> Value {
         let mut source = self.source.clone();

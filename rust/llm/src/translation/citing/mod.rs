@@ -7,7 +7,7 @@ mod spoken;
 
 pub use by_block::ByBlock;
 pub use cited::{ANNOTATIONS, Cited, Cites, cut, of_chat, page, result};
-pub use spoken::{MOST_CITED, Spoken};
+pub use spoken::{MOST_CITED, MOST_TOLD, Spoken};
 
 use serde_json::{Value, json};
 

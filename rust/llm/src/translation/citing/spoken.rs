@@ -16,6 +16,8 @@ const LONGEST_CLAIM: usize = 8 * 1024;
 const MOST_SEARCHED: usize = 64 * 1024;
 /// So many stretches are found, and no more.
 pub const MOST_CITED: usize = 1024;
+/// So much is said of where they are from, in bytes: a page that is cited again and again is told each time.
+pub const MOST_TOLD: usize = 256 * 1024;
 /// What ends a sentence, where nothing or a space follows.
 const ENDS: [char; 4] = ['.', '!', '?', '…'];
 /// Likewise, where anything does.
@@ -119,7 +121,7 @@ impl Spoken {
     /// What stands behind marks such as `[1]`, each of which is the number of a page; and whether every page has a mark.
     pub fn marked(&self, pages: &[(String, Value, String)]) -> (Vec<Cited>, bool) {
         let (mut cited, mut has_mark) = (Vec::<Cited>::new(), vec![false; pages.len()]);
-        let (mut rest, mut at) = (self.text(), 0);
+        let (mut rest, mut at, mut told) = (self.text(), 0, 0);
         while let Some(open) = rest.find('[') {
             at += rest[..open].chars().count();
             let behind = &rest[open + 1..];
@@ -131,7 +133,7 @@ impl Spoken {
             let Some((url, title, text)) = number.and_then(|number| pages.get(number.checked_sub(1)?)) else {
                 continue;
             };
-            if cited.len() >= MOST_CITED {
+            if cited.len() >= MOST_CITED || told > MOST_TOLD {
                 return (cited, false);
             }
             has_mark[number.unwrap_or(1) - 1] = true;
@@ -141,7 +143,9 @@ impl Spoken {
                 last => self.claim(&mark, last.map_or(0, |last| last.mark.end)),
             };
             let source = page(url, title, text);
-            cited.push(Cited { claim: start..mark.end, mark, source, document: None });
+            let one = Cited { claim: start..mark.end, mark, source, document: None };
+            told += one.weight();
+            cited.push(one);
         }
         (cited, has_mark.into_iter().all(|one| one))
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::translation::{
-    citing::{Cited, Cites, MOST_CITED, Spoken, page, result},
+    citing::{Cited, Cites, MOST_CITED, MOST_TOLD, Spoken, page, result},
     piece::{Piece, Place, Taker},
 };
 
@@ -23,6 +23,8 @@ pub struct Grounding {
     found: Vec<Value>,
     /// Streams say things again.
     told: Vec<Cited>,
+    /// How many bytes were said of where things are from.
+    weight: usize,
 }
 
 #[derive(Deserialize, Default)]
@@ -96,9 +98,17 @@ impl Grounding {
             is_all &= claim.is_some();
             for at in support.grounding_chunk_indices {
                 let source = self.found.get(at).and_then(|found| source(found, at));
-                if let (Some(claim), Some(source)) = (&claim, source) {
-                    is_cited[at] = true;
-                    cited.push(Cited::of(claim.clone(), source));
+                let (Some(claim), Some(source)) = (&claim, source) else { continue };
+                let one = Cited::of(claim.clone(), source);
+                let is_new = !self.told.contains(&one) && !cited.contains(&one);
+                if is_new && (self.told.len() + cited.len() >= MOST_CITED || self.weight > MOST_TOLD) {
+                    is_all = false;
+                    break;
+                }
+                is_cited[at] = true;
+                if is_new {
+                    self.weight += one.weight();
+                    cited.push(one);
                 }
             }
         }
@@ -218,6 +228,11 @@ mod tests {
         grounding.tell(GROUNDING, &of_all, &mut notes);
         let nowhere = metadata(&[json!({"startIndex": 1, "endIndex": 99})]);
         grounding.tell(GROUNDING, &nowhere, &mut notes);
+        // However often a page is named for the same words.
+        let mut again: Value = serde_json::from_str(&in_part).unwrap();
+        again["groundingSupports"][0]["groundingChunkIndices"] = vec![0; 5000].into();
+        grounding.tell(GROUNDING, &again.to_string(), &mut notes);
+        assert!(notes.0.pop().unwrap().0.is_empty());
         assert_eq!(notes.0[0].0, vec![6..8; 1]);
         assert_eq!(notes.0[1].0, vec![0..2; 1]);
         assert!(notes.0[2].0.is_empty() && notes.0[3].0.is_empty());

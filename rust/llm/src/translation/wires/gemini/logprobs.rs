@@ -3,6 +3,9 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+/// Longer than any token, in bytes: of what is longer they are not told one by one, which takes hundreds of times their room.
+const LONGEST: usize = 1024;
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Result {
@@ -29,7 +32,8 @@ struct Token {
 
 impl Token {
     fn told(&self) -> Value {
-        json!({"token": self.token, "logprob": self.log_probability, "bytes": self.token.as_bytes()})
+        let bytes = (self.token.len() <= LONGEST).then(|| self.token.as_bytes());
+        json!({"token": self.token, "logprob": self.log_probability, "bytes": bytes})
     }
 }
 
