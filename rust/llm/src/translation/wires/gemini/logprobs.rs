@@ -32,7 +32,7 @@ struct Token {
 
 impl Token {
     fn told(&self) -> Value {
-        let bytes = (self.token.len() <= LONGEST).then(|| self.token.as_bytes());
+        let bytes = (self.token.len() <= LONGEST).then_some(self.token.as_bytes());
         json!({"token": self.token, "logprob": self.log_probability, "bytes": bytes})
     }
 }
