@@ -138,11 +138,6 @@ CHOSEN = (
         "a stream cannot tell what comes, and says the same as the whole answer",
     ),
     (
-        "`anthropic`",
-        "no `anthropic-beta` where nobody asks for one",
-        "what was the beta of messages (`messages-2023-12-15`) is their API",
-    ),
-    (
         "`bedrock`",
         "`converse` for all that chat; completions and the first models of Cohere and AI21 too",
         "Converse takes those of them that are left; `invoke` has a body and a stream for each maker",

@@ -14,6 +14,7 @@ from tests.integration.wire import ask
 from tests.processes import wait
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.gateway import Mock
@@ -121,3 +122,12 @@ class Restarted:
 
     def caller(self, key: str) -> Client:
         return Client(self.gateway, key)
+
+
+def refusal(ask: Callable[[], object]) -> tuple[int, str]:
+    """Ask by an SDK, and give the status and the code of what is refused."""
+    try:
+        ask()
+    except openai.APIStatusError as error:
+        return error.status_code, str(error.code)
+    return 200, ""

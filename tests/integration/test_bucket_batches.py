@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.integration.amazon import moto
-from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
+from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, refusal, sdk, workspace
 from tests.integration.bucket_provider import (
     ARN,
     BEDROCK,
@@ -27,7 +27,7 @@ from tests.integration.managed import Client, good, refused
 from tests.processes import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.gateway import Mock
 
@@ -538,14 +538,6 @@ def test_who_has_no_batches_of_openais_names_the_gateways_own(here: Restarted, t
             ask()
         assert wrong.value.code == "unsupported_operation"
     assert there.asked == []
-
-
-def refusal(ask: Callable[[], object]) -> tuple[int, str]:
-    try:
-        ask()
-    except openai.APIStatusError as error:
-        return error.status_code, str(error.code)
-    return 200, ""
 
 
 @pytest.mark.parametrize("slug", list(DIRECT))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from tests.integration.batching import CHAT, Restarted, jsonl, line, sdk, workspace
+from tests.integration.batching import CHAT, Restarted, jsonl, line, refusal, sdk, workspace
 from tests.integration.bucket_provider import BucketProvider
 from tests.integration.managed import Client, good
 from tests.processes import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.gateway import Mock
 
@@ -64,14 +64,6 @@ def made(ai: openai.OpenAI, file_id: str, **more: object) -> Any:
     return ai.batches.create(
         input_file_id=file_id, endpoint=EMBEDDINGS, completion_window="24h", extra_body=said, metadata={"team": "red"}
     )
-
-
-def refusal(ask: Callable[[], object]) -> tuple[int, str]:
-    try:
-        ask()
-    except openai.APIStatusError as error:
-        return error.status_code, str(error.code)
-    return 200, ""
 
 
 def test_texts_are_embedded_by_a_job_once_cohere_has_looked_at_them(ai: openai.OpenAI, there: BucketProvider):
