@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::{
     Question,
     answering::Answering,
-    asked::{Fields, Refusal, body, needed, object, string},
+    asked::{Fields, Refusal, needed, object, string},
     lost::Lost,
-    tuning::{self, Page, address},
+    tuning::{self, Page, address, said},
     wires::{Broken, Wire},
 };
 use crate::{
@@ -38,11 +38,7 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub fn read(question: &Question<'a>) -> Result<Self, Refusal> {
-        let mut fields = body(question.body)?;
-        // Both ways in which clients say what only some providers know.
-        if let Some(options) = take(&mut fields, "provider_options") {
-            fields.extend(object(options, "provider_options")?);
-        }
+        let mut fields = said(question)?;
         string(&mut fields, "model");
         let options = question.beside.options;
         let pinned = options.and_then(|options| question.provider.pinned(options, Stated::default()));
@@ -54,10 +50,10 @@ impl<'a> Run<'a> {
             ));
         }
         let file = needed(&mut fields, "input_file_id", "$")?;
-        let said = needed(&mut fields, "endpoint", "$")?;
-        let endpoint = ENDPOINTS.into_iter().find(|known| *known == said);
+        let asked = needed(&mut fields, "endpoint", "$")?;
+        let endpoint = ENDPOINTS.into_iter().find(|known| *known == asked);
         let endpoint = endpoint
-            .ok_or_else(|| Refusal::new("endpoint", format!("is `{said}`: it must be {}", ENDPOINTS.join(" or "))))?;
+            .ok_or_else(|| Refusal::new("endpoint", format!("is `{asked}`: it must be {}", ENDPOINTS.join(" or "))))?;
         if string(&mut fields, "completion_window").is_some_and(|window| window != DAY) {
             return Err(Refusal::new("completion_window", "must be 24h: this provider takes the time that it needs"));
         }

@@ -37,13 +37,18 @@ pub struct Tune<'a> {
     pub now: u64,
 }
 
+/// What a job's body says, in both ways in which clients say what only some providers know.
+pub fn said(question: &Question<'_>) -> Result<Fields, Refusal> {
+    let mut fields = body(question.body)?;
+    if let Some(options) = take(&mut fields, "provider_options") {
+        fields.extend(object(options, "provider_options")?);
+    }
+    Ok(fields)
+}
+
 impl<'a> Tune<'a> {
     pub fn read(question: &Question<'a>) -> Result<Self, Refusal> {
-        let mut fields = body(question.body)?;
-        // Both ways in which clients say what only some providers know.
-        if let Some(options) = take(&mut fields, "provider_options") {
-            fields.extend(object(options, "provider_options")?);
-        }
+        let mut fields = said(question)?;
         let (method, hyperparameters) = method(&mut fields)?;
         string(&mut fields, "model");
         Ok(Self {
