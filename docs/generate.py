@@ -159,8 +159,8 @@ CHOSEN = (
     ),
     (
         "`cohere`",
-        "`/v1/batches/{id}/output` names the dataset of an embed job and does not tell it",
-        "its files are Avro, which the gateway's own batches read",
+        "records of a dataset as lines of JSON, packed by `deflate` or not at all; of a text's embeddings `float` in `/v1/batches/{id}/output`",
+        "its files are Avro; its own SDK reads no other packing",
     ),
     (
         "`fireworks-ai`",

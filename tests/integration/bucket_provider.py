@@ -70,6 +70,8 @@ ANSWERS = _record(
         )
     ),
 )
+VECTORS = _record("vectors", float=_some(_listed("float")), int8=_some(_listed("int")))
+EMBEDDED = _record("embedded", text="string", custom_id=_some("string"), embeddings=VECTORS)
 MADE_AT = "2026-01-02T03:04:05.678Z"
 
 
@@ -82,6 +84,7 @@ class BucketProvider(Listening):
         self.secret, self.token, self.signed = SECRET, TOKEN, "/signed/results?X-Goog-Signature=1"
         self.why = "it did not please"
         self.validation = ["queued", "validated"]
+        self.has_parts = True
         self.objects: dict[str, bytes] = {}
         self.datasets: dict[str, dict[str, Any]] = {}
         self.jobs: list[dict[str, Any]] = []
@@ -117,9 +120,10 @@ class BucketProvider(Listening):
                 name = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].rpartition("/")[2]
                 folder = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://")
                 httpx2.put(f"{self.s3}/{folder}job1/{name}.out", content=content, headers=OWNER).raise_for_status()
-            elif "input_dataset_id" in self.jobs[0]:
+            elif "input_dataset_id" in self.jobs[0] or "dataset_id" in self.jobs[0]:
+                schema = ANSWERS if "input_dataset_id" in self.jobs[0] else EMBEDDED
                 for number in (0, 1):
-                    self.objects[f"{self.signed}&part={number}"] = _avro(results[number::2] if results else [])
+                    self.objects[f"{self.signed}&part={number}"] = _avro(schema, (results or [])[number::2])
             elif "outputDatasetId" in self.jobs[0]:
                 self.objects[self.signed] = content
             elif results is not None and "gcs-files" in self.folder():
@@ -133,9 +137,10 @@ class BucketProvider(Listening):
         return f"{self.jobs[0]['outputConfig']['gcsDestination']['outputUriPrefix']}/prediction-model-{MADE_AT}"
 
 
-def _avro(rows: list[dict[str, Any]]) -> bytes:
+def _avro(schema: dict[str, Any], rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
-    fastavro.writer(file, fastavro.parse_schema(ANSWERS), rows, codec="deflate")
+    # A block for each few records.
+    fastavro.writer(file, fastavro.parse_schema(schema), rows, codec="deflate", sync_interval=1000)
     return file.getvalue()
 
 
@@ -282,6 +287,7 @@ class _Answers(BaseHTTPRequestHandler):
         if path == "?limit=200":
             return 200, {"datasets": [{**one, **looked} for one in known.values()]}
         parts = [{"id": "p", "size_bytes": len(there.objects[path[1:]]), "url": f"{there.url}{there.signed}"}]
+        parts = parts if there.has_parts else []
         return 200, {"dataset": {**known[path[1:]], **looked, "dataset_parts": parts}}
 
     def _embed_job(self, path: str, body: bytes) -> tuple[int, Any]:

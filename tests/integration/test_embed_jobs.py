@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import openai
 import pytest
 
@@ -93,16 +95,53 @@ def test_texts_are_embedded_by_a_job_once_cohere_has_looked_at_them(ai: openai.O
     assert (batch.status, batch.output_file_id, batch.completion_window) == ("completed", "d-out", "24h")
 
 
-def test_what_comes_out_names_its_dataset_and_who_tells_it(ai: openai.OpenAI, caller: Client, there: BucketProvider):
-    batch = made(ai, uploaded(ai, text(1)).id)
+def embedded(number: int, **vectors: list[float]) -> dict[str, Any]:
+    """A record as a job of Cohere's writes it."""
+    return {"text": f"text {number}", "custom_id": f"t-{number}", "embeddings": vectors}
+
+
+def test_what_a_job_made_is_told_in_openais_shape(ai: openai.OpenAI, caller: Client, there: BucketProvider):
+    batch = made(ai, uploaded(ai, *map(text, range(200))).id)
     output = Client(caller.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     path = f"/v1/batches/{batch.id}/output"
     assert output.get(path).json()["error"]["code"] == "no_output"
-    there.state = "complete"
+    records = [embedded(number, float=[number + 0.5, -0.1] * 200) for number in range(200)]
+    records[7]["embeddings"] = {"int8": [1, -2]}
+    there.finish("complete", records)
     told = output.get(path)
-    message = told.json()["error"]["message"]
-    assert (told.status, "dataset d-out" in message, "gateway's own" in message) == (400, True, True), message
-    with pytest.raises(openai.BadRequestError, match="dataset d-out"):
+    rows = [json.loads(row) for row in told.body.splitlines()]
+    # A file after the other, of which each has every second one.
+    assert [row["custom_id"] for row in rows] == [f"t-{number}" for start in (0, 1) for number in range(start, 200, 2)]
+    bodies = {row["custom_id"]: row["response"]["body"] for row in rows}
+    assert {row["response"]["status_code"] for row in rows} == {200}
+    assert bodies["t-3"]["data"] == [{"object": "embedding", "index": 0, "embedding": [3.5, -0.1] * 200}]
+    assert (bodies["t-3"]["object"], bodies["t-3"]["model"]) == ("list", MODEL)
+    assert bodies["t-7"]["data"][0]["embedding"] == [1, -2]
+    lines = [json.loads(row) for row in ai.files.content("d-out").iter_lines() if row]
+    assert lines[4] == {**records[8], "embeddings": {**records[8]["embeddings"], "int8": None}}
+    assert len(lines) == 200
+
+
+def test_what_is_in_a_dataset_that_is_not_good_is_not_told(ai: openai.OpenAI, there: BucketProvider):
+    file = uploaded(ai, text(1)).id
+    for state, why in (("queued", "once it is `processed`"), ("failed", "it did not please")):
+        there.validation, there.has_parts = [state], False
+        with pytest.raises(openai.BadRequestError, match=why):
+            ai.files.content(file)
+
+
+def test_files_that_cannot_be_read_are_told_before_anything_is_or_break_off(ai: openai.OpenAI, there: BucketProvider):
+    made(ai, uploaded(ai, text(1)).id)
+    there.finish("complete", [embedded(number, float=[0.5] * 500) for number in range(40)])
+    first, second = (f"{there.signed}&part={number}" for number in (0, 1))
+    whole = there.objects[second]
+    for broken in (b"<html>", whole[:-1], whole[: len(whole) // 2] + b"\xff" * 40):
+        there.objects[second] = broken
+        with pytest.raises(httpx2.HTTPError), ai.files.with_streaming_response.content("d-out") as answer:
+            list(answer.iter_lines())
+    there.objects[first] = b"<html>"
+    ai.max_retries = 0
+    with pytest.raises(openai.InternalServerError, match="does not begin as Avro"):
         ai.files.content("d-out")
 
 

@@ -6,13 +6,12 @@ import asyncio
 import os
 import tempfile
 from pathlib import Path
-from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, BinaryIO
 
 from penstock.errors import MissingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
 PIECE = 256 * 1024
 
@@ -54,21 +53,6 @@ class Folder:
         except OSError as error:
             raise _unavailable(error) from None
 
-    async def change(self, name: str, command: Sequence[str], seconds: float) -> bool:
-        """Put what a program writes in the place of the blob that it reads; say whether it could not."""
-        try:
-            draft = await asyncio.to_thread(self._open)
-            try:
-                with draft, (self._path / name).open("rb") as given:
-                    failed = await _run(command, given, draft, seconds)
-                if not failed:
-                    await asyncio.to_thread(os.replace, draft.name, self._path / name)
-                return failed
-            finally:
-                _remove(draft.name)
-        except OSError as error:
-            raise _unavailable(error) from None
-
     async def delete(self, name: str) -> None:
         """Forget a blob, if it is there."""
         try:
@@ -80,17 +64,6 @@ class Folder:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Readable by its owner alone.
         return tempfile.NamedTemporaryFile(dir=self._path, prefix=".", delete=False)  # pyright: ignore[reportReturnType]
-
-
-async def _run(command: Sequence[str], given: BinaryIO, written: BinaryIO, seconds: float) -> bool:
-    program = await asyncio.to_thread(Popen, command, stdin=given, stdout=written, stderr=DEVNULL)
-    try:
-        return await asyncio.to_thread(program.wait, seconds) != 0
-    except TimeoutExpired:
-        return True
-    finally:
-        program.kill()
-        program.wait()
 
 
 def _remove(name: str) -> None:

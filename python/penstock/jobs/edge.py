@@ -23,6 +23,7 @@ CONNECT_SECONDS = 5.0
 # What a config does beyond one attempt takes longer than one may.
 PATIENCE = 3
 GOOD, ABSENT, UNAVAILABLE = 200, 404, 503
+MOST_OF_REFUSAL = 64 * 1024
 HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound here
 
 
@@ -59,20 +60,10 @@ class Edge:
     async def ask(self, call: Call, most: int) -> Reply:
         """Send a request, and give the whole answer, up to a length."""
         async with self._asked(call) as answer:
-            read = bytearray()
-            async for piece in answer.aiter_bytes():
-                read += piece
-                if len(read) > most:
-                    message = f"the answer is longer than {most} bytes"
-                    raise LostError(message)
+            body = await self._body(answer, most)
         headers = answer.headers
-        reply = Reply(
-            answer.status_code,
-            headers.get("x-request-id", ""),
-            headers.get("retry-after", ""),
-            self.hidden.without(bytes(read)),
-        )
-        if reply.status == UNAVAILABLE and _code(reply.body) == "draining":
+        reply = Reply(answer.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body)
+        if reply.status == UNAVAILABLE and _error(reply.body).get("code") == "draining":
             message = "the edge is about to end"
             raise AwayError(message)
         return reply
@@ -81,10 +72,20 @@ class Edge:
         """Send a request, and give a good answer piece by piece."""
         async with self._asked(call) as answer:
             if answer.status_code != GOOD:
-                message = f"{call.path} was answered with {answer.status_code}"
+                said = _error(await self._body(answer, MOST_OF_REFUSAL)).get("message", "")
+                message = f"{call.path} was answered with {answer.status_code} {said}".rstrip()
                 raise (AbsentError if answer.status_code == ABSENT else LostError)(message)
             async for piece in answer.aiter_bytes():
                 yield piece
+
+    async def _body(self, answer: httpx2.Response, most: int) -> bytes:
+        read = bytearray()
+        async for piece in answer.aiter_bytes():
+            read += piece
+            if len(read) > most:
+                message = f"the answer is longer than {most} bytes"
+                raise LostError(message)
+        return self.hidden.without(bytes(read))
 
     @asynccontextmanager
     async def _asked(self, call: Call) -> AsyncGenerator[httpx2.Response]:
@@ -100,8 +101,8 @@ class Edge:
             raise LostError(message) from None
 
 
-def _code(body: bytes) -> str:
+def _error(body: bytes) -> dict[str, object]:
     try:
-        return str(json.loads(body)["error"]["code"])
+        return dict(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        return ""
+        return {}

@@ -155,16 +155,17 @@ class HandedOver:
 
     async def _fetch(self) -> None:
         """Take the answers, from the beginning each time that they break off."""
+        why = ""
         for _ in range(LAST_QUESTIONS):
             try:
                 return await self._collect()
             except RefusedError:
                 raise
             except (AwayError, LostError) as error:
-                log.warning("the answers of the batch %s are not here yet: %s", self._row_id, error.message)
+                why = error.message
+                log.warning("the answers of the batch %s are not here yet: %s", self._row_id, why)
             await self._wait()
-        message = "its answers cannot be had from its provider"
-        raise RefusedError(message)
+        raise RefusedError(f"its answers cannot be had from its provider: {why}")
 
     async def _collect(self) -> None:
         """Take the answers as they are."""

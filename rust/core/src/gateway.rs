@@ -66,7 +66,7 @@ pub struct Request {
 pub struct Gateway {
     pub settings: Settings,
     pub sink: Arc<Sink>,
-    pub upstream: Upstream,
+    pub upstream: Arc<Upstream>,
     pub shared: Shared,
     pub body_limits: Limits,
     pub grace: Grace,
@@ -85,7 +85,7 @@ impl Gateway {
             Bases::new(settings.mock_host.as_deref()).map_err(|message| vec![Problem::new("$.mock_host", message)])?;
         credentials::check(&settings.identity)?;
         Ok(Self {
-            upstream: Upstream::new(&settings)?,
+            upstream: Arc::new(Upstream::new(&settings)?),
             sink: Arc::new(Sink::new(&settings)),
             shared: Shared::new(&settings).map_err(|problem| vec![problem])?,
             snapshot: ArcSwap::default(),

@@ -1,5 +1,6 @@
 //! What providers' APIs look like: operations, dialects, providers, files, streams, translation, usage and tokens. Pure, no I/O.
 
+pub mod avro;
 pub mod dialect;
 pub mod files;
 pub mod moment;

@@ -60,20 +60,6 @@ def test_what_breaks_off_leaves_what_was_there_before_and_nothing_else(tmp_path:
     asyncio.run(scene())
 
 
-def test_a_program_changes_a_blob_or_leaves_it_as_it_was(tmp_path: Path):
-    async def scene() -> None:
-        folder = Folder(str(tmp_path))
-        await folder.put("x", pieces(b"abc"))
-        assert not await folder.change("x", ("tr", "a-z", "A-Z"), 10)
-        assert await everything(folder, "x") == [b"ABC"]
-        assert await folder.change("x", ("sh", "-c", "echo half; exit 3"), 10)
-        assert await folder.change("x", ("sleep", "10"), 0.01)
-        assert await everything(folder, "x") == [b"ABC"]
-        assert names(tmp_path) == ["x"]
-
-    asyncio.run(scene())
-
-
 def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError, match="files cannot be kept"):

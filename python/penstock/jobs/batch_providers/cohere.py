@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.kit.batch_input import Fault, Input, Line
 
 SLUG, EMBEDDINGS = "cohere", "/v1/embeddings"
-JOBS, DATASETS = "/v1/batch_jobs", "/v1/batch_datasets"
+JOBS, DATASETS, FILES = "/v1/batch_jobs", "/v1/batch_datasets", "/v1/files"
 CHAT_KIND, EMBED_KIND = "batch-chat-v2-input", "batch-embed-v2-input"
 # What a line of such a dataset may have; Cohere knows more in a request of its own.
 CHAT_FIELDS = frozenset(
@@ -63,18 +63,11 @@ class Batched(msgspec.Struct):
     batch: Batch
 
 
-class Part(msgspec.Struct):
-    """A file of a dataset, and where it is for a while."""
-
-    url: str | None = None
-
-
 class Dataset(msgspec.Struct):
     """A dataset."""
 
     validation_status: str
     validation_error: str | None = None
-    dataset_parts: list[Part] | None = None
 
 
 class Located(msgspec.Struct):
@@ -145,10 +138,8 @@ class Cohere(Way):
         if found.validation_status != READY:
             message = "Cohere looks at the answers"
             raise LostError(message)
-        for part in found.dataset_parts or ():
-            if part.url:
-                async for result in self._talk.records_at(part.url, self.number):
-                    yield result
+        async for result in self._talk.results(f"{FILES}/{quote(path, safe='')}/content", self.number):
+            yield result
 
     def told(self, line: Line, result: bytes) -> Told:
         """Read the result of one line."""

@@ -45,12 +45,6 @@ class Job(msgspec.Struct, rename="camel"):
     status: Problem | None = None
 
 
-class Located(msgspec.Struct, rename="camel"):
-    """Where the files of a dataset are, for a while."""
-
-    filename_to_signed_urls: dict[str, str] = {}
-
-
 class Result(msgspec.Struct):
     """A line of the answers."""
 
@@ -113,18 +107,11 @@ class Fireworks(Way):
         status = STATES.get(job.state.removeprefix("JOB_STATE_"), "in_progress")
         why = job.status.message if job.status else ""
         counts = (progress.successfully_processed_requests, progress.failed_requests)
-        return Seen(status, *counts, (f"{DATASETS}/{name}-out",), why)
+        return Seen(status, *counts, (f"/v1/files/{name}-out/content",), why)
 
     async def cancel(self, name: str) -> None:
         """Ask for its end."""
         await self._talk.say("DELETE", f"{JOBS}/{name}")
-
-    async def results(self, path: str) -> AsyncIterator[tuple[int, bytes]]:
-        """Give the results of a dataset, from all of its files."""
-        located = await self._talk.ask(Located, "GET", path)
-        for url in located.filename_to_signed_urls.values():
-            async for result in self._talk.results_at(url, self.number):
-                yield result
 
     def told(self, line: Line, result: bytes) -> Told:  # noqa: ARG002 - others need it
         """Read the result of one line."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock.errors import LostError
 from penstock.jobs.batch_providers.way import GOOD
 from penstock.jobs.talk import JSON, Call, Reply
-from penstock.kit.batches import KEY
 from penstock.kit.files import BATCH, lines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from penstock.blobs.folder import Folder
     from penstock.jobs.edge import Edge
@@ -26,8 +23,6 @@ MOST = 1024 * 1024
 LONGEST_ANSWER = 64 * 1024 * 1024
 # More than a batch may have.
 MOST_LINES = 1_000_000
-AVRO = (sys.executable, "-m", "penstock.jobs.avro")
-LONGEST_READING = 600.0
 
 Form = TypeVar("Form")
 
@@ -104,37 +99,8 @@ class Talk:
 
     async def results(self, path: str, number_of: Callable[[bytes], int | None]) -> AsyncIterator[tuple[int, bytes]]:
         """Give the lines at a path as they are, each with its number; none of those that are no batch's."""
-        async for result in self._lines(Call("GET", path, self.headers), number_of):
-            yield result
-
-    async def results_at(self, url: str, number_of: Callable[[bytes], int | None]) -> AsyncIterator[tuple[int, bytes]]:
-        """Give the lines at an address elsewhere, to which nobody's credential goes; the edge looks where that is."""
-        async for result in self._lines(self._elsewhere(url), number_of):
-            yield result
-
-    async def records_at(self, url: str, number_of: Callable[[bytes], int | None]) -> AsyncIterator[tuple[int, bytes]]:
-        """Give likewise what is there in Avro, each record as a line."""
-        async for result in self._lines(self._elsewhere(url), number_of, AVRO):
-            yield result
-
-    def _elsewhere(self, url: str) -> Call:
-        found = urlsplit(url)
-        headers = {
-            KEY: self.headers[KEY],
-            "x-gateway-trace-id": self.headers["x-gateway-trace-id"],
-            "x-gateway-provider": "openai",
-            "x-gateway-custom-host": f"{found.scheme}://{found.netloc}",
-        }
-        return Call("GET", f"/v1/proxy{found.path}" + (f"?{found.query}" if found.query else ""), headers)
-
-    async def _lines(
-        self, call: Call, number_of: Callable[[bytes], int | None], reader: Sequence[str] = ()
-    ) -> AsyncIterator[tuple[int, bytes]]:
         try:
-            await self._blobs.put(self._draft, self._edge.pieces(call))
-            if reader and await self._blobs.change(self._draft, reader, LONGEST_READING):
-                message = "what the provider has is no Avro that can be read"
-                raise RefusedError(message)
+            await self._blobs.put(self._draft, self._edge.pieces(Call("GET", path, self.headers)))
             async for _, text in lines(self._blobs, self._draft, LONGEST_ANSWER):
                 number = _number(text, number_of)
                 if text and number and 0 < number <= MOST_LINES:

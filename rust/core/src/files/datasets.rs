@@ -1,9 +1,13 @@
 //! Files that are datasets: made first, then filled with what comes.
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use penstock_llm::{
+    avro::Records,
     dialect::Dialect,
     files::{self, Datasets, File, State, datasets},
     operation::Operation,
@@ -12,8 +16,8 @@ use tokio::sync::Notify;
 
 use super::{
     LARGEST_LIST, asked, limit,
-    results::{Results, through},
-    talk::{Answered, Talk, broken},
+    results::{Results, lines, telling},
+    talk::{Answered, Refused, Talk, broken},
     upload::{self, Named, Sink},
 };
 use crate::{
@@ -21,18 +25,14 @@ use crate::{
     call::Call,
     deadline::Deadline,
     delivery::Served,
+    error::Result,
     record::Facts,
     rendering::question::Question,
-    upstream::Incoming,
+    upstream::{self, AnswerBody, Incoming},
 };
 
 /// As many as are told at once.
 const MOST: usize = 200;
-/// Of all files of a dataset but the first.
-const LARGEST_REST: usize = 16 * 1024 * 1024;
-/// What tells the answers of a batch at Cohere.
-const OTHER_WAY: &str = "hint: it is as it is at the provider (GET /v1/batch_datasets/:id says where its files are), and \
-    batches of the gateway's own are answered in OpenAI's shape (docs/batches.md)";
 const JSON: &str = "application/json";
 
 pub async fn answer(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets), body: Body, facts: &mut Facts) -> Answered {
@@ -78,38 +78,68 @@ async fn list(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answered 
     Ok(talk.told(incoming, files::listed(part, part.len() < rest.len())))
 }
 
-/// What is in the files of a dataset, one after the other. Only the first may be of any length.
+/// What is in the files of a dataset, one after the other, each asked for when the one before has ended.
 async fn content(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answered {
-    if kind == Datasets::Cohere {
-        let id = call.route.path.split('/').nth(2).unwrap_or_default();
-        let message = format!("names the dataset {id}, whose files are Avro, which is not read here; {OTHER_WAY}");
-        return Err(talk.unsaid("file_id", message).into());
-    }
     let (_, answer) = read(talk, Question::new("GET", call.route.path)).await?;
-    let urls = datasets::located(&answer);
-    let Some((first, others)) = urls.split_first() else { return Err(broken("it says nowhere what is in it").into()) };
-    let mut rest = Vec::new();
-    for url in others {
-        let (mut incoming, mut deadline) = talk.fetch(url).await?;
-        rest.push(b'\n');
-        rest.extend(
-            talk.read(&mut incoming, &mut deadline, LARGEST_REST.saturating_sub(rest.len())).await?.into_bytes(),
-        );
-    }
-    let (incoming, deadline) = talk.fetch(first).await?;
-    let mut results = Results::of(call, talk.target.provider.slug(), talk.keeper.words());
-    let mut rest = Some(rest);
-    let incoming = through(incoming, move |piece| {
-        let is_end = piece.is_none();
-        let piece = piece.or_else(|| rest.take().map(Bytes::from)).unwrap_or_default();
-        let Some(results) = &mut results else { return piece };
-        let mut told = results.told(Some(&piece));
-        if is_end {
-            told.extend(results.told(None));
-        }
-        told.into()
-    });
+    let urls = kind.located(&answer);
+    let Some((first, others)) = urls.split_first() else { return Err(nowhere(talk, kind, &answer)) };
+    let others = others.iter().map(|url| Ok(later(talk.fetching(url)?, kind))).collect::<Result<_>>()?;
+    let (Incoming { head, body }, mut deadline) = talk.fetch(first).await?;
+    let mut body = AnswerBody::parts(decoded(body, kind), others);
+    // What cannot be read is better told than begun.
+    deadline.bound(pin!(body.begun())).await?;
+    let incoming = Incoming { head, body };
+    let results = Results::of(call, talk.target.provider.slug(), talk.keeper.words());
+    let incoming = match results {
+        Some(results) => telling(results, incoming),
+        None => lines(incoming),
+    };
     Ok(Served::new(incoming, Dialect::OpenAi, deadline))
+}
+
+/// A file after the first.
+fn later(
+    asking: impl Future<Output = Result<(Incoming, Deadline)>> + Send + 'static,
+    kind: Datasets,
+) -> upstream::Later {
+    Box::pin(async move {
+        let (Incoming { head, body }, _) = asking.await?;
+        if head.status != 200 {
+            return Err(broken(&format!("one of its files was answered with {}", head.status)));
+        }
+        let mut body = decoded(body, kind);
+        if kind == Datasets::Fireworks {
+            // The last line of the one before may have no end.
+            body.put_back(Bytes::from_static(b"\n"));
+        }
+        Ok(body)
+    })
+}
+
+/// As lines.
+fn decoded(body: AnswerBody, kind: Datasets) -> AnswerBody {
+    let mut records = match kind {
+        Datasets::Cohere => Records::default(),
+        Datasets::Fireworks => return body,
+    };
+    body.decoded(move |piece| {
+        let told = match piece {
+            Some(piece) => records.told(&piece),
+            None => records.end().map(|()| Vec::new()),
+        };
+        told.map(Bytes::from).map_err(|found| broken(&found.0))
+    })
+}
+
+/// A dataset without files.
+fn nowhere(talk: &Talk<'_>, kind: Datasets, answer: &serde_json::Value) -> Refused {
+    match kind.file(answer).map(|file| file.state) {
+        Some(State::Coming) => {
+            talk.unsaid("file_id", "is looked at there: it can be read once it is `processed`").into()
+        }
+        Some(State::Wrong(why)) => talk.unsaid("file_id", format!("cannot be read: {why}")).into(),
+        _ => broken("it says nowhere what is in it").into(),
+    }
 }
 
 /// The question that fills a dataset, on its way.

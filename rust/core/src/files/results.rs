@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
 use penstock_llm::{
     dialect::{Lines, TooLong},
     files::Words,
@@ -128,14 +127,15 @@ fn id_of(body: &RawValue) -> Option<String> {
 
 /// An answer whose lines are told.
 pub fn telling(mut results: Results, incoming: Incoming) -> Incoming {
-    through(incoming, move |piece| results.told(piece.as_deref()).into())
+    let Incoming { head, body } = incoming;
+    lines(Incoming { head, body: body.through(move |piece| results.told(piece.as_deref()).into()) })
 }
 
-/// An answer of which something else is made than came.
-pub fn through(incoming: Incoming, make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Incoming {
+/// An answer of other bytes than came.
+pub fn lines(incoming: Incoming) -> Incoming {
     let Incoming { mut head, body } = incoming;
     head.headers = retyped(head.headers, KIND);
-    Incoming { head, body: body.through(make) }
+    Incoming { head, body }
 }
 
 #[cfg(test)]

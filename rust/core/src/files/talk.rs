@@ -2,7 +2,10 @@
 
 use std::{
     pin::pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -84,21 +87,35 @@ impl Talk<'_> {
         Ok((incoming, deadline.answered()))
     }
 
-    /// What is at an address elsewhere, which is signed: nobody's credential goes there.
+    /// What is at an address elsewhere.
     pub async fn fetch(&self, url: &str) -> Answered<(Incoming, Deadline)> {
-        let wrong = |why: &str| self.lacks(format!("what is in this file is at no address that can be read: {why}"));
-        let blob = Blob::of(url).map_err(|why| wrong(&why))?;
-        if !blob.is_private(&self.gateway.upstream) {
-            return Err(wrong("it is not https").into());
-        }
-        let mut deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.gateway.grace);
-        let sending = pin!(self.gateway.upstream.send(&blob.base.origin, blob.asked("")));
-        let mut incoming = deadline.bound(sending).await?;
+        let (mut incoming, mut deadline) = self.fetching(url)?.await?;
         if incoming.head.status == 200 {
             return Ok((incoming, deadline.answered()));
         }
         let answer = self.read(&mut incoming, &mut deadline, MOST_OF_REFUSAL).await.unwrap_or_default();
         Err(self.refused(incoming, &answer))
+    }
+
+    /// Asks for it, whenever that is waited for. Its address is signed: nobody's credential goes there.
+    pub fn fetching(
+        &self,
+        url: &str,
+    ) -> Result<impl Future<Output = Result<(Incoming, Deadline)>> + Send + 'static + use<>> {
+        let wrong = |why: &str| self.lacks(format!("what is in this file is at no address that can be read: {why}"));
+        let blob = Blob::of(url).map_err(|why| wrong(&why))?;
+        if !blob.is_private(&self.gateway.upstream) {
+            return Err(wrong("it is not https"));
+        }
+        let (outgoing, origin) = (blob.asked(""), blob.base.origin);
+        let (upstream, grace, limit) =
+            (Arc::clone(&self.gateway.upstream), self.gateway.grace.clone(), self.target.timeout);
+        Ok(async move {
+            let mut deadline = Deadline::new(limit, &Body::empty(), &grace);
+            let sending = pin!(upstream.send(&origin, outgoing));
+            let incoming = deadline.bound(sending).await?;
+            Ok((incoming, deadline))
+        })
     }
 
     /// An answer as text.

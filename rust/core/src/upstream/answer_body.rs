@@ -1,6 +1,13 @@
 //! The body of an answer, over whichever version of HTTP it comes.
 
-use std::{future::Future, pin::pin, sync::LazyLock, task::Poll, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::{Pin, pin},
+    sync::LazyLock,
+    task::Poll,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
@@ -20,6 +27,43 @@ enum Source {
     Http2(Box<http2::Reading>),
     /// So many bytes, which are here.
     AtHand(usize),
+    Parts(Box<Parts>),
+}
+
+/// A body whose beginning is still to be asked for.
+pub type Later = Pin<Box<dyn Future<Output = Result<AnswerBody>> + Send>>;
+
+/// Bodies one after the other.
+struct Parts {
+    now: AnswerBody,
+    later: VecDeque<Later>,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Parts({:?}, {} later)", self.now, self.later.len())
+    }
+}
+
+impl Parts {
+    /// What comes next of the one that is read, or of the one after it.
+    async fn next(&mut self, most: usize) -> Option<Result<Bytes>> {
+        loop {
+            self.now.most = most;
+            if let Some(read) = Box::pin(self.now.next()).await {
+                return Some(read);
+            }
+            // It stays where it is until it is there: who waits for it may stop waiting, and come again.
+            match self.later.front_mut()?.await {
+                Ok(body) => self.now = body,
+                Err(error) => {
+                    self.later.clear();
+                    return Some(Err(error));
+                }
+            }
+            self.later.pop_front();
+        }
+    }
 }
 
 /// The body of an answer, as it comes.
@@ -33,7 +77,7 @@ pub struct AnswerBody {
 }
 
 /// What makes other bytes of those that come: `None` for the end, after which there may be a last word.
-struct Through(Box<dyn FnMut(Option<Bytes>) -> Bytes + Send>);
+struct Through(Box<dyn FnMut(Option<Bytes>) -> Result<Bytes> + Send>);
 
 impl std::fmt::Debug for Through {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,16 +103,36 @@ impl AnswerBody {
         Self { source: Source::AtHand(bytes.len()), most: LARGEST_READ, returned: Some(bytes), through: None }
     }
 
+    /// A body behind which others follow, each asked for when the one before has ended.
+    pub fn parts(now: Self, later: VecDeque<Later>) -> Self {
+        Self {
+            source: Source::Parts(Box::new(Parts { now, later })),
+            most: LARGEST_READ,
+            returned: None,
+            through: None,
+        }
+    }
+
     /// From here on what is made of its bytes instead of them.
     #[must_use]
-    pub fn through(mut self, make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
-        let mut make = make;
+    pub fn through(mut self, mut make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
         self.returned = self.returned.map(|bytes| make(Some(bytes))).filter(|made| !made.is_empty());
+        self.make(move |piece| Ok(make(piece)))
+    }
+
+    /// The same of bytes that are still to come, and of which something may be broken: there the body breaks off.
+    #[must_use]
+    pub fn decoded(self, make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
+        debug_assert!(self.returned.is_none(), "some of it is here");
+        self.make(make)
+    }
+
+    fn make(mut self, mut make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
         self.through = Some(Through(match self.through.take() {
             None => Box::new(make),
             Some(mut first) => Box::new(move |piece| match piece {
-                Some(piece) => make(Some((first.0)(Some(piece)))),
-                None => [make(Some((first.0)(None))), make(None)].concat().into(),
+                Some(piece) => make(Some((first.0)(Some(piece))?)),
+                None => Ok([make(Some((first.0)(None)?))?, make(None)?].concat().into()),
             }),
         }));
         self
@@ -80,6 +144,7 @@ impl AnswerBody {
             Source::Http1(reading) => reading.is_done(),
             Source::Http2(reading) => reading.is_done(),
             Source::AtHand(_) => true,
+            Source::Parts(parts) => parts.later.is_empty() && parts.now.is_done(),
         };
         is_read && self.returned.is_none() && self.through.is_none()
     }
@@ -93,6 +158,7 @@ impl AnswerBody {
             Source::Http1(reading) => reading.expected(),
             Source::Http2(reading) => reading.expected(),
             Source::AtHand(length) => Some(*length),
+            Source::Parts(_) => None,
         }
     }
 
@@ -113,6 +179,7 @@ impl AnswerBody {
             Source::Http1(reading) => reading.patience().in_steps(step),
             Source::Http2(reading) => reading.patience().in_steps(step),
             Source::AtHand(_) => (),
+            Source::Parts(parts) => parts.now.in_steps(step),
         }
     }
 
@@ -122,6 +189,7 @@ impl AnswerBody {
             Source::Http1(reading) => reading.patience().ends_with(deadline),
             Source::Http2(reading) => reading.patience().ends_with(deadline),
             Source::AtHand(_) => (),
+            Source::Parts(parts) => parts.now.ends_with(deadline),
         }
     }
 
@@ -154,6 +222,7 @@ impl AnswerBody {
                 Source::Http1(reading) => reading.next(self.most).await,
                 Source::Http2(reading) => reading.next(self.most).await,
                 Source::AtHand(_) => None,
+                Source::Parts(parts) => parts.next(self.most).await,
             };
             let Some(through) = &mut self.through else { return read };
             let made = match read {
@@ -163,11 +232,13 @@ impl AnswerBody {
                 None => {
                     let last = (through.0)(None);
                     self.through = None;
-                    return (!last.is_empty()).then(|| Ok(self.cut(last)));
+                    return last.map(|last| (!last.is_empty()).then(|| self.cut(last))).transpose();
                 }
             };
-            if !made.is_empty() {
-                return Some(Ok(self.cut(made)));
+            match made {
+                Ok(made) if made.is_empty() => (),
+                Ok(made) => return Some(Ok(self.cut(made))),
+                Err(error) => return Some(Err(error)),
             }
         }
     }

@@ -19,7 +19,7 @@ use std::{io, time::Duration};
 
 use bytes::Bytes;
 
-pub use answer_body::AnswerBody;
+pub use answer_body::{AnswerBody, Later};
 pub use feed::Feed;
 pub use machine::Service;
 pub use origin::{Base, Origin};

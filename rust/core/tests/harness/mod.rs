@@ -95,7 +95,7 @@ impl Rig {
         let upstream = look_up.map(|look_up| Upstream::with_look_up(&settings, look_up).expect("good settings"));
         let mut gateway = Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
         if let Some(upstream) = upstream {
-            gateway.upstream = upstream;
+            gateway.upstream = upstream.into();
         }
         let rig = Self { gateway: Arc::new(gateway) };
         rig.apply(&json!({"epoch": "0"}));

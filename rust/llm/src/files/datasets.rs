@@ -112,6 +112,22 @@ impl Datasets {
         }
     }
 
+    /// Where the files of a dataset are for a while; those of lines that were refused come last.
+    pub fn located(self, answer: &Value) -> Vec<&str> {
+        match self {
+            Self::Cohere => {
+                let parts = answer["dataset"]["dataset_parts"].as_array().into_iter().flatten();
+                parts.filter_map(|part| part["url"].as_str()).filter(|url| !url.is_empty()).collect()
+            }
+            Self::Fireworks => {
+                let files = answer["filenameToSignedUrls"].as_object().into_iter().flatten();
+                let mut files: Vec<_> = files.filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
+                files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
+                files.into_iter().map(|(_, url)| url).collect()
+            }
+        }
+    }
+
     /// All datasets of an answer.
     pub fn files(self, answer: &Value) -> Vec<File> {
         let one = match self {
@@ -120,14 +136,6 @@ impl Datasets {
         };
         answer["datasets"].as_array().into_iter().flatten().filter_map(one).collect()
     }
-}
-
-/// Where the files of a dataset at Fireworks are for a while; those of lines that were refused come last.
-pub fn located(answer: &Value) -> Vec<&str> {
-    let files = answer["filenameToSignedUrls"].as_object();
-    let mut files: Vec<_> = files.into_iter().flatten().filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
-    files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
-    files.into_iter().map(|(_, url)| url).collect()
 }
 
 /// How many bytes it has is not said.
@@ -197,8 +205,10 @@ mod tests {
     #[test]
     fn what_was_refused_is_read_last() {
         let answer = json!({"filenameToSignedUrls": {"x/error-data.jsonl": "b", "x/BIJOutputSet.jsonl": "a", "y": 7}});
-        assert_eq!(located(&answer), ["a", "b"]);
-        assert!(located(&json!({})).is_empty());
+        assert_eq!(Datasets::Fireworks.located(&answer), ["a", "b"]);
+        let answer = json!({"dataset": {"dataset_parts": [{"url": "a"}, {"url": ""}, {}, {"url": "b"}]}});
+        assert_eq!(Datasets::Cohere.located(&answer), ["a", "b"]);
+        assert!([Datasets::Cohere, Datasets::Fireworks].iter().all(|kind| kind.located(&json!({})).is_empty()));
     }
 
     #[test]

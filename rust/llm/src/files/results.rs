@@ -1,6 +1,6 @@
 //! Lines that came out of a batch in the words of its provider: of which line each is, and how that was answered.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -32,6 +32,10 @@ struct Line<'r> {
     request: Option<Request>,
     status: Option<String>,
     error: Option<Value>,
+    #[serde(borrow)]
+    text: Option<&'r RawValue>,
+    #[serde(borrow)]
+    embeddings: Option<&'r RawValue>,
 }
 
 /// A request as it is said again with its answer.
@@ -57,8 +61,7 @@ impl Words {
             Self::Bedrock => Ok(of_bedrock(line)),
             Self::Vertex => Ok(of_vertex(line)),
             Self::Fireworks => Ok(of_fireworks(line)),
-            // They are files of Avro.
-            Self::Cohere => Err(Broken("its answers are no lines".into())),
+            Self::Cohere => of_cohere(line),
         }
     }
 }
@@ -101,6 +104,29 @@ fn of_fireworks(line: Line<'_>) -> Answered<'_> {
     Answered { custom_id, status, body: serde_json::json!({"error": error}).to_string().into(), is_plain: true }
 }
 
+/// A record of an embed job has what an answer has of each text. Of several types of embeddings one is told, numbers with a point
+/// if there are any.
+fn of_cohere(line: Line<'_>) -> Result<Answered<'_>, Broken> {
+    let custom_id = line.custom_id.unwrap_or_default();
+    let Some(embeddings) = line.embeddings else {
+        let message = line.error.as_ref().and_then(Value::as_str).unwrap_or("the model gave no answer");
+        let body = serde_json::json!({"message": message}).to_string().into();
+        return Ok(Answered { custom_id, status: UNSAID, body, is_plain: false });
+    };
+    let vector = if embeddings.get().starts_with('[') {
+        embeddings
+    } else {
+        let mut types: BTreeMap<Cow<'_, str>, Option<&RawValue>> = serde_json::from_str(embeddings.get())?;
+        let float = types.remove("float").flatten();
+        let vector = float.or_else(|| types.into_values().flatten().next());
+        vector.ok_or_else(|| Broken("it has no embeddings".into()))?
+    };
+    let (text, vector) = (line.text.map_or("\"\"", RawValue::get), vector.get());
+    let body =
+        format!("{{\"id\":\"\",\"texts\":[{text}],\"embeddings\":{{\"float\":[{vector}]}},\"meta\":{{}}}}").into();
+    Ok(Answered { custom_id, status: 200, body, is_plain: false })
+}
+
 fn status(code: &Value) -> u16 {
     code.as_u64().filter(|code| ERRORS.contains(code)).and_then(|code| code.try_into().ok()).unwrap_or(UNSAID)
 }
@@ -138,5 +164,23 @@ mod tests {
         let bad = r#"{"custom_id":"a","error":{"code":12,"message":"m"}}"#;
         assert_eq!(read(Words::Fireworks, bad), said("a", 500, r#"{"error":{"code":12,"message":"m"}}"#));
         assert!(Words::Bedrock.answered(b"<html>").is_err());
+    }
+
+    #[test]
+    fn a_text_has_the_embedding_that_has_a_point() {
+        let told = |vector: &str| {
+            said("a", 200, &format!(r#"{{"id":"","texts":["x"],"embeddings":{{"float":[{vector}]}},"meta":{{}}}}"#))
+        };
+        for (embeddings, vector) in [
+            (r#"{"int8":[1],"float":[0.5,2]}"#, "[0.5,2]"),
+            (r#"{"float":null,"int8":null,"uint8":[7]}"#, "[7]"),
+            ("[0.25]", "[0.25]"),
+        ] {
+            let line = format!(r#"{{"text":"x","custom_id":"a","embeddings":{embeddings}}}"#);
+            assert_eq!(read(Words::Cohere, &line), told(vector));
+        }
+        let bad = r#"{"text":"x","custom_id":"a","embeddings":null,"error":"too long"}"#;
+        assert_eq!(read(Words::Cohere, bad), said("a", 500, r#"{"message":"too long"}"#));
+        assert!(Words::Cohere.answered(br#"{"custom_id":"a","embeddings":{}}"#).is_err());
     }
 }
