@@ -174,6 +174,31 @@ async fn a_session_is_held_with_no_model_that_may_not_be_used_however_it_is_name
 }
 
 #[tokio::test]
+async fn who_writes_down_what_a_session_hears_must_be_one_that_may_be_used() {
+    let provider = Server::start().await;
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "az", "provider": "mock", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
+        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
+    let session = |model: &str| json!({"audio": {"input": {"transcription": {"model": model}}}});
+    let update = |session: Value| json!({"type": "session.update", "session": session});
+    let ask = || Ask::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
+    for said in [session("bad"), json!({"input_audio_transcription": {"model": "bad"}}), json!({"model": "bad"})] {
+        let mut talk = open(&rig, ask()).await;
+        talk.until("session.created").await;
+        talk.say(update(said.clone())).await;
+        assert_eq!(closed(&talk.hear().await).0, 1008, "{said}");
+        talk.over().await;
+        assert_eq!(rig.record()["outcome"], "refused", "{said}");
+    }
+    let mut talk = open(&rig, ask()).await;
+    talk.until("session.created").await;
+    talk.say(update(session("good"))).await;
+    talk.until("session.updated").await;
+    talk.close(1000, "").await;
+}
+
+#[tokio::test]
 async fn responses_go_over_a_websocket_too() {
     let provider = Server::start().await;
     let rig = Rig::before(&provider);

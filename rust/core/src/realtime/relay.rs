@@ -44,8 +44,13 @@ pub struct Session {
     pub(super) record: Record,
 }
 
-/// Which models a caller may name in its messages: those of Responses each name one.
-struct Ward(Option<Arc<Models>>);
+/// Which models a caller may name in its messages.
+struct Ward {
+    /// Where not all may be.
+    models: Option<Arc<Models>>,
+    /// Those of Responses each name one; a realtime session has one, and may name others beside it.
+    each_names_one: bool,
+}
 
 /// Where a message may name a model. Whoever names two of one name is not understood.
 #[derive(Deserialize)]
@@ -66,30 +71,36 @@ struct Within<'m> {
 
 impl Ward {
     fn of(record: &Record) -> Self {
-        let is_asked = record.facts.operation == Some(Operation::CreateModelResponse);
-        Self(record.facts.paid.tariff.others.clone().filter(|models| is_asked && models.are_restricted()))
+        let each_names_one = record.facts.operation == Some(Operation::CreateModelResponse);
+        Self {
+            models: record.facts.paid.tariff.others.clone().filter(|models| models.are_restricted()),
+            each_names_one,
+        }
     }
 
     fn admit(&self, message: &Message) -> Result<()> {
-        let said: &[u8] = match (message, &self.0) {
-            (Message::Text(text), Some(_)) => text.as_bytes(),
-            (Message::Binary(bytes), Some(_)) => bytes,
+        let (said, models): (&[u8], _) = match (message, &self.models) {
+            (Message::Text(text), Some(models)) => (text.as_bytes(), models),
+            (Message::Binary(bytes), Some(models)) => (bytes, models),
             _ => return Ok(()),
         };
-        let Named { kind, model, response } = serde_json::from_slice(said)
-            .map_err(|error| Error::BodyInvalid { at: error.column(), message: "a message is not one JSON object" })?;
-        let mut named = model.into_iter().chain(response.and_then(|within| within.model)).peekable();
-        if named.peek().is_none() && kind.is_some_and(|kind| kind == CREATE) {
-            // Its provider may take one that nobody named, such as that of a prompt that it keeps.
-            return Err(Error::ModelRefused { model: String::new() });
+        if self.each_names_one {
+            admit_named(models, said)?;
         }
-        for model in named {
-            if !self.0.as_ref().is_none_or(|models| models.admits(&model)) {
-                return Err(Error::ModelRefused { model: model.into_owned() });
-            }
-        }
-        self.0.as_ref().map_or(Ok(()), |models| models.admit_beside(said))
+        models.admit_beside(said)
     }
+}
+
+fn admit_named(models: &Models, said: &[u8]) -> Result<()> {
+    let Named { kind, model, response } = serde_json::from_slice(said)
+        .map_err(|error| Error::BodyInvalid { at: error.column(), message: "a message is not one JSON object" })?;
+    let mut named = model.into_iter().chain(response.and_then(|within| within.model)).peekable();
+    if named.peek().is_none() && kind.is_some_and(|kind| kind == CREATE) {
+        // Its provider may take one that nobody named, such as that of a prompt that it keeps.
+        return Err(Error::ModelRefused { model: String::new() });
+    }
+    let refused = named.find(|model| !models.admits(model));
+    refused.map_or(Ok(()), |model| Err(Error::ModelRefused { model: model.into_owned() }))
 }
 
 /// Why a session is over.
