@@ -107,8 +107,9 @@ def rows(stored: Stored) -> dict[str, list[Any]]:
 
 def test_a_worker_that_ended_holds_one_answer_up_and_none_that_is_asked_for_again(settings: Settings):
     """Who asks again with the same Idempotency-Key while an answer is held is given it."""
-    # Long enough for what is to be done meanwhile on a machine that does much else.
-    patient = msgspec.structs.replace(settings.store, publish_wait_ms=6000)
+    # Long enough for what is to be done meanwhile on a machine that does much else, and whose disk takes its time:
+    # a publisher whose store does not answer holds nobody up.
+    patient = msgspec.structs.replace(settings.store, publish_wait_ms=6000, acquire_ms=10_000, statement_ms=20_000)
     settings = msgspec.structs.replace(settings, store=patient)
     published = Published(Snapshot())
     fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
