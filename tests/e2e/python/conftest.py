@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anthropic
+import boto3
 import openai
 import pytest
+from botocore.config import Config
 
 from tests.e2e.python.answering_provider import AnsweringProvider
 from tests.e2e.python.packages import KEY
@@ -33,3 +35,15 @@ def chat(served: Gateway) -> Iterator[openai.OpenAI]:
 def claude(served: Gateway) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=served.base_url, api_key=KEY, max_retries=0, timeout=10) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def amazon(served: Gateway) -> Any:
+    return boto3.client(
+        "bedrock-runtime",
+        endpoint_url=served.base_url,
+        region_name="us-east-1",
+        aws_access_key_id=KEY,
+        aws_secret_access_key="not looked at",
+        config=Config(retries={"total_max_attempts": 1}),
+    )

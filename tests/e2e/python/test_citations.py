@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
 from tests.e2e.python.answering_provider import Answer
 from tests.e2e.python.packages import KEY
@@ -67,18 +65,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -
     running = Gateway(tmp_path_factory.mktemp("cited"), tables, {})
     yield running
     running.stop()
-
-
-@pytest.fixture(scope="module")
-def amazon(served: Gateway) -> Any:
-    return boto3.client(
-        "bedrock-runtime",
-        endpoint_url=served.base_url,
-        region_name="us-east-1",
-        aws_access_key_id=KEY,
-        aws_secret_access_key="not looked at",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
 
 
 def answers(there: AnsweringProvider, provider: str, *, streams: bool) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
 from tests.e2e.python.answering_provider import events, whole
 from tests.e2e.python.packages import KEY
@@ -45,18 +43,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -
     running = Gateway(tmp_path_factory.mktemp("kept"), tables, {})
     yield running
     running.stop()
-
-
-@pytest.fixture(scope="module")
-def amazon(served: Gateway) -> Any:
-    return boto3.client(
-        "bedrock-runtime",
-        endpoint_url=served.base_url,
-        region_name="us-east-1",
-        aws_access_key_id=KEY,
-        aws_secret_access_key="not looked at",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
 
 
 def called(mark: str) -> dict[str, Any]:
