@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Joint, Overlap, Said, Spent, add};
+use super::{Joint, Overlap, Said, Spent, add, characters};
 
 #[derive(Debug)]
 pub(super) struct Chat {
@@ -11,11 +11,14 @@ pub(super) struct Chat {
     id: String,
     has_begun: bool,
     overlap: Overlap,
+    /// So many characters were said before.
+    before: i64,
 }
 
 impl Chat {
     pub fn after(said: &Said, spent: Spent, overlap: Overlap) -> Self {
-        Self { spent, id: said.id().to_owned(), has_begun: said.has_begun(), overlap }
+        let before = characters(said.text());
+        Self { spent, id: said.id().to_owned(), has_begun: said.has_begun(), overlap, before }
     }
 }
 
@@ -34,6 +37,9 @@ impl Joint for Chat {
             }
             if let Some(Value::String(text)) = delta.get_mut("content") {
                 self.overlap.strip(text);
+            }
+            if let Some(annotations) = delta.get_mut("annotations") {
+                self.overlap.place(annotations, self.before);
             }
             says_something |= delta.values().any(|value| !value.is_null() && value != "");
         }

@@ -93,21 +93,43 @@ struct Overlap {
     seen: Option<usize>,
     ends_in_space: bool,
     is_space_told: bool,
+    /// So many characters were taken away.
+    taken: i64,
 }
 
 impl Overlap {
     fn after(said: &Said, repeated: String) -> Self {
         let ends_in_space = said.ends_in_space();
         let seen = (!repeated.is_empty()).then_some(0);
-        Self { repeated, seen, ends_in_space, is_space_told: ends_in_space }
+        Self { repeated, seen, ends_in_space, is_space_told: ends_in_space, taken: 0 }
     }
 
     /// Takes it away from the next piece of the text.
     fn strip(&mut self, text: &mut String) {
+        if self.seen.is_none() && !self.is_space_told {
+            return;
+        }
+        let before = characters(text);
         self.strip_repeated(text);
         if self.is_space_told {
             text.replace_range(..text.len() - text.trim_start().len(), "");
             self.is_space_told = text.is_empty();
+        }
+        self.taken += before - characters(text);
+    }
+
+    /// Annotations say which characters of their text they are about: that begins so much before theirs.
+    fn place(&self, annotations: &mut Value, before: i64) {
+        let listed = annotations.as_array_mut().into_iter().flatten();
+        listed.for_each(|annotation| self.place_one(annotation, before));
+    }
+
+    fn place_one(&self, annotation: &mut Value, before: i64) {
+        let cited = if annotation["url_citation"].is_object() { &mut annotation["url_citation"] } else { annotation };
+        for key in ["start_index", "end_index"] {
+            if let Some(at) = cited[key].as_i64() {
+                cited[key] = at.saturating_add(before - self.taken).max(0).into();
+            }
         }
     }
 
@@ -132,6 +154,10 @@ impl Overlap {
         let rest = rest.and_then(|repeated| whole.strip_prefix(repeated)).unwrap_or(whole);
         if self.ends_in_space { rest.trim_start() } else { rest }
     }
+}
+
+fn characters(text: &str) -> i64 {
+    text.chars().count().try_into().unwrap_or(i64::MAX)
 }
 
 fn add(count: &mut Value, more: u64) {
@@ -190,6 +216,25 @@ mod tests {
             data: {\"id\":\"a\",\"choices\":[],\"usage\":{\"prompt_tokens\":16,\"completion_tokens\":3,\"total_tokens\":19}}\n\n\
             data: [DONE]\n\n"
         );
+    }
+
+    #[test]
+    fn what_is_cited_is_placed_in_the_whole_text() {
+        let said = said(Form::Chat, &FIRST.replace("One two ", "Öne two "));
+        let chunk = |delta: &str| format!("data: {{\"id\":\"a\",\"choices\":[{{\"delta\":{delta}}}]}}\n\n");
+        let cited = |start: u32, end: u32| {
+            let place = format!("{{\"url\":\"u\",\"start_index\":{start},\"end_index\":{end}}}");
+            chunk(&format!("{{\"annotations\":[{{\"type\":\"url_citation\",\"url_citation\":{place}}}]}}"))
+        };
+        let text = |text: &str| chunk(&format!("{{\"content\":\"{text}\"}}"));
+        // Some begin anew, with a space or with what was there.
+        for (second, told, (start, end)) in
+            [("three", "three", (0, 5)), (" three", "three", (1, 6)), ("Öne two three", "three", (8, 13))]
+        {
+            let repeated = if second.starts_with('Ö') { "Öne two" } else { "" };
+            let joined = joined_repeating(&said, Spent::default(), &(text(second) + &cited(start, end)), repeated);
+            assert_eq!(joined, text(told) + &cited(8, 13), "{second}");
+        }
     }
 
     #[test]
@@ -387,6 +432,24 @@ mod tests {
         assert_eq!(told[3]["item"], item);
         let usage = json!({"input_tokens": 10, "output_tokens": 3, "total_tokens": 13});
         assert_eq!(told[4]["response"], json!({"id": "a", "created_at": 1, "output": [item], "usage": usage}));
+    }
+
+    #[test]
+    fn what_a_response_cites_is_placed_in_its_whole_text() {
+        let first = said(Form::Responses, &opened(0));
+        let cited =
+            |start: u32| format!("{{\"type\":\"url_citation\",\"start_index\":{start},\"end_index\":{}}}", start + 3);
+        let added = in_part(0, "output_text.annotation.added", &format!(",\"annotation\":{}", cited(1)));
+        let done = "event: response.output_text.done";
+        let second = closed(0, " two", "")
+            .replace("\"text\":\" two\"}", &format!("\"text\":\" two\",\"annotations\":[{}]}}", cited(1)))
+            .replace(done, &(added.replace("message-", "b-") + done));
+        let told = events(&joined(&first, Spent::default(), &second));
+        let expected: Value = serde_json::from_str(&cited(4)).unwrap();
+        assert_eq!(told[1]["annotation"], expected);
+        assert_eq!(told[3]["part"]["annotations"], json!([expected]));
+        assert_eq!(told[4]["item"]["content"][0]["annotations"], json!([expected]));
+        assert_eq!(told[5]["response"]["output"][0]["content"][0]["annotations"], json!([expected]));
     }
 
     #[test]

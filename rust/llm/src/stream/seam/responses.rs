@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::said::{Open, Output},
-    Joint, Overlap, Said, Spent, add, written,
+    Joint, Overlap, Said, Spent, add, characters, written,
 };
 
 #[derive(Debug)]
@@ -45,13 +45,21 @@ impl Responses {
         json!(format!("{before}{rest}"))
     }
 
+    /// A part of the second stream, whose text is the rest of one that began so.
+    fn continued(&self, before: &str, part: &mut Value) {
+        part["text"] = self.whole(before, &part["text"]);
+        if let Some(annotations) = part.get_mut("annotations") {
+            self.overlap.place(annotations, characters(before));
+        }
+    }
+
     /// The whole of the message of which the second stream said the rest.
     fn complete(&self, open: &Open, item: &mut Value) {
         item["id"] = open.item["id"].clone();
         let mut content = open.item["content"].as_array().cloned().unwrap_or_default();
         if let Value::Array(mut parts) = item["content"].take() {
             if let (Some(before), Some(part)) = (&open.text, parts.first_mut()) {
-                part["text"] = self.whole(before, &part["text"]);
+                self.continued(before, part);
             }
             content.append(&mut parts);
         }
@@ -164,9 +172,18 @@ impl Joint for Responses {
                 }
             }
             "response.content_part.done" => {
+                let mut part = event["part"].take();
                 if let Some(text) = self.before(&event) {
-                    event["part"]["text"] = self.whole(text, &event["part"]["text"]);
+                    self.continued(text, &mut part);
                 }
+                event["part"] = part;
+            }
+            "response.output_text.annotation.added" => {
+                let mut annotation = event["annotation"].take();
+                if let Some(text) = self.before(&event) {
+                    self.overlap.place_one(&mut annotation, characters(text));
+                }
+                event["annotation"] = annotation;
             }
             "response.output_item.done" => {
                 if let Some(open) = self.joined(&event) {
