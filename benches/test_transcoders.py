@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "benches/transcoders"
 LITELLM = ROOT / ".cache/sdk/others"
 BUILD = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "transcode")
-CHUNKS, ROUNDS = 400, 60
+CHUNKS, ROUNDS, TURNS = 400, 60, 3
 LITELLM_TIMES, PORTKEY_TIMES = 50, 10
 START = {"type": "message_start", "message": {"id": "msg_01", "type": "message", "role": "assistant", "content": []}}
 TOOL = {"type": "tool_use", "id": "toolu_01", "name": "weather", "input": {}}
@@ -84,14 +84,24 @@ def test_a_stream_is_said_in_another_dialect_far_faster(
     bundle = portkey.modules / "@portkey-ai/gateway/build/start-server.js"
     given = stream()
     settings = {"PYTHONPATH": str(LITELLM), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    ours = benchmark.pedantic(transcoded, args=([program], given), rounds=1)
-    litellm = transcoded([sys.executable, "-S", "-W", "ignore", SCRIPTS / "litellm_stream.py"], given, settings)
-    theirs = transcoded(["node", SCRIPTS / "portkey_stream.mjs", bundle], given)
-    assert ours[0] == litellm[0] == theirs[0] == "".join(f" word {n}" for n in range(CHUNKS))
-    slower = litellm[1] / ours[1], theirs[1] / ours[1]
+    asked_in_turn: list[tuple[Sequence[str | Path], Mapping[str, str]]] = [
+        ([program], {}),
+        ([sys.executable, "-S", "-W", "ignore", SCRIPTS / "litellm_stream.py"], settings),
+        (["node", SCRIPTS / "portkey_stream.mjs", bundle], {}),
+    ]
+
+    def turn() -> list[tuple[str, float]]:
+        return [transcoded(command, given, env) for command, env in asked_in_turn]
+
+    turns = [benchmark.pedantic(turn, rounds=1), *(turn() for _ in range(TURNS - 1))]
+    texts = {text for told in turns for text, _ in told}
+    assert texts == {"".join(f" word {n}" for n in range(CHUNKS))}
+    # What else the machine did only adds to it.
+    ours, litellm, theirs = (min(told[at][1] for told in turns) for at in range(3))
+    slower = litellm / ours, theirs / ours
     with capsys.disabled():
         print(
-            f"\nµs for each event of a stream: {ours[1]:.2f}, LiteLLM {litellm[1]:.1f} ({slower[0]:.0f} ×), Portkey {theirs[1]:.2f} ({slower[1]:.1f} ×)"
+            f"\nµs for each event of a stream: {ours:.2f}, LiteLLM {litellm:.1f} ({slower[0]:.0f} ×), Portkey {theirs:.2f} ({slower[1]:.1f} ×)"
         )
     assert slower[0] >= LITELLM_TIMES
     assert slower[1] >= PORTKEY_TIMES
