@@ -157,13 +157,19 @@ async fn what_a_provider_is_told_in_header_fields_it_is_told_of_a_session_too() 
     assert_eq!(told.map(|name| entry.header(name)), expected);
 }
 
+/// A saved provider of this kind at which `good` alone may be used.
+fn restricted(provider: &Server, kind: &str) -> Rig {
+    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply(&json!({"epoch": "1",
+        "providers": [{"slug": "az", "provider": kind, "api_key": "k", "custom_host": provider.url(), "models": "m"}],
+        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
+    rig
+}
+
 #[tokio::test]
 async fn a_session_is_held_with_no_model_that_may_not_be_used_however_it_is_named() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply(&json!({"epoch": "1",
-        "providers": [{"slug": "az", "provider": "azure-ai", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
-        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
+    let rig = restricted(&provider, "azure-ai");
     let ask = |query: &str| Ask::new("GET", &format!("/v1/realtime?{query}")).header("x-gateway-provider", "@az");
     for query in ["model=bad", "deployment=bad", "model=good&deployment=bad", "model=good&mod%65l=bad"] {
         let (status, told) = refused(&rig, ask(query)).await;
@@ -176,10 +182,7 @@ async fn a_session_is_held_with_no_model_that_may_not_be_used_however_it_is_name
 #[tokio::test]
 async fn who_writes_down_what_a_session_hears_must_be_one_that_may_be_used() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply(&json!({"epoch": "1",
-        "providers": [{"slug": "az", "provider": "mock", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
-        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
+    let rig = restricted(&provider, "mock");
     let session = |model: &str| json!({"audio": {"input": {"transcription": {"model": model}}}});
     let update = |session: Value| json!({"type": "session.update", "session": session});
     let ask = || Ask::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
@@ -241,10 +244,7 @@ async fn each_response_of_a_session_costs_what_its_own_model_does() {
 #[tokio::test]
 async fn a_message_that_names_a_model_that_may_not_be_used_ends_the_session() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply(&json!({"epoch": "1",
-        "providers": [{"slug": "az", "provider": "mock", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
-        "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
+    let rig = restricted(&provider, "mock");
     let ask = || Ask::new("GET", "/v1/responses").header("x-gateway-provider", "@az");
     let create = |more: &str| format!("{{\"type\":\"response.create\",\"input\":\"hi\",{more}}}");
     for more in [

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use super::{
     LARGEST_LIST, asked, limit,
     results::{Results, lines, telling},
-    talk::{Answered, Refused, Talk, broken},
+    talk::{Answered, Fetching, Refused, Talk, broken},
     upload::{self, Named, Sink},
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     error::Result,
     record::Facts,
     rendering::question::Question,
-    upstream::{self, AnswerBody, Incoming},
+    upstream::{AnswerBody, Incoming, Later},
 };
 
 /// As many as are told at once.
@@ -83,7 +83,12 @@ async fn content(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answer
     let (_, answer) = read(talk, Question::new("GET", call.route.path)).await?;
     let urls = kind.located(&answer);
     let Some((first, others)) = urls.split_first() else { return Err(nowhere(talk, kind, &answer)) };
-    let others = others.iter().map(|url| Ok(later(talk.fetching(url)?, kind))).collect::<Result<_>>()?;
+    let ask = |url: &&str| {
+        let fetching = talk.fetching(url)?;
+        let later: Later = Box::new(move || Box::pin(later(fetching, kind)));
+        Ok(later)
+    };
+    let others = others.iter().map(ask).collect::<Result<_>>()?;
     let (Incoming { head, body }, mut deadline) = talk.fetch(first).await?;
     let mut body = AnswerBody::parts(decoded(body, kind), others);
     // What cannot be read is better told than begun.
@@ -98,22 +103,17 @@ async fn content(talk: &Talk<'_>, (call, kind): (&Call<'_>, Datasets)) -> Answer
 }
 
 /// A file after the first.
-fn later(
-    asking: impl Future<Output = Result<(Incoming, Deadline)>> + Send + 'static,
-    kind: Datasets,
-) -> upstream::Later {
-    Box::pin(async move {
-        let (Incoming { head, body }, _) = asking.await?;
-        if head.status != 200 {
-            return Err(broken(&format!("one of its files was answered with {}", head.status)));
-        }
-        let mut body = decoded(body, kind);
-        if kind == Datasets::Fireworks {
-            // The last line of the one before may have no end.
-            body.put_back(Bytes::from_static(b"\n"));
-        }
-        Ok(body)
-    })
+async fn later(fetching: Fetching, kind: Datasets) -> Result<AnswerBody> {
+    let (Incoming { head, body }, _) = fetching.answered().await?;
+    if head.status != 200 {
+        return Err(broken(&format!("one of its files was answered with {}", head.status)));
+    }
+    let mut body = decoded(body, kind);
+    if kind == Datasets::Fireworks {
+        // The last line of the one before may have no end.
+        body.put_back(Bytes::from_static(b"\n"));
+    }
+    Ok(body)
 }
 
 /// As lines.

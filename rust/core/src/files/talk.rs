@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use penstock_llm::{
@@ -18,14 +18,14 @@ use penstock_llm::{
 use crate::{
     batches::blob::Blob,
     body::Body,
-    deadline::Deadline,
+    deadline::{Deadline, grace::Grace},
     delivery::Served,
     error::{Error, Result},
     gateway::Gateway,
     rendering::question::Question,
     target::Target,
     translation::retyped,
-    upstream::{self, AnswerBody, Incoming},
+    upstream::{self, AnswerBody, Incoming, Origin, Outgoing, Upstream},
 };
 
 /// A refusal that is larger says no more than its status.
@@ -55,6 +55,24 @@ pub struct Talk<'t> {
     pub keeper: Keeper,
     /// For the heads of all answers, in nanoseconds.
     pub waited: AtomicU64,
+}
+
+/// A question to somebody else that is still to be asked.
+pub struct Fetching {
+    upstream: Arc<Upstream>,
+    grace: Grace,
+    limit: Duration,
+    origin: Origin,
+    outgoing: Outgoing,
+}
+
+impl Fetching {
+    pub async fn answered(self) -> Result<(Incoming, Deadline)> {
+        let mut deadline = Deadline::new(self.limit, &Body::empty(), &self.grace);
+        let sending = pin!(self.upstream.send(&self.origin, self.outgoing));
+        let incoming = deadline.bound(sending).await?;
+        Ok((incoming, deadline))
+    }
 }
 
 impl Talk<'_> {
@@ -89,7 +107,7 @@ impl Talk<'_> {
 
     /// What is at an address elsewhere.
     pub async fn fetch(&self, url: &str) -> Answered<(Incoming, Deadline)> {
-        let (mut incoming, mut deadline) = self.fetching(url)?.await?;
+        let (mut incoming, mut deadline) = self.fetching(url)?.answered().await?;
         if incoming.head.status == 200 {
             return Ok((incoming, deadline.answered()));
         }
@@ -97,25 +115,15 @@ impl Talk<'_> {
         Err(self.refused(incoming, &answer))
     }
 
-    /// Asks for it, whenever that is waited for. Its address is signed: nobody's credential goes there.
-    pub fn fetching(
-        &self,
-        url: &str,
-    ) -> Result<impl Future<Output = Result<(Incoming, Deadline)>> + Send + 'static + use<>> {
+    /// Asks for it, once that is wanted. Its address is signed: nobody's credential goes there.
+    pub fn fetching(&self, url: &str) -> Result<Fetching> {
         let wrong = |why: &str| self.lacks(format!("what is in this file is at no address that can be read: {why}"));
         let blob = Blob::of(url).map_err(|why| wrong(&why))?;
         if !blob.is_private(&self.gateway.upstream) {
             return Err(wrong("it is not https"));
         }
-        let (outgoing, origin) = (blob.asked(""), blob.base.origin);
-        let (upstream, grace, limit) =
-            (Arc::clone(&self.gateway.upstream), self.gateway.grace.clone(), self.target.timeout);
-        Ok(async move {
-            let mut deadline = Deadline::new(limit, &Body::empty(), &grace);
-            let sending = pin!(upstream.send(&origin, outgoing));
-            let incoming = deadline.bound(sending).await?;
-            Ok((incoming, deadline))
-        })
+        let (upstream, grace) = (Arc::clone(&self.gateway.upstream), self.gateway.grace.clone());
+        Ok(Fetching { outgoing: blob.asked(""), origin: blob.base.origin, upstream, grace, limit: self.target.timeout })
     }
 
     /// An answer as text.

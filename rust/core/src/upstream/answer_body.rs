@@ -30,12 +30,15 @@ enum Source {
     Parts(Box<Parts>),
 }
 
-/// A body whose beginning is still to be asked for.
-pub type Later = Pin<Box<dyn Future<Output = Result<AnswerBody>> + Send>>;
+/// Asks for a body, once it is wanted: there may be many, and a question on its way takes far more room than one that is not.
+pub type Later = Box<dyn FnOnce() -> Asked + Send>;
+pub type Asked = Pin<Box<dyn Future<Output = Result<AnswerBody>> + Send>>;
 
 /// Bodies one after the other.
 struct Parts {
     now: AnswerBody,
+    /// The one after it, where that is on its way: who waits for it may stop waiting, and come again.
+    asked: Option<Asked>,
     later: VecDeque<Later>,
 }
 
@@ -53,15 +56,18 @@ impl Parts {
             if let Some(read) = Box::pin(self.now.next()).await {
                 return Some(read);
             }
-            // It stays where it is until it is there: who waits for it may stop waiting, and come again.
-            match self.later.front_mut()?.await {
+            if self.asked.is_none() {
+                self.asked = Some(self.later.pop_front()?());
+            }
+            let body = self.asked.as_mut()?.await;
+            self.asked = None;
+            match body {
                 Ok(body) => self.now = body,
                 Err(error) => {
                     self.later.clear();
                     return Some(Err(error));
                 }
             }
-            self.later.pop_front();
         }
     }
 }
@@ -106,7 +112,7 @@ impl AnswerBody {
     /// A body behind which others follow, each asked for when the one before has ended.
     pub fn parts(now: Self, later: VecDeque<Later>) -> Self {
         Self {
-            source: Source::Parts(Box::new(Parts { now, later })),
+            source: Source::Parts(Box::new(Parts { now, asked: None, later })),
             most: LARGEST_READ,
             returned: None,
             through: None,
@@ -144,7 +150,7 @@ impl AnswerBody {
             Source::Http1(reading) => reading.is_done(),
             Source::Http2(reading) => reading.is_done(),
             Source::AtHand(_) => true,
-            Source::Parts(parts) => parts.later.is_empty() && parts.now.is_done(),
+            Source::Parts(parts) => parts.later.is_empty() && parts.asked.is_none() && parts.now.is_done(),
         };
         is_read && self.returned.is_none() && self.through.is_none()
     }
@@ -365,6 +371,34 @@ mod tests {
         }
         assert_eq!(lengths, [SMALL_PIECE, SMALL_PIECE, 20_000 - 2 * SMALL_PIECE]);
         assert!(body.is_done());
+    }
+
+    fn later(body: Result<AnswerBody>) -> Later {
+        Box::new(move || {
+            Box::pin(async move {
+                tokio::time::sleep(SECONDS).await;
+                body
+            })
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_come_one_after_the_other_however_often_who_waits_stops_waiting() {
+        let whole = |text: &'static str| AnswerBody::whole(Bytes::from_static(text.as_bytes()));
+        let broken = Err(Error::UpstreamBroke { cause: "gone".into() });
+        let later_ones = [Ok(whole("b")), Ok(whole("")), Ok(whole("cd")), broken, Ok(whole("e"))];
+        let mut body = AnswerBody::parts(whole("a"), later_ones.into_iter().map(later).collect());
+        let (mut read, mut waits, mut errors) = (Vec::new(), 0, 0);
+        while !body.is_done() {
+            match tokio::time::timeout(Duration::from_millis(300), body.next()).await {
+                Ok(Some(Ok(piece))) => read.extend_from_slice(&piece),
+                Ok(Some(Err(_))) => errors += 1,
+                Ok(None) => break,
+                Err(_) => waits += 1,
+            }
+        }
+        assert_eq!((read.as_slice(), errors, waits), (&b"abcd"[..], 1, 12));
+        assert!(body.next().await.is_none() && body.is_done());
     }
 
     /// One that makes 200 KB of a byte, at once.
