@@ -407,6 +407,8 @@ def test_who_goes_on_from_what_was_kept_reads_what_changed_since_and_everything_
             # Meanwhile nobody looks.
             await first.call("DELETE", f"/v1/configs/{gone['slug']}")
             made = await first.call("POST", "/v1/configs", config)
+            # However long what follows takes, it is not yet the time to read everything.
+            monkeypatch.setattr("penstock.jobs.publish.WHOLE_SECONDS", 3600)
             second = Plane(app, settings, kept)
             assert await second.look() == ["configs"]
             assert all("substr" in asked for asked in second.asked if "FROM configs" in asked)
